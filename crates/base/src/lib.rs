@@ -1,0 +1,10 @@
+//! The ground floor: ids, time, randomness, back-off, error classes and Go's small syntaxes.
+//!
+//! Nothing here performs I/O, reads a clock or knows Kubernetes. Everything may use it.
+
+pub mod backoff;
+pub mod class;
+pub mod fnv;
+pub mod ids;
+pub mod rng;
+pub mod time;

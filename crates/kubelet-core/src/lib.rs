@@ -1,0 +1,11 @@
+//! The kubelet's decisions, as pure functions.
+//!
+//! Nothing here awaits, opens a file, reads a clock or draws a random number: inputs come in as
+//! values, decisions go out as data, and the agents in the `kubelet` crate carry them out.
+//!
+//! * [`observed`]: what the runtime was last seen doing.
+//! * [`pod`]: the next step of a Pod ([`pod::plan`]), how it ends ([`pod::terminate`]) and what it
+//!   says about itself ([`pod::status`]).
+
+pub mod observed;
+pub mod pod;

@@ -1,0 +1,126 @@
+//! What is wanted of a Pod. Intent only moves Run -> Terminating -> Terminated, and grace only shrinks.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+/// Where a Pod is on its one-way road.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stage {
+    #[default]
+    Run,
+    /// Its containers are to be stopped.
+    Terminating,
+    /// Nothing runs any more; volumes, cgroup and directories go.
+    Terminated,
+}
+
+/// What is wanted of one Pod, merged from every update its sources and the node ever sent.
+#[derive(Clone, Debug)]
+pub struct Intent {
+    pub pod: Arc<Pod>,
+    pub stage: Stage,
+    /// Why it ends, once it ends.
+    pub kill: Option<Kill>,
+}
+
+/// An order to end a Pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kill {
+    pub cause: KillCause,
+    /// Seconds that override the Pod's own grace period.
+    pub grace: Option<i64>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum KillCause {
+    /// deletionTimestamp is set.
+    Deleted,
+    /// Its source no longer lists it.
+    Removed,
+    /// Every container finished for good.
+    Completed,
+    /// activeDeadlineSeconds ran out.
+    DeadlineExceeded,
+    /// The node refused or evicted it: phase Failed with this reason and message.
+    Node { reason: String, message: String },
+}
+
+// === impl Intent ===
+
+impl Intent {
+    #[must_use]
+    pub fn run(pod: Arc<Pod>) -> Self {
+        Self { pod, stage: Stage::Run, kill: None }
+    }
+
+    /// A new version of the object. A deletion timestamp is an order to end it.
+    pub fn update(&mut self, pod: Arc<Pod>) {
+        self.pod = pod;
+        if self.pod.metadata.deletion_timestamp.is_some() {
+            self.end(Kill { cause: KillCause::Deleted, grace: None });
+        }
+    }
+
+    /// Moves towards the end. The first cause stays; a shorter grace wins over a longer one.
+    pub fn end(&mut self, kill: Kill) {
+        self.stage = self.stage.max(Stage::Terminating);
+        match &mut self.kill {
+            None => self.kill = Some(kill),
+            Some(old) => {
+                old.grace = match (old.grace, kill.grace) {
+                    (Some(a), Some(b)) => Some(a.min(b)),
+                    (a, b) => a.or(b),
+                }
+            }
+        }
+    }
+
+    /// The grace period in force, in seconds: the smallest of the override and the API's, else the
+    /// Pod's own; never below one second.
+    #[must_use]
+    pub fn grace(&self) -> i64 {
+        let spec = self.pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
+        let api = self.pod.metadata.deletion_grace_period_seconds;
+        let order = self.kill.as_ref().and_then(|k| k.grace);
+        match (order, api) {
+            (Some(a), Some(b)) => a.min(b),
+            (Some(a), None) | (None, Some(a)) => a,
+            (None, None) => spec.unwrap_or(30),
+        }
+        .max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn intent() -> Intent {
+        Intent::run(Arc::new(Pod::default()))
+    }
+
+    #[test]
+    fn grace_only_shrinks_and_never_below_one() {
+        let mut i = intent();
+        assert_eq!(i.grace(), 30);
+        i.end(Kill { cause: KillCause::Removed, grace: Some(20) });
+        i.end(Kill { cause: KillCause::Deleted, grace: Some(40) });
+        assert_eq!(i.grace(), 20);
+        i.end(Kill { cause: KillCause::Deleted, grace: Some(0) });
+        assert_eq!(i.grace(), 1);
+        assert_eq!(i.kill.map(|k| k.cause), Some(KillCause::Removed));
+    }
+
+    #[test]
+    fn a_deletion_timestamp_ends_it_and_nothing_brings_it_back() {
+        let mut i = intent();
+        let mut gone = Pod::default();
+        gone.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Default::default()));
+        i.update(Arc::new(gone));
+        assert_eq!(i.stage, Stage::Terminating);
+        i.update(Arc::new(Pod::default()));
+        assert_eq!(i.stage, Stage::Terminating);
+    }
+}

@@ -1,0 +1,13 @@
+//! One Pod: its intent, the next step, its end, and its status.
+
+mod crash_loop;
+mod intent;
+mod plan_types;
+mod verdict;
+
+pub use crash_loop::CrashLoop;
+pub use intent::{Intent, Kill, KillCause, Stage};
+pub use plan_types::{
+    ContainerKind, KillContainer, KillPod, KillReason, NewSandbox, Plan, PlanInput, Start, Stop, Waiting,
+};
+pub use verdict::{Verdict, Verdicts};

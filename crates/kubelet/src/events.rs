@@ -1,0 +1,168 @@
+//! Events, recorded locally and bounded. With an API server they are also sent there.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::time::{Clock, Wall};
+use k8s_openapi::api::core::v1::Pod;
+
+/// Events kept per Pod; older ones give way.
+const PER_POD: usize = 64;
+/// Pods remembered at once; the Pod silent for longest gives way.
+const PODS: usize = 1024;
+
+/// One thing that happened to a Pod, with repetitions folded into `count`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub kind: Kind,
+    pub reason: String,
+    pub message: String,
+    /// `spec.containers{name}` and the like; empty for the Pod itself.
+    pub field_path: String,
+    pub first: Wall,
+    pub last: Wall,
+    pub count: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Normal,
+    Warning,
+}
+
+/// A handle on the event store; cheap to clone.
+#[derive(Clone)]
+pub struct Recorder {
+    clock: Arc<dyn Clock>,
+    /// A plain lock: held for a few map operations, never across an await.
+    store: Arc<Mutex<Store>>,
+}
+
+#[derive(Default)]
+struct Store {
+    by_pod: HashMap<String, VecDeque<Event>>,
+    /// Pod UIDs, the most recently heard of last.
+    order: VecDeque<String>,
+}
+
+// === impl Recorder ===
+
+impl Recorder {
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, store: Arc::default() }
+    }
+
+    /// Something happened to the Pod.
+    pub fn pod(&self, pod: &Pod, kind: Kind, reason: &str, message: impl Into<String>) {
+        self.record(pod, kind, reason, message.into(), String::new());
+    }
+
+    /// Something happened to one container of the Pod.
+    pub fn container(&self, pod: &Pod, name: &str, kind: Kind, reason: &str, message: impl Into<String>) {
+        self.record(pod, kind, reason, message.into(), field_path(pod, name));
+    }
+
+    /// The Pod's events, oldest first.
+    #[must_use]
+    pub fn of(&self, uid: &str) -> Vec<Event> {
+        self.lock().by_pod.get(uid).map(|q| q.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    fn record(&self, pod: &Pod, kind: Kind, reason: &str, message: String, field_path: String) {
+        let now = self.clock.now().wall;
+        let Some(uid) = pod.metadata.uid.clone() else { return };
+        tracing::debug!(
+            pod = pod.metadata.name.as_deref().unwrap_or_default(),
+            pod_uid = %uid, reason, message, "event"
+        );
+        let event =
+            Event { kind, reason: reason.to_owned(), message, field_path, first: now, last: now, count: 1 };
+        self.lock().add(uid, event);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Recorder")
+    }
+}
+
+// === impl Store ===
+
+impl Store {
+    fn add(&mut self, uid: String, event: Event) {
+        self.order.retain(|u| *u != uid);
+        self.order.push_back(uid.clone());
+        let queue = self.by_pod.entry(uid).or_default();
+        let same = |e: &&mut Event| {
+            e.kind == event.kind
+                && e.reason == event.reason
+                && e.message == event.message
+                && e.field_path == event.field_path
+        };
+        if let Some(old) = queue.iter_mut().find(same) {
+            old.count = old.count.saturating_add(1);
+            old.last = event.last;
+        } else {
+            queue.push_back(event);
+        }
+        if queue.len() > PER_POD {
+            queue.pop_front();
+        }
+        if self.order.len() > PODS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.by_pod.remove(&oldest);
+        }
+    }
+}
+
+fn field_path(pod: &Pod, container: &str) -> String {
+    let Some(spec) = &pod.spec else { return String::new() };
+    let kind = if spec.containers.iter().any(|c| c.name == container) {
+        "containers"
+    } else if spec.init_containers.iter().flatten().any(|c| c.name == container) {
+        "initContainers"
+    } else {
+        "ephemeralContainers"
+    };
+    format!("spec.{kind}{{{container}}}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::time::Now;
+
+    struct Zero;
+    impl Clock for Zero {
+        fn now(&self) -> Now {
+            Now::default()
+        }
+    }
+
+    #[test]
+    fn repetitions_fold_and_both_bounds_hold() {
+        let recorder = Recorder::new(Arc::new(Zero));
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some("u".into());
+        recorder.pod(&pod, Kind::Normal, "Pulled", "twice");
+        recorder.pod(&pod, Kind::Normal, "Pulled", "twice");
+        assert_eq!(recorder.of("u")[0].count, 2);
+        for i in 0..2 * PER_POD {
+            recorder.pod(&pod, Kind::Normal, "Pulled", i.to_string());
+        }
+        assert_eq!(recorder.of("u").len(), PER_POD);
+        for i in 0..2 * PODS {
+            pod.metadata.uid = Some(format!("p{i}"));
+            recorder.pod(&pod, Kind::Warning, "Failed", "x");
+        }
+        assert!(recorder.of("u").is_empty());
+        assert_eq!(recorder.lock().by_pod.len(), PODS);
+    }
+}

@@ -1,0 +1,6 @@
+//! The kubelet's loops: sources -> dispatcher -> one task per Pod -> status, with the observer
+//! feeding back what the runtime really does. Decisions are made in `kubelet-core`; effects go
+//! through the traits of [`ports`].
+
+pub mod events;
+pub mod ports;

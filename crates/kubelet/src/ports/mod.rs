@@ -1,0 +1,148 @@
+//! What the kubelet needs from the world. The adapters sit beside it, the fakes in `testkit`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base::class::{Class, Classify};
+use base::ids::PodUid;
+use k8s_openapi::api::core::v1::Pod;
+
+/// Volumes of Pods on this node: everything between a Pod's `spec.volumes` and a host path.
+#[async_trait]
+pub trait Volumes: Send + Sync + 'static {
+    /// Makes every volume of the Pod ready (idempotent; also refreshes downward API content) and says
+    /// where each one is. Called before every start of a container and on each periodic sync.
+    async fn mount(&self, pod: &Pod) -> Result<MountedVolumes, VolumeError>;
+    /// Prepares the subPath bind mount of one volumeMount and returns its host path.
+    /// `sub_path` is already expanded. `index` is the position of the volumeMount in the container.
+    async fn sub_path(
+        &self,
+        pod: &Pod,
+        container: &str,
+        index: usize,
+        volume: &str,
+        sub_path: &str,
+    ) -> Result<PathBuf, VolumeError>;
+    /// Unmounts and removes everything of a Pod that no longer runs, its directory included. Idempotent.
+    async fn unmount(&self, uid: &PodUid) -> Result<(), VolumeError>;
+    /// Pods that still have a directory under the root, from whatever earlier life.
+    async fn known(&self) -> Result<Vec<PodUid>, VolumeError>;
+}
+
+/// Host paths by volume name.
+pub type MountedVolumes = BTreeMap<String, MountedVolume>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MountedVolume {
+    /// A path on the host.
+    Host { path: PathBuf, read_only: bool },
+    /// An OCI image, mounted by the runtime.
+    Image { reference: String },
+}
+
+/// A volume that could not be made ready, or taken away.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{act} volume {volume:?}: {message}")]
+pub struct VolumeError {
+    /// What was tried: `set up`, `unmount`, ...
+    pub act: &'static str,
+    pub volume: String,
+    pub message: String,
+    pub class: Class,
+}
+
+impl Classify for VolumeError {
+    fn class(&self) -> Class {
+        self.class
+    }
+}
+
+/// Pod-level cgroups. For now the runtime's default parent is used; another implementation builds
+/// the QoS tree.
+#[async_trait]
+pub trait Cgroups: Send + Sync + 'static {
+    /// Makes the Pod's cgroup and returns what goes into `cgroup_parent` (empty: the runtime decides).
+    async fn ensure(&self, pod: &Pod) -> std::io::Result<String>;
+    /// Removes it once nothing of the Pod runs.
+    async fn remove(&self, uid: &PodUid) -> std::io::Result<()>;
+}
+
+/// Small files that belong to a Pod: directories, /etc/hosts, termination messages, log directories.
+/// Every path below a Pod's directory is opened relative to a file descriptor, symlinks refused.
+#[async_trait]
+pub trait PodFiles: Send + Sync + 'static {
+    /// Creates the Pod's directory and its log directory.
+    async fn prepare(&self, pod: &Pod) -> std::io::Result<()>;
+    /// Writes the hosts file and returns its path.
+    async fn write_hosts(&self, pod: &Pod, content: &str) -> std::io::Result<PathBuf>;
+    /// The node's own /etc/hosts.
+    async fn node_hosts(&self) -> std::io::Result<String>;
+    /// Creates the log directory of a container and a fresh termination-message file (0666); returns
+    /// the host path of the latter.
+    async fn prepare_container(&self, pod: &Pod, container: &str) -> std::io::Result<PathBuf>;
+    /// The highest `N.log` on disk plus one, when the runtime has forgotten earlier instances.
+    async fn restart_count_from_logs(&self, pod: &Pod, container: &str) -> std::io::Result<Option<u32>>;
+    /// `<podLogsDir>/<ns>_<name>_<uid>`.
+    fn log_directory(&self, pod: &Pod) -> PathBuf;
+    /// The last bytes of the termination message file at `path` (at most 4096), empty if none.
+    async fn termination_message(&self, path: &str) -> std::io::Result<String>;
+    /// The last lines of a log for FallbackToLogsOnError (80 lines, 2048 bytes).
+    async fn log_tail(&self, path: &str) -> std::io::Result<String>;
+    /// The `/var/log/containers` symlink of a container.
+    async fn link_log(&self, pod: &Pod, container: &str, id: &str, log_path: &str) -> std::io::Result<()>;
+}
+
+/// Network probes and hooks; exec goes through [`Runtime::exec_sync`].
+#[async_trait]
+pub trait Net: Send + Sync + 'static {
+    /// One HTTP GET. Returns the status code and a bounded piece of the body.
+    async fn http_get(&self, request: HttpGet) -> Result<HttpAnswer, NetError>;
+    async fn tcp_connect(&self, host: &str, port: u16, timeout: Duration) -> Result<(), NetError>;
+    /// gRPC health v1 Check; true when SERVING.
+    async fn grpc_health(
+        &self,
+        host: &str,
+        port: u16,
+        service: &str,
+        timeout: Duration,
+    ) -> Result<GrpcHealth, NetError>;
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpGet {
+    pub tls: bool,
+    pub host: String,
+    pub port: u16,
+    pub path: String,
+    pub headers: Vec<(String, String)>,
+    pub timeout: Duration,
+    pub follow_redirects: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpAnswer {
+    pub status: u16,
+    pub body: String,
+    /// The answer was a redirect to another host, which was not followed.
+    pub foreign_redirect: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GrpcHealth {
+    Serving,
+    NotServing(String),
+    Unimplemented,
+}
+
+/// The other side refused, hung or answered nonsense.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NetError(pub String);
+
+impl Classify for NetError {
+    fn class(&self) -> Class {
+        Class::Retry
+    }
+}
