@@ -1,1 +1,3 @@
-//! api
+//! Kubernetes kinds: decoding, defaults and validation.
+
+pub mod pod;
