@@ -1,1 +1,22 @@
-//! cri
+//! The Container Runtime Interface, version 1: messages, client and server scaffolding.
+//!
+//! [`v1`] is generated from `proto/`. [`Client`] speaks to a runtime over its unix socket, keeps the
+//! deadlines of each call and comes back by itself when the runtime restarts.
+
+mod error;
+mod redact;
+
+pub use error::{Error, Result};
+
+/// Messages, clients and servers of package `runtime.v1`.
+#[allow(
+    clippy::all,
+    clippy::unwrap_used,
+    clippy::large_futures,
+    missing_debug_implementations,
+    unreachable_pub,
+    deprecated
+)]
+pub mod v1 {
+    tonic::include_proto!("runtime.v1");
+}

@@ -9,6 +9,10 @@ use base::class::{Class, Classify};
 use base::ids::PodUid;
 use k8s_openapi::api::core::v1::Pod;
 
+mod runtime;
+
+pub use runtime::{EventStream, Runtime};
+
 /// Volumes of Pods on this node: everything between a Pod's `spec.volumes` and a host path.
 #[async_trait]
 pub trait Volumes: Send + Sync + 'static {

@@ -18,8 +18,10 @@ pub trait Runtime: Send + Sync + 'static {
     async fn stop_pod_sandbox(&self, id: &str) -> cri::Result<()>;
     async fn remove_pod_sandbox(&self, id: &str) -> cri::Result<()>;
     async fn pod_sandbox_status(&self, id: &str) -> cri::Result<v1::PodSandboxStatusResponse>;
-    async fn list_pod_sandboxes(&self, filter: Option<v1::PodSandboxFilter>)
-    -> cri::Result<Vec<v1::PodSandbox>>;
+    async fn list_pod_sandboxes(
+        &self,
+        filter: Option<v1::PodSandboxFilter>,
+    ) -> cri::Result<Vec<v1::PodSandbox>>;
 
     async fn create_container(
         &self,
