@@ -6,5 +6,6 @@ pub mod backoff;
 pub mod class;
 pub mod fnv;
 pub mod ids;
+pub mod metrics;
 pub mod rng;
 pub mod time;

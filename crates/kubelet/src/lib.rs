@@ -3,4 +3,5 @@
 //! through the traits of [`ports`].
 
 pub mod events;
+pub mod metrics;
 pub mod ports;

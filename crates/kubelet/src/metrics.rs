@@ -1,0 +1,268 @@
+//! The metrics of the kubelet, under upstream's names: dashboards and alerts hard-code them.
+//!
+//! One field per family. Feeding one is `metrics.started_pods_total.inc([])`; the label values come
+//! in the order in which the table below names the labels.
+
+use std::fmt::{self, Write};
+
+use base::metrics::{Counter, DEFAULT_BUCKETS, Family, Gauge, Histogram, exponential_buckets};
+
+mod process;
+
+pub use process::write_process;
+
+/// Seconds from seeing a Pod to seeing it run.
+const POD_START: &[f64] = &[
+    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0,
+    480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
+];
+const IMAGE_PULL: &[f64] = &[
+    1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0,
+    2700.0, 3600.0,
+];
+const STATUS_SYNC: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
+
+/// Series of a family whose labels name Pods; enough for the largest node, and bounded.
+const PER_CONTAINER: usize = 16 * 1024;
+
+/// Label values of `container_type`.
+pub mod container_type {
+    pub const CONTAINER: &str = "container";
+    pub const INIT: &str = "init_container";
+    pub const EPHEMERAL: &str = "ephemeral_container";
+    pub const SANDBOX: &str = "pod_sandbox";
+}
+
+/// The value of `image_size_in_bytes` for an image of this size.
+#[must_use]
+pub fn image_size_label(bytes: u64) -> &'static str {
+    const MB: u64 = 1024 * 1024;
+    const GB: u64 = 1024 * MB;
+    match bytes {
+        b if b < 10 * MB => "0-10MB",
+        b if b < 100 * MB => "10MB-100MB",
+        b if b < 500 * MB => "100MB-500MB",
+        b if b < GB => "500MB-1GB",
+        b if b < 5 * GB => "1GB-5GB",
+        b if b < 10 * GB => "5GB-10GB",
+        b if b < 20 * GB => "10GB-20GB",
+        b if b < 30 * GB => "20GB-30GB",
+        b if b < 40 * GB => "30GB-40GB",
+        b if b < 60 * GB => "40GB-60GB",
+        b if b < 100 * GB => "60GB-100GB",
+        _ => "GT100GB",
+    }
+}
+
+/// Declares the families, their constructor and the order in which they are printed, once.
+macro_rules! families {
+    ($(#[$doc:meta])* pub struct $name:ident {
+        $($field:ident : $kind:ident [$($label:literal),*] $(buckets $buckets:expr;)? $(limit $limit:expr;)?
+          = $metric:literal, $help:literal;)*
+    }) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name {
+            $(pub $field: $kind<{ <[&str]>::len(&[$($label),*]) }>,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self {
+                    $($field: $kind::new($metric, $help, [$($label),*] $(, &$buckets)?)$(.limit($limit))?,)*
+                }
+            }
+        }
+
+        impl $name {
+            /// Every family, in the order of the table.
+            pub fn families(&self) -> impl Iterator<Item = &dyn Family> {
+                [$(&self.$field as &dyn Family),*].into_iter()
+            }
+        }
+    };
+}
+
+families! {
+    /// What `/metrics` shows.
+    pub struct Metrics {
+        active_pods: Gauge["static"]
+            = "kubelet_active_pods", "Pods that count when a new one asks for admission.";
+        cgroup_version: Gauge[]
+            = "kubelet_cgroup_version", "The cgroup version of the host: 1 or 2.";
+        container_log_filesystem_used_bytes: Gauge["uid", "namespace", "pod", "container"] limit PER_CONTAINER;
+            = "kubelet_container_log_filesystem_used_bytes", "Bytes that a container's logs occupy on disk.";
+        containers_per_pod_count: Histogram[] buckets exponential_buckets(1.0, 2.0, 5);
+            = "kubelet_containers_per_pod_count", "Containers in each Pod.";
+        desired_pods: Gauge["static"]
+            = "kubelet_desired_pods", "Pods the kubelet is told to run.";
+        evented_pleg_connection_error_count: Counter[]
+            = "kubelet_evented_pleg_connection_error_count", "Failed attempts to open the runtime's event stream.";
+        evented_pleg_connection_latency_seconds: Histogram[] buckets DEFAULT_BUCKETS;
+            = "kubelet_evented_pleg_connection_latency_seconds", "Age of runtime events when they arrive.";
+        evented_pleg_connection_success_count: Counter[]
+            = "kubelet_evented_pleg_connection_success_count", "Event streams opened on the runtime.";
+        http_inflight_requests: Gauge["method", "path", "server_type", "long_running"]
+            = "kubelet_http_inflight_requests", "HTTP requests being served now.";
+        http_requests_duration_seconds: Histogram["method", "path", "server_type", "long_running"] buckets DEFAULT_BUCKETS;
+            = "kubelet_http_requests_duration_seconds", "Seconds taken to serve an HTTP request.";
+        http_requests_total: Counter["method", "path", "server_type", "long_running"]
+            = "kubelet_http_requests_total", "HTTP requests received.";
+        image_pull_duration_seconds: Histogram["image_size_in_bytes"] buckets IMAGE_PULL;
+            = "kubelet_image_pull_duration_seconds", "Seconds taken by an image pull, by image size.";
+        lifecycle_handler_sleep_terminated_total: Counter[]
+            = "kubelet_sleep_action_terminated_early_total", "Sleep hooks cut short by the end of their container.";
+        managed_ephemeral_containers: Gauge[]
+            = "kubelet_managed_ephemeral_containers", "Ephemeral containers in the Pods of this node.";
+        node_name: Gauge["node"]
+            = "kubelet_node_name", "Always 1; the label is the node's name.";
+        orphaned_runtime_pods_total: Counter[]
+            = "kubelet_orphaned_runtime_pods_total", "Pods found in the runtime that nobody here had started.";
+        pleg_discard_events: Counter[]
+            = "kubelet_pleg_discard_events", "Container events thrown away because a reader was slow.";
+        pleg_last_seen_seconds: Gauge[]
+            = "kubelet_pleg_last_seen_seconds", "Unix time of the last completed look at the runtime.";
+        pleg_relist_duration_seconds: Histogram[] buckets DEFAULT_BUCKETS;
+            = "kubelet_pleg_relist_duration_seconds", "Seconds taken to list the runtime's Pods.";
+        pleg_relist_interval_seconds: Histogram[] buckets DEFAULT_BUCKETS;
+            = "kubelet_pleg_relist_interval_seconds", "Seconds between two lists of the runtime's Pods.";
+        pod_start_duration_seconds: Histogram[] buckets POD_START;
+            = "kubelet_pod_start_duration_seconds", "Seconds from the first sight of a Pod until it runs.";
+        pod_start_sli_duration_seconds: Histogram[] buckets POD_START;
+            = "kubelet_pod_start_sli_duration_seconds", "Seconds from a Pod's creation until all its containers started, less image pulls and init containers.";
+        pod_start_total_duration_seconds: Histogram[] buckets POD_START;
+            = "kubelet_pod_start_total_duration_seconds", "Seconds from a Pod's creation until all its containers started.";
+        pod_status_sync_duration_seconds: Histogram[] buckets STATUS_SYNC;
+            = "kubelet_pod_status_sync_duration_seconds", "Seconds from a change of a Pod's status until it is published.";
+        pod_worker_duration_seconds: Histogram["operation_type"] buckets DEFAULT_BUCKETS;
+            = "kubelet_pod_worker_duration_seconds", "Seconds taken by one step of a Pod, by kind: create, update or sync.";
+        pod_worker_start_duration_seconds: Histogram[] buckets DEFAULT_BUCKETS;
+            = "kubelet_pod_worker_start_duration_seconds", "Seconds from the first sight of a Pod until its task begins.";
+        restarted_pods_total: Counter["static"]
+            = "kubelet_restarted_pods_total", "Pods that ended and came back under the same UID.";
+        run_podsandbox_duration_seconds: Histogram["runtime_handler"] buckets DEFAULT_BUCKETS;
+            = "kubelet_run_podsandbox_duration_seconds", "Seconds taken to create a sandbox, by runtime handler.";
+        run_podsandbox_errors_total: Counter["runtime_handler"]
+            = "kubelet_run_podsandbox_errors_total", "Sandboxes that could not be created, by runtime handler.";
+        running_containers: Gauge["container_state"]
+            = "kubelet_running_containers", "Containers in the runtime, by state.";
+        running_pods: Gauge[]
+            = "kubelet_running_pods", "Pods with a running sandbox.";
+        runtime_operations_duration_seconds: Histogram["operation_type"] buckets exponential_buckets(0.005, 2.5, 14);
+            = "kubelet_runtime_operations_duration_seconds", "Seconds taken by calls to the runtime, by operation.";
+        runtime_operations_errors_total: Counter["operation_type"]
+            = "kubelet_runtime_operations_errors_total", "Failed calls to the runtime, by operation.";
+        runtime_operations_total: Counter["operation_type"]
+            = "kubelet_runtime_operations_total", "Calls to the runtime, by operation.";
+        started_containers_errors_total: Counter["container_type", "code"]
+            = "kubelet_started_containers_errors_total", "Containers that could not be started.";
+        started_containers_total: Counter["container_type"]
+            = "kubelet_started_containers_total", "Containers started.";
+        started_pods_errors_total: Counter[]
+            = "kubelet_started_pods_errors_total", "Pods that could not be started.";
+        started_pods_total: Counter[]
+            = "kubelet_started_pods_total", "Pods started.";
+        started_user_namespaced_pods_errors_total: Counter[]
+            = "kubelet_started_user_namespaced_pods_errors_total", "Pods with a user namespace that could not be started.";
+        started_user_namespaced_pods_total: Counter[]
+            = "kubelet_started_user_namespaced_pods_total", "Pods with a user namespace started.";
+        terminated_containers_total: Counter["container_type", "exit_code", "reason"]
+            = "kubelet_terminated_containers_total", "Containers that ended, by exit code and reason.";
+        working_pods: Gauge["lifecycle", "config", "static"]
+            = "kubelet_working_pods", "Pods being worked on, by stage, by whether they are still wanted, and by source.";
+        kubernetes_build_info: Gauge["major", "minor", "git_version", "git_commit", "git_tree_state", "build_date", "go_version", "compiler", "platform"]
+            = "kubernetes_build_info", "Always 1; the labels say what was built, from what and how.";
+        kubernetes_feature_enabled: Gauge["name", "stage"]
+            = "kubernetes_feature_enabled", "Whether a feature gate is on (1) or off (0), and its stage.";
+    }
+}
+
+families! {
+    /// What `/metrics/probes` shows.
+    pub struct ProbeMetrics {
+        duration_seconds: Histogram["probe_type", "container", "pod", "namespace"] buckets DEFAULT_BUCKETS; limit PER_CONTAINER;
+            = "prober_probe_duration_seconds", "Seconds until a probe was answered.";
+        total: Counter["probe_type", "result", "container", "pod", "namespace", "pod_uid"] limit PER_CONTAINER;
+            = "prober_probe_total", "Probes made, by kind and result.";
+    }
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// The whole of `/metrics`, this process included.
+    pub fn write(&self, out: &mut dyn Write) -> fmt::Result {
+        self.families().try_for_each(|f| f.write(out))?;
+        write_process(out)
+    }
+}
+
+// === impl ProbeMetrics ===
+
+impl ProbeMetrics {
+    pub fn write(&self, out: &mut dyn Write) -> fmt::Result {
+        self.families().try_for_each(|f| f.write(out))
+    }
+
+    /// Forgets a Pod that is gone.
+    pub fn forget(&self, uid: &str, namespace: &str, pod: &str) {
+        self.total.retain(|[.., u]| u != uid);
+        // Durations carry no UID: a successor of the same name starts again from zero.
+        self.duration_seconds.retain(|[_, _, p, n]| p != pod || n != namespace);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique_and_every_line_is_well_formed() {
+        let metrics = Metrics::default();
+        metrics.working_pods.set(["sync", "desired", "true"], 3.0);
+        metrics.pod_worker_duration_seconds.observe(["sync"], 0.1);
+        let mut out = String::new();
+        metrics.write(&mut out).unwrap();
+        let mut names = BTreeSet::new();
+        for line in out.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                assert!(names.insert(rest.split(' ').next().unwrap().to_owned()), "twice: {rest}");
+            } else if !line.starts_with('#') {
+                let (series, value) = line.rsplit_once(' ').unwrap();
+                assert!(value.parse::<f64>().is_ok(), "{line}");
+                assert!(names.iter().any(|n| series.starts_with(n.as_str())), "{line}");
+            }
+        }
+        assert!(
+            out.contains("kubelet_working_pods{lifecycle=\"sync\",config=\"desired\",static=\"true\"} 3\n")
+        );
+        for name in
+            ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_start_time_seconds"]
+        {
+            assert!(names.contains(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_removed_pod_takes_its_probe_series_along() {
+        let m = ProbeMetrics::default();
+        for (pod, uid) in [("a", "1"), ("b", "2")] {
+            m.total.inc(["Liveness", "successful", "c", pod, "ns", uid]);
+            m.duration_seconds.observe(["Liveness", "c", pod, "ns"], 0.1);
+        }
+        m.forget("1", "ns", "a");
+        let mut out = String::new();
+        m.write(&mut out).unwrap();
+        assert!(!out.contains("pod=\"a\"") && out.contains("pod=\"b\""));
+    }
+
+    #[test]
+    fn image_sizes_fall_into_upstreams_classes() {
+        assert_eq!(image_size_label(0), "0-10MB");
+        assert_eq!(image_size_label(10 << 20), "10MB-100MB");
+        assert_eq!(image_size_label((1 << 30) - 1), "500MB-1GB");
+        assert_eq!(image_size_label(u64::MAX), "GT100GB");
+    }
+}
