@@ -1,1 +1,51 @@
-fn main() {}
+//! `cargo xtask`: everything one does with the repository besides writing code.
+
+mod apt;
+mod debs;
+mod layout;
+mod terminal;
+
+use std::process::ExitCode;
+
+use fixture::{Failure, Result};
+use terminal::say;
+
+const USAGE: &str = "\
+cargo xtask <command>
+
+  fetch [--refresh]   unpack containerd, runc, CNI plugins and friends from Debian packages into target/cache
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match run(&args) {
+        Ok(code) => code,
+        Err(failure) => {
+            terminal::complain(format_args!("error: {failure}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &[String]) -> Result<ExitCode> {
+    let (command, rest) = match args.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => ("help", args),
+    };
+    match command {
+        "fetch" => {
+            let refresh = match rest {
+                [] => false,
+                [flag] if flag == "--refresh" => true,
+                _ => return Err(Failure::new("fetch takes only --refresh")),
+            };
+            debs::fetch(&layout::Layout::find()?, refresh)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        "help" | "--help" | "-h" => {
+            say(USAGE.trim_end());
+            Ok(ExitCode::SUCCESS)
+        }
+        other => Err(Failure::new(format!("no command {other:?}\n\n{USAGE}"))),
+    }
+}

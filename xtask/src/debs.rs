@@ -1,0 +1,135 @@
+//! Unpacks Debian packages into target/cache without installing anything.
+//!
+//! Each package lands in `target/cache/<package>-<version>/`; each tool that others ask for is a symlink beside it
+//! (`target/cache/containerd-2 -> containerd-2.1.9…`). `target/cache/stamp` lists what was unpacked. A package whose
+//! link is in the stamp is not asked for again, so a second run needs no network.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use fixture::{Doing, Failure, Result};
+
+use crate::apt::Apt;
+use crate::layout::Layout;
+use crate::terminal::step;
+
+const SUITES: [&str; 2] = ["bookworm", "sid"];
+
+/// What the node needs: the name others know it by, the suite it is pinned to, the package.
+///
+/// containerd comes in the version we develop on and in the oldest one we promise to work with. runc and everything
+/// with shared libraries come from bookworm, because newer builds ask for a newer libc than the machine may have.
+const WANTED: &[(&str, &str, &str)] = &[
+    ("containerd-2", "sid", "containerd"),
+    ("containerd-1.6", "bookworm", "containerd"),
+    ("runc", "bookworm", "runc"),
+    ("cni", "sid", "containernetworking-plugins"),
+    ("busybox", "bookworm", "busybox-static"),
+    ("nftables", "bookworm", "nftables"),
+    ("registry", "bookworm", "docker-registry"),
+    ("lib/nftables", "bookworm", "libnftables1"),
+    ("lib/nftnl", "bookworm", "libnftnl11"),
+    ("lib/mnl", "bookworm", "libmnl0"),
+    ("lib/xtables", "bookworm", "libxtables12"),
+    ("lib/jansson", "bookworm", "libjansson4"),
+    ("lib/gmp", "bookworm", "libgmp10"),
+    ("lib/edit", "bookworm", "libedit2"),
+    ("lib/bsd", "bookworm", "libbsd0"),
+    ("lib/md", "bookworm", "libmd0"),
+    ("lib/seccomp", "bookworm", "libseccomp2"),
+];
+
+/// Makes every wanted tool present in the cache.
+pub(crate) fn fetch(layout: &Layout, refresh: bool) -> Result<()> {
+    fs::create_dir_all(layout.cache.join("lib")).doing(|| format!("making {}", layout.cache.display()))?;
+    let _lock = lock(&layout.cache)?;
+    let mut stamp = if refresh { BTreeMap::new() } else { read_stamp(&layout.cache) };
+    for suite in SUITES {
+        let missing: Vec<_> = WANTED
+            .iter()
+            .filter(|(link, from, _)| *from == suite && !is_present(&layout.cache, &stamp, link))
+            .collect();
+        if missing.is_empty() {
+            continue;
+        }
+        require_tools()?;
+        step(format_args!("reading the package lists of Debian {suite}"));
+        let apt = Apt::new(&layout.cache.join("apt"), suite)?;
+        apt.update()?;
+        for (link, _, package) in missing {
+            let version = apt.version(package)?;
+            step(format_args!("unpacking {package} {version}"));
+            let dir = unpack(&layout.cache, &apt, package, &version)?;
+            relink(&layout.cache, link, &dir)?;
+            stamp.insert((*link).to_owned(), dir);
+            write_stamp(&layout.cache, &stamp)?;
+        }
+    }
+    Ok(())
+}
+
+fn is_present(cache: &Path, stamp: &BTreeMap<String, String>, link: &str) -> bool {
+    stamp.get(link).is_some_and(|dir| cache.join(dir).is_dir() && cache.join(link).is_dir())
+}
+
+fn require_tools() -> Result<()> {
+    for tool in ["apt-get", "dpkg-deb"] {
+        if Command::new(tool).arg("--version").output().is_err() {
+            return Err(Failure::new(format!("{tool} is missing: tools are unpacked from Debian packages")));
+        }
+    }
+    Ok(())
+}
+
+/// Unpacks beside the goal and renames, so a run that is cut short leaves nothing that looks whole.
+fn unpack(cache: &Path, apt: &Apt, package: &str, version: &str) -> Result<String> {
+    let name = format!("{package}-{}", version.replace([':', '~'], "_"));
+    let goal = cache.join(&name);
+    if goal.is_dir() {
+        return Ok(name);
+    }
+    let deb = apt.download(package, version)?;
+    let half = cache.join(format!("{name}.half"));
+    let _ = fs::remove_dir_all(&half);
+    let status = Command::new("dpkg-deb")
+        .arg("-x")
+        .args([&deb, &half])
+        .status()
+        .doing(|| format!("unpacking {}", deb.display()))?;
+    if !status.success() {
+        return Err(Failure::new(format!("dpkg-deb -x {} failed: {status}", deb.display())));
+    }
+    fs::rename(&half, &goal).doing(|| format!("renaming {}", half.display()))?;
+    let _ = fs::remove_file(deb);
+    Ok(name)
+}
+
+fn relink(cache: &Path, link: &str, dir: &str) -> Result<()> {
+    let path = cache.join(link);
+    let _ = fs::remove_file(&path);
+    let up = "../".repeat(link.matches('/').count());
+    symlink(format!("{up}{dir}"), &path).doing(|| format!("linking {}", path.display()))
+}
+
+fn read_stamp(cache: &Path) -> BTreeMap<String, String> {
+    let text = fs::read_to_string(cache.join("stamp")).unwrap_or_default();
+    text.lines().filter_map(|line| line.split_once(' ')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+}
+
+fn write_stamp(cache: &Path, stamp: &BTreeMap<String, String>) -> Result<()> {
+    let text: String = stamp.iter().map(|(link, dir)| format!("{link} {dir}\n")).collect();
+    let (half, goal) = (cache.join("stamp.half"), cache.join("stamp"));
+    fs::write(&half, text)
+        .and_then(|()| fs::rename(&half, &goal))
+        .doing(|| format!("writing {}", goal.display()))
+}
+
+fn lock(cache: &Path) -> Result<fs::File> {
+    let path = cache.join("lock");
+    let file = fs::File::create(&path).doing(|| format!("opening {}", path.display()))?;
+    file.lock().doing(|| format!("locking {}", path.display()))?;
+    Ok(file)
+}
