@@ -4,8 +4,10 @@
 //! values, decisions go out as data, and the agents in the `kubelet` crate carry them out.
 //!
 //! * [`observed`]: what the runtime was last seen doing.
+//! * [`downward`]: a Pod's fields and resources as text.
 //! * [`pod`]: the next step of a Pod ([`pod::plan`]), how it ends ([`pod::terminate`]) and what it
 //!   says about itself ([`pod::status`]).
 
+pub mod downward;
 pub mod observed;
 pub mod pod;
