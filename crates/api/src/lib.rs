@@ -1,3 +1,4 @@
-//! Kubernetes kinds: decoding, defaults and validation.
+//! Kubernetes kinds and configuration kinds: decoding, defaults and validation.
 
 pub mod pod;
+pub mod yaml;
