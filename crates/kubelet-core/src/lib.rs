@@ -9,5 +9,7 @@
 //!   says about itself ([`pod::status`]).
 
 pub mod downward;
+pub mod hash;
 pub mod observed;
 pub mod pod;
+pub mod text;

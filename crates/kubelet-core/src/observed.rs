@@ -97,6 +97,12 @@ impl Observed {
         self.containers.iter().find(|c| c.name == name)
     }
 
+    /// The newest instance of a container that has exited: the one back-off counts from.
+    #[must_use]
+    pub fn last_exit(&self, name: &str) -> Option<&Container> {
+        self.containers.iter().find(|c| c.name == name && c.state == ContainerState::Exited)
+    }
+
     #[must_use]
     pub fn container(&self, id: &ContainerId) -> Option<&Container> {
         self.containers.iter().find(|c| c.id == *id)

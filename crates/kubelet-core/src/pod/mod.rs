@@ -2,11 +2,14 @@
 
 mod crash_loop;
 mod intent;
+mod plan;
 mod plan_types;
+pub mod policy;
 mod verdict;
 
 pub use crash_loop::CrashLoop;
 pub use intent::{Intent, Kill, KillCause, Stage};
+pub use plan::{deadline, plan};
 pub use plan_types::{
     ContainerKind, KillContainer, KillPod, KillReason, NewSandbox, Plan, PlanInput, Start, Stop, Waiting,
 };

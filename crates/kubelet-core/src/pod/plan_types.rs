@@ -29,6 +29,8 @@ pub struct Plan {
     pub kill: Vec<KillContainer>,
     /// Dead containers to remove from the runtime (rerun init containers, RestartAllContainers).
     pub remove: Vec<ContainerId>,
+    /// Whether the logs of the removed containers stay: their numbers carry the restart counts on.
+    pub keep_logs: bool,
     /// A sandbox to create before anything starts.
     pub sandbox: Option<NewSandbox>,
     /// Containers to start, in this order, one after the other.
@@ -37,7 +39,8 @@ pub struct Plan {
     pub waiting: BTreeMap<String, Waiting>,
     /// When to look again even if nothing happens (the earliest back-off expiry or deadline).
     pub wake_at: Option<Mono>,
-    /// Nothing runs and nothing will ever be started again: the Pod is complete.
+    /// Nothing will ever be started again: the Pod is complete. At most sidecars and ephemeral
+    /// containers still run; `kill_pod` or the Pod's termination stops them.
     pub finished: bool,
 }
 
