@@ -1,4 +1,6 @@
-//! Kubernetes kinds and configuration kinds: decoding, defaults and validation.
+//! Kubernetes kinds: decoding, defaults and validation.
 
+pub mod field;
 pub mod pod;
+pub mod traced;
 pub mod yaml;
