@@ -1,6 +1,4 @@
-//! Kubernetes kinds: decoding, defaults and validation.
+//! Kubernetes kinds and configuration kinds: decoding, defaults and validation.
 
-pub mod field;
 pub mod pod;
-pub mod traced;
 pub mod yaml;

@@ -25,7 +25,24 @@ impl Error {
 
     #[must_use]
     pub fn from_status(op: &'static str, object: &str, status: &Status) -> Self {
-        Self::new(op, object, status.code(), status.message())
+        let Some(source) = std::error::Error::source(status) else {
+            return Self::new(op, object, status.code(), status.message());
+        };
+        // Only trouble on our side of the wire carries a source: the connection could not be made or
+        // broke under the call. Whatever code it was given, the runtime is simply not there.
+        let mut message = source.to_string();
+        let mut next = source.source();
+        while let Some(cause) = next {
+            message = format!("{message}: {cause}");
+            next = cause.source();
+        }
+        Self::new(op, object, Code::Unavailable, message)
+    }
+
+    /// The error in the words in which gRPC programs usually print it, for texts people search for.
+    #[must_use]
+    pub fn grpc_text(&self) -> String {
+        format!("rpc error: code = {:?} desc = {}", self.code, self.message)
     }
 
     /// The object is gone, which for a stop or a removal is as good as done.

@@ -3,9 +3,13 @@
 //! [`v1`] is generated from `proto/`. [`Client`] speaks to a runtime over its unix socket, keeps the
 //! deadlines of each call and comes back by itself when the runtime restarts.
 
+mod client;
+mod endpoint;
 mod error;
 mod redact;
 
+pub use client::{Client, Events, MAX_MESSAGE, REQUEST_TIMEOUT};
+pub use endpoint::{BadEndpoint, Endpoint};
 pub use error::{Error, Result};
 
 /// Messages, clients and servers of package `runtime.v1`.

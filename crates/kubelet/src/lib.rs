@@ -5,3 +5,4 @@
 pub mod events;
 pub mod metrics;
 pub mod ports;
+mod runtime;
