@@ -4,5 +4,6 @@
 
 pub mod events;
 pub mod metrics;
+pub mod net;
 pub mod ports;
 mod runtime;

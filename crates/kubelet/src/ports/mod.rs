@@ -122,6 +122,7 @@ pub struct HttpGet {
     pub path: String,
     pub headers: Vec<(String, String)>,
     pub timeout: Duration,
+    /// Follow redirects to the same host, at most ten.
     pub follow_redirects: bool,
 }
 
@@ -136,8 +137,10 @@ pub struct HttpAnswer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GrpcHealth {
     Serving,
+    /// The status it answered with.
     NotServing(String),
-    Unimplemented,
+    /// The server does not speak the health protocol; its own words.
+    Unimplemented(String),
 }
 
 /// The other side refused, hung or answered nonsense.
