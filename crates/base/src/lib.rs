@@ -4,8 +4,10 @@
 
 pub mod backoff;
 pub mod class;
+pub mod duration;
 pub mod fnv;
 pub mod ids;
 pub mod metrics;
+pub mod quantity;
 pub mod rng;
 pub mod time;
