@@ -59,18 +59,27 @@ pub fn resource_value(
     divisor: Option<&Quantity>,
     node: &Allocatable,
 ) -> Result<String, DownwardError> {
-    let unsupported = || DownwardError(format!("unsupported container resource : {resource}"));
     let spec =
         find(pod, container).ok_or_else(|| DownwardError(format!("container {container} not found")))?;
+    resource_of(pod, spec.resources.as_ref(), resource, divisor, node)
+}
+
+/// Like [`resource_value`], for a container already at hand.
+pub fn resource_of(
+    pod: &Pod,
+    resources: Option<&ResourceRequirements>,
+    resource: &str,
+    divisor: Option<&Quantity>,
+    node: &Allocatable,
+) -> Result<String, DownwardError> {
+    let unsupported = || DownwardError(format!("unsupported container resource : {resource}"));
     let (side, name) = resource.split_once('.').ok_or_else(unsupported)?;
     if !matches!(name, "cpu" | "memory" | "ephemeral-storage") && !name.starts_with("hugepages-") {
         return Err(unsupported());
     }
     let amount = match side {
-        "requests" => requests(spec.resources.as_ref(), name),
-        "limits" => limits(spec.resources.as_ref(), name)
-            .filter(|v| *v != 0)
-            .or_else(|| default_limit(pod, name, node)),
+        "requests" => requests(resources, name),
+        "limits" => limits(resources, name).filter(|v| *v != 0).or_else(|| default_limit(pod, name, node)),
         _ => return Err(unsupported()),
     };
     let unit = if name == "cpu" { 1000 } else { 1 };

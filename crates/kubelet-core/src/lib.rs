@@ -7,9 +7,12 @@
 //! * [`downward`]: a Pod's fields and resources as text.
 //! * [`pod`]: the next step of a Pod ([`pod::plan`]), how it ends ([`pod::terminate`]) and what it
 //!   says about itself ([`pod::status`]).
+//! * [`recipe`]: everything a sandbox and a container receive.
 
 pub mod downward;
 pub mod hash;
 pub mod observed;
 pub mod pod;
+pub mod pod_resources;
+pub mod recipe;
 pub mod text;

@@ -1,0 +1,172 @@
+//! What a sandbox and a container receive: a Pod, the node and what was prepared for it go in, a
+//! complete recipe comes out. Translating it for the runtime is mechanical and happens elsewhere.
+//!
+//! A container's recipe is written in three steps, because some of its ingredients need hands:
+//! [`env_files`] names the files its environment comes from, [`sub_paths`] the subPaths to prepare,
+//! and [`container`] writes the rest.
+
+mod dns;
+mod env;
+mod expand;
+mod hostname;
+mod hosts;
+pub mod metadata;
+mod mounts;
+mod ports;
+mod resources;
+mod security;
+#[cfg(test)]
+pub(crate) mod testing;
+mod types;
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod};
+
+pub use dns::parse_resolv_conf;
+pub use expand::expand;
+pub use hosts::HOSTS_PATH;
+pub use mounts::SubPath;
+pub use ports::protocol;
+pub use resources::is_critical;
+pub use types::*;
+
+/// The recipe of a Pod's sandbox.
+pub fn sandbox(input: &SandboxInput<'_>) -> Result<SandboxRecipe, RecipeError> {
+    let pod = input.pod;
+    let (namespace, name, uid) = metadata::identity(pod);
+    let spec = pod.spec.as_ref();
+    let hostname = match spec.and_then(|s| s.host_network) {
+        Some(true) => String::new(),
+        _ => hostname::kernel_hostname(pod, &input.node.cluster_domain)
+            .map_err(|e| RecipeError::sandbox(e.message))?,
+    };
+    let (dns, warnings) = dns::dns(pod, input.node);
+    let sysctls = spec.and_then(|s| s.security_context.as_ref()?.sysctls.as_ref());
+    Ok(SandboxRecipe {
+        name: name.to_owned(),
+        namespace: namespace.to_owned(),
+        uid: uid.to_owned(),
+        attempt: input.attempt,
+        hostname,
+        log_directory: metadata::log_directory(&input.config.pod_logs_dir, pod)
+            .to_string_lossy()
+            .into_owned(),
+        dns,
+        ports: ports::mappings(pod),
+        labels: metadata::sandbox_labels(pod),
+        annotations: pod.metadata.annotations.clone().unwrap_or_default(),
+        cgroup_parent: input.cgroup_parent.to_owned(),
+        sysctls: sysctls.into_iter().flatten().map(|s| (s.name.replace('/', "."), s.value.clone())).collect(),
+        security: security::of_sandbox(input)?,
+        resources: resources::of_sandbox(pod, input.node, input.config),
+        overhead: resources::of_overhead(pod, input.node, input.config),
+        warnings,
+    })
+}
+
+/// The recipe of one container.
+pub fn container(input: &ContainerInput<'_>) -> Result<ContainerRecipe, RecipeError> {
+    let spec = find(input)?;
+    let env = env::environment(input, &spec)?;
+    let mounts = mounts::mounts(input, &spec, &env)?;
+    let security = security::of_container(input, &spec)?;
+    let expanded = |words: &Option<Vec<String>>| {
+        let lookup = |name: &str| env.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str());
+        words.iter().flatten().map(|w| expand(w, lookup)).collect::<Vec<_>>()
+    };
+    Ok(ContainerRecipe {
+        name: spec.name.clone(),
+        attempt: input.restart_count,
+        image_ref: input.image_ref.to_owned(),
+        image: spec.image.clone().unwrap_or_default(),
+        command: expanded(&spec.command),
+        args: expanded(&spec.args),
+        working_dir: spec.working_dir.clone().unwrap_or_default(),
+        mounts,
+        // Block volumes and device plugins will add theirs; privileged containers see the host's
+        // devices through the runtime.
+        devices: Vec::new(),
+        labels: metadata::container_labels(input.pod, &spec.name),
+        annotations: metadata::container_annotations(input.pod, &spec, input.restart_count),
+        log_path: metadata::log_path(&spec.name, input.restart_count),
+        stdin: spec.stdin == Some(true),
+        stdin_once: spec.stdin_once == Some(true),
+        tty: spec.tty == Some(true),
+        stop_signal: spec.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()),
+        resources: resources::of_container(input.pod, &spec, input.node, input.config),
+        security,
+        env,
+    })
+}
+
+/// The subPaths to prepare before [`container`] is called.
+pub fn sub_paths(input: &ContainerInput<'_>) -> Result<Vec<SubPath>, RecipeError> {
+    let spec = find(input)?;
+    let env = env::environment(input, &spec)?;
+    mounts::sub_paths(input, &spec, &env)
+}
+
+/// The files, by volume and path, to read before [`sub_paths`] and [`container`] are called.
+#[must_use]
+pub fn env_files(pod: &Pod, container: &str) -> Vec<(String, String)> {
+    spec_of(pod, container).map(|c| env::env_files(&c)).unwrap_or_default()
+}
+
+/// The hosts file of a container, or none if it should not get one. `node_hosts` is the node's own.
+pub fn hosts_file(
+    pod: &Pod,
+    container: &str,
+    pod_ips: &[IpAddr],
+    cluster_domain: &str,
+    node_hosts: &str,
+) -> Result<Option<String>, RecipeError> {
+    match spec_of(pod, container) {
+        Some(spec) if hosts::wanted(pod, &spec, pod_ips) => {
+            hosts::content(pod, pod_ips, cluster_domain, node_hosts).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// A container of whatever kind, by name. Ephemeral ones have a type of their own with the same fields.
+pub(crate) fn spec_of<'a>(pod: &'a Pod, name: &str) -> Option<Cow<'a, Container>> {
+    let spec = pod.spec.as_ref()?;
+    let mut plain = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    if let Some(c) = plain.find(|c| c.name == name) {
+        return Some(Cow::Borrowed(c));
+    }
+    spec.ephemeral_containers.iter().flatten().find(|c| c.name == name).map(|c| Cow::Owned(as_container(c)))
+}
+
+fn find<'a>(input: &ContainerInput<'a>) -> Result<Cow<'a, Container>, RecipeError> {
+    spec_of(input.pod, input.name)
+        .ok_or_else(|| RecipeError::config(format!("container {} not found", input.name)))
+}
+
+fn as_container(c: &EphemeralContainer) -> Container {
+    let c = c.clone();
+    Container {
+        args: c.args,
+        command: c.command,
+        env: c.env,
+        env_from: c.env_from,
+        image: c.image,
+        image_pull_policy: c.image_pull_policy,
+        lifecycle: c.lifecycle,
+        name: c.name,
+        ports: c.ports,
+        resources: c.resources,
+        security_context: c.security_context,
+        stdin: c.stdin,
+        stdin_once: c.stdin_once,
+        termination_message_path: c.termination_message_path,
+        termination_message_policy: c.termination_message_policy,
+        tty: c.tty,
+        volume_devices: c.volume_devices,
+        volume_mounts: c.volume_mounts,
+        working_dir: c.working_dir,
+        ..Container::default()
+    }
+}

@@ -1,0 +1,204 @@
+//! What a container finds mounted.
+
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
+
+use super::expand::expand;
+use super::hosts::HOSTS_PATH;
+use super::types::{ContainerInput, Mount, Propagation, RecipeError, ResolvedVolume};
+
+/// A subPath the volumes must prepare before the container's recipe can be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubPath {
+    /// Position in the container's volumeMounts.
+    pub index: usize,
+    pub volume: String,
+    /// Expanded, relative, without `..`.
+    pub path: String,
+}
+
+/// The subPaths of a container on host volumes (those of image volumes are the runtime's business).
+pub(super) fn sub_paths(
+    input: &ContainerInput<'_>,
+    container: &Container,
+    env: &[(String, String)],
+) -> Result<Vec<SubPath>, RecipeError> {
+    let mut out = Vec::new();
+    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+        let path = sub_path(mount, env)?;
+        if !path.is_empty() && matches!(volume(input, container, mount)?, ResolvedVolume::Host { .. }) {
+            out.push(SubPath { index, volume: mount.name.clone(), path });
+        }
+    }
+    Ok(out)
+}
+
+/// The container's volumeMounts in order, then its hosts file, then its termination-message file.
+pub(super) fn mounts(
+    input: &ContainerInput<'_>,
+    container: &Container,
+    env: &[(String, String)],
+) -> Result<Vec<Mount>, RecipeError> {
+    let mut out = Vec::new();
+    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+        out.push(of_volume(input, container, env, index, mount)?);
+    }
+    let selinux = input.node.selinux;
+    if let Some(path) = input.hosts_file
+        && super::hosts::wanted(input.pod, container, input.pod_ips)
+    {
+        out.push(plain(HOSTS_PATH, &path.to_string_lossy(), selinux));
+    }
+    let inside = container.termination_message_path.as_deref().filter(|p| !p.is_empty());
+    if let (Some(path), Some(inside)) = (input.termination_file, inside) {
+        out.push(plain(&absolute(inside), &path.to_string_lossy(), selinux));
+    }
+    let (uids, gids) = match input.userns.filter(|_| wants_userns(input.pod)) {
+        Some(u) => (u.uids.clone(), u.gids.clone()),
+        None => Default::default(),
+    };
+    for mount in &mut out {
+        mount.uid_mappings.clone_from(&uids);
+        mount.gid_mappings.clone_from(&gids);
+    }
+    Ok(out)
+}
+
+fn of_volume(
+    input: &ContainerInput<'_>,
+    container: &Container,
+    env: &[(String, String)],
+    index: usize,
+    mount: &VolumeMount,
+) -> Result<Mount, RecipeError> {
+    let sub_path = sub_path(mount, env)?;
+    let mut out = plain(&absolute(&mount.mount_path), "", false);
+    out.propagation = propagation(mount.mount_propagation.as_deref())?;
+    out.recursive_read_only = recursive_read_only(mount, input.handler.recursive_read_only)
+        .map_err(|e| RecipeError::config(format!("failed to resolve recursive read-only mode: {e}")))?;
+    out.read_only = mount.read_only == Some(true);
+    match volume(input, container, mount)? {
+        ResolvedVolume::Image { reference } => {
+            out.image = Some(reference.clone());
+            out.image_sub_path = sub_path;
+            out.read_only = true;
+        }
+        ResolvedVolume::Host { path, read_only } => {
+            out.read_only |= read_only;
+            out.selinux_relabel = input.node.selinux && is_managed(input.pod, &mount.name);
+            let path = match input.sub_paths.get(&index) {
+                Some(prepared) => prepared,
+                None if sub_path.is_empty() => path,
+                None => {
+                    return Err(RecipeError::config(format!(
+                        "failed to prepare subPath for volumeMount {:?} of container {:?}",
+                        mount.name, container.name
+                    )));
+                }
+            };
+            out.host_path = path.to_string_lossy().into_owned();
+        }
+    }
+    Ok(out)
+}
+
+fn volume<'a>(
+    input: &ContainerInput<'a>,
+    container: &Container,
+    mount: &VolumeMount,
+) -> Result<&'a ResolvedVolume, RecipeError> {
+    input.volumes.get(&mount.name).ok_or_else(|| {
+        RecipeError::config(format!(
+            "cannot find volume {:?} to mount into container {:?}",
+            mount.name, container.name
+        ))
+    })
+}
+
+/// The subPath, expanded and safe to join.
+fn sub_path(mount: &VolumeMount, env: &[(String, String)]) -> Result<String, RecipeError> {
+    let path = match mount.sub_path_expr.as_deref().filter(|e| !e.is_empty()) {
+        None => mount.sub_path.clone().unwrap_or_default(),
+        Some(expr) => {
+            let mut missing = std::collections::BTreeSet::new();
+            let path = expand(expr, |name| {
+                let value = env.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str());
+                if value.unwrap_or_default().is_empty() {
+                    missing.insert(name.to_owned());
+                }
+                Some(value.unwrap_or_default())
+            });
+            if !missing.is_empty() {
+                let names: Vec<_> = missing.into_iter().collect();
+                return Err(RecipeError::config(format!("missing value for {}", names.join(", "))));
+            }
+            path
+        }
+    };
+    if path.starts_with('/') {
+        return Err(RecipeError::config(format!("error SubPath `{path}` must not be an absolute path")));
+    }
+    if path.split('/').any(|part| part == "..") {
+        return Err(RecipeError::config(format!(
+            "unable to provision SubPath `{path}`: must not contain '..'"
+        )));
+    }
+    Ok(path)
+}
+
+fn propagation(mode: Option<&str>) -> Result<Propagation, RecipeError> {
+    match mode {
+        None | Some("None") => Ok(Propagation::Private),
+        Some("HostToContainer") => Ok(Propagation::HostToContainer),
+        Some("Bidirectional") => Ok(Propagation::Bidirectional),
+        Some(other) => Err(RecipeError::config(format!("invalid MountPropagation mode: {other:?}"))),
+    }
+}
+
+fn recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool, String> {
+    let mode = match mount.recursive_read_only.as_deref() {
+        None | Some("Disabled") => return Ok(false),
+        Some(mode) => mode,
+    };
+    let asked = format!("volume {:?} requested recursive read-only mode, but it is not", mount.name);
+    if mount.read_only != Some(true) {
+        return Err(format!("{asked} read-only"));
+    }
+    if let Some(p) = mount.mount_propagation.as_deref().filter(|p| *p != "None") {
+        return Err(format!("{asked} compatible with propagation {p:?}"));
+    }
+    match mode {
+        "IfPossible" => Ok(supported),
+        "Enabled" if supported => Ok(true),
+        "Enabled" => Err(format!("{asked} supported by the runtime")),
+        other => Err(format!("unknown recursive read-only mode {other:?}")),
+    }
+}
+
+/// Volumes the kubelet makes itself may be relabelled; a hostPath belongs to the host.
+fn is_managed(pod: &Pod, volume: &str) -> bool {
+    let volumes = pod.spec.as_ref().and_then(|s| s.volumes.as_deref()).unwrap_or_default();
+    volumes.iter().any(|v| v.name == volume && v.host_path.is_none() && v.image.is_none())
+}
+
+fn wants_userns(pod: &Pod) -> bool {
+    pod.spec.as_ref().and_then(|s| s.host_users) == Some(false)
+}
+
+fn plain(container_path: &str, host_path: &str, selinux_relabel: bool) -> Mount {
+    Mount {
+        container_path: container_path.to_owned(),
+        host_path: host_path.to_owned(),
+        read_only: false,
+        recursive_read_only: false,
+        selinux_relabel,
+        propagation: Propagation::Private,
+        image: None,
+        image_sub_path: String::new(),
+        uid_mappings: Vec::new(),
+        gid_mappings: Vec::new(),
+    }
+}
+
+fn absolute(path: &str) -> String {
+    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
+}
