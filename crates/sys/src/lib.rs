@@ -1,1 +1,15 @@
-//! sys
+//! Hands on the kernel. They obey and return facts; they never decide.
+//!
+//! The only room where `unsafe` may appear, each block under a SAFETY comment.
+//!
+//! * [`fd`]: paths walked by file descriptor, so that whoever owns the directory cannot lead us out of it.
+//! * [`tree`]: walking and removing a directory tree that never leaves its mount.
+//! * [`mount`]: bind mounts, tmpfs, hugetlbfs, unmounting.
+//! * [`mountinfo`]: what is mounted where.
+
+pub mod fd;
+pub mod mount;
+pub mod mountinfo;
+#[doc(hidden)]
+pub mod scratch;
+pub mod tree;
