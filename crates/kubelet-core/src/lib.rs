@@ -15,4 +15,6 @@ pub mod observed;
 pub mod pod;
 pub mod pod_resources;
 pub mod recipe;
+#[cfg(test)]
+mod testing;
 pub mod text;

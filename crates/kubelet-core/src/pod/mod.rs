@@ -5,6 +5,8 @@ mod intent;
 mod plan;
 mod plan_types;
 pub mod policy;
+mod status;
+mod terminate;
 mod verdict;
 
 pub use crash_loop::CrashLoop;
@@ -13,4 +15,6 @@ pub use plan::{deadline, plan};
 pub use plan_types::{
     ContainerKind, KillContainer, KillPod, KillReason, NewSandbox, Plan, PlanInput, Start, Stop, Waiting,
 };
+pub use status::{StatusInput, status};
+pub use terminate::{ORPHAN_GRACE, grace_from_annotations, stop_grace, stops};
 pub use verdict::{Verdict, Verdicts};

@@ -8,8 +8,9 @@ mod tests;
 
 use std::time::Duration;
 
-use base::time::{Now, Wall};
+use base::time::{Mono, Now, Wall};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::policy::{kind_of, restarts_all};
 use super::{ContainerKind, KillContainer, KillPod, KillReason, NewSandbox, Plan, PlanInput, Start, Waiting};
@@ -46,10 +47,11 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
 /// When the Pod's activeDeadlineSeconds run out, on the monotonic clock. Ask once, when the Pod
 /// starts being handled, and keep the answer: then a jump of the wall clock changes nothing.
 #[must_use]
-pub fn deadline(pod: &Pod, start_time: Wall, now: Now) -> Option<base::time::Mono> {
+pub fn deadline(pod: &Pod, start_time: Option<&Time>, now: Now) -> Option<Mono> {
     let seconds = pod.spec.as_ref()?.active_deadline_seconds?;
     let allowed = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-    Some(now.mono + allowed.saturating_sub(now.wall.since(start_time)))
+    let since = start_time.map_or(now.wall, |t| Wall::from_secs(t.0.as_second()));
+    Some(now.mono + allowed.saturating_sub(now.wall.since(since)))
 }
 
 /// One planning step: the input with the spec at hand.

@@ -2,7 +2,8 @@
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
-use super::ContainerKind;
+use super::{ContainerKind, Verdict};
+use crate::observed::Container as Instance;
 
 /// Whether a container that exited with `exit_code` is to run again: its own rules first, then its
 /// own policy, then the Pod's.
@@ -23,6 +24,20 @@ pub fn restarts_after_exit(container: &Container, spec: &PodSpec, exit_code: i32
 #[must_use]
 pub fn restarts_after_kill(container: &Container, spec: &PodSpec) -> bool {
     policy(container, spec) != "Never"
+}
+
+/// Whether this exited instance is to run again.
+///
+/// Besides the policies, two ends that the kubelet itself brought about have their own rule, and it
+/// must hold also when the exit is seen only later: a failed liveness or startup probe restarts
+/// unless the policy is Never, whatever the exit code; an edited image restarts always.
+#[must_use]
+pub fn will_restart(container: &Container, spec: &PodSpec, exited: &Instance, verdict: Verdict) -> bool {
+    let failed = verdict.liveness == Some(false) || verdict.startup == Some(false);
+    let edited = exited.hash.is_some_and(|h| h != crate::hash::container_hash(container));
+    restarts_after_exit(container, spec, exited.exit_code)
+        || (failed && restarts_after_kill(container, spec))
+        || edited
 }
 
 /// Whether the container could ever run again, whatever it exits with.

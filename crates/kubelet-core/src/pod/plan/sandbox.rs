@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::{ContainerState, KillPod, NewSandbox, Plan, Step};
 use crate::observed::Observed;
 use crate::pod::ContainerKind;
-use crate::pod::policy::{is_sidecar, restarts_after_exit};
+use crate::pod::policy::{is_sidecar, will_restart};
 
 /// A sandbox has to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Step<'_> {
             .iter()
             .filter(|c| match self.newest(&c.name) {
                 Some(i) if i.state == ContainerState::Exited => {
-                    restarts_after_exit(c, self.spec, i.exit_code)
+                    will_restart(c, self.spec, i, self.verdict(i))
                 }
                 _ => true,
             })
