@@ -3,7 +3,12 @@
 //! through the traits of [`ports`].
 
 pub mod events;
+pub mod facts;
+pub mod from_cri;
+pub mod health;
 pub mod metrics;
 pub mod net;
+pub mod orphan;
 pub mod ports;
 mod runtime;
+pub mod status_board;

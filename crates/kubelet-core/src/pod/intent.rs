@@ -38,6 +38,8 @@ pub enum KillCause {
     Deleted,
     /// Its source no longer lists it.
     Removed,
+    /// Found on the node, listed by no source.
+    Orphaned,
     /// Every container finished for good.
     Completed,
     /// activeDeadlineSeconds ran out.
@@ -73,6 +75,16 @@ impl Intent {
                     (a, b) => a.or(b),
                 }
             }
+        }
+    }
+
+    /// Its source dropped it. That outranks an end it had come to by itself: what is left of it goes too.
+    pub fn end_as_removed(&mut self, kill: Kill) {
+        self.end(kill.clone());
+        if let Some(old) = &mut self.kill
+            && old.cause != KillCause::Deleted
+        {
+            old.cause = kill.cause;
         }
     }
 

@@ -1,0 +1,190 @@
+//! What is true of this machine, read once at start.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::Path;
+
+/// Memory and swap in bytes, from /proc/meminfo.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    pub total: i64,
+    pub swap: i64,
+}
+
+/// The machine as /proc and /sys describe it.
+#[derive(Clone, Debug, Default)]
+pub struct Machine {
+    pub hostname: String,
+    pub kernel: String,
+    pub cpus: i64,
+    pub memory: Memory,
+    pub cgroup_v2: bool,
+    /// Page sizes in the kernel's notation: `2MB`, `1GB`.
+    pub hugepage_sizes: Vec<String>,
+    /// Size of the filesystem that holds the root directory.
+    pub disk: i64,
+    pub thermal_paths: Vec<String>,
+    pub selinux: bool,
+    pub app_armor: bool,
+}
+
+/// Reads the machine. `root` is the kubelet's root directory.
+pub fn read_machine(root: &Path) -> io::Result<Machine> {
+    let read = |path: &str| fs::read_to_string(path).map(|s| s.trim().to_owned());
+    Ok(Machine {
+        hostname: read("/proc/sys/kernel/hostname")?,
+        kernel: read("/proc/sys/kernel/osrelease")?,
+        cpus: i64::try_from(std::thread::available_parallelism()?.get()).unwrap_or(1),
+        memory: parse_meminfo(&fs::read_to_string("/proc/meminfo")?),
+        cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+        hugepage_sizes: hugepage_sizes(Path::new("/sys/kernel/mm/hugepages")),
+        disk: rustix::fs::statvfs(root)
+            .map(|s| i64::try_from(s.f_blocks.saturating_mul(s.f_frsize)).unwrap_or(i64::MAX))?,
+        thermal_paths: thermal_paths(Path::new("/sys/devices/system/cpu")),
+        selinux: Path::new("/sys/fs/selinux/enforce").exists(),
+        app_armor: read("/sys/module/apparmor/parameters/enabled").is_ok_and(|v| v.starts_with('Y')),
+    })
+}
+
+fn parse_meminfo(text: &str) -> Memory {
+    let field = |key: &str| {
+        let line = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':'))?;
+        line.trim().strip_suffix(" kB")?.trim().parse::<i64>().ok().map(|kb| kb * 1024)
+    };
+    Memory { total: field("MemTotal").unwrap_or(0), swap: field("SwapTotal").unwrap_or(0) }
+}
+
+fn hugepage_sizes(dir: &Path) -> Vec<String> {
+    let names = fs::read_dir(dir).into_iter().flatten().flatten();
+    let kb = |name: &str| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok();
+    let sizes: BTreeSet<u64> = names.filter_map(|e| kb(&e.file_name().to_string_lossy())).collect();
+    sizes.into_iter().map(page_size).collect()
+}
+
+fn page_size(kb: u64) -> String {
+    match kb {
+        kb if kb % (1024 * 1024) == 0 => format!("{}GB", kb / 1024 / 1024),
+        kb if kb % 1024 == 0 => format!("{}MB", kb / 1024),
+        kb => format!("{kb}KB"),
+    }
+}
+
+fn thermal_paths(cpus: &Path) -> Vec<String> {
+    let entries = fs::read_dir(cpus).into_iter().flatten().flatten();
+    let mut paths: Vec<String> = entries
+        .map(|e| e.path().join("thermal_throttle"))
+        .filter(|p| p.is_dir())
+        .map(|p| p.to_string_lossy().into_owned())
+        .collect();
+    paths.sort_unstable();
+    paths
+}
+
+// --- addresses ---
+
+/// The node's addresses, primary first: those given, else what the node's name means here, else the
+/// address towards the default route. Empty on a machine that has none.
+pub fn node_ips(given: &[IpAddr], node_name: &str) -> Result<Vec<IpAddr>, String> {
+    let local = local_addresses();
+    let wanted: Vec<IpAddr> = given.iter().copied().filter(|ip| !ip.is_unspecified()).collect();
+    if !wanted.is_empty() {
+        wanted.iter().try_for_each(|ip| usable(*ip, &local))?;
+        return Ok(wanted);
+    }
+    let family_v6 = given.first().is_some_and(IpAddr::is_ipv6);
+    let fits = |ip: &IpAddr| ip.is_ipv6() == family_v6 && usable(*ip, &local).is_ok();
+    let by_name = node_name.parse().ok().into_iter().chain(resolve(node_name)).find(|ip| fits(ip));
+    Ok(by_name.or_else(|| towards_default_route(family_v6)).into_iter().collect())
+}
+
+fn usable(ip: IpAddr, local: &BTreeSet<IpAddr>) -> Result<(), String> {
+    let link_local = match ip {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    let refusal = if ip.is_loopback() {
+        "can't be a loopback address"
+    } else if ip.is_multicast() {
+        "can't be a multicast address"
+    } else if link_local {
+        "can't be a link-local address"
+    } else if !local.contains(&ip) {
+        "is not an address of this host"
+    } else {
+        return Ok(());
+    };
+    Err(format!("node IP {ip} {refusal}"))
+}
+
+fn resolve(name: &str) -> Vec<IpAddr> {
+    (name, 0).to_socket_addrs().map(|all| all.map(|a| a.ip()).collect()).unwrap_or_default()
+}
+
+/// The kernel picks a source address when a datagram socket is connected; no packet is sent.
+fn towards_default_route(v6: bool) -> Option<IpAddr> {
+    let (any, far): (SocketAddr, SocketAddr) = if v6 {
+        ((Ipv6Addr::UNSPECIFIED, 0).into(), (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), 9).into())
+    } else {
+        ((Ipv4Addr::UNSPECIFIED, 0).into(), (Ipv4Addr::new(192, 0, 2, 1), 9).into())
+    };
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect(far).ok()?;
+    socket.local_addr().ok().map(|a| a.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
+}
+
+/// Every address of this network namespace.
+fn local_addresses() -> BTreeSet<IpAddr> {
+    let v4 = fs::read_to_string("/proc/net/fib_trie").map(|t| parse_fib_trie(&t)).unwrap_or_default();
+    let v6 = fs::read_to_string("/proc/net/if_inet6").map(|t| parse_if_inet6(&t)).unwrap_or_default();
+    v4.into_iter().chain(v6).collect()
+}
+
+fn parse_fib_trie(text: &str) -> Vec<IpAddr> {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let local = lines.windows(2).filter(|w| w[1].starts_with("/32 host LOCAL"));
+    local.filter_map(|w| w[0].strip_prefix("|-- ")?.parse().ok()).collect()
+}
+
+fn parse_if_inet6(text: &str) -> Vec<IpAddr> {
+    let address = |line: &str| u128::from_str_radix(line.split_whitespace().next()?, 16).ok();
+    text.lines().filter_map(address).map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits))).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proc_files_are_understood() {
+        let m = parse_meminfo("MemTotal:       24682416 kB\nMemFree: 1 kB\nSwapTotal:             0 kB\n");
+        assert_eq!(m, Memory { total: 24_682_416 * 1024, swap: 0 });
+        let fib = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 10.1.2.3\n        /32 host LOCAL\n     |-- 10.1.2.255\n        /32 link BROADCAST\n";
+        assert_eq!(parse_fib_trie(fib), ["10.1.2.3".parse::<IpAddr>().unwrap()]);
+        let v6 = "00000000000000000000000000000001 01 80 10 80       lo\n";
+        assert_eq!(parse_if_inet6(v6), ["::1".parse::<IpAddr>().unwrap()]);
+    }
+
+    #[test]
+    fn page_sizes_are_spelled_as_the_kernel_does() {
+        assert_eq!([2048, 1024 * 1024, 64].map(page_size), ["2MB", "1GB", "64KB"]);
+    }
+
+    #[test]
+    fn a_given_address_must_be_a_real_one_of_this_host() {
+        let local = BTreeSet::from(["10.0.0.1".parse().unwrap()]);
+        assert!(usable("10.0.0.1".parse().unwrap(), &local).is_ok());
+        for bad in ["127.0.0.1", "224.0.0.1", "169.254.1.1", "10.0.0.2", "fe80::1"] {
+            let error = usable(bad.parse().unwrap(), &local).unwrap_err();
+            assert!(error.contains(bad), "{error}");
+        }
+    }
+
+    #[test]
+    fn this_machine_can_be_read() {
+        let m = read_machine(Path::new("/")).unwrap();
+        assert!(m.cpus > 0 && m.memory.total > 0 && m.disk > 0 && !m.hostname.is_empty());
+    }
+}

@@ -1,0 +1,101 @@
+//! The last word about every Pod: what `/pods`, the local API and, later, the API server are told.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::ids::PodUid;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
+/// Pods with their latest status. Each Pod's entry is written by that Pod's task only.
+#[derive(Debug, Default)]
+pub struct StatusBoard {
+    /// A plain lock: held for map operations only, never across an await.
+    pods: Mutex<HashMap<PodUid, Entry>>,
+    changed: tokio::sync::watch::Sender<u64>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub pod: Arc<Pod>,
+    pub status: Arc<PodStatus>,
+    /// The Pod is being stopped.
+    pub terminating: bool,
+    /// Grows with every change of the status.
+    pub version: u64,
+}
+
+impl StatusBoard {
+    /// Publishes; says whether the status differs from the last one.
+    pub fn publish(&self, uid: &PodUid, pod: &Arc<Pod>, status: PodStatus, terminating: bool) -> bool {
+        let mut pods = self.lock();
+        let old = pods.get(uid);
+        let differs = old.is_none_or(|e| *e.status != status || e.terminating != terminating);
+        let same_pod = old.is_some_and(|e| Arc::ptr_eq(&e.pod, pod));
+        if differs || !same_pod {
+            let version = old.map_or(1, |e| e.version + u64::from(differs));
+            let entry = Entry { pod: pod.clone(), status: Arc::new(status), terminating, version };
+            pods.insert(uid.clone(), entry);
+            drop(pods);
+            self.changed.send_modify(|n| *n += 1);
+        }
+        differs
+    }
+
+    #[must_use]
+    pub fn get(&self, uid: &str) -> Option<Entry> {
+        self.lock().get(uid).cloned()
+    }
+
+    /// Every Pod, sorted by namespace and name.
+    #[must_use]
+    pub fn all(&self) -> Vec<Entry> {
+        let mut all: Vec<Entry> = self.lock().values().cloned().collect();
+        all.sort_by(|a, b| key(&a.pod).cmp(&key(&b.pod)));
+        all
+    }
+
+    pub fn forget(&self, uid: &PodUid) {
+        self.lock().remove(uid);
+        self.changed.send_modify(|n| *n += 1);
+    }
+
+    /// Ticks whenever anything on the board changes.
+    #[must_use]
+    pub fn subscribe(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<PodUid, Entry>> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    /// The Pod object with its status, as `/pods` shows it.
+    #[must_use]
+    pub fn to_pod(&self) -> Pod {
+        let mut pod = (*self.pod).clone();
+        pod.status = Some((*self.status).clone());
+        pod
+    }
+}
+
+fn key(pod: &Pod) -> (Option<&String>, Option<&String>, Option<&String>) {
+    (pod.metadata.namespace.as_ref(), pod.metadata.name.as_ref(), pod.metadata.uid.as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_changed_status_counts_as_news() {
+        let board = StatusBoard::default();
+        let (uid, pod) = (PodUid::from("u"), Arc::new(Pod::default()));
+        let status = |phase: &str| PodStatus { phase: Some(phase.into()), ..Default::default() };
+        assert!(board.publish(&uid, &pod, status("Pending"), false));
+        assert!(!board.publish(&uid, &pod, status("Pending"), false));
+        assert!(board.publish(&uid, &pod, status("Running"), false));
+        assert_eq!(board.get("u").map(|e| e.version), Some(2));
+    }
+}
