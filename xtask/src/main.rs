@@ -2,7 +2,10 @@
 
 mod apt;
 mod debs;
+mod images;
 mod layout;
+mod oci;
+mod tarball;
 mod terminal;
 
 use std::process::ExitCode;
@@ -13,7 +16,8 @@ use terminal::say;
 const USAGE: &str = "\
 cargo xtask <command>
 
-  fetch [--refresh]   unpack containerd, runc, CNI plugins and friends from Debian packages into target/cache
+  fetch [--refresh]   unpack containerd, runc, CNI plugins and friends from Debian packages into target/cache,
+                      and build the demo image
 ";
 
 fn main() -> ExitCode {
@@ -39,7 +43,9 @@ fn run(args: &[String]) -> Result<ExitCode> {
                 [flag] if flag == "--refresh" => true,
                 _ => return Err(Failure::new("fetch takes only --refresh")),
             };
-            debs::fetch(&layout::Layout::find()?, refresh)?;
+            let layout = layout::Layout::find()?;
+            debs::fetch(&layout, refresh)?;
+            images::build(&layout)?;
             Ok(ExitCode::SUCCESS)
         }
         "help" | "--help" | "-h" => {
