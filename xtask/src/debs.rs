@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -39,7 +39,6 @@ const WANTED: &[(&str, &str, &str)] = &[
     ("lib/edit", "bookworm", "libedit2"),
     ("lib/bsd", "bookworm", "libbsd0"),
     ("lib/md", "bookworm", "libmd0"),
-    ("lib/seccomp", "bookworm", "libseccomp2"),
 ];
 
 /// Makes every wanted tool present in the cache.
@@ -67,6 +66,30 @@ pub(crate) fn fetch(layout: &Layout, refresh: bool) -> Result<()> {
             stamp.insert((*link).to_owned(), dir);
             write_stamp(&layout.cache, &stamp)?;
         }
+    }
+    write_programs(&layout.cache)
+}
+
+/// Two programs that belong to no package: nft with its libraries beside it, and the janitor, which is this program.
+fn write_programs(cache: &Path) -> Result<()> {
+    const NFT: &str = "#!/bin/sh\n\
+        here=$(dirname \"$0\")/..\n\
+        for dir in \"$here\"/lib/*/usr/lib/*; do LD_LIBRARY_PATH=$dir:$LD_LIBRARY_PATH; done\n\
+        export LD_LIBRARY_PATH\n\
+        exec \"$here/nftables/usr/sbin/nft\" \"$@\"\n";
+    let bin = cache.join("bin");
+    fs::create_dir_all(&bin).doing(|| format!("making {}", bin.display()))?;
+    let me = std::env::current_exe().doing(|| "finding this program".into())?;
+    let janitor = fs::read(&me).doing(|| format!("reading {}", me.display()))?;
+    for (name, content) in [("nft", NFT.as_bytes()), ("janitor", &janitor)] {
+        let (half, goal) = (bin.join(format!("{name}.half")), bin.join(name));
+        if fs::read(&goal).is_ok_and(|old| old == content) {
+            continue;
+        }
+        fs::write(&half, content)
+            .and_then(|()| fs::set_permissions(&half, fs::Permissions::from_mode(0o755)))
+            .and_then(|()| fs::rename(&half, &goal))
+            .doing(|| format!("writing {}", goal.display()))?;
     }
     Ok(())
 }

@@ -37,6 +37,11 @@ fn run(args: &[String]) -> Result<ExitCode> {
         None => ("help", args),
     };
     match command {
+        // Not for people: what a node's janitor runs.
+        "janitor" => match rest {
+            [id] => Ok(fixture::janitor::main(id)),
+            _ => Err(Failure::new("janitor takes a node's id")),
+        },
         "fetch" => {
             let refresh = match rest {
                 [] => false,
