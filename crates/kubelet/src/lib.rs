@@ -12,3 +12,4 @@ pub mod orphan;
 pub mod ports;
 mod runtime;
 pub mod status_board;
+pub mod to_cri;
