@@ -7,6 +7,7 @@
 //! * [`downward`]: a Pod's fields and resources as text.
 //! * [`pod`]: the next step of a Pod ([`pod::plan`]), how it ends ([`pod::terminate`]) and what it
 //!   says about itself ([`pod::status`]).
+//! * [`probe`]: when a container is probed and what the answers mean.
 //! * [`recipe`]: everything a sandbox and a container receive.
 
 pub mod downward;
@@ -14,6 +15,7 @@ pub mod hash;
 pub mod observed;
 pub mod pod;
 pub mod pod_resources;
+pub mod probe;
 pub mod recipe;
 #[cfg(test)]
 mod testing;
