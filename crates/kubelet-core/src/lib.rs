@@ -9,6 +9,7 @@
 //!   says about itself ([`pod::status`]).
 //! * [`probe`]: when a container is probed and what the answers mean.
 //! * [`recipe`]: everything a sandbox and a container receive.
+//! * [`volumes`]: what the volumes of a Pod mean on this node.
 
 pub mod downward;
 pub mod hash;
@@ -20,3 +21,4 @@ pub mod recipe;
 #[cfg(test)]
 mod testing;
 pub mod text;
+pub mod volumes;

@@ -1,0 +1,71 @@
+//! downwardAPI and projected: small files the kubelet writes and keeps current.
+
+use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, Volume, VolumeProjection};
+
+use super::empty_dir::memory_size;
+use super::{Context, File, Payload, Source, atomic};
+use crate::downward;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilesKind {
+    DownwardApi,
+    Projected,
+}
+
+pub(super) fn read_downward(context: &Context<'_>, volume: &Volume) -> Option<Result<Source, String>> {
+    let source = volume.downward_api.as_ref()?;
+    let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
+    let mut payload = Payload::new();
+    let collected = collect(context, source.items.iter().flatten(), mode, &mut payload);
+    Some(collected.and_then(|()| files(context, FilesKind::DownwardApi, payload)))
+}
+
+pub(super) fn read_projected(context: &Context<'_>, volume: &Volume) -> Option<Result<Source, String>> {
+    let projected = volume.projected.as_ref()?;
+    let mode = projected.default_mode.unwrap_or(DEFAULT_MODE);
+    let mut payload = Payload::new();
+    for source in projected.sources.iter().flatten() {
+        let Some(downward) = &source.downward_api else {
+            let name = projection_name(source);
+            return Some(Err(format!("projected source {name} needs an API server, and this node has none")));
+        };
+        if let Err(e) = collect(context, downward.items.iter().flatten(), mode, &mut payload) {
+            return Some(Err(e));
+        }
+    }
+    Some(files(context, FilesKind::Projected, payload))
+}
+
+const DEFAULT_MODE: i32 = 0o644;
+
+fn files(context: &Context<'_>, kind: FilesKind, payload: Payload) -> Result<Source, String> {
+    atomic::validate(&payload)?;
+    Ok(Source::Files { kind, payload, size: memory_size(context.pod, context.node, None) })
+}
+
+fn collect<'a>(
+    context: &Context<'_>,
+    items: impl Iterator<Item = &'a DownwardAPIVolumeFile>,
+    default_mode: i32,
+    payload: &mut Payload,
+) -> Result<(), String> {
+    for item in items {
+        let text = if let Some(field) = &item.field_ref {
+            downward::field_value(context.pod, &field.field_path)
+        } else if let Some(of) = &item.resource_field_ref {
+            let container = of.container_name.as_deref().unwrap_or_default();
+            downward::resource_value(context.pod, container, &of.resource, of.divisor.as_ref(), context.node)
+        } else {
+            return Err(format!("{:?} names neither a field nor a resource", item.path));
+        };
+        let data = text.map_err(|e| format!("{:?}: {e}", item.path))?.into_bytes();
+        let mode = u32::try_from(item.mode.unwrap_or(default_mode)).unwrap_or(0) & 0o777;
+        payload.insert(atomic::clean(&item.path), File { data, mode });
+    }
+    Ok(())
+}
+
+fn projection_name(source: &VolumeProjection) -> String {
+    let json = serde_json::to_value(source).unwrap_or_default();
+    json.as_object().and_then(|o| o.keys().next().cloned()).unwrap_or_else(|| "(none)".into())
+}

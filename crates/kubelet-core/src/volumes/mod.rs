@@ -1,0 +1,157 @@
+//! Volumes: what a Pod's `spec.volumes` mean on this node.
+//!
+//! [`desired`] turns the spec into what the agent has to provide, with every number and every byte
+//! already decided. [`atomic`] plans how the files of a volume are replaced under a running container.
+//!
+//! A new kind of volume is a file here and a line in [`KINDS`].
+
+pub mod atomic;
+mod empty_dir;
+mod files;
+mod host_path;
+mod image;
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
+
+use crate::downward::Allocatable;
+pub use atomic::{File, Payload};
+pub use empty_dir::Medium;
+pub use files::FilesKind;
+pub use host_path::HostPathKind;
+
+/// One volume that a container of the Pod uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Desired {
+    pub name: String,
+    pub source: Source,
+    /// The group that shall own it, for kinds that belong to the Pod.
+    pub fs_group: Option<FsGroup>,
+    /// Containers may only read it, whatever their volumeMount says.
+    pub read_only: bool,
+}
+
+/// Where a volume's content comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    EmptyDir(Medium),
+    HostPath {
+        path: String,
+        kind: HostPathKind,
+    },
+    /// Files written by the kubelet, on a tmpfs of at most `size` bytes.
+    Files {
+        kind: FilesKind,
+        payload: Payload,
+        size: Option<u64>,
+    },
+    /// An OCI image; the runtime mounts it.
+    Image {
+        reference: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FsGroup {
+    pub gid: u32,
+    pub policy: ChangePolicy,
+}
+
+/// When a volume whose root is right already is walked nevertheless.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangePolicy {
+    Always,
+    OnRootMismatch,
+}
+
+/// A volume that cannot be had on this node, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("volume {volume:?}: {message}")]
+pub struct Refused {
+    pub volume: String,
+    pub message: String,
+}
+
+/// Every volume that some container of the Pod mounts, in the order of the spec. Volumes nobody
+/// mounts are not set up at all.
+pub fn desired(pod: &Pod, node: &Allocatable) -> Result<Vec<Desired>, Refused> {
+    let Some(spec) = &pod.spec else { return Ok(Vec::new()) };
+    let used = used(spec);
+    let volumes = spec.volumes.iter().flatten().filter(|v| used.contains(v.name.as_str()));
+    volumes.map(|volume| one(&Context { pod, node }, volume)).collect()
+}
+
+/// What a kind may look at.
+struct Context<'a> {
+    pod: &'a Pod,
+    node: &'a Allocatable,
+}
+
+/// One row per kind: how it is called in the API, and how it is read. `None`: not this kind.
+type Kind = (&'static str, fn(&Context<'_>, &Volume) -> Option<Result<Source, String>>);
+
+const KINDS: &[Kind] = &[
+    ("emptyDir", empty_dir::read),
+    ("hostPath", host_path::read),
+    ("downwardAPI", files::read_downward),
+    ("projected", files::read_projected),
+    ("image", image::read),
+];
+
+fn one(context: &Context<'_>, volume: &Volume) -> Result<Desired, Refused> {
+    let refused = |message: String| Refused { volume: volume.name.clone(), message };
+    if !is_file_name(&volume.name) {
+        return Err(refused("not a name a directory can have".into()));
+    }
+    let source = KINDS.iter().find_map(|(_, read)| read(context, volume)).unwrap_or_else(|| {
+        let supported: Vec<&str> = KINDS.iter().map(|(name, _)| *name).collect();
+        Err(format!(
+            "volumes of kind {} need an API server, and this node has none; without one there are {}",
+            kind_name(volume),
+            supported.join(", ")
+        ))
+    });
+    let source = source.map_err(refused)?;
+    Ok(Desired {
+        name: volume.name.clone(),
+        fs_group: fs_group(context.pod, &source),
+        read_only: matches!(source, Source::Files { .. } | Source::Image { .. }),
+        source,
+    })
+}
+
+/// A hostPath belongs to the host and an image to its maker; the rest lives and dies with the Pod.
+/// For such volumes the Pod's fsGroupChangePolicy has no meaning, as upstream documents.
+fn fs_group(pod: &Pod, source: &Source) -> Option<FsGroup> {
+    match source {
+        Source::EmptyDir(_) | Source::Files { .. } => {}
+        Source::HostPath { .. } | Source::Image { .. } => return None,
+    }
+    let gid = pod.spec.as_ref()?.security_context.as_ref()?.fs_group?;
+    Some(FsGroup { gid: u32::try_from(gid).ok()?, policy: ChangePolicy::Always })
+}
+
+fn used(spec: &PodSpec) -> BTreeSet<&str> {
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let of_containers = containers.flat_map(|c| c.volume_mounts.iter().flatten());
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    let of_ephemeral = ephemeral.flat_map(|c| c.volume_mounts.iter().flatten());
+    of_containers.chain(of_ephemeral).map(|m| m.name.as_str()).collect()
+}
+
+/// The API's name of the source that is set.
+fn kind_name(volume: &Volume) -> String {
+    let json = serde_json::to_value(volume).unwrap_or_default();
+    let kinds = json.as_object().into_iter().flat_map(|o| o.keys());
+    kinds.into_iter().find(|k| *k != "name").cloned().unwrap_or_else(|| "unknown".into())
+}
+
+/// One component of a path, and an honest one.
+fn is_file_name(name: &str) -> bool {
+    !name.is_empty() && name != "." && name != ".." && name.len() <= 255 && !name.contains(['/', '\0'])
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,248 @@
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::atomic::{Present, Steps, plan, validate};
+use super::*;
+
+fn pod(volumes: Value, extra: Value) -> Pod {
+    let mounts: Vec<Value> = volumes
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|v| json!({"name": v["name"], "mountPath": format!("/{}", v["name"])}))
+        .collect();
+    let mut spec = json!({"volumes": volumes, "containers": [{"name": "c", "volumeMounts": mounts}]});
+    for (key, value) in extra.as_object().unwrap() {
+        match key.as_str() {
+            "resources" => spec["containers"][0]["resources"] = value.clone(),
+            key => spec[key] = value.clone(),
+        }
+    }
+    let meta = json!({"name": "web", "namespace": "shop", "uid": "u", "labels": {"app": "web"}});
+    serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap()
+}
+
+fn node() -> Allocatable {
+    Allocatable { milli_cpu: 4000, memory: 1 << 30, ..Default::default() }
+}
+
+fn source(volume: Value, extra: Value) -> Result<Source, String> {
+    let mut volume = volume;
+    volume["name"] = json!("v");
+    desired(&pod(json!([volume]), extra), &node()).map(|mut d| d.remove(0).source).map_err(|e| e.to_string())
+}
+
+#[test]
+fn media_of_empty_dir() {
+    let limits = |m: &str| json!({"resources": {"limits": {"memory": m}}});
+    let memory = |size| Ok(Source::EmptyDir(Medium::Memory { size: Some(size) }));
+    let table = [
+        (json!({}), json!({}), Ok(Source::EmptyDir(Medium::Disk))),
+        (json!({"sizeLimit": "1Gi"}), json!({}), Ok(Source::EmptyDir(Medium::Disk))),
+        (json!({"medium": "Memory"}), json!({}), memory(1 << 30)),
+        (json!({"medium": "Memory", "sizeLimit": "64Mi"}), json!({}), memory(64 << 20)),
+        (json!({"medium": "Memory", "sizeLimit": "0"}), json!({}), memory(1 << 30)),
+        (json!({"medium": "Memory", "sizeLimit": "64Mi"}), limits("32Mi"), memory(32 << 20)),
+        (json!({"medium": "Memory"}), limits("32Mi"), memory(32 << 20)),
+        (json!({"medium": "Memory"}), limits("32Gi"), memory(1 << 30)),
+        (
+            json!({"medium": "Memory"}),
+            json!({"resources": {"limits": {"memory": "32Mi"}}, "initContainers": [{"name": "i"}]}),
+            memory(1 << 30),
+        ),
+        (
+            json!({"medium": "Memory"}),
+            json!({"resources": {"limits": {"memory": "32Mi"}}, "overhead": {"memory": "8Mi"}}),
+            memory(40 << 20),
+        ),
+        (
+            json!({"medium": "Floppy"}),
+            json!({}),
+            Err(r#"volume "v": unknown storage medium "Floppy""#.into()),
+        ),
+    ];
+    for (empty, extra, want) in table {
+        assert_eq!(source(json!({"emptyDir": empty}), extra.clone()), want, "{empty} {extra}");
+    }
+}
+
+#[test]
+fn huge_pages_take_their_size_from_the_requests() {
+    let huge = |medium: &str, requests: Value| {
+        let volume = json!({"emptyDir": {"medium": medium, "sizeLimit": "4Mi"}});
+        match source(volume, json!({"resources": {"requests": requests}})) {
+            Ok(Source::EmptyDir(Medium::HugePages { page_size, size: Some(4_194_304) })) => Ok(page_size),
+            Ok(other) => panic!("{other:?}"),
+            Err(e) => Err(e),
+        }
+    };
+    let two = json!({"hugepages-2Mi": "4Mi"});
+    let both = json!({"hugepages-2Mi": "4Mi", "hugepages-1Gi": "1Gi"});
+    assert_eq!(huge("HugePages", two.clone()), Ok(2 << 20));
+    assert_eq!(huge("HugePages-2Mi", both.clone()), Ok(2 << 20));
+    assert_eq!(huge("HugePages-1Gi", both.clone()), Ok(1 << 30));
+    for (medium, requests, want) in [
+        ("HugePages", both, "multiple huge page sizes"),
+        ("HugePages", json!({}), "requests huge pages"),
+        ("HugePages-1Gi", two.clone(), "huge pages of that size"),
+        ("HugePages-x", two.clone(), "unknown storage medium"),
+        ("HugePagesX", two, "unknown storage medium"),
+    ] {
+        let error = huge(medium, requests).unwrap_err();
+        assert!(error.contains(want), "{error}");
+    }
+}
+
+#[test]
+fn kinds_without_an_api_server() {
+    for (volume, kind) in [
+        (json!({"configMap": {"name": "x"}}), "configMap"),
+        (json!({"secret": {"secretName": "x"}}), "secret"),
+        (json!({"persistentVolumeClaim": {"claimName": "x"}}), "persistentVolumeClaim"),
+        (json!({"csi": {"driver": "x"}}), "csi"),
+        (json!({"nfs": {"server": "x", "path": "/"}}), "nfs"),
+        (json!({"gitRepo": {"repository": "x"}}), "gitRepo"),
+        (json!({"projected": {"sources": [{"secret": {"name": "x"}}]}}), "secret"),
+        (json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}), "serviceAccountToken"),
+    ] {
+        let error = source(volume, json!({})).unwrap_err();
+        assert!(error.starts_with("volume \"v\": ") && error.contains(kind), "{error}");
+        assert!(error.contains("API server"), "{error}");
+    }
+}
+
+#[test]
+fn a_volume_nobody_mounts_is_left_alone() {
+    let mut pod = pod(json!([{"name": "v", "secret": {"secretName": "x"}}]), json!({}));
+    assert!(desired(&pod, &node()).is_err());
+    pod.spec.as_mut().unwrap().containers[0].volume_mounts = None;
+    assert_eq!(desired(&pod, &node()), Ok(Vec::new()));
+}
+
+#[test]
+fn host_paths() {
+    let host = |path: &str, kind: &str| source(json!({"hostPath": {"path": path, "type": kind}}), json!({}));
+    let kind = HostPathKind::Socket;
+    assert_eq!(host("/run/x", "Socket"), Ok(Source::HostPath { path: "/run/x".into(), kind }));
+    assert!(host("/run/../etc", "").unwrap_err().contains("must not contain '..'"));
+    assert!(host("/run", "Floppy").unwrap_err().ends_with("Floppy is an invalid volume type"));
+}
+
+#[test]
+fn names_that_are_no_file_names() {
+    for name in ["..", ".", "", "a/b", "../x"] {
+        assert!(
+            desired(&pod(json!([{"name": name, "emptyDir": {}}]), json!({})), &node()).is_err(),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn files_of_the_downward_api() {
+    let items = json!([
+        {"path": "name", "fieldRef": {"fieldPath": "metadata.name"}},
+        {"path": "./deep//labels", "mode": 256, "fieldRef": {"fieldPath": "metadata.labels"}},
+        {"path": "mem", "resourceFieldRef": {"containerName": "c", "resource": "limits.memory", "divisor": "1Mi"}},
+    ]);
+    let file = |data: &str, mode| File { data: data.into(), mode };
+    let want: Payload = [
+        ("name".to_owned(), file("web", 0o600)),
+        ("deep/labels".to_owned(), file("app=\"web\"", 0o400)),
+        ("mem".to_owned(), file("1024", 0o600)),
+    ]
+    .into();
+    for (volume, kind) in [
+        (json!({"downwardAPI": {"defaultMode": 384, "items": items}}), FilesKind::DownwardApi),
+        (
+            json!({"projected": {"defaultMode": 384, "sources": [{"downwardAPI": {"items": items}}]}}),
+            FilesKind::Projected,
+        ),
+    ] {
+        let size = Some(1 << 30);
+        assert_eq!(source(volume, json!({})), Ok(Source::Files { kind, payload: want.clone(), size }));
+    }
+    for (path, why) in [
+        ("..x", "start with"),
+        ("a/../../b", "contain"),
+        ("/etc/passwd", "relative"),
+        ("", "empty"),
+        (".", "empty"),
+    ] {
+        let items = json!([{"path": path, "fieldRef": {"fieldPath": "metadata.name"}}]);
+        let error = source(json!({"downwardAPI": {"items": items}}), json!({})).unwrap_err();
+        assert!(error.contains(why), "{path}: {error}");
+    }
+}
+
+#[test]
+fn the_group_goes_to_what_belongs_to_the_pod() {
+    let volumes = json!([
+        {"name": "e", "emptyDir": {}},
+        {"name": "h", "hostPath": {"path": "/x"}},
+        {"name": "d", "downwardAPI": {"items": []}},
+        {"name": "i", "image": {"reference": "r"}},
+    ]);
+    let extra = json!({"securityContext": {"fsGroup": 77, "fsGroupChangePolicy": "OnRootMismatch"}});
+    let got: Vec<_> = desired(&pod(volumes, extra), &node())
+        .unwrap()
+        .into_iter()
+        .map(|d| (d.name, d.fs_group.map(|g| g.gid), d.read_only))
+        .collect();
+    let want = [("e", Some(77), false), ("h", None, false), ("d", Some(77), true), ("i", None, true)];
+    assert_eq!(got, want.map(|(n, g, r)| (n.to_owned(), g, r)));
+}
+
+/// Carries out a plan the way the writer does, on data.
+fn apply(present: &Present, wanted: &Payload, steps: &Steps) -> Present {
+    let mut after = present.clone();
+    if steps.write {
+        let fresh = format!("..{}", present.data_dir.as_deref().unwrap_or(".."));
+        if let Some(old) = after.data_dir.replace(fresh) {
+            after.strange.insert(old);
+        }
+        after.payload = Some(wanted.clone());
+    }
+    for name in &steps.link {
+        after.strange.remove(name);
+        after.links.insert(name.clone());
+    }
+    for name in &steps.remove {
+        after.links.remove(name);
+        after.strange.remove(name);
+    }
+    after
+}
+
+fn payloads() -> impl Strategy<Value = Payload> {
+    let file = (proptest::collection::vec(any::<u8>(), 0..3), prop_oneof![Just(0o644), Just(0o600)]);
+    let path = prop_oneof!["[ab]", "[cd]/[ab]", "[e]/[f]/[ab]"];
+    proptest::collection::btree_map(path, file.prop_map(|(data, mode)| File { data, mode }), 0..5)
+}
+
+fn presents() -> impl Strategy<Value = Present> {
+    let names = || proptest::collection::btree_set("[a-g]", 0..4);
+    (any::<bool>(), proptest::option::of(payloads()), names(), names()).prop_map(
+        |(has, payload, links, odd)| Present {
+            data_dir: has.then(|| "..1".to_owned()),
+            payload: payload.filter(|_| has),
+            strange: odd.difference(&links).cloned().chain(["..0".to_owned()]).collect(),
+            links,
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn one_pass_is_enough_from_any_state(present in presents(), wanted in payloads()) {
+        prop_assert_eq!(validate(&wanted), Ok(()));
+        let after = apply(&present, &wanted, &plan(&present, &wanted));
+        prop_assert_eq!(after.payload.as_ref(), Some(&wanted));
+        let visible: BTreeSet<String> = wanted.keys().map(|p| atomic::top(p).to_owned()).collect();
+        prop_assert_eq!(&after.links, &visible);
+        prop_assert!(after.strange.is_empty());
+        prop_assert_eq!(plan(&after, &wanted), Steps::default());
+    }
+}
