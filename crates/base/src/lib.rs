@@ -5,6 +5,7 @@
 pub mod backoff;
 pub mod class;
 pub mod duration;
+pub mod flags;
 pub mod fnv;
 pub mod ids;
 pub mod metrics;
