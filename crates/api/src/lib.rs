@@ -1,4 +1,5 @@
 //! Kubernetes kinds and configuration kinds: decoding, defaults and validation.
 
+pub mod config;
 pub mod pod;
 pub mod yaml;

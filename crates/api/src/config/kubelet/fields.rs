@@ -1,0 +1,193 @@
+//! Every KubeletConfiguration field: its kind, its default, and whether this build acts on it.
+//!
+//! This table is the source of truth for decoding, defaulting, `/configz` and the compatibility
+//! page. A new field is a row here and a line in `types.rs`; a test keeps the two equal.
+
+use crate::config::doc::{Default as D, Field, Kind, Shape, Standing};
+use Kind::{
+    Bool, BoolMap, Duration, DurationOrNanos, Float, Int32, Int32List, Int64, ObjectList, Quantity, Text,
+    TextList, TextListMap, TextMap, Uint32,
+};
+use Standing::{Honoured as YES, Inert as INERT, NotYet as NO};
+
+/// A field whose zero means unset.
+const fn plain(path: &'static str, kind: Kind, default: D, standing: Standing) -> Field {
+    Field { path, kind, default, shape: Shape::Plain, standing }
+}
+
+/// A field whose explicit zero counts.
+const fn pointer(path: &'static str, kind: Kind, default: D, standing: Standing) -> Field {
+    Field { path, kind, default, shape: Shape::Pointer, standing }
+}
+
+/// A field without default.
+const fn empty(path: &'static str, kind: Kind, standing: Standing) -> Field {
+    plain(path, kind, D::Absent, standing)
+}
+
+#[rustfmt::skip]
+pub const FIELDS: &[Field] = &[
+    // Server
+    pointer("enableServer", Bool, D::Bool(true), YES),
+    plain("address", Text, D::Text("0.0.0.0"), YES),
+    plain("port", Int32, D::Int(10250), NO),
+    empty("readOnlyPort", Int32, YES),
+    pointer("healthzPort", Int32, D::Int(10248), YES),
+    plain("healthzBindAddress", Text, D::Text("127.0.0.1"), YES),
+    pointer("enableDebuggingHandlers", Bool, D::Bool(true), NO),
+    pointer("enableSystemLogHandler", Bool, D::Bool(true), NO),
+    pointer("enableSystemLogQuery", Bool, D::Bool(false), NO),
+    pointer("enableProfilingHandler", Bool, D::Bool(true), NO),
+    pointer("enableDebugFlagsHandler", Bool, D::Bool(true), NO),
+    empty("enableContentionProfiling", Bool, NO),
+    plain("streamingConnectionIdleTimeout", Duration, D::Text("4h0m0s"), NO),
+    // TLS
+    empty("tlsCertFile", Text, NO),
+    empty("tlsPrivateKeyFile", Text, NO),
+    empty("tlsCipherSuites", TextList, NO),
+    empty("tlsMinVersion", Text, NO),
+    empty("tlsCurvePreferences", Int32List, NO),
+    empty("rotateCertificates", Bool, NO),
+    empty("serverTLSBootstrap", Bool, NO),
+    // Who may call
+    empty("authentication.x509.clientCAFile", Text, NO),
+    pointer("authentication.webhook.enabled", Bool, D::Bool(true), NO),
+    plain("authentication.webhook.cacheTTL", Duration, D::Text("2m0s"), NO),
+    pointer("authentication.anonymous.enabled", Bool, D::Bool(false), NO),
+    plain("authorization.mode", Text, D::Text("Webhook"), NO),
+    plain("authorization.webhook.cacheAuthorizedTTL", Duration, D::Text("5m0s"), NO),
+    plain("authorization.webhook.cacheUnauthorizedTTL", Duration, D::Text("30s"), NO),
+    // Pod sources
+    empty("staticPodPath", Text, YES),
+    empty("staticPodURL", Text, YES),
+    empty("staticPodURLHeader", TextListMap, YES),
+    plain("syncFrequency", Duration, D::Text("1m0s"), YES),
+    plain("fileCheckFrequency", Duration, D::Text("20s"), YES),
+    plain("httpCheckFrequency", Duration, D::Text("20s"), YES),
+    plain("podLogsDir", Text, D::Text("/var/log/pods"), YES),
+    // API client
+    pointer("kubeAPIQPS", Int32, D::Int(50), NO),
+    plain("kubeAPIBurst", Int32, D::Int(100), NO),
+    pointer("eventRecordQPS", Int32, D::Int(50), NO),
+    plain("eventBurst", Int32, D::Int(100), NO),
+    plain("contentType", Text, D::Text("application/vnd.kubernetes.protobuf"), NO),
+    plain("configMapAndSecretChangeDetectionStrategy", Text, D::Text("Watch"), NO),
+    // Node status
+    pointer("registerNode", Bool, D::Bool(true), NO),
+    empty("registerWithTaints", ObjectList, NO),
+    plain("nodeStatusUpdateFrequency", Duration, D::Text("10s"), NO),
+    plain("nodeStatusReportFrequency", Duration, D::Text("5m0s"), NO),
+    plain("nodeLeaseDurationSeconds", Int32, D::Int(40), NO),
+    pointer("nodeStatusMaxImages", Int32, D::Int(50), NO),
+    empty("providerID", Text, NO),
+    // Runtime
+    plain("containerRuntimeEndpoint", Text, D::Text("unix:///run/containerd/containerd.sock"), YES),
+    empty("imageServiceEndpoint", Text, YES),
+    plain("runtimeRequestTimeout", Duration, D::Text("2m0s"), YES),
+    plain("cgroupDriver", Text, D::Text("cgroupfs"), NO),
+    empty("cgroupRoot", Text, NO),
+    pointer("cgroupsPerQOS", Bool, D::Bool(true), NO),
+    empty("kubeletCgroups", Text, NO),
+    empty("systemCgroups", Text, NO),
+    // Images
+    pointer("registryPullQPS", Int32, D::Int(5), YES),
+    plain("registryBurst", Int32, D::Int(10), YES),
+    pointer("serializeImagePulls", Bool, D::Bool(true), YES),
+    pointer("maxParallelImagePulls", Int32, D::Absent, YES),
+    plain("imageMinimumGCAge", Duration, D::Text("2m0s"), NO),
+    empty("imageMaximumGCAge", Duration, NO),
+    pointer("imageGCHighThresholdPercent", Int32, D::Int(85), NO),
+    pointer("imageGCLowThresholdPercent", Int32, D::Int(80), NO),
+    plain("imagePullCredentialsVerificationPolicy", Text, D::Text("NeverVerifyPreloadedImages"), YES),
+    empty("preloadedImagesVerificationAllowlist", TextList, YES),
+    // DNS and network
+    empty("clusterDomain", Text, YES),
+    empty("clusterDNS", TextList, YES),
+    pointer("resolvConf", Text, D::Text("/etc/resolv.conf"), YES),
+    empty("podCIDR", Text, NO),
+    plain("hairpinMode", Text, D::Text("promiscuous-bridge"), INERT),
+    pointer("makeIPTablesUtilChains", Bool, D::Bool(true), NO),
+    pointer("iptablesMasqueradeBit", Int32, D::Int(14), INERT),
+    pointer("iptablesDropBit", Int32, D::Int(15), INERT),
+    // Limits
+    plain("maxPods", Int32, D::Int(110), YES),
+    empty("podsPerCore", Int32, YES),
+    pointer("podPidsLimit", Int64, D::Int(-1), NO),
+    plain("maxOpenFiles", Int64, D::Int(1_000_000), NO),
+    pointer("cpuCFSQuota", Bool, D::Bool(true), YES),
+    pointer("cpuCFSQuotaPeriod", Duration, D::Text("100ms"), YES),
+    pointer("oomScoreAdj", Int32, D::Int(-999), NO),
+    pointer("singleProcessOOMKill", Bool, D::Absent, YES),
+    // Reservations
+    empty("kubeReserved", TextMap, NO),
+    empty("systemReserved", TextMap, NO),
+    empty("reservedSystemCPUs", Text, NO),
+    empty("kubeReservedCgroup", Text, NO),
+    empty("systemReservedCgroup", Text, NO),
+    pointer("enforceNodeAllocatable", TextList, D::List(&["pods"]), NO),
+    empty("qosReserved", TextMap, NO),
+    // Eviction
+    empty("evictionHard", TextMap, NO),
+    empty("evictionSoft", TextMap, NO),
+    empty("evictionSoftGracePeriod", TextMap, NO),
+    empty("evictionMinimumReclaim", TextMap, NO),
+    plain("evictionPressureTransitionPeriod", Duration, D::Text("5m0s"), NO),
+    empty("evictionMaxPodGracePeriod", Int32, NO),
+    pointer("mergeDefaultEvictionSettings", Bool, D::Bool(false), NO),
+    empty("kernelMemcgNotification", Bool, NO),
+    // CPU and NUMA
+    plain("cpuManagerPolicy", Text, D::Text("none"), NO),
+    empty("cpuManagerPolicyOptions", TextMap, NO),
+    plain("cpuManagerReconcilePeriod", Duration, D::Text("10s"), NO),
+    plain("memoryManagerPolicy", Text, D::Text("None"), NO),
+    empty("reservedMemory", ObjectList, NO),
+    plain("topologyManagerPolicy", Text, D::Text("none"), NO),
+    plain("topologyManagerScope", Text, D::Text("container"), NO),
+    empty("topologyManagerPolicyOptions", TextMap, NO),
+    // Memory
+    pointer("failSwapOn", Bool, D::Bool(true), YES),
+    empty("memorySwap.swapBehavior", Text, NO),
+    pointer("memoryThrottlingFactor", Float, D::Float(0.9), NO),
+    plain("memoryReservationPolicy", Text, D::Text("None"), NO),
+    pointer("failCgroupV1", Bool, D::Bool(true), YES),
+    // Logs
+    plain("containerLogMaxSize", Text, D::Text("10Mi"), YES),
+    pointer("containerLogMaxFiles", Int32, D::Int(5), YES),
+    pointer("containerLogMaxWorkers", Int32, D::Int(1), YES),
+    pointer("containerLogMonitorInterval", Duration, D::Text("10s"), YES),
+    plain("logging.format", Text, D::Text("text"), YES),
+    plain("logging.flushFrequency", DurationOrNanos, D::Text("5s"), NO),
+    pointer("logging.verbosity", Uint32, D::Int(0), YES),
+    empty("logging.vmodule", ObjectList, NO),
+    empty("logging.options.text.splitStream", Bool, NO),
+    pointer("logging.options.text.infoBufferSize", Quantity, D::Text("0"), NO),
+    empty("logging.options.json.splitStream", Bool, NO),
+    pointer("logging.options.json.infoBufferSize", Quantity, D::Text("0"), NO),
+    // Volumes
+    plain("volumePluginDir", Text, D::Text("/usr/libexec/kubernetes/kubelet-plugins/volume/exec/"), NO),
+    plain("volumeStatsAggPeriod", Duration, D::Text("1m0s"), NO),
+    pointer("enableControllerAttachDetach", Bool, D::Bool(true), NO),
+    pointer("localStorageCapacityIsolation", Bool, D::Bool(true), NO),
+    // Shutdown
+    empty("shutdownGracePeriod", Duration, NO),
+    empty("shutdownGracePeriodCriticalPods", Duration, NO),
+    empty("shutdownGracePeriodByPodPriority", ObjectList, NO),
+    // Security
+    pointer("seccompDefault", Bool, D::Bool(false), YES),
+    empty("allowedUnsafeSysctls", TextList, YES),
+    empty("protectKernelDefaults", Bool, NO),
+    pointer("userNamespaces.idsPerPod", Int64, D::Absent, YES),
+    // Restart
+    pointer("crashLoopBackOff.maxContainerRestartPeriod", Duration, D::Text("5m0s"), YES),
+    // The rest
+    empty("featureGates", BoolMap, YES),
+    empty("showHiddenMetricsForVersion", Text, NO),
+    pointer("tracing.endpoint", Text, D::Absent, NO),
+    pointer("tracing.samplingRatePerMillion", Int32, D::Absent, NO),
+    empty("runOnce", Bool, YES),
+];
+
+/// The field at that path.
+pub fn find(path: &str) -> Option<&'static Field> {
+    FIELDS.iter().find(|f| f.path == path)
+}
