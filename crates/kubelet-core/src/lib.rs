@@ -13,6 +13,8 @@
 
 pub mod downward;
 pub mod hash;
+pub mod log_line;
+pub mod log_rotation;
 pub mod observed;
 pub mod pod;
 pub mod pod_resources;
