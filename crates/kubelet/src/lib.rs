@@ -6,6 +6,8 @@ pub mod events;
 pub mod facts;
 pub mod from_cri;
 pub mod health;
+pub mod log_reader;
+pub mod logs;
 pub mod metrics;
 pub mod net;
 pub mod orphan;

@@ -1,0 +1,276 @@
+//! Reads a container's log: the end of it, a piece of it, or all that is still to come.
+//!
+//! [`Cursor`] is the part without waiting: it moves through the log and the files it was rotated into, every
+//! line once and in order. [`follow`] drives it from a task and wakes when the directory changes.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use bytes::Bytes;
+use flate2::read::MultiGzDecoder;
+use kubelet_core::log_line::{self, Decoder, Wanted};
+use kubelet_core::log_rotation::{COMPRESSED, rotated_since, stem};
+
+use crate::logs::{LogDir, LogPath};
+
+mod follow;
+
+pub use follow::read;
+
+/// Raw bytes taken from the file in one step.
+const STEP: usize = 32 * 1024;
+
+/// What of a log is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Go on when the end is reached, until the container has ended.
+    pub follow: bool,
+    /// Only the last lines.
+    pub tail: Option<u64>,
+    /// At most so many bytes.
+    pub limit_bytes: Option<u64>,
+    pub wanted: Wanted,
+}
+
+/// A place in a log.
+#[derive(Debug)]
+pub struct Cursor {
+    dir: LogDir,
+    log: String,
+    file: Source,
+    decoder: Decoder,
+    /// Bytes that may still be given out.
+    left: u64,
+    /// The newest rotation that lies behind us.
+    passed: Option<String>,
+    out: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// `live` is the log itself; it stays so after a rotation, until it has been read to its end.
+    Plain {
+        file: File,
+        inode: u64,
+        offset: u64,
+        live: bool,
+    },
+    Packed(Box<MultiGzDecoder<File>>),
+}
+
+/// What a step brought.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    Text(Bytes),
+    /// Everything there is has been read.
+    CaughtUp,
+    /// Everything there is has been read, and a newer file waits. What was last written to the old
+    /// one may not be visible yet: wait a moment, then call [`Cursor::advance`].
+    Rotated,
+    /// The byte limit is reached.
+    Done,
+}
+
+// === impl Cursor ===
+
+impl Cursor {
+    pub fn open(path: &LogPath, options: &Options) -> io::Result<Self> {
+        let dir = path.open_dir()?;
+        let (mut file, passed) = open_live(&dir, &path.file)?;
+        let offset = match options.tail {
+            Some(lines) => tail_offset(&file, lines)?,
+            None => 0,
+        };
+        file.seek(SeekFrom::Start(offset))?;
+        let inode = file.metadata()?.ino();
+        Ok(Self {
+            dir,
+            log: path.file.clone(),
+            file: Source::Plain { file, inode, offset, live: true },
+            decoder: Decoder::new(options.wanted),
+            left: options.limit_bytes.unwrap_or(u64::MAX),
+            passed,
+            out: Vec::new(),
+        })
+    }
+
+    /// The next piece of text.
+    pub fn step(&mut self) -> io::Result<Step> {
+        if self.left == 0 {
+            return Ok(Step::Done);
+        }
+        let mut raw = [0; STEP];
+        loop {
+            let n = self.file.read(&mut raw)?;
+            if n == 0 {
+                return self.at_end();
+            }
+            self.out.clear();
+            self.decoder.feed(&raw[..n], &mut self.out);
+            if !self.out.is_empty() {
+                let give = usize::try_from(self.left).unwrap_or(usize::MAX).min(self.out.len());
+                self.left -= give as u64;
+                return Ok(Step::Text(Bytes::copy_from_slice(&self.out[..give])));
+            }
+        }
+    }
+
+    /// Leaves the file that has been read to its end for the one that follows it.
+    pub fn advance(&mut self) -> io::Result<()> {
+        self.decoder.end_of_file();
+        if let Source::Plain { inode, live: true, .. } = self.file {
+            self.pass_own_rotation(inode)?;
+        }
+        loop {
+            if let Some((stem, name)) = self.rotated()?.into_iter().next() {
+                self.file = self.open_rotated(&name)?;
+                self.passed = Some(stem);
+                return Ok(());
+            }
+            let (file, newest) = open_live(&self.dir, &self.log)?;
+            // Otherwise it was rotated once more just now, and that file comes first.
+            if newest <= self.passed {
+                let inode = file.metadata()?.ino();
+                self.file = Source::Plain { file, inode, offset: 0, live: true };
+                return Ok(());
+            }
+        }
+    }
+
+    /// The oldest rotation that is not behind us is the file we just read, unless it can be seen to
+    /// be another one.
+    fn pass_own_rotation(&mut self, inode: u64) -> io::Result<()> {
+        let Some((stem, name)) = self.rotated()?.into_iter().next() else { return Ok(()) };
+        let other = !name.ends_with(COMPRESSED) && self.dir.stat(&name).is_ok_and(|s| s.st_ino != inode);
+        if !other {
+            self.passed = Some(stem);
+        }
+        Ok(())
+    }
+
+    fn rotated(&self) -> io::Result<Vec<(String, String)>> {
+        Ok(rotated_since(&self.log, &self.dir.names(&self.log)?, self.passed.as_deref()))
+    }
+
+    fn open_rotated(&self, name: &str) -> io::Result<Source> {
+        match self.dir.open(name) {
+            Ok(file) if name.ends_with(COMPRESSED) => Ok(Source::Packed(Box::new(MultiGzDecoder::new(file)))),
+            Ok(file) => {
+                let inode = file.metadata()?.ino();
+                Ok(Source::Plain { file, inode, offset: 0, live: false })
+            }
+            // Packed between the listing and the opening.
+            Err(e) if e.kind() == io::ErrorKind::NotFound && !name.ends_with(COMPRESSED) => {
+                self.open_rotated(&format!("{name}{COMPRESSED}"))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    fn at_end(&mut self) -> io::Result<Step> {
+        let live = match self.dir.stat(&self.log) {
+            Ok(stat) => stat,
+            // Renamed, and the runtime has not made the new one yet.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Step::CaughtUp),
+            Err(e) => return Err(e),
+        };
+        let Source::Plain { file, inode, offset, .. } = &mut self.file else { return Ok(Step::Rotated) };
+        if live.st_ino != *inode {
+            return Ok(Step::Rotated);
+        }
+        if u64::try_from(live.st_size).unwrap_or_default() < *offset {
+            // Somebody emptied it.
+            file.seek(SeekFrom::Start(0))?;
+            *offset = 0;
+            self.decoder.end_of_file();
+        }
+        Ok(Step::CaughtUp)
+    }
+
+    /// The directory, for a watch on it.
+    fn watch_path(&self) -> String {
+        self.dir.proc_path()
+    }
+}
+
+impl Source {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Source::Plain { file, offset, .. } => {
+                let n = file.read(buffer)?;
+                *offset += n as u64;
+                Ok(n)
+            }
+            Source::Packed(decoder) => decoder.read(buffer),
+        }
+    }
+}
+
+/// Opens the log together with the newest rotation that precedes it. A rotation in between is noticed
+/// and the attempt repeated.
+fn open_live(dir: &LogDir, log: &str) -> io::Result<(File, Option<String>)> {
+    let newest = || -> io::Result<Option<String>> {
+        Ok(dir.names(log)?.iter().filter_map(|n| stem(log, n)).max().map(str::to_owned))
+    };
+    let mut before = newest()?;
+    loop {
+        let file = dir.open(log)?;
+        let after = newest()?;
+        if before == after {
+            return Ok((file, after));
+        }
+        before = after;
+    }
+}
+
+/// Where the last `lines` lines begin. Pieces of one line count as one.
+fn tail_offset(file: &File, lines: u64) -> io::Result<u64> {
+    const BLOCK: u64 = 16 * 1024;
+    let size = file.metadata()?.len();
+    let mut block = vec![0; BLOCK as usize];
+    let (mut end, mut found) = (size, 0);
+    while end > 0 {
+        let begin = end.saturating_sub(BLOCK);
+        let slice = &mut block[..(end - begin) as usize];
+        file.read_exact_at(slice, begin)?;
+        for at in (0..slice.len()).rev().filter(|i| slice[*i] == b'\n') {
+            let line = begin + at as u64 + 1;
+            if lines == 0 {
+                return Ok(line);
+            }
+            // A line begins where the one before it was whole.
+            found += u64::from(line < size && whole_before(file, line)?);
+            if found == lines {
+                return Ok(line);
+            }
+        }
+        end = begin;
+    }
+    Ok(0)
+}
+
+/// Whether the raw line that ends before `end` closes its line.
+fn whole_before(file: &File, end: u64) -> io::Result<bool> {
+    const BLOCK: u64 = 4 * 1024;
+    let mut stop = end - 1;
+    let mut block = vec![0; BLOCK as usize];
+    let begin = loop {
+        let from = stop.saturating_sub(BLOCK);
+        let slice = &mut block[..(stop - from) as usize];
+        file.read_exact_at(slice, from)?;
+        match slice.iter().rposition(|b| *b == b'\n') {
+            Some(at) => break from + at as u64 + 1,
+            None if from == 0 => break 0,
+            None => stop = from,
+        }
+    };
+    let mut head = [0; 256];
+    let len = usize::try_from(end - 1 - begin).unwrap_or(usize::MAX).min(head.len());
+    file.read_exact_at(&mut head[..len], begin)?;
+    Ok(log_line::parse_header(&head[..len]).is_none_or(|h| h.full))
+}
+
+#[cfg(test)]
+#[path = "log_reader/tests.rs"]
+mod tests;
