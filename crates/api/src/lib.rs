@@ -1,5 +1,7 @@
 //! Kubernetes kinds and configuration kinds: decoding, defaults and validation.
 
 pub mod config;
+pub mod field;
 pub mod pod;
+pub mod traced;
 pub mod yaml;

@@ -60,6 +60,12 @@ impl Amount {
         i64::try_from(ceil(self.nanos, NANO)).unwrap_or(i64::MAX)
     }
 
+    /// The same amount rounded up to thousandths, the finest the API keeps.
+    #[must_use]
+    pub fn round_up_to_milli(self) -> Amount {
+        Amount { nanos: ceil(self.nanos, 1_000_000) * 1_000_000 }
+    }
+
     /// Thousandths, rounded up.
     #[must_use]
     pub fn milli(self) -> i64 {
@@ -77,6 +83,19 @@ impl std::ops::Add for Amount {
 impl std::iter::Sum for Amount {
     fn sum<I: Iterator<Item = Amount>>(iter: I) -> Amount {
         iter.fold(Amount::ZERO, |a, b| a + b)
+    }
+}
+
+/// Whole units where possible, else thousandths, else billionths.
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_whole() {
+            write!(f, "{}", self.nanos / NANO)
+        } else if self.nanos % 1_000_000 == 0 {
+            write!(f, "{}m", self.nanos / 1_000_000)
+        } else {
+            write!(f, "{}n", self.nanos)
+        }
     }
 }
 

@@ -2,12 +2,21 @@
 
 mod amount;
 mod containers;
+mod decode;
+mod defaults;
 mod hash;
 mod image;
+mod names;
 mod qos;
+pub mod resources;
+pub mod static_pod;
+mod validate;
 
-pub use amount::Amount;
+pub use amount::{Amount, NotAQuantity};
 pub use containers::{ContainerRef, Kind, containers};
+pub use decode::{Manifest, ManifestError, decode, decode_pod};
+pub use defaults::set_defaults;
 pub use hash::container_hash;
 pub use image::{default_pull_policy, effective_image};
 pub use qos::{QosClass, qos_class};
+pub use validate::validate;

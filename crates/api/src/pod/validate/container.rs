@@ -1,0 +1,211 @@
+//! The lists of containers and what is common to their elements.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Container, ContainerPort, ContainerRestartRule};
+
+use super::{Scope, env, handlers, mounts, one_of, requirements, security};
+use crate::field::{FieldErrors, Path};
+use crate::pod::names;
+
+const NO_INIT_HANDLERS: &str = "may not be set for init containers without restartPolicy=Always";
+
+pub(super) fn all(errors: &mut FieldErrors, scope: &Scope<'_>, at: &Path) {
+    let spec = scope.spec;
+    let list = at.child("containers");
+    if spec.containers.is_empty() {
+        errors.required(&list, "");
+    }
+    let mut names = BTreeSet::new();
+    let mut host_ports = BTreeSet::new();
+    for (i, c) in spec.containers.iter().enumerate() {
+        let at = list.index(i);
+        common(errors, scope, c, &at);
+        unique_name(errors, &mut names, c, &at);
+        handlers::all(errors, scope, c, &at);
+        restart_policy(errors, c, &at);
+        unique_host_ports(errors, &mut host_ports, c, &at);
+        if spec.host_network == Some(true) {
+            host_network_ports(errors, c, &at);
+        }
+    }
+    for (i, c) in spec.init_containers.iter().flatten().enumerate() {
+        let at = at.child("initContainers").index(i);
+        common(errors, scope, c, &at);
+        unique_name(errors, &mut names, c, &at);
+        init_only(errors, scope, c, &at);
+        // They run one after the other, so only a container's own ports can collide.
+        unique_host_ports(errors, &mut BTreeSet::new(), c, &at);
+    }
+    if spec.ephemeral_containers.as_ref().is_some_and(|e| !e.is_empty()) {
+        errors.forbidden(&at.child("ephemeralContainers"), "cannot be set on create");
+    }
+}
+
+fn common(errors: &mut FieldErrors, scope: &Scope<'_>, c: &Container, at: &Path) {
+    if c.name.is_empty() {
+        errors.required(&at.child("name"), "");
+    } else {
+        errors.each(&at.child("name"), &c.name, names::dns_label(&c.name));
+    }
+    let image = c.image.as_deref().unwrap_or_default();
+    if image.is_empty() {
+        errors.required(&at.child("image"), "");
+    } else if image.trim() != image {
+        errors.invalid(&at.child("image"), image, "must not have leading or trailing whitespace");
+    }
+    let message = ["File", "FallbackToLogsOnError"];
+    let policy = at.child("terminationMessagePolicy");
+    one_of(errors, c.termination_message_policy.as_deref(), &message, &policy);
+    let pull = ["Always", "IfNotPresent", "Never"];
+    one_of(errors, c.image_pull_policy.as_deref(), &pull, &at.child("imagePullPolicy"));
+    ports(errors, c.ports.as_deref(), &at.child("ports"));
+    env::vars(errors, scope, c.env.as_deref(), &at.child("env"));
+    env::from(errors, c.env_from.as_deref(), &at.child("envFrom"));
+    mounts::mounts(errors, scope, c, at);
+    mounts::devices(errors, scope, c, at);
+    if let Some(resources) = &c.resources {
+        requirements::of_container(errors, scope, resources, &at.child("resources"));
+    }
+    resize_policy(errors, scope, c, &at.child("resizePolicy"));
+    if let Some(context) = &c.security_context {
+        security::of_container(errors, context, scope.host_users, &at.child("securityContext"));
+    }
+}
+
+fn unique_name<'a>(errors: &mut FieldErrors, seen: &mut BTreeSet<&'a str>, c: &'a Container, at: &Path) {
+    if !c.name.is_empty() && !seen.insert(&c.name) {
+        errors.duplicate(&at.child("name"), c.name.as_str());
+    }
+}
+
+fn ports(errors: &mut FieldErrors, ports: Option<&[ContainerPort]>, at: &Path) {
+    let mut seen = BTreeSet::new();
+    for (i, port) in ports.into_iter().flatten().enumerate() {
+        let at = at.index(i);
+        if let Some(name) = port.name.as_deref().filter(|n| !n.is_empty()) {
+            let complaints = names::port_name(name);
+            if complaints.is_empty() && !seen.insert(name) {
+                errors.duplicate(&at.child("name"), name);
+            }
+            errors.each(&at.child("name"), name, complaints);
+        }
+        if port.container_port == 0 {
+            errors.required(&at.child("containerPort"), "");
+        } else {
+            port_number(errors, port.container_port, &at.child("containerPort"));
+        }
+        if let Some(host) = port.host_port.filter(|p| *p != 0) {
+            port_number(errors, host, &at.child("hostPort"));
+        }
+        if let Some(ip) = port.host_ip.as_deref().filter(|ip| !ip.is_empty()) {
+            errors.each(&at.child("hostIP"), ip, names::ip(ip));
+        }
+        one_of(errors, port.protocol.as_deref(), &["SCTP", "TCP", "UDP"], &at.child("protocol"));
+    }
+}
+
+pub(super) fn port_number(errors: &mut FieldErrors, port: i32, at: &Path) {
+    for message in names::port_number(i64::from(port)) {
+        errors.invalid(at, port, message);
+    }
+}
+
+fn unique_host_ports(errors: &mut FieldErrors, seen: &mut BTreeSet<String>, c: &Container, at: &Path) {
+    for (i, port) in c.ports.iter().flatten().enumerate() {
+        let Some(number) = port.host_port.filter(|p| *p != 0) else { continue };
+        let protocol = port.protocol.as_deref().unwrap_or_default();
+        let key = format!("{protocol}/{}/{number}", port.host_ip.as_deref().unwrap_or_default());
+        if seen.contains(&key) {
+            errors.duplicate(&at.child("ports").index(i).child("hostPort"), key);
+        } else {
+            seen.insert(key);
+        }
+    }
+}
+
+fn host_network_ports(errors: &mut FieldErrors, c: &Container, at: &Path) {
+    for (i, port) in c.ports.iter().flatten().enumerate() {
+        if port.host_port != Some(port.container_port) {
+            let at = at.child("ports").index(i).child("hostPort");
+            let message = "must match `containerPort` when `hostNetwork` is true";
+            errors.invalid(&at, port.host_port.unwrap_or_default(), message);
+        }
+    }
+}
+
+fn init_only(errors: &mut FieldErrors, scope: &Scope<'_>, c: &Container, at: &Path) {
+    restart_policy(errors, c, at);
+    if c.restart_policy.as_deref() == Some("Always") {
+        return handlers::all(errors, scope, c, at);
+    }
+    let handlers = [
+        ("lifecycle", c.lifecycle.is_some()),
+        ("livenessProbe", c.liveness_probe.is_some()),
+        ("readinessProbe", c.readiness_probe.is_some()),
+        ("startupProbe", c.startup_probe.is_some()),
+    ];
+    for (name, _) in handlers.iter().filter(|(_, set)| *set) {
+        errors.forbidden(&at.child(name), NO_INIT_HANDLERS);
+    }
+    for (i, policy) in c.resize_policy.iter().flatten().enumerate() {
+        if policy.restart_policy == "RestartContainer" {
+            let at = at.child("resizePolicy").index(i).child("restartPolicy");
+            let message = "must not be set to 'RestartContainer' for non-sidecar initContainers";
+            errors.invalid(&at, policy.restart_policy.as_str(), message);
+        }
+    }
+}
+
+fn restart_policy(errors: &mut FieldErrors, c: &Container, at: &Path) {
+    let rules = c.restart_policy_rules.as_deref().unwrap_or_default();
+    let policies = ["Always", "Never", "OnFailure"];
+    let policy = at.child("restartPolicy");
+    match c.restart_policy.as_deref() {
+        None if rules.is_empty() => return,
+        None => errors.required(&policy, "must specify restartPolicy when restart rules are used"),
+        Some(p) if !policies.contains(&p) => errors.unsupported(&policy, p, &policies),
+        Some(_) => {}
+    }
+    let at = at.child("restartPolicyRules");
+    if rules.len() > 20 {
+        errors.too_many(&at, rules.len(), 20);
+    }
+    for (i, rule) in rules.iter().enumerate() {
+        restart_rule(errors, rule, &at.index(i));
+    }
+}
+
+fn restart_rule(errors: &mut FieldErrors, rule: &ContainerRestartRule, at: &Path) {
+    let actions = ["Restart", "RestartAllContainers"];
+    if !actions.contains(&rule.action.as_str()) {
+        errors.unsupported(&at.child("action"), &rule.action, &actions);
+    }
+    let at = at.child("exitCodes");
+    let Some(codes) = &rule.exit_codes else { return errors.required(&at, "must be specified") };
+    if !["In", "NotIn"].contains(&codes.operator.as_str()) {
+        errors.unsupported(&at.child("operator"), &codes.operator, &["In", "NotIn"]);
+    }
+    let count = codes.values.as_ref().map_or(0, Vec::len);
+    if count > 255 {
+        errors.too_many(&at.child("values"), count, 255);
+    }
+}
+
+fn resize_policy(errors: &mut FieldErrors, scope: &Scope<'_>, c: &Container, at: &Path) {
+    let mut seen = BTreeSet::new();
+    for (i, policy) in c.resize_policy.iter().flatten().enumerate() {
+        let at = at.index(i);
+        if !seen.insert(policy.resource_name.as_str()) {
+            errors.duplicate(&at, policy.resource_name.as_str());
+        }
+        one_of(errors, Some(&policy.resource_name), &["cpu", "memory"], &at.child("resourceName"));
+        let policies = ["NotRequired", "RestartContainer"];
+        one_of(errors, Some(&policy.restart_policy), &policies, &at.child("restartPolicy"));
+        let never = scope.spec.restart_policy.as_deref() == Some("Never");
+        if never && policy.restart_policy != "NotRequired" {
+            let message = "must be 'NotRequired' when pod `restartPolicy` is 'Never'";
+            errors.invalid(&at, policy.restart_policy.as_str(), message);
+        }
+    }
+}
