@@ -11,6 +11,7 @@ pub mod logs;
 pub mod metrics;
 pub mod net;
 pub mod orphan;
+pub mod pod_files;
 pub mod ports;
 mod runtime;
 pub mod status_board;

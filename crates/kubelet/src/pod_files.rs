@@ -1,0 +1,334 @@
+//! The small files of a Pod, on disk. Below the directories the operator named, everything is opened
+//! relative to a descriptor and no symlink is followed: a Pod that plants one gets an error.
+
+mod tail;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use base::rng::Rng;
+use k8s_openapi::api::core::v1::Pod;
+use kubelet_core::recipe::metadata;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use sys::fd::{Mounts, OWN, Reach, Symlinks};
+
+use crate::ports::PodFiles;
+
+/// [`PodFiles`] on the machine's own file system.
+#[derive(Clone, Debug)]
+pub struct DiskPodFiles {
+    inner: Arc<Inner>,
+}
+
+/// The directories the operator named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodDirs {
+    /// `--root-dir`.
+    pub root: PathBuf,
+    /// `podLogsDir`.
+    pub pod_logs: PathBuf,
+    /// Where symlinks to the logs gather: `/var/log/containers`.
+    pub container_logs: PathBuf,
+    /// The node's own hosts file.
+    pub node_hosts: PathBuf,
+}
+
+#[derive(Debug)]
+struct Inner {
+    dirs: PodDirs,
+    /// Names termination-message files.
+    rng: Mutex<Rng>,
+}
+
+/// A Pod named without surprises: each part is one path component.
+#[derive(Clone, Debug)]
+struct PodPaths {
+    uid: String,
+    logs: String,
+}
+
+const MAX_MESSAGE: usize = 4096;
+const MAX_HOSTS: u64 = 1 << 20;
+/// Enough for the last 80 lines of which 2048 bytes are kept, one line being at most 16 KiB.
+const LOG_WINDOW: u64 = 64 << 10;
+/// The longest file name of the usual file systems.
+const MAX_NAME: usize = 255;
+
+/// Reads a file a Pod wrote into a volume (environment files): links may lead around inside the
+/// volume, never out of it; only a regular file of at most `max` bytes is read.
+pub async fn read_in_volume(volume: PathBuf, path: PathBuf, max: u64) -> io::Result<String> {
+    blocking(move || {
+        let root = sys::fd::open_dir(&volume)?;
+        let reach = Reach { symlinks: Symlinks::Beneath, mounts: Mounts::Cross };
+        let mut file = open_regular(&root, &path, OFlags::RDONLY, reach)?;
+        read_bounded(&mut file, max)
+    })
+    .await
+}
+
+// === impl DiskPodFiles ===
+
+impl DiskPodFiles {
+    #[must_use]
+    pub fn new(dirs: PodDirs, rng: Rng) -> Self {
+        Self { inner: Arc::new(Inner { dirs, rng: Mutex::new(rng) }) }
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&Inner) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let inner = Arc::clone(&self.inner);
+        blocking(move || act(&inner)).await
+    }
+}
+
+#[async_trait]
+impl PodFiles for DiskPodFiles {
+    async fn prepare(&self, pod: &Pod) -> io::Result<()> {
+        let paths = PodPaths::of(pod)?;
+        self.run(move |i| {
+            let dir = i.pod_dir(&paths)?;
+            sys::fd::make_dir(&dir, OsStr::new("volumes"), mode(0o750))?;
+            sys::fd::make_dir(&dir, OsStr::new("plugins"), mode(0o750))?;
+            i.log_dir(&paths).map(drop)
+        })
+        .await
+    }
+
+    async fn write_hosts(&self, pod: &Pod, content: &str) -> io::Result<PathBuf> {
+        let (paths, content) = (PodPaths::of(pod)?, content.to_owned());
+        self.run(move |i| {
+            // In place: containers that already run have this very file mounted.
+            let dir = i.pod_dir(&paths)?;
+            let flags = OFlags::WRONLY | OFlags::CREATE;
+            let mut file = open_regular(&dir, Path::new("etc-hosts"), flags, OWN)?;
+            sys::fd::chmod(&file, mode(0o644))?;
+            file.set_len(0)?;
+            file.write_all(content.as_bytes())?;
+            Ok(i.pod_path(&paths).join("etc-hosts"))
+        })
+        .await
+    }
+
+    async fn node_hosts(&self) -> io::Result<String> {
+        self.run(|i| read_bounded(&mut File::open(&i.dirs.node_hosts)?, MAX_HOSTS)).await
+    }
+
+    async fn prepare_container(&self, pod: &Pod, container: &str) -> io::Result<PathBuf> {
+        let (paths, container) = (PodPaths::of(pod)?, component(container)?);
+        self.run(move |i| {
+            sys::fd::make_dir(i.log_dir(&paths)?, OsStr::new(&container), mode(0o755))?;
+            let rel = Path::new("containers").join(&container);
+            let dir = sys::fd::make_dirs(i.pod_dir(&paths)?, &rel, mode(0o750))?;
+            let name = i.fresh_file(&dir)?;
+            Ok(i.pod_path(&paths).join(rel).join(name))
+        })
+        .await
+    }
+
+    async fn restart_count_from_logs(&self, pod: &Pod, container: &str) -> io::Result<Option<u32>> {
+        let (paths, container) = (PodPaths::of(pod)?, component(container)?);
+        self.run(move |i| {
+            let rel = Path::new(&paths.logs).join(container);
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let dir = match sys::fd::open_dir(&i.dirs.pod_logs)
+                .and_then(|logs| sys::fd::open_beneath(logs, &rel, flags, OWN))
+            {
+                Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+                other => other?,
+            };
+            let names = sys::tree::list(&dir)?;
+            let numbers = names.iter().filter(|n| !n.is_dir).filter_map(|n| log_number(n.name.as_bytes()));
+            Ok(numbers.max().map(|n| n.saturating_add(1)))
+        })
+        .await
+    }
+
+    fn log_directory(&self, pod: &Pod) -> PathBuf {
+        metadata::log_directory(&self.inner.dirs.pod_logs, pod)
+    }
+
+    async fn termination_message(&self, path: &str) -> io::Result<String> {
+        let path = PathBuf::from(path);
+        self.run(move |i| {
+            let (bytes, _) = read_end(&i.dirs.root, &path, MAX_MESSAGE as u64)?;
+            Ok(tail::last_bytes(&String::from_utf8_lossy(&bytes), MAX_MESSAGE).to_owned())
+        })
+        .await
+    }
+
+    async fn log_tail(&self, path: &str) -> io::Result<String> {
+        let path = PathBuf::from(path);
+        self.run(move |i| {
+            let (bytes, whole) = read_end(&i.dirs.pod_logs, &path, LOG_WINDOW)?;
+            Ok(tail::log_text(&bytes, whole))
+        })
+        .await
+    }
+
+    async fn link_log(&self, pod: &Pod, container: &str, id: &str, log_path: &str) -> io::Result<()> {
+        let name = link_name(pod, container, id);
+        component(&name)?;
+        let log_path = PathBuf::from(log_path);
+        self.run(move |i| {
+            // A runtime that logs elsewhere leaves no file; a dangling link would help nobody.
+            if !log_path.try_exists()? {
+                return Ok(());
+            }
+            let dir = open_or_make(&i.dirs.container_logs, 0o755)?;
+            match rustix::fs::symlinkat(&log_path, &dir, &name) {
+                Err(Errno::EXIST) => {
+                    rustix::fs::unlinkat(&dir, &name, rustix::fs::AtFlags::empty())?;
+                    Ok(rustix::fs::symlinkat(&log_path, &dir, &name)?)
+                }
+                other => Ok(other?),
+            }
+        })
+        .await
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    fn pod_path(&self, paths: &PodPaths) -> PathBuf {
+        self.dirs.root.join("pods").join(&paths.uid)
+    }
+
+    fn pod_dir(&self, paths: &PodPaths) -> io::Result<OwnedFd> {
+        let root = open_or_make(&self.dirs.root, 0o750)?;
+        sys::fd::make_dirs(root, &Path::new("pods").join(&paths.uid), mode(0o750))
+    }
+
+    fn log_dir(&self, paths: &PodPaths) -> io::Result<OwnedFd> {
+        let logs = open_or_make(&self.dirs.pod_logs, 0o755)?;
+        sys::fd::make_dir(logs, OsStr::new(&paths.logs), mode(0o755))
+    }
+
+    /// An empty file with a new name that everybody may write.
+    fn fresh_file(&self, dir: &OwnedFd) -> io::Result<String> {
+        loop {
+            let bits = self.rng.lock().unwrap_or_else(PoisonError::into_inner).next_u64() >> 32;
+            let name = format!("{bits:08x}");
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+            match sys::fd::create_beneath(dir, Path::new(&name), flags, mode(0o666), OWN) {
+                Ok(file) => {
+                    sys::fd::chmod(&file, mode(0o666))?;
+                    return Ok(name);
+                }
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+// === impl PodPaths ===
+
+impl PodPaths {
+    fn of(pod: &Pod) -> io::Result<Self> {
+        let uid = component(pod.metadata.uid.as_deref().unwrap_or_default())?;
+        let logs = metadata::log_directory(Path::new(""), pod);
+        Ok(Self { uid, logs: component(&logs.to_string_lossy())? })
+    }
+}
+
+/// Refuses a name that is not exactly one component of a path.
+fn component(name: &str) -> io::Result<String> {
+    let mut parts = Path::new(name).components();
+    match (parts.next(), parts.next()) {
+        (Some(Component::Normal(only)), None) if only == name => Ok(name.to_owned()),
+        _ => Err(io::Error::new(ErrorKind::InvalidInput, format!("{name:?} cannot be the name of a file"))),
+    }
+}
+
+/// `<pod>_<namespace>_<container>-<id>.log`, cut to what a file system can hold.
+fn link_name(pod: &Pod, container: &str, id: &str) -> String {
+    let (name, namespace) = (pod.metadata.name.as_deref(), pod.metadata.namespace.as_deref());
+    let (name, namespace) = (name.unwrap_or_default(), namespace.unwrap_or_default());
+    let mut stem = format!("{name}_{namespace}_{container}-{id}");
+    let mut end = stem.len().min(MAX_NAME - ".log".len());
+    while !stem.is_char_boundary(end) {
+        end -= 1;
+    }
+    stem.truncate(end);
+    stem + ".log"
+}
+
+/// `12` of `12.log` and `12.log.20260101-000000.gz`.
+fn log_number(name: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(name).ok()?;
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, rest) = text.split_at(digits);
+    rest.strip_prefix(".log")?;
+    number.parse().ok()
+}
+
+/// The last `max` bytes of a file below `base`, and whether that is all of it. A missing file is empty.
+fn read_end(base: &Path, path: &Path, max: u64) -> io::Result<(Vec<u8>, bool)> {
+    let rel = path.strip_prefix(base).map_err(|_| {
+        io::Error::new(ErrorKind::InvalidInput, format!("{} is not below {}", path.display(), base.display()))
+    })?;
+    let opened = sys::fd::open_dir(base).and_then(|dir| open_regular(&dir, rel, OFlags::RDONLY, OWN));
+    let mut file = match opened {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok((Vec::new(), true)),
+        other => other?,
+    };
+    let start = file.metadata()?.len().saturating_sub(max);
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = Vec::new();
+    file.take(max).read_to_end(&mut bytes)?;
+    Ok((bytes, start == 0))
+}
+
+/// Opens a regular file; anything else (a FIFO would hang us) is refused.
+fn open_regular(dir: &impl AsFd, rel: &Path, flags: OFlags, reach: Reach) -> io::Result<File> {
+    let flags = flags | OFlags::NONBLOCK;
+    let created = if flags.contains(OFlags::CREATE) { mode(0o644) } else { Mode::empty() };
+    let file = File::from(sys::fd::create_beneath(dir, rel, flags, created, reach)?);
+    if !file.metadata()?.is_file() {
+        let message = format!("{} is not a regular file", rel.display());
+        return Err(io::Error::new(ErrorKind::InvalidInput, message));
+    }
+    Ok(file)
+}
+
+fn read_bounded(file: &mut File, max: u64) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file.take(max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max {
+        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("the file is larger than {max} bytes")));
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Opens a directory the operator named, making it if it is missing.
+fn open_or_make(path: &Path, bits: u32) -> io::Result<OwnedFd> {
+    match sys::fd::open_dir(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            use std::os::unix::fs::DirBuilderExt;
+            std::fs::DirBuilder::new().recursive(true).mode(bits).create(path)?;
+            sys::fd::open_dir(path)
+        }
+        other => other,
+    }
+}
+
+fn mode(bits: u32) -> Mode {
+    Mode::from_raw_mode(bits)
+}
+
+async fn blocking<T: Send + 'static>(act: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(act).await.map_err(io::Error::other)?
+}
+
+#[cfg(test)]
+mod tests;
