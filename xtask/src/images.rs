@@ -71,7 +71,7 @@ fn build_demo(layout: &Layout) -> Result<PathBuf> {
     Ok(layout.target.join(triple).join("release/demo"))
 }
 
-fn host_triple() -> Result<String> {
+pub(crate) fn host_triple() -> Result<String> {
     let out = Command::new("rustc").arg("-vV").output().doing(|| "running rustc -vV".into())?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     text.lines()

@@ -7,6 +7,8 @@ mod layout;
 mod oci;
 mod tarball;
 mod terminal;
+mod test;
+mod tidy;
 
 use std::process::ExitCode;
 
@@ -16,8 +18,11 @@ use terminal::say;
 const USAGE: &str = "\
 cargo xtask <command>
 
+  test [--seeds N] [-- FILTER…]
+                      format, house rules, clippy, licences, unit, property, simulation and real-containerd suites
   fetch [--refresh]   unpack containerd, runc, CNI plugins and friends from Debian packages into target/cache,
                       and build the demo image
+  tidy                check the house rules
 ";
 
 fn main() -> ExitCode {
@@ -53,6 +58,8 @@ fn run(args: &[String]) -> Result<ExitCode> {
             images::build(&layout)?;
             Ok(ExitCode::SUCCESS)
         }
+        "test" => test::test(&layout::Layout::find()?, rest),
+        "tidy" => tidy::tidy(&layout::Layout::find()?),
         "help" | "--help" | "-h" => {
             say(USAGE.trim_end());
             Ok(ExitCode::SUCCESS)

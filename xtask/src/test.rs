@@ -1,0 +1,206 @@
+//! `cargo xtask test`: every check there is, in one command, with a plain account at the end.
+
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use fixture::{Failure, Result};
+
+use crate::layout::Layout;
+use crate::terminal::{say, step};
+use crate::{debs, images, tidy};
+
+/// What was asked for on the command line.
+#[derive(Debug, Default, PartialEq)]
+struct Wish {
+    /// How many seeds the simulation tries.
+    seeds: Option<u64>,
+    /// Only tests whose name contains one of these; the other checks are then left out.
+    filters: Vec<String>,
+}
+
+/// How one check went.
+#[derive(Debug)]
+enum Outcome {
+    Passed,
+    Failed(String),
+    /// Not done, and why: missing on this machine, not wrong in the code.
+    Skipped(String),
+}
+
+struct Account {
+    rows: Vec<(&'static str, Outcome, Duration)>,
+}
+
+pub(crate) fn test(layout: &Layout, args: &[String]) -> Result<ExitCode> {
+    let wish = Wish::parse(args)?;
+    let mut account = Account { rows: Vec::new() };
+    if wish.filters.is_empty() {
+        account.check("format", || cargo(layout, &["fmt", "--all", "--check"], &[]));
+        account.check("tidy", || tidy::tidy(layout).into());
+        account.check("clippy", || {
+            cargo(
+                layout,
+                &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"],
+                &[],
+            )
+        });
+        account.check("licences and sources", || {
+            if !has_cargo("deny") {
+                return Outcome::Skipped("cargo-deny is not installed".into());
+            }
+            cargo(
+                layout,
+                &["deny", "--offline", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"],
+                &[],
+            )
+        });
+    }
+    let mut environment: Vec<(&str, String)> = Vec::new();
+    account.check("real containerd", || match prepare_runtime(layout) {
+        Ok(()) => {
+            environment.push(("LONGSHORE_NODE_CACHE", layout.cache.display().to_string()));
+            environment.push(("LONGSHORE_BIN", layout.target.join("debug/longshore").display().to_string()));
+            Outcome::Passed
+        }
+        Err(outcome) => outcome,
+    });
+    environment.extend(wish.seeds.map(|n| ("LONGSHORE_SIM_SEEDS", n.to_string())));
+    account.check("tests", || tests(layout, &wish.filters, &environment));
+    if wish.filters.is_empty() {
+        account.check("examples in the documentation", || {
+            cargo(layout, &["test", "--quiet", "--workspace", "--locked", "--doc"], &[])
+        });
+    }
+    account.check("nothing left behind", || fixture::sweep_stale().into());
+    Ok(account.tell())
+}
+
+/// Packages, images and the binary that the suites on a real runtime start.
+fn prepare_runtime(layout: &Layout) -> Result<(), Outcome> {
+    if !rustix::process::geteuid().is_root() {
+        let why = "not root: suites that start containers are left out; run as root to have them";
+        return Err(Outcome::Skipped(why.into()));
+    }
+    let failed = |failure: Failure| Outcome::Failed(failure.to_string());
+    fixture::sweep_stale().map_err(failed)?;
+    debs::fetch(layout, false).map_err(failed)?;
+    images::build(layout).map_err(failed)?;
+    step("building the binary and the suites");
+    // Everything at once, so that the tests find what they need already built, with the same features.
+    match cargo(layout, &["build", "--workspace", "--all-targets", "--locked"], &[]) {
+        Outcome::Passed => Ok(()),
+        other => Err(other),
+    }
+}
+
+fn tests(layout: &Layout, filters: &[String], environment: &[(&str, String)]) -> Outcome {
+    let filters: Vec<&str> = filters.iter().map(String::as_str).collect();
+    if has_cargo("nextest") {
+        let run = ["nextest", "run", "--workspace", "--locked", "--no-tests=warn"];
+        return cargo(layout, &[&run[..], &filters].concat(), environment);
+    }
+    step("cargo-nextest is not installed: using cargo test, which is slower");
+    // Suites on a real runtime want no company: cargo test knows no groups.
+    let run = ["test", "--workspace", "--locked", "--tests", "--no-fail-fast", "--"];
+    cargo(layout, &[&run[..], &filters, &["--test-threads=2"]].concat(), environment)
+}
+
+fn cargo(layout: &Layout, args: &[&str], environment: &[(&str, String)]) -> Outcome {
+    let mut command = Command::new("cargo");
+    command.args(args).current_dir(&layout.root);
+    command.envs(environment.iter().map(|(key, value)| (key, value)));
+    match command.stdin(Stdio::null()).status() {
+        Ok(status) if status.success() => Outcome::Passed,
+        Ok(status) => Outcome::Failed(format!("cargo {} ended with {status}", args[0])),
+        Err(e) => Outcome::Failed(format!("running cargo: {e}")),
+    }
+}
+
+fn has_cargo(command: &str) -> bool {
+    let out = Command::new("cargo")
+        .args([command, "--version"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    out.is_ok_and(|status| status.success())
+}
+
+// === impl Wish ===
+
+impl Wish {
+    fn parse(args: &[String]) -> Result<Self> {
+        let mut wish = Wish::default();
+        let mut words = args.iter();
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--" => wish.filters.extend(words.by_ref().cloned()),
+                "--seeds" => {
+                    let count = words.next().and_then(|n| n.parse().ok());
+                    wish.seeds = Some(count.ok_or_else(|| Failure::new("--seeds wants a number"))?);
+                }
+                filter if !filter.starts_with('-') => wish.filters.push(filter.to_owned()),
+                other => {
+                    return Err(Failure::new(format!(
+                        "test knows no {other}: test [--seeds N] [-- FILTER…]"
+                    )));
+                }
+            }
+        }
+        Ok(wish)
+    }
+}
+
+// === impl Outcome ===
+
+impl<T> From<Result<T>> for Outcome {
+    fn from(result: Result<T>) -> Self {
+        match result {
+            Ok(_) => Outcome::Passed,
+            Err(failure) => Outcome::Failed(failure.to_string()),
+        }
+    }
+}
+
+// === impl Account ===
+
+impl Account {
+    fn check(&mut self, name: &'static str, work: impl FnOnce() -> Outcome) {
+        step(name);
+        let start = Instant::now();
+        let outcome = work();
+        self.rows.push((name, outcome, start.elapsed()));
+    }
+
+    fn tell(&self) -> ExitCode {
+        say("");
+        for (name, outcome, took) in &self.rows {
+            let (mark, why) = match outcome {
+                Outcome::Passed => ("passed ", ""),
+                Outcome::Failed(why) => ("FAILED ", why.as_str()),
+                Outcome::Skipped(why) => ("skipped", why.as_str()),
+            };
+            say(format_args!("{mark} {name:<30} {:>6.1} s  {why}", took.as_secs_f64()));
+        }
+        let total: Duration = self.rows.iter().map(|(_, _, took)| *took).sum();
+        say(format_args!("{:<38} {:>6.1} s", "", total.as_secs_f64()));
+        let failed = self.rows.iter().any(|(_, outcome, _)| matches!(outcome, Outcome::Failed(_)));
+        if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wishes_are_understood_and_mistakes_named() {
+        let parse = |line: &str| Wish::parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        let wish =
+            |seeds, filters: &[&str]| Wish { seeds, filters: filters.iter().map(|f| (*f).into()).collect() };
+        assert_eq!(parse("").ok(), Some(wish(None, &[])));
+        assert_eq!(parse("--seeds 7 -- probe --x").ok(), Some(wish(Some(7), &["probe", "--x"])));
+        assert_eq!(parse("probe").ok(), Some(wish(None, &["probe"])));
+        assert_eq!(parse("--seeds many").map_err(|e| e.to_string()), Err("--seeds wants a number".into()));
+        assert!(parse("--fast").is_err());
+    }
+}

@@ -1,0 +1,155 @@
+//! Rules about the text of source files.
+
+use std::fs;
+
+use crate::layout::Layout;
+
+const LONGEST: usize = 800;
+
+/// Names that say nothing about what a thing is.
+const EMPTY_NAMES: &[&str] = &["manager", "helper", "helpers", "util", "utils", "common"];
+
+/// Where unsafe code may be: the hands on the kernel, and the program that is alone in its image.
+const UNSAFE_ROOMS: &[&str] = &["crates/sys/", "crates/demo/src/signals.rs"];
+
+/// What a core may not say: it would be looking at the world.
+const WORLDLY: &[&str] = &[
+    "std::fs",
+    "std::net::Tcp",
+    "std::net::Udp",
+    "std::process",
+    "std::env",
+    "Instant::now",
+    "SystemTime::now",
+];
+
+pub(super) fn check(layout: &Layout, files: &[String]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for file in files {
+        let Ok(text) = fs::read_to_string(layout.root.join(file)) else { continue };
+        problems.extend(check_paths(layout, file, &text));
+        if file.ends_with(".rs") {
+            problems.extend(check_rust(file, &text));
+        }
+    }
+    problems
+}
+
+/// A path of one person's machine helps nobody else.
+fn check_paths(layout: &Layout, file: &str, text: &str) -> Vec<String> {
+    let root = layout.root.display().to_string();
+    let home = std::env::var("HOME").map(|home| format!("{home}/.")).unwrap_or_default();
+    let own = [root, home].into_iter().filter(|path| path.len() > 3);
+    own.filter(|path| text.contains(path))
+        .map(|path| format!("{file}: names a path of this machine: {path}"))
+        .collect()
+}
+
+fn check_rust(file: &str, text: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut complain = |line: usize, what: String| problems.push(format!("{file}:{line}: {what}"));
+    let lines = text.lines().count();
+    if lines > LONGEST {
+        complain(lines, format!("{lines} lines are more than {LONGEST}: split it"));
+    }
+    let stem = file.rsplit('/').next().and_then(|name| name.strip_suffix(".rs")).unwrap_or_default();
+    if EMPTY_NAMES.contains(&stem) {
+        complain(1, format!("a file named {stem} says nothing about what is in it"));
+    }
+    // The rules themselves name what they forbid.
+    if file == "xtask/src/tidy/text.rs" {
+        return problems;
+    }
+    let is_core = file.split('/').nth(1).is_some_and(|room| room.ends_with("-core"));
+    let mut is_test = file.contains("/tests/") || stem.ends_with("tests") || stem == "testing";
+    for (number, line) in text.lines().enumerate().map(|(at, line)| (at + 1, line.trim())) {
+        if line.starts_with("//") {
+            continue;
+        }
+        is_test |= line.starts_with("#[cfg(test)]");
+        for word in ["todo!(", "unimplemented!(", "#[ignore"] {
+            if line.contains(word) {
+                complain(number, format!("{word} promises what is not there"));
+            }
+        }
+        if says_unsafe(line) && !UNSAFE_ROOMS.iter().any(|room| file.starts_with(room)) {
+            complain(number, "unsafe code belongs in crates/sys".into());
+        }
+        if let Some(name) = empty_name(line) {
+            complain(number, format!("{name} says nothing about what it is"));
+        }
+        if is_core && !is_test {
+            for word in WORLDLY.iter().filter(|word| line.contains(**word)) {
+                complain(number, format!("a core looks at the world: {word}"));
+            }
+        }
+    }
+    problems
+}
+
+fn says_unsafe(line: &str) -> bool {
+    ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe trait", "allow(unsafe_code"]
+        .iter()
+        .any(|form| line.contains(form))
+}
+
+/// The name that an item on this line is given, if its last word is an empty one.
+fn empty_name(line: &str) -> Option<&str> {
+    let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+    words.find(|word| matches!(*word, "struct" | "enum" | "trait" | "mod" | "type"))?;
+    let name = words.next()?;
+    let last_capital = name.rfind(char::is_uppercase).unwrap_or(0);
+    let last = name[last_capital..].rsplit('_').next()?.to_ascii_lowercase();
+    EMPTY_NAMES.contains(&last.as_str()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rule_can_be_broken() {
+        let long = "\n".repeat(LONGEST + 1);
+        let rows = [
+            ("crates/kubelet/src/a.rs", "fn a() { todo!() }", "a.rs:1: todo!( promises what is not there"),
+            ("crates/kubelet/src/a.rs", "unsafe { b() }", "a.rs:1: unsafe code belongs in crates/sys"),
+            ("crates/kubelet/src/a.rs", "#[ignore]", "a.rs:1: #[ignore promises what is not there"),
+            (
+                "crates/kubelet/src/a.rs",
+                "pub struct PodManager;",
+                "a.rs:1: PodManager says nothing about what it is",
+            ),
+            (
+                "crates/kubelet/src/a.rs",
+                "mod test_utils;",
+                "a.rs:1: test_utils says nothing about what it is",
+            ),
+            (
+                "crates/kubelet/src/util.rs",
+                "",
+                "util.rs:1: a file named util says nothing about what is in it",
+            ),
+            ("crates/kubelet/src/a.rs", &long, "a.rs:801: 801 lines are more than 800: split it"),
+            ("crates/kubelet-core/src/a.rs", "use std::fs;", "a.rs:1: a core looks at the world: std::fs"),
+        ];
+        for (file, text, want) in rows {
+            let got = check_rust(file, text);
+            assert_eq!(got.len(), 1, "{text:?}: {got:?}");
+            assert!(got[0].ends_with(want), "{got:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_allowed_stays_allowed() {
+        let rows = [
+            ("crates/sys/src/a.rs", "unsafe { b() }"),
+            ("crates/kubelet/src/a.rs", "// never say todo!() here"),
+            ("crates/kubelet/src/a.rs", "enum CpuManagerPolicy { None }"),
+            ("crates/kubelet/src/a.rs", "use std::fs;"),
+            ("crates/kubelet-core/src/a.rs", "#[cfg(test)]\nuse std::fs;"),
+        ];
+        for (file, text) in rows {
+            assert_eq!(check_rust(file, text), [""; 0], "{text:?}");
+        }
+    }
+}
