@@ -12,7 +12,6 @@ const PAPERS: &[&str] = &[
     "CHANGELOG.md",
     "LICENSE",
     "deny.toml",
-    "docs/compatibility.md",
 ];
 
 pub(super) fn check(layout: &Layout, files: &[String]) -> Vec<String> {
