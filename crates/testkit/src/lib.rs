@@ -1,5 +1,9 @@
 //! What tests of the whole house stand on.
 //!
 //! * [`fake_runtime`]: a container runtime in memory, with seeded trouble.
+//! * [`node`]: a private containerd, with a janitor that leaves nothing behind.
 
 pub mod fake_runtime;
+
+/// A private containerd to run suites on.
+pub use fixture as node;

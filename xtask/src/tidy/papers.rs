@@ -4,15 +4,8 @@ use std::fs;
 
 use crate::layout::Layout;
 
-const PAPERS: &[&str] = &[
-    "README.md",
-    "README.zh-CN.md",
-    "ARCHITECTURE.md",
-    "STYLE.md",
-    "CHANGELOG.md",
-    "LICENSE",
-    "deny.toml",
-];
+const PAPERS: &[&str] =
+    &["README.md", "README.zh-CN.md", "ARCHITECTURE.md", "STYLE.md", "CHANGELOG.md", "LICENSE", "deny.toml"];
 
 pub(super) fn check(layout: &Layout, files: &[String]) -> Vec<String> {
     let mut problems: Vec<String> = PAPERS
