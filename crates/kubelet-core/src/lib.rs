@@ -7,15 +7,18 @@
 //! * [`downward`]: a Pod's fields and resources as text.
 //! * [`pod`]: the next step of a Pod ([`pod::plan`]), how it ends ([`pod::terminate`]) and what it
 //!   says about itself ([`pod::status`]).
+//! * [`gc`], [`orphans`]: what is left over and goes.
 //! * [`probe`]: when a container is probed and what the answers mean.
 //! * [`recipe`]: everything a sandbox and a container receive.
 //! * [`volumes`]: what the volumes of a Pod mean on this node.
 
 pub mod downward;
+pub mod gc;
 pub mod hash;
 pub mod log_line;
 pub mod log_rotation;
 pub mod observed;
+pub mod orphans;
 pub mod pod;
 pub mod pod_resources;
 pub mod probe;
