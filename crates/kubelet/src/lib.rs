@@ -14,5 +14,6 @@ pub mod orphan;
 pub mod pod_files;
 pub mod ports;
 mod runtime;
+pub mod sources;
 pub mod status_board;
 pub mod to_cri;

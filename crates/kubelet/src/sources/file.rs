@@ -1,0 +1,236 @@
+//! Manifests in a file or a directory.
+//!
+//! The directory is read whole, once per period and whenever something in it changes. A file that
+//! exists but is broken keeps the Pod of its last good version running: a slip of the editor must
+//! not stop a service (docs/decisions/010.md).
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::pod::static_pod::Origin;
+use api::pod::{Manifest, ManifestError};
+use base::fnv::fnv1a128;
+use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{Context, MANIFEST_MAX, Outlet, SourceName, SourceUpdate};
+
+mod watch;
+use watch::Watch;
+
+/// Manifests read from one directory.
+const FILES_MAX: usize = 4096;
+/// After a change, the wait for the rest of it: editors and tools touch several names at once.
+const SETTLE: Duration = Duration::from_millis(20);
+/// How often a path that does not exist is looked for.
+const MISSING: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug)]
+pub struct FileConfig {
+    /// A file or a directory.
+    pub path: PathBuf,
+    /// fileCheckFrequency.
+    pub period: Duration,
+}
+
+/// Runs until the token is cancelled or nobody listens.
+pub async fn run(
+    config: FileConfig,
+    context: Context,
+    tx: mpsc::Sender<SourceUpdate>,
+    token: CancellationToken,
+) {
+    let mut outlet = Outlet::new(SourceName::File, &context, tx, &token);
+    let mut shelf = Shelf { context, path: config.path.clone(), files: BTreeMap::new() };
+    let mut watch: Option<Watch> = None;
+    loop {
+        // Watching starts before reading, so no change falls between the two.
+        if watch.as_ref().is_none_or(Watch::is_stale) {
+            watch = Watch::start(&config.path);
+        }
+        let found = match tokio::task::spawn_blocking({
+            let path = config.path.clone();
+            move || look(&path)
+        })
+        .await
+        {
+            Ok(found) => found,
+            Err(_) => return,
+        };
+        if let Some(pods) = shelf.take_in(found)
+            && !outlet.emit(pods).await
+        {
+            return;
+        }
+        let pause = if watch.is_some() { config.period } else { config.period.min(MISSING) };
+        tokio::select! {
+            () = token.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+            () = changed(&mut watch) => tokio::time::sleep(SETTLE).await,
+        }
+    }
+}
+
+async fn changed(watch: &mut Option<Watch>) {
+    match watch {
+        Some(watch) => watch.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What was found at the path.
+enum Found {
+    Missing,
+    Files(Vec<(PathBuf, io::Result<Vec<u8>>)>),
+    Unreadable(io::Error),
+}
+
+/// Reads everything, following symbolic links as upstream does: the directory belongs to the
+/// administrator, and tools that publish files atomically use links.
+fn look(path: &Path) -> Found {
+    let meta = match std::fs::metadata(path) {
+        Ok(meta) => meta,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Found::Missing,
+        Err(e) => return Found::Unreadable(e),
+    };
+    if !meta.is_dir() {
+        return Found::Files(vec![(path.to_owned(), read(path))]);
+    }
+    let entries = match std::fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(e) => return Found::Unreadable(e),
+    };
+    let mut paths: Vec<PathBuf> = entries
+        .filter_map(Result::ok)
+        .filter(|e| !e.file_name().as_encoded_bytes().starts_with(b"."))
+        .map(|e| e.path())
+        .collect();
+    paths.sort();
+    let extra = paths.split_off(paths.len().min(FILES_MAX));
+    let mut files: Vec<_> = paths.into_iter().map(|p| (p.clone(), read(&p))).collect();
+    if let Some(first) = extra.into_iter().next() {
+        let e = io::Error::other(format!("more than {FILES_MAX} files; this one and later ones are ignored"));
+        files.push((first, Err(e)));
+    }
+    // A file may vanish between listing and reading.
+    files.retain(|(_, r)| !matches!(r, Err(e) if e.kind() == io::ErrorKind::NotFound));
+    Found::Files(files)
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    // Non-blocking, so that a FIFO cannot hold us up.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let meta = file.metadata()?;
+    if meta.is_dir() {
+        return Err(io::Error::other("is a directory; manifests are not looked for in it"));
+    }
+    if !meta.is_file() {
+        return Err(io::Error::other("is neither a file nor a directory"));
+    }
+    let mut bytes = Vec::new();
+    file.take(MANIFEST_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > MANIFEST_MAX {
+        return Err(io::Error::other(ManifestError::TooLarge { limit: MANIFEST_MAX }));
+    }
+    Ok(bytes)
+}
+
+/// The files as last read, each with the Pod of its last good version.
+struct Shelf {
+    context: Context,
+    path: PathBuf,
+    files: BTreeMap<PathBuf, Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    content: Option<u128>,
+    pod: Option<Arc<Pod>>,
+}
+
+impl Shelf {
+    /// Takes in what was found and returns the Pods, in the order of their files; `None` when the
+    /// path could not be read, which says nothing about its Pods.
+    fn take_in(&mut self, found: Found) -> Option<Vec<Arc<Pod>>> {
+        let problems = self.context.problems.clone();
+        let whole = self.path.to_string_lossy().into_owned();
+        let files = match found {
+            Found::Missing => {
+                self.files.clear();
+                problems.retain(SourceName::File, |place| place == whole);
+                if problems.set(SourceName::File, &whole, "path does not exist, ignoring") {
+                    tracing::warn!(path = whole, "the manifest path does not exist");
+                }
+                return Some(Vec::new());
+            }
+            Found::Unreadable(e) => {
+                if problems.set(SourceName::File, &whole, &e.to_string()) {
+                    tracing::error!(path = whole, error = %e, "could not read the manifest path");
+                }
+                return None;
+            }
+            Found::Files(files) => files,
+        };
+        problems.retain(SourceName::File, |place| files.iter().any(|(p, _)| p.to_string_lossy() == place));
+        self.files.retain(|path, _| files.iter().any(|(p, _)| p == path));
+        Some(files.into_iter().filter_map(|(path, content)| self.take_file(path, content)).collect())
+    }
+
+    fn take_file(&mut self, path: PathBuf, content: io::Result<Vec<u8>>) -> Option<Arc<Pod>> {
+        let place = path.to_string_lossy().into_owned();
+        let known = self.files.entry(path).or_default();
+        let bytes = match content {
+            Ok(bytes) => bytes,
+            Err(e) => {
+                known.content = None;
+                report(&self.context, &place, &e.to_string(), known.pod.is_some());
+                return known.pod.clone();
+            }
+        };
+        let hash = fnv1a128(&bytes);
+        if known.content == Some(hash) {
+            return known.pod.clone();
+        }
+        known.content = Some(hash);
+        match parse(&self.context, &bytes, &place) {
+            Ok(pod) => {
+                known.pod = Some(pod);
+                if self.context.problems.clear(SourceName::File, &place) {
+                    tracing::info!(path = place, "the manifest is in order again");
+                }
+            }
+            Err(e) => report(&self.context, &place, &e.to_string(), known.pod.is_some()),
+        }
+        known.pod.clone()
+    }
+}
+
+fn parse(context: &Context, bytes: &[u8], place: &str) -> Result<Arc<Pod>, ManifestError> {
+    match context.decode(bytes, place)? {
+        Manifest::Pod(pod) => context.prepare(*pod, Origin::File(place)),
+        // A file holds one Pod; lists are for URLs.
+        Manifest::List(_) => {
+            Err(ManifestError::WrongKind { api_version: "v1".to_owned(), kind: "PodList".to_owned() })
+        }
+    }
+}
+
+fn report(context: &Context, place: &str, message: &str, kept: bool) {
+    if context.problems.set(SourceName::File, place, message) {
+        tracing::error!(
+            path = place,
+            error = message,
+            last_good_kept = kept,
+            "could not process a manifest file"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::sources::CHANNEL;
+use crate::sources::test_context::{context, manifest, pod_names};
+use std::fs;
+
+struct Bench {
+    dir: PathBuf,
+    context: Context,
+    rx: mpsc::Receiver<SourceUpdate>,
+    token: CancellationToken,
+}
+
+impl Bench {
+    fn new(name: &str) -> Self {
+        Self::at(name, |dir| dir.to_owned())
+    }
+
+    fn at(name: &str, path: impl Fn(&Path) -> PathBuf) -> Self {
+        let dir = std::env::temp_dir().join(format!("longshore-file-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        let (tx, rx) = mpsc::channel(CHANNEL);
+        let (context, token) = (context(), CancellationToken::new());
+        let config = FileConfig { path: path(&dir), period: Duration::from_secs(3600) };
+        tokio::spawn(run(config, context.clone(), tx, token.clone()));
+        Self { dir, context, rx, token }
+    }
+
+    async fn next(&mut self) -> Vec<Arc<Pod>> {
+        let wait = tokio::time::timeout(Duration::from_secs(10), self.rx.recv());
+        wait.await.expect("no update").expect("source ended").pods
+    }
+
+    /// The set after `act`, which must change it.
+    async fn after(&mut self, act: impl FnOnce(&Path)) -> Vec<Arc<Pod>> {
+        act(&self.dir);
+        self.next().await
+    }
+
+    /// Waits until the problems are as expected; no update may come meanwhile.
+    async fn problem(&mut self, act: impl FnOnce(&Path), place: &str, text: &str) {
+        act(&self.dir);
+        for _ in 0..500 {
+            let found = self.context.problems.list();
+            if found.iter().any(|p| p.place.ends_with(place) && p.message.contains(text)) {
+                assert!(self.rx.try_recv().is_err(), "the set must not change");
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("no problem about {place}: {:?}", self.context.problems.list());
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.token.cancel();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn put(dir: &Path, name: &str, text: &str) {
+    fs::write(dir.join(name), text).unwrap();
+}
+
+fn replace(dir: &Path, name: &str, text: &str) {
+    fs::write(dir.join(".new"), text).unwrap();
+    fs::rename(dir.join(".new"), dir.join(name)).unwrap();
+}
+
+#[tokio::test]
+async fn a_manifest_is_edited_broken_repaired_and_removed() {
+    let mut b = Bench::new("life");
+    assert!(b.next().await.is_empty(), "an empty directory is ready at once");
+    let pods = b.after(|d| put(d, "b.yaml", &manifest("b", "x:1"))).await;
+    assert_eq!(pod_names(&pods), ["b-n1"]);
+    let first = pods[0].metadata.uid.clone().unwrap();
+    let pods = b.after(|d| replace(d, "a.json", &manifest("a", "x:1"))).await;
+    assert_eq!(pod_names(&pods), ["a-n1", "b-n1"]);
+    assert_eq!(pods[1].metadata.uid.as_ref(), Some(&first));
+
+    let pods = b.after(|d| put(d, "b.yaml", &manifest("b", "x:2"))).await;
+    let edited = pods[1].metadata.uid.clone().unwrap();
+    assert_ne!(edited, first, "an edit is a new Pod");
+
+    b.problem(
+        |d| put(d, "b.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: b}\nspec: {containers: 3}"),
+        "b.yaml",
+        "spec.containers",
+    )
+    .await;
+    b.problem(|d| put(d, "b.yaml", ""), "b.yaml", "empty").await;
+    let pods = b.after(|d| put(d, "b.yaml", &manifest("b", "x:1"))).await;
+    assert_eq!(pods[1].metadata.uid.as_ref(), Some(&first), "the same text is the same Pod");
+    assert!(b.context.problems.list().is_empty());
+
+    b.problem(|d| put(d, "b.yaml", ": ["), "b.yaml", "").await;
+    let pods = b.after(|d| fs::remove_file(d.join("b.yaml")).unwrap()).await;
+    assert_eq!(pod_names(&pods), ["a-n1"]);
+    assert!(b.context.problems.list().is_empty(), "a removed file has no problem");
+    let pods = b.after(|d| fs::rename(d.join("a.json"), d.join("c.json")).unwrap()).await;
+    assert_eq!(pod_names(&pods), ["a-n1"]);
+}
+
+#[tokio::test]
+async fn broken_from_the_start_harms_nobody() {
+    let mut b = Bench::new("start");
+    assert!(b.next().await.is_empty());
+    let pods = b
+        .after(|d| {
+            put(d, "a.yaml", "hello: [");
+            put(d, "big.yaml", &"#".repeat(MANIFEST_MAX + 1));
+            put(d, ".hidden.yaml", &manifest("hidden", "x"));
+            fs::create_dir(d.join("sub")).unwrap();
+            put(d, "sub/in.yaml", &manifest("in", "x"));
+            put(d, "list.yaml", "apiVersion: v1\nkind: PodList\nitems: []");
+            put(d, "z.yaml", &manifest("z", "x"));
+        })
+        .await;
+    assert_eq!(pod_names(&pods), ["z-n1"]);
+    b.problem(|_| {}, "a.yaml", "couldn't read").await;
+    b.problem(|_| {}, "big.yaml", "larger than 10485760 bytes").await;
+    b.problem(|_| {}, "sub", "is a directory").await;
+    b.problem(|_| {}, "list.yaml", "PodList").await;
+}
+
+#[tokio::test]
+async fn duplicate_names_are_dropped_with_an_event() {
+    let mut b = Bench::new("dup");
+    b.next().await;
+    b.after(|d| put(d, "1.yaml", &manifest("same", "x:1"))).await;
+    let pods = b.after(|d| put(d, "2.yaml", &manifest("same", "x:2"))).await;
+    assert_eq!(pods.len(), 1);
+    assert_eq!(pods[0].spec.as_ref().unwrap().containers[0].image.as_deref(), Some("x:1"));
+}
+
+#[tokio::test]
+async fn links_are_followed_and_atomic_publishers_are_seen() {
+    let mut b = Bench::new("links");
+    b.next().await;
+    let pods = b
+        .after(|d| {
+            fs::create_dir(d.join("..1")).unwrap();
+            put(d, "..1/web.yaml", &manifest("web", "x:1"));
+            std::os::unix::fs::symlink("..1", d.join("..data")).unwrap();
+            std::os::unix::fs::symlink("..data/web.yaml", d.join("web.yaml")).unwrap();
+        })
+        .await;
+    assert_eq!(pod_names(&pods), ["web-n1"]);
+    let pods = b
+        .after(|d| {
+            fs::create_dir(d.join("..2")).unwrap();
+            put(d, "..2/web.yaml", &manifest("web", "x:2"));
+            std::os::unix::fs::symlink("..2", d.join("..tmp")).unwrap();
+            fs::rename(d.join("..tmp"), d.join("..data")).unwrap();
+        })
+        .await;
+    assert_eq!(pods[0].spec.as_ref().unwrap().containers[0].image.as_deref(), Some("x:2"));
+    let pods = b.after(|d| fs::remove_file(d.join("..data")).unwrap()).await;
+    assert!(pods.is_empty(), "a dangling link is no file");
+}
+
+#[tokio::test]
+async fn a_single_file_may_come_later_and_be_replaced() {
+    let mut b = Bench::at("single", |d| d.join("pod.yaml"));
+    assert!(b.next().await.is_empty(), "a missing path is an empty source");
+    assert_eq!(b.context.problems.list()[0].message, "path does not exist, ignoring");
+    let pods = b.after(|d| put(d, "pod.yaml", &manifest("one", "x:1"))).await;
+    assert_eq!(pod_names(&pods), ["one-n1"]);
+    let pods = b.after(|d| replace(d, "pod.yaml", &manifest("two", "x:1"))).await;
+    assert_eq!(pod_names(&pods), ["two-n1"]);
+    let pods = b.after(|d| fs::remove_file(d.join("pod.yaml")).unwrap()).await;
+    assert!(pods.is_empty());
+}
+
+#[tokio::test]
+async fn a_directory_may_go_and_come_back() {
+    let mut b = Bench::at("dir", |d| d.join("m"));
+    assert!(b.next().await.is_empty());
+    let pods = b
+        .after(|d| {
+            fs::create_dir(d.join("m")).unwrap();
+            put(d, "m/a.yaml", &manifest("a", "x"));
+        })
+        .await;
+    assert_eq!(pod_names(&pods), ["a-n1"]);
+    let pods = b.after(|d| fs::remove_dir_all(d.join("m")).unwrap()).await;
+    assert!(pods.is_empty());
+}
+
+#[tokio::test]
+async fn a_fifo_does_not_hold_us_up() {
+    let mut b = Bench::new("fifo");
+    b.next().await;
+    b.problem(
+        |d| {
+            rustix::fs::mknodat(rustix::fs::CWD, d.join("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0)
+                .unwrap()
+        },
+        "pipe",
+        "neither a file nor a directory",
+    )
+    .await;
+}
