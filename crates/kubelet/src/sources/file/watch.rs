@@ -38,7 +38,11 @@ impl Watch {
             | WatchMask::DELETE_SELF
             | WatchMask::MOVE_SELF;
         inotify.watches().add(directory, mask)?;
-        Ok(Watch { inotify: AsyncFd::register(inotify)?, stale: false })
+        // The successor of `new` is unsafe, for types that may swap their descriptor; `Inotify` owns
+        // its one descriptor for life.
+        #[allow(deprecated)]
+        let inotify = AsyncFd::new(inotify)?;
+        Ok(Watch { inotify, stale: false })
     }
 
     /// The watched directory itself is gone; a new watch is needed.
