@@ -316,7 +316,8 @@ fn map(path: &str, value: &Value, item: Kind, errors: &mut Vec<FieldError>) -> R
     let Value::Object(entries) = value else {
         return Err(wrong_type(path, "an object", value));
     };
-    for (key, child) in entries {
+    // A null entry removes the key in a drop-in and is nothing in a file.
+    for (key, child) in entries.iter().filter(|(_, v)| !v.is_null()) {
         item.check(&format!("{path}[{key}]"), child, errors);
     }
     Ok(())

@@ -2,6 +2,14 @@
 
 mod defaults;
 pub mod fields;
+pub mod flags;
+mod load;
+mod settings;
 mod types;
+mod validate;
 
+pub use defaults::EVICTION_HARD;
+pub use load::{Loaded, Outcome, help, load};
+pub use settings::KubeletFlags;
 pub use types::*;
+pub use validate::{HostFacts, check_host};

@@ -355,6 +355,23 @@ impl KubeletConfiguration {
     }
 }
 
+/// Whether an item of a list of objects decodes; the reason if not.
+pub(super) fn check_object(path: &str, item: &Value) -> Result<(), String> {
+    fn decode<T: serde::de::DeserializeOwned>(item: &Value) -> Result<(), String> {
+        match T::deserialize(item) {
+            Ok(_) => Ok(()),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+    match path {
+        "registerWithTaints" => decode::<Taint>(item),
+        "reservedMemory" => decode::<MemoryReservation>(item),
+        "logging.vmodule" => decode::<VModule>(item),
+        "shutdownGracePeriodByPodPriority" => decode::<ShutdownGracePeriodByPodPriority>(item),
+        _ => Err("this list has no reader".into()),
+    }
+}
+
 fn duration_or_nanos<'de, D: serde::Deserializer<'de>>(d: D) -> Result<GoDuration, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

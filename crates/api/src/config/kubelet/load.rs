@@ -1,0 +1,420 @@
+//! From arguments and files to one effective configuration, in upstream's order of precedence:
+//! defaults, the file, the drop-in directory, then the command line again on top.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::{Component, Path, PathBuf};
+
+use base::flags::{self, Parsed};
+use serde_json::{Map, Value};
+
+use super::fields::{self, FIELDS};
+use super::flags::{FLAGS, Target};
+use super::settings::{self, KubeletFlags};
+use super::types::{API_VERSION, KIND, KubeletConfiguration};
+use super::{defaults, validate};
+use crate::config::doc::{self, Findings, Standing};
+use crate::config::gates::Gates;
+use crate::config::{ConfigError, FieldError, LoadError, MAX_FILE, ReadFiles};
+use crate::yaml::{self, DuplicateKeys, YamlError};
+
+/// What a command line asks for.
+#[derive(Debug)]
+pub enum Outcome {
+    Run(Box<Loaded>),
+    Help(String),
+    Version,
+}
+
+/// A configuration that passed validation.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    pub config: KubeletConfiguration,
+    pub flags: KubeletFlags,
+    pub gates: Gates,
+    /// Deprecated flags, unknown and repeated fields: for the log, in order found.
+    pub warnings: Vec<String>,
+    /// Settings the user made that this build does not act on yet, flags with their dashes.
+    pub not_honoured: Vec<String>,
+    /// Files in the drop-in directory that were passed over for their names.
+    pub skipped: Vec<PathBuf>,
+}
+
+/// Reads everything and reports every mistake it can.
+pub fn load(args: &[OsString], files: &dyn ReadFiles) -> Result<Outcome, LoadError> {
+    let table = super::flags::table();
+    let parsed = flags::parse(&table, args.iter().cloned())
+        .map_err(|errors| LoadError(errors.into_iter().map(ConfigError::Flag).collect()))?;
+    let asked = |name| parsed.values.get(name) == Some(&Value::Bool(true));
+    if asked("help") {
+        return Ok(Outcome::Help(help()));
+    }
+    if asked("version") {
+        return Ok(Outcome::Version);
+    }
+    let mut loader = Loader::new(files, &parsed);
+    let loaded = loader.run(parsed);
+    match loaded {
+        Some(loaded) if loader.errors.is_empty() => Ok(Outcome::Run(Box::new(loaded))),
+        _ => Err(LoadError(loader.errors)),
+    }
+}
+
+/// The text of `--help`.
+pub fn help() -> String {
+    let intro = "The kubelet runs the Pods of one machine. It is given Pods by manifest files, a manifest\n\
+                 URL or the API server, and keeps their containers running through a container runtime.\n\n\
+                 Usage:\n  kubelet [flags]\n\nFlags:\n";
+    format!("{intro}{}", flags::render_help(&super::flags::table(), 100))
+}
+
+type Doc = Map<String, Value>;
+
+struct Loader<'f> {
+    files: &'f dyn ReadFiles,
+    errors: Vec<ConfigError>,
+    warnings: Vec<String>,
+    set: BTreeSet<&'static str>,
+    skipped: Vec<PathBuf>,
+    /// Field values the command line gives, by path.
+    overlay: BTreeMap<&'static str, Value>,
+}
+
+// === impl Loader ===
+
+impl<'f> Loader<'f> {
+    fn new(files: &'f dyn ReadFiles, parsed: &Parsed) -> Self {
+        let mut loader = Self {
+            files,
+            errors: Vec::new(),
+            warnings: parsed.warnings.clone(),
+            set: BTreeSet::new(),
+            skipped: Vec::new(),
+            overlay: BTreeMap::new(),
+        };
+        for row in FLAGS {
+            let (Target::Field(path), Some(value)) = (row.target, parsed.values.get(row.flag.name)) else {
+                continue;
+            };
+            let value = match (row.flag.kind, value) {
+                (flags::Kind::Raw(_), Value::Array(texts)) => settings::expand_raw(row.flag.name, texts),
+                _ => Ok(value.clone()),
+            };
+            match value {
+                Ok(value) => {
+                    loader.overlay.insert(path, value);
+                }
+                Err(why) => loader.fail_flag(row.flag.name, why),
+            }
+        }
+        loader
+    }
+
+    fn run(&mut self, parsed: Parsed) -> Option<Loaded> {
+        let flags = self.read_own_flags(&parsed)?;
+        for error in flags.validate() {
+            self.errors.push(ConfigError::Field(error));
+        }
+        let mut doc = if flags.config.is_empty() {
+            let mut doc = defaults::legacy();
+            self.apply_flags(&mut doc);
+            doc
+        } else {
+            self.read_config(&flags.config)?
+        };
+        if !flags.config_dir.is_empty() {
+            doc = self.merge_dropins(doc, Path::new(&flags.config_dir))?;
+        }
+        self.apply_flags(&mut doc);
+        let mut config = match KubeletConfiguration::from_doc(doc) {
+            Ok(config) => config,
+            Err(e) => {
+                let error = FieldError::new("configuration", e.to_string());
+                self.errors.push(ConfigError::Field(error));
+                return None;
+            }
+        };
+        config.seccomp_default |= flags.seccomp_default;
+        let (gates, errors) = Gates::choose(&config.feature_gates);
+        let errors = errors.into_iter().chain(validate::validate(&config, &gates));
+        self.errors.extend(errors.map(ConfigError::Field));
+        Some(Loaded {
+            not_honoured: self.not_honoured(&parsed),
+            config,
+            flags,
+            gates,
+            warnings: std::mem::take(&mut self.warnings),
+            skipped: std::mem::take(&mut self.skipped),
+        })
+    }
+
+    fn read_own_flags(&mut self, parsed: &Parsed) -> Option<KubeletFlags> {
+        let is_own =
+            |name: &str| FLAGS.iter().any(|r| r.flag.name == name && matches!(r.target, Target::Own(_)));
+        let own: Doc = parsed
+            .values
+            .iter()
+            .filter(|(name, _)| is_own(name))
+            .map(|(name, value)| ((*name).to_owned(), value.clone()))
+            .collect();
+        match serde_json::from_value(Value::Object(own)) {
+            Ok(flags) => Some(flags),
+            Err(e) => {
+                self.fail_flag("config", e.to_string());
+                None
+            }
+        }
+    }
+
+    /// Lays the command line over a document. Gates merge by name, the flag winning; every other
+    /// flag replaces the whole field, maps and lists too.
+    fn apply_flags(&self, doc: &mut Doc) {
+        for (path, value) in &self.overlay {
+            match (*path, doc.get_mut(*path), value) {
+                ("featureGates", Some(Value::Object(gates)), Value::Object(more)) => {
+                    gates.extend(more.clone());
+                }
+                _ => doc::set(doc, path, value.clone()),
+            }
+        }
+    }
+
+    fn read_config(&mut self, name: &str) -> Option<Doc> {
+        let path = self.absolute(name)?;
+        let label = path.display().to_string();
+        let bytes = self.read_file(&path)?;
+        let value = match yaml::to_value(&bytes, DuplicateKeys::Reject) {
+            Err(e @ YamlError::DuplicateKey { .. }) => {
+                self.warnings.push(format!("{label}: {e}; the last one counts"));
+                yaml::to_value(&bytes, DuplicateKeys::LastWins)
+            }
+            other => other,
+        };
+        let mut doc = self.expect_kind(&label, value)?;
+        let findings = doc::check(FIELDS, &doc);
+        let clean = findings.errors.is_empty();
+        for field in &findings.unknown {
+            self.warnings.push(format!("{label}: unknown field {field:?} is ignored"));
+        }
+        self.keep(&label, findings);
+        let decoded = self.check_objects(&label, &doc);
+        if !clean || !decoded {
+            return None;
+        }
+        drop_nulls(&mut doc);
+        defaults::fill(&mut doc);
+        resolve_paths(&mut doc, path.parent().unwrap_or(Path::new("/")));
+        defaults::fill_eviction_hard(&mut doc);
+        Some(doc)
+    }
+
+    fn merge_dropins(&mut self, base: Doc, dir: &Path) -> Option<Doc> {
+        let dir = self.absolute(&dir.to_string_lossy())?;
+        let mut names = Vec::new();
+        self.walk(&dir, 0, &mut names)?;
+        let mut merged = Value::Object(base);
+        for path in names {
+            let label = path.display().to_string();
+            let bytes = self.read_file(&path)?;
+            let value = yaml::to_value(&bytes, DuplicateKeys::LastWins);
+            let doc = self.expect_kind(&label, value)?;
+            let findings = doc::check(FIELDS, &doc);
+            let clean = findings.errors.is_empty();
+            self.keep(&label, findings);
+            if !self.check_objects(&label, &doc) || !clean {
+                return None;
+            }
+            doc::merge_patch(&mut merged, &Value::Object(doc));
+        }
+        let Value::Object(mut doc) = merged else {
+            return None;
+        };
+        drop_nulls(&mut doc);
+        defaults::fill(&mut doc);
+        Some(doc)
+    }
+
+    /// Collects `*.conf` below a directory in lexical order, deeper files in their place.
+    fn walk(&mut self, dir: &Path, depth: usize, out: &mut Vec<PathBuf>) -> Option<()> {
+        const DEEPEST: usize = 32;
+        let label = dir.display().to_string();
+        let listed = if depth > DEEPEST {
+            Err(std::io::Error::other("directories nested too deep"))
+        } else {
+            self.files.list(dir)
+        };
+        let mut entries = match listed {
+            Ok(entries) => entries,
+            Err(e) => {
+                self.fail_read(&label, &e);
+                return None;
+            }
+        };
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        for entry in entries {
+            let path = dir.join(&entry.name);
+            if entry.is_dir {
+                self.walk(&path, depth + 1, out)?;
+            } else if entry.name.ends_with(".conf") {
+                out.push(path);
+            } else {
+                self.skipped.push(path);
+            }
+        }
+        Some(())
+    }
+
+    /// A document must be a KubeletConfiguration; the two words that say so are taken off.
+    fn expect_kind(&mut self, label: &str, value: Result<Value, YamlError>) -> Option<Doc> {
+        let mut doc = match value {
+            Ok(Value::Object(doc)) => doc,
+            Ok(Value::Null) => return self.fail_decode(label, "the file is empty".into()),
+            Ok(_) => return self.fail_decode(label, "the document is not an object".into()),
+            Err(e) => return self.fail_decode(label, e.to_string()),
+        };
+        let mut word = |key: &str| match doc.remove(key) {
+            Some(Value::String(s)) => s,
+            _ => String::new(),
+        };
+        let (version, kind) = (word("apiVersion"), word("kind"));
+        if version != API_VERSION || kind != KIND {
+            let text =
+                format!("apiVersion {version:?} and kind {kind:?} must be {API_VERSION:?} and {KIND:?}");
+            return self.fail_decode(label, text);
+        }
+        Some(doc)
+    }
+
+    /// Decodes the lists of objects, whose insides the field table does not describe.
+    fn check_objects(&mut self, label: &str, doc: &Doc) -> bool {
+        let before = self.errors.len();
+        for field in FIELDS.iter().filter(|f| f.kind == doc::Kind::ObjectList) {
+            let Some(Value::Array(items)) = doc::get(doc, field.path) else {
+                continue;
+            };
+            for (i, item) in items.iter().enumerate() {
+                if let Err(why) = super::types::check_object(field.path, item) {
+                    let error = FieldError::new(format!("{}[{i}]", field.path), why);
+                    self.errors.push(ConfigError::InFile { path: label.to_owned(), error });
+                }
+            }
+        }
+        self.errors.len() == before
+    }
+
+    fn keep(&mut self, label: &str, findings: Findings) {
+        self.set.extend(findings.set);
+        let named =
+            findings.errors.into_iter().map(|error| ConfigError::InFile { path: label.to_owned(), error });
+        self.errors.extend(named);
+    }
+
+    fn not_honoured(&self, parsed: &Parsed) -> Vec<String> {
+        let in_files = self
+            .set
+            .iter()
+            .filter(|path| fields::find(path).is_some_and(|f| f.standing == Standing::NotYet))
+            .map(|path| (*path).to_owned());
+        let by_flag = FLAGS
+            .iter()
+            .filter(|row| parsed.values.contains_key(row.flag.name))
+            .filter(|row| row.standing() == Standing::NotYet)
+            .map(|row| format!("--{}", row.flag.name));
+        in_files.chain(by_flag).collect()
+    }
+
+    fn read_file(&mut self, path: &Path) -> Option<Vec<u8>> {
+        let label = path.display().to_string();
+        match self.files.read(path) {
+            Ok(bytes) if bytes.is_empty() => self.fail_decode(&label, "the file is empty".into()),
+            Ok(bytes) if bytes.len() as u64 > MAX_FILE => {
+                self.fail_decode(&label, format!("the file is larger than {MAX_FILE} bytes"))
+            }
+            Ok(bytes) => Some(bytes),
+            Err(e) => {
+                self.fail_read(&label, &e);
+                None
+            }
+        }
+    }
+
+    fn absolute(&mut self, name: &str) -> Option<PathBuf> {
+        let path = Path::new(name);
+        if path.is_absolute() {
+            return Some(clean(path));
+        }
+        match self.files.current_dir() {
+            Ok(dir) => Some(clean(&dir.join(path))),
+            Err(e) => {
+                self.fail_read("the current directory", &e);
+                None
+            }
+        }
+    }
+
+    fn fail_read(&mut self, path: &str, e: &std::io::Error) {
+        self.errors.push(ConfigError::Read { path: path.to_owned(), reason: e.to_string() });
+    }
+
+    fn fail_decode<T>(&mut self, path: &str, reason: String) -> Option<T> {
+        self.errors.push(ConfigError::Decode { path: path.to_owned(), reason });
+        None
+    }
+
+    fn fail_flag(&mut self, flag: &str, why: String) {
+        let error = FieldError::new(format!("--{flag}"), why);
+        self.errors.push(ConfigError::Field(error));
+    }
+}
+
+/// In a configuration file null means unset; only drop-ins give it a meaning.
+fn drop_nulls(doc: &mut Doc) {
+    doc.retain(|_, v| !v.is_null());
+    for value in doc.values_mut() {
+        if let Value::Object(child) = value {
+            drop_nulls(child);
+        }
+    }
+}
+
+/// Fields of a configuration file whose relative paths start at the file's directory.
+const PATH_FIELDS: [&str; 7] = [
+    "staticPodPath",
+    "authentication.x509.clientCAFile",
+    "tlsCertFile",
+    "tlsPrivateKeyFile",
+    "resolvConf",
+    "volumePluginDir",
+    "podLogsDir",
+];
+
+fn resolve_paths(doc: &mut Doc, dir: &Path) {
+    for field in PATH_FIELDS {
+        let Some(Value::String(text)) = doc::get(doc, field) else {
+            continue;
+        };
+        if !text.is_empty() && !text.starts_with('/') {
+            let path = clean(&dir.join(text)).to_string_lossy().into_owned();
+            doc::set(doc, field, Value::from(path));
+        }
+    }
+}
+
+/// Removes `.` and resolves `..` in the text alone, as Go's path cleaning does.
+pub(super) fn clean(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                out.pop();
+            }
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+#[path = "load_tests.rs"]
+mod tests;
