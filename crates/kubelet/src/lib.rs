@@ -6,6 +6,7 @@ pub mod events;
 pub mod facts;
 pub mod from_cri;
 pub mod health;
+pub mod hooks;
 pub mod log_reader;
 pub mod logs;
 pub mod metrics;
@@ -13,7 +14,11 @@ pub mod net;
 pub mod orphan;
 pub mod pod_files;
 pub mod ports;
+pub mod prober;
 mod runtime;
 pub mod sources;
 pub mod status_board;
 pub mod to_cri;
+
+#[cfg(test)]
+mod testing;
