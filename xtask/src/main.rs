@@ -2,13 +2,16 @@
 
 mod apt;
 mod debs;
+mod glance;
 mod images;
+mod interrupt;
 mod layout;
 mod oci;
 mod tarball;
 mod terminal;
 mod test;
 mod tidy;
+mod up;
 
 use std::process::ExitCode;
 
@@ -18,6 +21,7 @@ use terminal::say;
 const USAGE: &str = "\
 cargo xtask <command>
 
+  up                  containerd and the kubelet on this machine, with Pods to look at, until Ctrl-C
   test [--seeds N] [-- FILTER…]
                       format, house rules, clippy, licences, unit, property, simulation and real-containerd suites
   fetch [--refresh]   unpack containerd, runc, CNI plugins and friends from Debian packages into target/cache,
@@ -57,6 +61,12 @@ fn run(args: &[String]) -> Result<ExitCode> {
             debs::fetch(&layout, refresh)?;
             images::build(&layout)?;
             Ok(ExitCode::SUCCESS)
+        }
+        "up" => {
+            if let Some(word) = rest.first() {
+                return Err(Failure::new(format!("up takes no arguments, but got {word:?}")));
+            }
+            up::up(&layout::Layout::find()?)
         }
         "test" => test::test(&layout::Layout::find()?, rest),
         "tidy" => tidy::tidy(&layout::Layout::find()?),
