@@ -13,6 +13,16 @@ pub(crate) fn pod(spec: PodSpec) -> Pod {
     pod
 }
 
+/// A Pod from the YAML of its spec.
+pub(crate) fn pod_yaml(spec: &str) -> Pod {
+    pod(from_yaml(spec))
+}
+
+pub(crate) fn from_yaml<T: serde::de::DeserializeOwned>(text: &str) -> T {
+    let value = api::yaml::to_value(text.as_bytes(), api::yaml::DuplicateKeys::Reject).expect("valid YAML");
+    serde_json::from_value(value).expect("fits the type")
+}
+
 /// A running instance of container `name` in sandbox `s0`, image `<name>:1`, id `<name>-0`.
 pub(crate) fn instance(name: &str) -> Container {
     Container {

@@ -44,6 +44,8 @@ pub struct Plan {
     pub finished: bool,
 }
 
+/// Everything stops. Ordered also when only dead sandboxes are left and a new one follows: until it
+/// is stopped, a dead sandbox may still hold its address and host ports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KillPod {
     /// Shown in the log, and as the event SandboxChanged when a sandbox follows.
