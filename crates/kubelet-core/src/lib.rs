@@ -4,6 +4,7 @@
 //! values, decisions go out as data, and the agents in the `kubelet` crate carry them out.
 //!
 //! * [`observed`]: what the runtime was last seen doing.
+//! * [`admission`]: whether a Pod may run here at all.
 //! * [`downward`]: a Pod's fields and resources as text.
 //! * [`pod`]: the next step of a Pod ([`pod::plan`]), how it ends ([`pod::terminate`]) and what it
 //!   says about itself ([`pod::status`]).
@@ -12,6 +13,7 @@
 //! * [`recipe`]: everything a sandbox and a container receive.
 //! * [`volumes`]: what the volumes of a Pod mean on this node.
 
+pub mod admission;
 pub mod downward;
 pub mod gc;
 pub mod hash;
@@ -23,6 +25,7 @@ pub mod pod;
 pub mod pod_resources;
 pub mod probe;
 pub mod recipe;
+pub mod sysctl;
 #[cfg(test)]
 mod testing;
 pub mod text;

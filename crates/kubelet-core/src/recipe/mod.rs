@@ -58,7 +58,11 @@ pub fn sandbox(input: &SandboxInput<'_>) -> Result<SandboxRecipe, RecipeError> {
         labels: metadata::sandbox_labels(pod),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
         cgroup_parent: input.cgroup_parent.to_owned(),
-        sysctls: sysctls.into_iter().flatten().map(|s| (s.name.replace('/', "."), s.value.clone())).collect(),
+        sysctls: sysctls
+            .into_iter()
+            .flatten()
+            .map(|s| (crate::sysctl::normalize(&s.name), s.value.clone()))
+            .collect(),
         security: security::of_sandbox(input)?,
         resources: resources::of_sandbox(pod, input.node, input.config),
         overhead: resources::of_overhead(pod, input.node, input.config),

@@ -1,5 +1,7 @@
 //! The end of a log in the CRI format, as people would read it.
 
+use kubelet_core::log_line::parse_header;
+
 const MAX_LINES: usize = 80;
 const MAX_BYTES: usize = 2048;
 
@@ -14,10 +16,10 @@ pub(super) fn log_text(log: &[u8], whole: bool) -> String {
     let first = lines.len().saturating_sub(MAX_LINES);
     let mut out = String::new();
     for line in &lines[first..] {
-        match content(line.strip_suffix('\n').unwrap_or(line)) {
-            Some((text, full)) => {
-                out.push_str(text);
-                if full {
+        match parse_header(line.as_bytes()) {
+            Some(header) => {
+                out.push_str(line[header.len..].trim_end_matches('\n'));
+                if header.full {
                     out.push('\n');
                 }
             }
@@ -35,17 +37,6 @@ pub(super) fn last_bytes(text: &str, max: usize) -> &str {
         start += 1;
     }
     &text[start..]
-}
-
-/// `2026-01-01T00:00:00.0Z stdout F text` -> (`text`, full line).
-fn content(line: &str) -> Option<(&str, bool)> {
-    let (time, rest) = line.split_once(' ')?;
-    let (stream, rest) = rest.split_once(' ')?;
-    let (tags, text) = rest.split_once(' ').unwrap_or((rest, ""));
-    if !time.starts_with(|c: char| c.is_ascii_digit()) || !matches!(stream, "stdout" | "stderr") {
-        return None;
-    }
-    Some((text, tags.split(':').next() != Some("P")))
 }
 
 #[cfg(test)]

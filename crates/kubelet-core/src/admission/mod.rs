@@ -1,0 +1,200 @@
+//! May this Pod run here? The checks of upstream's kubelet that need no API server, in its order and
+//! with its words.
+
+mod affinity;
+mod fit;
+mod preempt;
+
+use std::collections::BTreeMap;
+
+use base::ids::PodUid;
+use k8s_openapi::api::core::v1::{AppArmorProfile, Pod};
+
+use crate::downward::Allocatable;
+use crate::recipe::is_critical;
+use crate::sysctl::Allowlist;
+
+/// Everything [`admit`] looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct AdmitInput<'a> {
+    pub pod: &'a Pod,
+    /// Pods already admitted and not finished.
+    pub others: &'a [&'a Pod],
+    pub node: &'a NodeOffer,
+}
+
+/// What the node offers to Pods.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeOffer {
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    pub allocatable: Allocatable,
+    pub sysctls: Allowlist,
+    /// The kernel enforces AppArmor profiles.
+    pub app_armor: bool,
+    /// The runtime knows supplementalGroupsPolicy Strict.
+    pub strict_groups: bool,
+}
+
+/// A Pod that may not run here: phase Failed with this reason and message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    pub reason: String,
+    pub message: String,
+}
+
+/// Why general checks failed, in the order they are made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Failure {
+    Insufficient(fit::Insufficient),
+    Predicate { name: &'static str, why: &'static str },
+}
+
+/// Admits the Pod, or says why not. A critical Pod may be admitted at the cost of others, which must
+/// then be ended (reason Preempting).
+pub fn admit(input: &AdmitInput<'_>) -> Result<Vec<PodUid>, Rejection> {
+    let (pod, node) = (input.pod, input.node);
+    node.sysctls.check(pod).map_err(|e| reject("SysctlForbidden", format!("forbidden sysctl: {e}")))?;
+    check_platform(pod, node)?;
+    let victims = check_general(input)?;
+    check_app_armor(pod, node.app_armor)
+        .map_err(|e| reject("AppArmor", format!("Cannot enforce AppArmor: {e}")))?;
+    Ok(victims)
+}
+
+fn reject(reason: &str, message: impl Into<String>) -> Rejection {
+    Rejection { reason: reason.to_owned(), message: format!("Pod was rejected: {}", message.into()) }
+}
+
+fn check_platform(pod: &Pod, node: &NodeOffer) -> Result<(), Rejection> {
+    let label = pod.metadata.labels.as_ref().and_then(|l| l.get("kubernetes.io/os"));
+    if label.is_some_and(|os| os != "linux") {
+        return Err(reject(
+            "PodOSSelectorNodeLabelDoesNotMatch",
+            "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
+        ));
+    }
+    let spec = pod.spec.as_ref();
+    if spec.and_then(|s| s.os.as_ref()).is_some_and(|os| os.name != "linux") {
+        return Err(reject("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"));
+    }
+    let policy = spec.and_then(|s| s.security_context.as_ref()?.supplemental_groups_policy.as_deref());
+    if policy == Some("Strict") && !node.strict_groups {
+        return Err(reject(
+            "SupplementalGroupsPolicyNotSupported",
+            "SupplementalGroupsPolicy=Strict is not supported in this node",
+        ));
+    }
+    Ok(())
+}
+
+/// Resources, node affinity, node name and host ports. Resources never stop a critical Pod: others
+/// make way, if there are any it may displace.
+fn check_general(input: &AdmitInput<'_>) -> Result<Vec<PodUid>, Rejection> {
+    let failures = failures(input);
+    if !is_critical(input.pod) {
+        return failures.first().map_or(Ok(Vec::new()), |f| Err(f.rejection()));
+    }
+    if let Some(f) = failures.iter().find(|f| matches!(f, Failure::Predicate { .. })) {
+        return Err(f.rejection());
+    }
+    let short: Vec<_> = failures
+        .iter()
+        .filter_map(|f| match f {
+            Failure::Insufficient(i) => Some((i.resource.clone(), i.missing())),
+            Failure::Predicate { .. } => None,
+        })
+        .collect();
+    preempt::victims(input.pod, input.others, short).map_err(|e| {
+        let what = "Unexpected error while attempting to recover from admission failure";
+        reject(
+            "UnexpectedAdmissionError",
+            format!("{what}: preemption: error finding a set of pods to preempt: {e}"),
+        )
+    })
+}
+
+fn failures(input: &AdmitInput<'_>) -> Vec<Failure> {
+    let (pod, node) = (input.pod, input.node);
+    let mut out: Vec<Failure> = fit::insufficient(pod, input.others, &node.allocatable)
+        .into_iter()
+        .map(Failure::Insufficient)
+        .collect();
+    let mut predicate = |ok: bool, name, why| {
+        if !ok {
+            out.push(Failure::Predicate { name, why });
+        }
+    };
+    let wanted_node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default();
+    predicate(
+        affinity::matches(pod, &node.name, &node.labels),
+        "NodeAffinity",
+        "node(s) didn't match Pod's node affinity/selector",
+    );
+    predicate(
+        wanted_node.is_empty() || wanted_node == node.name,
+        "NodeName",
+        "node(s) didn't match the requested node name",
+    );
+    predicate(
+        fit::ports_are_free(pod, input.others),
+        "NodePorts",
+        "node(s) didn't have free ports for the requested pod ports",
+    );
+    out
+}
+
+fn check_app_armor(pod: &Pod, enabled: bool) -> Result<(), &'static str> {
+    let spec = pod.spec.as_ref();
+    let of_pod = spec.and_then(|s| s.security_context.as_ref()?.app_armor_profile.as_ref());
+    let of_containers = api::pod::containers(pod).filter_map(|c| match c {
+        api::pod::ContainerRef::Spec { container, .. } => {
+            container.security_context.as_ref()?.app_armor_profile.as_ref()
+        }
+        api::pod::ContainerRef::Ephemeral(c) => c.security_context.as_ref()?.app_armor_profile.as_ref(),
+    });
+    let fields: Vec<&AppArmorProfile> = of_pod.into_iter().chain(of_containers).collect();
+    let annotations: Vec<&str> = pod
+        .metadata
+        .annotations
+        .iter()
+        .flatten()
+        .filter(|(k, _)| k.starts_with("container.apparmor.security.beta.kubernetes.io/"))
+        .map(|(_, v)| v.as_str())
+        .collect();
+    let required =
+        fields.iter().any(|p| p.type_ != "Unconfined") || annotations.iter().any(|v| *v != "unconfined");
+    if !required {
+        return Ok(());
+    }
+    if !enabled {
+        return Err("AppArmor is not enabled on the host");
+    }
+    let nameless = |p: &&AppArmorProfile| {
+        p.type_ == "Localhost" && p.localhost_profile.as_deref().unwrap_or_default().trim().is_empty()
+    };
+    if fields.iter().any(nameless) || annotations.iter().any(|v| v.trim() == "localhost/") {
+        return Err("invalid empty AppArmor profile name");
+    }
+    Ok(())
+}
+
+// === impl Failure ===
+
+impl Failure {
+    fn rejection(&self) -> Rejection {
+        match self {
+            Failure::Insufficient(i) => reject(
+                &format!("OutOf{}", i.resource),
+                format!(
+                    "Node didn't have enough resource: {}, requested: {}, used: {}, capacity: {}",
+                    i.resource, i.requested, i.used, i.capacity
+                ),
+            ),
+            Failure::Predicate { name, why } => reject(name, format!("Predicate {name} failed: {why}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::recipe::testing::{node as facts, pod};
+
+fn node() -> NodeOffer {
+    NodeOffer {
+        name: "n1".into(),
+        labels: BTreeMap::from([
+            ("kubernetes.io/os".to_owned(), "linux".to_owned()),
+            ("kubernetes.io/arch".to_owned(), "amd64".to_owned()),
+            ("rank".to_owned(), "5".to_owned()),
+        ]),
+        allocatable: facts().allocatable,
+        sysctls: Allowlist::new("6.1.0", &[]).unwrap(),
+        app_armor: false,
+        strict_groups: false,
+    }
+}
+
+fn uid(mut pod: Pod, uid: &str) -> Pod {
+    pod.metadata.uid = Some(uid.into());
+    pod
+}
+
+fn of_file(mut pod: Pod) -> Pod {
+    pod.metadata.annotations =
+        Some(BTreeMap::from([("kubernetes.io/config.source".to_owned(), "file".to_owned())]));
+    pod
+}
+
+fn try_admit(pod: &Pod, others: &[&Pod], node: &NodeOffer) -> Result<Vec<String>, (String, String)> {
+    admit(&AdmitInput { pod, others, node })
+        .map(|v| v.iter().map(ToString::to_string).collect())
+        .map_err(|r| (r.reason, r.message))
+}
+
+fn asks(cpu: &str) -> Pod {
+    pod(&format!("containers: [{{name: a, resources: {{requests: {{cpu: {cpu}}}}}}}]"))
+}
+
+#[test]
+fn rejections() {
+    let affinity = |expr: &str| {
+        format!(
+            "{{containers: [], affinity: {{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: {{nodeSelectorTerms: [{expr}]}}}}}}}}"
+        )
+    };
+    let no_affinity = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
+    for (spec, want) in [
+        ("containers: []".to_owned(), None),
+        (
+            "{containers: [], securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}}".to_owned(),
+            Some(("SysctlForbidden", "forbidden sysctl: \"kernel.msgmax\" not allowlisted")),
+        ),
+        (
+            "{containers: [], os: {name: windows}}".to_owned(),
+            Some(("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")),
+        ),
+        (
+            "{containers: [], securityContext: {supplementalGroupsPolicy: Strict}}".to_owned(),
+            Some((
+                "SupplementalGroupsPolicyNotSupported",
+                "SupplementalGroupsPolicy=Strict is not supported in this node",
+            )),
+        ),
+        ("{containers: [], securityContext: {supplementalGroupsPolicy: Merge}}".to_owned(), None),
+        (
+            "{containers: [], securityContext: {appArmorProfile: {type: RuntimeDefault}}}".to_owned(),
+            Some(("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host")),
+        ),
+        ("{containers: [], securityContext: {appArmorProfile: {type: Unconfined}}}".to_owned(), None),
+        ("{containers: [], nodeName: n1, nodeSelector: {kubernetes.io/arch: amd64}}".to_owned(), None),
+        ("{containers: [], nodeSelector: {disk: ssd}}".to_owned(), Some(("NodeAffinity", no_affinity))),
+        (
+            "{containers: [], nodeName: other}".to_owned(),
+            Some(("NodeName", "Predicate NodeName failed: node(s) didn't match the requested node name")),
+        ),
+        (affinity("{matchExpressions: [{key: rank, operator: Gt, values: ['4']}]}"), None),
+        (
+            affinity("{matchExpressions: [{key: rank, operator: Lt, values: ['4']}]}"),
+            Some(("NodeAffinity", no_affinity)),
+        ),
+        (
+            affinity(
+                "{matchExpressions: [{key: rank, operator: In, values: ['4']}]}, {matchFields: [{key: metadata.name, operator: In, values: [n1]}]}",
+            ),
+            None,
+        ),
+        (
+            affinity(
+                "{matchExpressions: [{key: gone, operator: NotIn, values: [x]}, {key: rank, operator: Exists}, {key: gone, operator: DoesNotExist}]}",
+            ),
+            None,
+        ),
+        (affinity("{}"), Some(("NodeAffinity", no_affinity))),
+    ] {
+        let want = want.map_or(Ok(vec![]), |(r, m)| Err((r.to_owned(), format!("Pod was rejected: {m}"))));
+        assert_eq!(try_admit(&pod(&spec), &[], &node()), want, "{spec}");
+    }
+    let able = NodeOffer { app_armor: true, strict_groups: true, ..node() };
+    assert!(try_admit(&pod("{containers: [], securityContext: {supplementalGroupsPolicy: Strict, appArmorProfile: {type: RuntimeDefault}}}"), &[], &able).is_ok());
+    let nameless =
+        pod("{containers: [], securityContext: {appArmorProfile: {type: Localhost, localhostProfile: ' '}}}");
+    assert_eq!(try_admit(&nameless, &[], &able).unwrap_err().0, "AppArmor");
+}
+
+#[test]
+fn resources_and_counts() {
+    let (two, one) = (asks("2"), asks("1"));
+    assert!(try_admit(&one, &[&two], &node()).is_ok());
+    assert_eq!(
+        try_admit(&two, &[&two], &node()).unwrap_err(),
+        (
+            "OutOfcpu".to_owned(),
+            "Pod was rejected: Node didn't have enough resource: cpu, requested: 2000, used: 2000, capacity: 3500"
+                .to_owned()
+        )
+    );
+    let mut small = node();
+    small.allocatable.pods = 1;
+    assert_eq!(try_admit(&pod("containers: []"), &[&one], &small).unwrap_err().0, "OutOfpods");
+    for (resource, reason) in [
+        ("memory: 5Gi", "OutOfmemory"),
+        ("ephemeral-storage: 11Gi", "OutOfephemeral-storage"),
+        ("hugepages-2Mi: 2Mi", "OutOfhugepages-2Mi"),
+    ] {
+        let p = pod(&format!("containers: [{{name: a, resources: {{requests: {{{resource}}}}}}}]"));
+        assert_eq!(try_admit(&p, &[], &node()).unwrap_err().0, reason);
+    }
+    let unknown = pod("containers: [{name: a, resources: {requests: {example.com/gpu: '1'}}}]");
+    assert!(try_admit(&unknown, &[], &node()).is_ok());
+}
+
+#[test]
+fn host_ports() {
+    let with =
+        |port: &str| pod(&format!("containers: [{{name: a, ports: [{{containerPort: 80, {port}}}]}}]"));
+    let held = with("hostPort: 8080, hostIP: 10.0.0.1");
+    for (port, clash) in [
+        ("hostPort: 8080", true),
+        ("hostPort: 8080, hostIP: 10.0.0.1", true),
+        ("hostPort: 8080, hostIP: 10.0.0.2", false),
+        ("hostPort: 8080, protocol: UDP", false),
+        ("hostPort: 8081", false),
+    ] {
+        let got = try_admit(&with(port), &[&held], &node());
+        assert_eq!(got.is_err(), clash, "{port}: {got:?}");
+    }
+    let sidecar = pod(
+        "{containers: [], initContainers: [{name: s, restartPolicy: Always, ports: [{containerPort: 1, hostPort: 8080}]}]}",
+    );
+    assert_eq!(try_admit(&with("hostPort: 8080"), &[&sidecar], &node()).unwrap_err().0, "NodePorts");
+}
+
+#[test]
+fn critical_pods_displace_others() {
+    let critical = of_file(asks("2"));
+    let (a, b, c) = (uid(asks("500m"), "a"), uid(asks("1"), "b"), uid(asks("2"), "c"));
+    assert_eq!(try_admit(&critical, &[&a], &node()), Ok(vec![]));
+    // 3500 of 3500 used: 2000 are missing, one Pod gives them all.
+    assert_eq!(try_admit(&critical, &[&a, &b, &c], &node()), Ok(vec!["c".into()]));
+    // 3500 of 3500 used, 2000 of them by a Pod that stays: 500 too few can be freed.
+    let statics = of_file(uid(asks("2"), "s"));
+    assert_eq!(try_admit(&critical, &[&a, &b, &statics], &node()).unwrap_err().0, "UnexpectedAdmissionError");
+    // Two small Pods make way where no single one is enough; the least protected first.
+    let free = uid(pod("containers: []"), "free");
+    let half = of_file(asks("1500m"));
+    assert_eq!(try_admit(&half, &[&free, &a, &b, &statics], &node()), Ok(vec!["b".into(), "a".into()]));
+    let mut full = node();
+    full.allocatable.pods = 2;
+    assert_eq!(try_admit(&of_file(pod("containers: []")), &[&free, &a], &full), Ok(vec!["free".into()]));
+    assert_eq!(
+        try_admit(&critical, &[&statics], &node()).unwrap_err(),
+        (
+            "UnexpectedAdmissionError".to_owned(),
+            "Pod was rejected: Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 500), ]".to_owned()
+        )
+    );
+    let misplaced =
+        of_file(pod("{nodeName: other, containers: [{name: a, resources: {requests: {cpu: '9'}}}]}"));
+    assert_eq!(try_admit(&misplaced, &[], &node()).unwrap_err().0, "NodeName");
+}
