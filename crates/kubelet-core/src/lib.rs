@@ -17,6 +17,7 @@ pub mod admission;
 pub mod downward;
 pub mod gc;
 pub mod hash;
+pub mod images;
 pub mod log_line;
 pub mod log_rotation;
 pub mod observed;

@@ -1,0 +1,14 @@
+//! Images, as far as they can be decided without touching one: names, who may use which credential,
+//! what a pull record proves, how fast pulls may follow each other.
+
+mod docker_config;
+mod keyring;
+mod policy;
+mod record;
+mod reference;
+
+pub use docker_config::{BadDockerConfig, Login, Logins, read_config_json, read_dockercfg};
+pub use keyring::{Keyring, matches_url, registry_of};
+pub use policy::{BadPattern, PullPolicy, TokenBucket, Verification};
+pub use record::{Credentials, PullIntent, PulledRecord, SecretRef, ServiceAccountRef, must_pull};
+pub use reference::{BadName, repository, trim, with_default_tag};
