@@ -7,6 +7,7 @@ pub mod facts;
 pub mod from_cri;
 pub mod health;
 pub mod hooks;
+pub mod images;
 pub mod log_reader;
 pub mod logs;
 pub mod metrics;

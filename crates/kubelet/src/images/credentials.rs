@@ -1,0 +1,243 @@
+//! Which logins to try for an image, in which order.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base::time::{Clock, Mono};
+use cri::v1::AuthConfig;
+use kubelet_core::images::{Keyring, Login, Logins, SecretRef, read_config_json, read_dockercfg};
+use sha2::{Digest, Sha256};
+
+use super::provider::Provider;
+
+/// How long the content of the node's files is believed.
+const FILES_LIFETIME: Duration = Duration::from_secs(300);
+/// A credential file is not larger than this.
+const FILE_MAX: u64 = 10 << 20;
+
+/// Everything that can say a login: the Pod's secrets, the node's files, the exec providers.
+pub struct Credentials {
+    clock: Arc<dyn Clock>,
+    files: Option<NodeFiles>,
+    providers: Vec<Provider>,
+    cache: Mutex<Option<(Mono, Keyring)>>,
+}
+
+/// Where the node's own credentials may lie. The first file that can be read counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFiles {
+    config_json: Vec<PathBuf>,
+    dockercfg: Vec<PathBuf>,
+}
+
+/// A pull secret of a Pod, as far as images need it.
+#[derive(Clone, Debug)]
+pub struct PullSecret {
+    pub uid: String,
+    pub namespace: String,
+    pub name: String,
+    pub logins: Logins,
+}
+
+/// One login to try, and whose it is; nobody's are the node's.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub(super) auth: AuthConfig,
+    pub(super) secret: Option<SecretRef>,
+}
+
+// === impl Credentials ===
+
+impl Credentials {
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>, files: Option<NodeFiles>, providers: Vec<Provider>) -> Self {
+        Self { clock, files, providers, cache: Mutex::new(None) }
+    }
+
+    /// The logins for a repository: the Pod's secrets first, then the node's files, then the providers.
+    pub(super) async fn lookup(&self, repository: &str, secrets: &[PullSecret]) -> Vec<Candidate> {
+        let mut found: Vec<Candidate> = from_secrets(repository, secrets).collect();
+        let nodes = |login: Login| Candidate { auth: auth_of(login), secret: None };
+        found.extend(self.node_keyring().await.lookup(repository).into_iter().map(nodes));
+        let mut provided = Keyring::default();
+        for provider in &self.providers {
+            match provider.logins(repository, self.clock.now().mono).await {
+                Ok(logins) => provided.add(logins),
+                Err(error) => {
+                    tracing::error!(provider = provider.name(), %error, "credential provider failed");
+                }
+            }
+        }
+        found.extend(provided.lookup(repository).into_iter().map(nodes));
+        found
+    }
+
+    async fn node_keyring(&self) -> Keyring {
+        let Some(files) = &self.files else { return Keyring::default() };
+        let now = self.clock.now().mono;
+        if let Some((until, keyring)) = &*self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+            && now < *until
+        {
+            return keyring.clone();
+        }
+        let files = files.clone();
+        let logins = tokio::task::spawn_blocking(move || files.read()).await.unwrap_or_default();
+        let mut keyring = Keyring::default();
+        keyring.add(logins);
+        *self.cache.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((now + FILES_LIFETIME, keyring.clone()));
+        keyring
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+// === impl NodeFiles ===
+
+impl NodeFiles {
+    /// The usual places: the kubelet's root, its working directory, the home directory and `/`.
+    #[must_use]
+    pub fn usual(root: &Path, working: &Path, home: Option<&Path>) -> Self {
+        let slash = Path::new("/");
+        let old = [Some(root), Some(working), home, Some(slash)].into_iter().flatten();
+        let docker = |dir: &Path| dir.join(".docker");
+        let new = [Some(root.to_owned()), Some(working.to_owned()), home.map(docker), Some(docker(slash))];
+        Self {
+            config_json: new.into_iter().flatten().map(|dir| dir.join("config.json")).collect(),
+            dockercfg: old.map(|dir| dir.join(".dockercfg")).collect(),
+        }
+    }
+
+    fn read(&self) -> Logins {
+        let json = self.config_json.iter().find_map(|path| read_config_json(&read_bounded(path)?).ok());
+        json.or_else(|| self.dockercfg.iter().find_map(|path| read_dockercfg(&read_bounded(path)?).ok()))
+            .unwrap_or_default()
+    }
+}
+
+// === impl PullSecret ===
+
+impl PullSecret {
+    fn reference(&self, auth: &AuthConfig) -> SecretRef {
+        SecretRef {
+            uid: self.uid.clone(),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            credential_hash: hash(auth),
+        }
+    }
+}
+
+/// The Pod's own secrets that fit a repository, which is what a pull record can be compared with.
+pub(super) fn secrets_for(repository: &str, secrets: &[PullSecret]) -> Vec<SecretRef> {
+    from_secrets(repository, secrets).filter_map(|c| c.secret).collect()
+}
+
+fn from_secrets(repository: &str, secrets: &[PullSecret]) -> impl Iterator<Item = Candidate> {
+    secrets.iter().flat_map(move |secret| {
+        let mut keyring = Keyring::default();
+        keyring.add(secret.logins.clone());
+        keyring.lookup(repository).into_iter().map(move |login| {
+            let auth = auth_of(login);
+            Candidate { secret: Some(secret.reference(&auth)), auth }
+        })
+    })
+}
+
+fn auth_of(login: Login) -> AuthConfig {
+    AuthConfig { username: login.username, password: login.password, ..AuthConfig::default() }
+}
+
+/// SHA-256 over the login as Go's JSON writes it, which is what records of other kubelets hold.
+fn hash(auth: &AuthConfig) -> String {
+    let field = |name: &str, value: &str| {
+        (!value.is_empty()).then(|| {
+            let text = serde_json::Value::from(value).to_string();
+            format!(
+                "\"{name}\":{}",
+                text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+            )
+        })
+    };
+    let fields = [field("username", &auth.username), field("password", &auth.password)];
+    let text = format!("{{{}}}", fields.into_iter().flatten().collect::<Vec<_>>().join(","));
+    hex(&Sha256::digest(text.as_bytes()))
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn read_bounded(path: &Path) -> Option<Vec<u8>> {
+    use std::io::Read;
+    let file = std::fs::File::open(path).ok()?;
+    let mut bytes = Vec::new();
+    let read = file.take(FILE_MAX + 1).read_to_end(&mut bytes).ok()? as u64;
+    (read <= FILE_MAX).then_some(bytes)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use base::time::Now;
+
+    struct Stopped(Mutex<Mono>);
+
+    impl Clock for Stopped {
+        fn now(&self) -> Now {
+            Now { mono: *self.0.lock().unwrap(), ..Now::default() }
+        }
+    }
+
+    fn login(name: &str) -> Login {
+        Login { username: name.into(), password: "pw<&>".into(), ..Login::default() }
+    }
+
+    #[tokio::test]
+    async fn secrets_come_before_the_nodes_files_which_are_cached() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, home) = (dir.path().join("root"), dir.path().join("home"));
+        std::fs::create_dir_all(&root).unwrap();
+        std::fs::create_dir_all(home.join(".docker")).unwrap();
+        let old = root.join(".dockercfg");
+        std::fs::write(&old, r#"{"r.io": {"username": "old", "password": "x"}}"#).unwrap();
+        std::fs::write(home.join(".docker/config.json"), "broken").unwrap();
+        let clock = Arc::new(Stopped(Mutex::default()));
+        let files = NodeFiles::usual(&root, &root, Some(&home));
+        let credentials = Credentials::new(clock.clone(), Some(files), Vec::new());
+        let secret = PullSecret {
+            uid: "u".into(),
+            namespace: "ns".into(),
+            name: "s".into(),
+            logins: [("r.io/team".to_owned(), login("secret"))].into(),
+        };
+        let secrets = [secret];
+        let names = async |repo: &str| {
+            let found = credentials.lookup(repo, &secrets).await;
+            found.into_iter().map(|c| (c.auth.username, c.secret.is_some())).collect::<Vec<_>>()
+        };
+        assert_eq!(names("r.io/team/x").await, [("secret".into(), true), ("old".into(), false)]);
+        assert_eq!(names("r.io/x").await, [("old".into(), false)]);
+
+        // The newer format wins over the older one, wherever it lies; but the old answer is still warm.
+        std::fs::write(home.join(".docker/config.json"), r#"{"auths": {"r.io": {"auth": "bmV3Onk="}}}"#)
+            .unwrap();
+        assert_eq!(names("r.io/x").await, [("old".into(), false)]);
+        *clock.0.lock().unwrap() = Mono(FILES_LIFETIME);
+        assert_eq!(names("r.io/x").await, [("new".into(), false)]);
+        assert_eq!(names("other.io/x").await, []);
+    }
+
+    #[test]
+    fn the_hash_is_over_gos_json() {
+        let expected = Sha256::digest(br#"{"username":"me","password":"pw\u003c\u0026\u003e"}"#);
+        assert_eq!(hash(&auth_of(login("me"))), hex(&expected));
+    }
+}
