@@ -139,6 +139,11 @@ impl View<'_> {
                 let reason = if self.asks_restart_of_all() { RESTARTING_ALL } else { UNKNOWN };
                 lost(reason, LOST_TEXT)
             }
+            ContainerState::Unknown
+                if old.is_some_and(|o| is_lost(o) && o.container_id == status.container_id) =>
+            {
+                old.and_then(|o| o.state.clone())
+            }
             ContainerState::Created | ContainerState::Unknown => waiting(Some(self.default_reason()), None),
         };
         status
@@ -366,6 +371,11 @@ fn lost(reason: &str, message: &str) -> Option<State> {
         ..Default::default()
     };
     Some(State { terminated: Some(terminated), ..Default::default() })
+}
+
+fn is_lost(s: &ContainerStatus) -> bool {
+    let reason = exit_of(s).map(|(_, reason)| reason);
+    exit_now(s).is_some() && reason.is_some_and(|r| [UNKNOWN, RESTARTING_ALL].contains(&r))
 }
 
 fn user(u: &observed::User) -> ContainerUser {

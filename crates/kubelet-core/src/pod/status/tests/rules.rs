@@ -1,0 +1,353 @@
+//! The rules one by one.
+
+use k8s_openapi::api::core::v1::{ContainerState as State, PodCondition};
+use proptest::prelude::*;
+
+use super::*;
+
+fn phase(status: &PodStatus) -> &str {
+    status.phase.as_deref().unwrap_or_default()
+}
+
+fn condition<'s>(status: &'s PodStatus, kind: &str) -> &'s PodCondition {
+    status.conditions.iter().flatten().find(|c| c.type_ == kind).expect("the condition is there")
+}
+
+/// `True`, or `False:<reason>`.
+fn short(status: &PodStatus, kind: &str) -> String {
+    let c = condition(status, kind);
+    c.reason.as_ref().map_or(c.status.clone(), |r| format!("{}:{r}", c.status))
+}
+
+fn two(policy: &str) -> String {
+    format!(
+        "restartPolicy: {policy}\ncontainers: [{{name: app, image: 'app:1'}}, {{name: db, image: 'db:1'}}]"
+    )
+}
+
+#[test]
+fn the_phase() {
+    use ContainerState::{Created, Unknown};
+    let init = |policy: &str| {
+        format!("restartPolicy: {policy}\ninitContainers: [{{name: setup, image: 'setup:1'}}]\n{APP}")
+    };
+    let side = |policy: &str| {
+        format!(
+            "restartPolicy: {policy}\ninitContainers: [{{name: mesh, image: 'mesh:1', restartPolicy: Always}}]\n{APP}"
+        )
+    };
+    let odd = |state, c: Instance| Instance { state, ..c };
+    let table: Vec<(&str, String, Vec<Instance>, &str)> = vec![
+        ("nothing yet", two("Always"), vec![], "Pending"),
+        ("one of two", two("Always"), vec![instance("app")], "Pending"),
+        ("created only", two("Always"), vec![instance("app"), odd(Created, instance("db"))], "Pending"),
+        ("both", two("Always"), vec![instance("app"), instance("db")], "Running"),
+        ("one died, Always", two("Always"), vec![instance("app"), exited("db", 1)], "Running"),
+        ("one died, Never", two("Never"), vec![instance("app"), exited("db", 1)], "Running"),
+        ("both died, Always", two("Always"), vec![exited("app", 0), exited("db", 1)], "Running"),
+        ("both died, OnFailure", two("OnFailure"), vec![exited("app", 0), exited("db", 1)], "Running"),
+        ("both died, Never", two("Never"), vec![exited("app", 0), exited("db", 1)], "Failed"),
+        ("both done, Never", two("Never"), vec![exited("app", 0), exited("db", 0)], "Succeeded"),
+        ("both done, OnFailure", two("OnFailure"), vec![exited("app", 0), exited("db", 0)], "Succeeded"),
+        ("both done, Always", two("Always"), vec![exited("app", 0), exited("db", 0)], "Running"),
+        ("unknown", two("Always"), vec![instance("app"), odd(Unknown, instance("db"))], "Pending"),
+        ("init runs", init("Always"), vec![instance("setup")], "Pending"),
+        ("init done", init("Always"), vec![exited("setup", 0)], "Pending"),
+        ("init failed, Always", init("Always"), vec![exited("setup", 1)], "Pending"),
+        ("init failed, Never", init("Never"), vec![exited("setup", 1)], "Failed"),
+        ("init over", init("Always"), vec![instance("app"), exited("setup", 0)], "Running"),
+        ("init forgotten", init("Always"), vec![instance("app")], "Running"),
+        ("sidecar only", side("Never"), vec![instance("mesh")], "Pending"),
+        ("sidecar and app", side("Never"), vec![instance("app"), instance("mesh")], "Running"),
+        ("sidecar outlives app", side("Never"), vec![exited("app", 0), instance("mesh")], "Running"),
+        (
+            "a dead sidecar does not count",
+            side("Never"),
+            vec![exited("app", 0), exited("mesh", 9)],
+            "Succeeded",
+        ),
+        ("a sidecar restarts", side("Never"), vec![instance("app"), exited("mesh", 9)], "Running"),
+        (
+            "edited while running, Never: it will come back",
+            two("Never"),
+            vec![Instance { hash: Some(1), ..exited("app", 143) }, exited("db", 0)],
+            "Running",
+        ),
+    ];
+    for (what, spec, containers, want) in table {
+        assert_eq!(phase(&Case::new(&spec, containers).status()), want, "{what}");
+    }
+}
+
+#[test]
+fn an_ending_pod_gets_a_terminal_phase_once_nothing_runs() {
+    let mut case = Case::new(&two("Always"), vec![instance("app"), exited("db", 0)]);
+    case.publish();
+    case.stage = Stage::Terminating;
+    case.kill = Some(KillCause::Deleted);
+    assert_eq!(phase(&case.publish()), "Running");
+    case.observed.containers = vec![exited("app", 0), exited("db", 0)];
+    assert_eq!(phase(&case.status()), "Succeeded");
+    case.observed.containers = vec![exited("app", 137), exited("db", 0)];
+    assert_eq!(phase(&case.status()), "Failed");
+    // A static Pod only goes away.
+    case.pod.metadata.annotations = Some([("kubernetes.io/config.source".into(), "file".into())].into());
+    assert_eq!(phase(&case.status()), "Running");
+}
+
+#[test]
+fn what_never_ran_ends_failed() {
+    let mut case = Case::new(&two("Always"), vec![]);
+    case.publish();
+    (case.stage, case.kill) = (Stage::Terminated, Some(KillCause::Deleted));
+    let status = case.status();
+    assert_eq!(phase(&status), "Failed");
+    assert_eq!(short(&status, "Ready"), "False:PodFailed");
+}
+
+#[test]
+fn a_kill_by_the_node_is_said_only_when_nothing_runs() {
+    let mut case = Case::new(APP, vec![instance("app")]);
+    case.publish();
+    (case.stage, case.kill) = (Stage::Terminating, Some(KillCause::DeadlineExceeded));
+    let status = case.publish();
+    assert_eq!((phase(&status), status.reason.as_deref()), ("Running", None));
+    case.observed.containers = vec![exited("app", 0)];
+    let status = case.publish();
+    assert_eq!((phase(&status), status.reason.as_deref()), ("Failed", Some("DeadlineExceeded")));
+    let text = "Pod was active on the node longer than the specified deadline";
+    assert_eq!(status.message.as_deref(), Some(text));
+    // And it stays said.
+    (case.stage, case.kill) = (Stage::Terminated, None);
+    assert_eq!(case.status().reason.as_deref(), Some("DeadlineExceeded"));
+}
+
+#[test]
+fn terminal_phases_are_sticky() {
+    for old in ["Succeeded", "Failed"] {
+        let mut case = Case::new(APP, vec![instance("app")]);
+        case.previous.phase = Some(old.into());
+        case.previous.reason = Some("Because".into());
+        let status = case.status();
+        assert_eq!((phase(&status), status.reason.as_deref()), (old, Some("Because")));
+        case.previous = PodStatus::default();
+        case.pod.status = Some(PodStatus { phase: Some(old.into()), ..Default::default() });
+        assert_eq!(phase(&case.status()), old);
+    }
+}
+
+#[test]
+fn readiness_follows_probes_and_their_start_values() {
+    let spec = "containers: [{name: app, image: 'app:1', readinessProbe: {tcpSocket: {port: 1}}, startupProbe: {tcpSocket: {port: 1}}}]";
+    let say = |startup, readiness| Verdict { startup, readiness, ..Default::default() };
+    for (verdict, started, ready) in [
+        (say(None, None), false, false),
+        (say(None, Some(true)), false, false),
+        (say(Some(true), None), true, false),
+        (say(Some(true), Some(false)), true, false),
+        (say(Some(true), Some(true)), true, true),
+        (say(Some(false), Some(true)), false, false),
+    ] {
+        let mut case = Case::new(spec, vec![instance("app")]);
+        case.verdicts.insert("app-0".into(), verdict);
+        let status = case.status();
+        let app = &status.container_statuses.as_ref().expect("statuses")[0];
+        assert_eq!((app.started, app.ready), (Some(started), ready), "{verdict:?}");
+        let want = if ready { "True".into() } else { "False:ContainersNotReady".to_owned() };
+        assert_eq!(short(&status, "Ready"), want);
+    }
+}
+
+#[test]
+fn an_agent_that_restarts_changes_no_readiness() {
+    let spec = "containers: [{name: app, image: 'app:1', readinessProbe: {tcpSocket: {port: 1}}, startupProbe: {tcpSocket: {port: 1}}}]";
+    let mut case = Case::new(spec, vec![instance("app")]);
+    case.verdicts
+        .insert("app-0".into(), Verdict { startup: Some(true), readiness: Some(true), ..Default::default() });
+    let before = case.publish();
+    case.verdicts.clear();
+    case.now += 60;
+    assert_eq!(case.status(), before);
+    // Another instance must prove itself anew.
+    case.observed.containers[0].id = "app-1".into();
+    assert!(!case.status().container_statuses.expect("statuses")[0].ready);
+}
+
+#[test]
+fn sidecars_count_for_readiness_and_init_containers_do_not() {
+    let mut case =
+        Case::new(STAGED, vec![instance("app"), instance("web"), instance("mesh"), exited("zeta", 0)]);
+    let good = Verdict { startup: Some(true), readiness: Some(true), ..Default::default() };
+    case.verdicts.insert("web-0".into(), good);
+    let status = case.status();
+    assert_eq!(short(&status, "ContainersReady"), "False:ContainersNotReady");
+    let text = "containers with unready status: [mesh]";
+    assert_eq!(condition(&status, "Ready").message.as_deref(), Some(text));
+    case.verdicts.insert("mesh-0".into(), good);
+    assert_eq!(short(&case.status(), "Ready"), "True");
+}
+
+#[test]
+fn readiness_gates() {
+    let spec = format!("readinessGates: [{{conditionType: example.com/lb}}]\n{APP}");
+    let mut case = Case::new(&spec, vec![instance("app")]);
+    let status = case.status();
+    assert_eq!(short(&status, "ContainersReady"), "True");
+    assert_eq!(short(&status, "Ready"), "False:ReadinessGatesNotReady");
+    let text = "corresponding condition of pod readiness gate \"example.com/lb\" does not exist.";
+    assert_eq!(condition(&status, "Ready").message.as_deref(), Some(text));
+    for (gate, want) in [("False", "False:ReadinessGatesNotReady"), ("True", "True")] {
+        case.pod.status = Some(from_yaml(&format!(
+            "conditions: [{{type: example.com/lb, status: '{gate}'}}, {{type: Ready, status: Unknown}}]"
+        )));
+        let status = case.status();
+        assert_eq!(short(&status, "Ready"), want);
+        assert_eq!(condition(&status, "example.com/lb").status, gate, "foreign conditions stay");
+    }
+}
+
+#[test]
+fn conditions_of_the_stages() {
+    let mut case = Case::new(STAGED, vec![]);
+    case.observed.sandboxes.clear();
+    let status = case.status();
+    assert_eq!(short(&status, "PodScheduled"), "True");
+    assert_eq!(short(&status, "PodReadyToStartContainers"), "False:PodSandboxNotReady");
+    assert_eq!(short(&status, "Initialized"), "False:ContainersNotInitialized");
+    let text = "containers with incomplete status: [zeta mesh]";
+    assert_eq!(condition(&status, "Initialized").message.as_deref(), Some(text));
+    case.observed = Case::new(STAGED, vec![instance("app"), exited("mesh", 1), exited("zeta", 0)]).observed;
+    let status = case.status();
+    assert_eq!(short(&status, "PodReadyToStartContainers"), "True");
+    assert_eq!(short(&status, "Initialized"), "True", "a restarting sidecar does not undo it");
+    for (code, init, ready) in [(0, "True:PodCompleted", "PodCompleted"), (1, "True", "PodFailed")] {
+        let case = Case::new(&format!("restartPolicy: Never\n{APP}"), vec![exited("app", code)]);
+        let status = case.status();
+        assert_eq!(short(&status, "Initialized"), init);
+        assert_eq!(short(&status, "Ready"), format!("False:{ready}"));
+        assert_eq!(short(&status, "ContainersReady"), format!("False:{ready}"));
+    }
+}
+
+#[test]
+fn transition_times_move_only_when_the_status_flips() {
+    let mut case = Case::new(APP, vec![instance("app")]);
+    let first = case.publish();
+    case.now = 2_000;
+    let same = case.publish();
+    assert_eq!(first, same);
+    case.observed.containers = vec![exited("app", 1)];
+    let then = case.status();
+    let at =
+        |s: &PodStatus, kind: &str| condition(s, kind).last_transition_time.as_ref().map(|t| t.0.as_second());
+    assert_eq!((at(&then, "Ready"), at(&then, "Initialized")), (Some(2_000), Some(1_000)));
+    assert_eq!(then.start_time, first.start_time);
+    assert_eq!(condition(&then, "Ready").observed_generation, Some(3));
+    assert_eq!(then.observed_generation, Some(3));
+}
+
+#[test]
+fn restart_counts_and_last_states_survive_the_runtimes_amnesia() {
+    let terminated = |s: &Option<State>| s.as_ref().and_then(|s| s.terminated.clone());
+    let mut case = Case::new(APP, vec![Instance { restart_count: 4, ..instance("app") }]);
+    case.publish();
+    case.observed.containers.clear();
+    let gone = case.publish();
+    let app = &gone.container_statuses.as_ref().expect("statuses")[0];
+    let last = terminated(&app.last_state).expect("a last state");
+    assert_eq!((last.exit_code, last.reason.as_deref()), (137, Some("ContainerStatusUnknown")));
+    assert_eq!(app.restart_count, 5);
+    assert_eq!(case.publish(), gone, "counted once");
+    case.observed.containers = vec![Instance { id: "app-1".into(), ..instance("app") }];
+    let back = case.publish();
+    let app = &back.container_statuses.as_ref().expect("statuses")[0];
+    assert_eq!(app.restart_count, 5);
+    assert_eq!(terminated(&app.last_state), Some(last));
+    // A collected instance stays in the status as it ended.
+    case.observed.containers = vec![Instance { id: "app-1".into(), ..exited("app", 3) }];
+    let ended = case.publish();
+    case.observed.containers.clear();
+    assert_eq!(case.status().container_statuses, ended.container_statuses);
+}
+
+#[test]
+fn termination_messages_share_a_budget() {
+    let six = (0..6).map(|i| format!("{{name: c{i}, image: 'c{i}:1'}}")).collect::<Vec<_>>().join(", ");
+    let long = |name: &str| Instance { termination_message: "é".repeat(4_000), ..exited(name, 1) };
+    let case = Case::new(&format!("containers: [{six}]"), (0..6).map(|i| long(&format!("c{i}"))).collect());
+    let one = Case::new(APP, vec![long("app")]);
+    for (case, limit) in [(case, 2_048), (one, 4_096)] {
+        for s in case.status().container_statuses.expect("statuses") {
+            let message = s.state.and_then(|s| s.terminated).and_then(|t| t.message).expect("a message");
+            assert_eq!(message.len(), limit);
+        }
+    }
+}
+
+#[test]
+fn addresses() {
+    let ips = |s: &PodStatus| s.pod_ips.iter().flatten().map(|p| p.ip.clone()).collect::<Vec<_>>();
+    let mut case = Case::new(&format!("hostNetwork: true\n{APP}"), vec![]);
+    assert_eq!(ips(&case.publish()), ["192.0.2.1"]);
+    case.host_ips = vec!["192.0.2.99".parse().expect("ip"), "2001:db8::1".parse().expect("ip")];
+    assert_eq!(ips(&case.publish()), ["192.0.2.1", "2001:db8::1"], "immutable, but a family may join");
+    let mut case = Case::new(APP, vec![instance("app")]);
+    case.host_ips = vec!["2001:db8::1".parse().expect("ip")];
+    case.observed.sandboxes[0].ips = ["10.0.0.7", "2001:db8::7"].map(|i| i.parse().expect("ip")).to_vec();
+    assert_eq!(ips(&case.publish()), ["2001:db8::7", "10.0.0.7"]);
+    case.observed.sandboxes[0].ready = false;
+    assert_eq!(ips(&case.status()), ["2001:db8::7", "10.0.0.7"], "kept after the end");
+}
+
+#[test]
+fn at_the_end_every_started_container_has_ended() {
+    let mut case = Case::new(&two("Always"), vec![instance("app"), instance("db")]);
+    case.publish();
+    (case.stage, case.kill) = (Stage::Terminated, Some(KillCause::Deleted));
+    for s in case.status().container_statuses.expect("statuses") {
+        let end = s.state.and_then(|s| s.terminated).expect("ended");
+        assert_eq!((end.exit_code, end.reason.as_deref()), (137, Some("ContainerStatusUnknown")));
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_history_keeps_its_promises(
+        steps in prop::collection::vec((0..4usize, 0..3i32, any::<bool>(), any::<bool>()), 1..12),
+        policy in prop::sample::select(vec!["Always", "OnFailure", "Never"]),
+        end_at in 0..14usize,
+    ) {
+        let spec = format!(
+            "restartPolicy: {policy}\ncontainers: [{{name: app, image: 'app:1', readinessProbe: {{tcpSocket: {{port: 1}}}}}}]"
+        );
+        let states = [ContainerState::Created, ContainerState::Running, ContainerState::Exited, ContainerState::Unknown];
+        let mut case = Case::new(&spec, vec![]);
+        let mut before = case.publish();
+        for (i, (state, code, ready, known)) in steps.into_iter().enumerate() {
+            case.now += 10;
+            let count = u32::try_from(i).expect("small");
+            let c = Instance { id: format!("app-{i}").into(), state: states[state], exit_code: code,
+                restart_count: count, ..instance("app") };
+            case.observed.containers = if known { vec![c] } else { vec![] };
+            case.verdicts.insert(format!("app-{i}").into(), Verdict { readiness: Some(ready), ..Default::default() });
+            if i == end_at {
+                (case.stage, case.kill) = (Stage::Terminating, Some(KillCause::DeadlineExceeded));
+            }
+            let now = case.publish();
+            prop_assert_eq!(&case.status(), &now, "publishing twice changes nothing");
+            let was_terminal = matches!(phase(&before), "Succeeded" | "Failed");
+            prop_assert!(!was_terminal || phase(&before) == phase(&now), "left a terminal phase");
+            let live = known && matches!(states[state], ContainerState::Running | ContainerState::Unknown);
+            let terminal = matches!(phase(&now), "Succeeded" | "Failed");
+            prop_assert!(!terminal || was_terminal || !live, "terminal while a container may run");
+            prop_assert_eq!(&now.start_time, &before.start_time);
+            let count = |s: &PodStatus| s.container_statuses.as_ref().map_or(0, |s| s[0].restart_count);
+            prop_assert!(count(&now) >= count(&before), "a restart count fell");
+            let app = &now.container_statuses.as_ref().expect("statuses")[0];
+            let running = app.state.as_ref().is_some_and(|s| s.running.is_some());
+            prop_assert!(!app.ready || (running && ready), "ready without a good probe");
+            prop_assert!(short(&now, "Ready") != "True" || app.ready);
+            before = now;
+        }
+    }
+}
