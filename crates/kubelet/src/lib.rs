@@ -23,3 +23,4 @@ pub mod to_cri;
 
 #[cfg(test)]
 mod testing;
+pub mod volumes;

@@ -29,11 +29,10 @@ pub fn read() -> io::Result<Vec<Mount>> {
     parse(&std::fs::read("/proc/thread-self/mountinfo")?)
 }
 
-/// Mounts at or below `dir`, the last made and deepest first: the order to unmount them in.
+/// Mounts at or below `dir`, the last made first: what covers something comes before it.
 pub fn below(dir: &Path) -> io::Result<Vec<Mount>> {
     let mut found: Vec<Mount> = read()?.into_iter().filter(|m| m.mount_point.starts_with(dir)).collect();
     found.reverse();
-    found.sort_by_key(|m| std::cmp::Reverse(m.mount_point.components().count()));
     Ok(found)
 }
 

@@ -1,0 +1,63 @@
+//! fsGroup: everything in a volume belongs to a group that may use it.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use kubelet_core::volumes::{ChangePolicy, FsGroup};
+use rustix::fs::{FileType, Mode, OFlags, openat};
+use sys::{fd, tree};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    ReadWrite,
+    ReadOnly,
+}
+
+/// Walks the volume below `root`, children before their directory and the root last: a root that is
+/// right means that the walk came to its end once, which is what OnRootMismatch relies on.
+pub(super) fn apply(root: OwnedFd, group: FsGroup, access: Access) -> io::Result<()> {
+    if group.policy == ChangePolicy::OnRootMismatch && is_right(&root, group.gid, access)? {
+        return Ok(());
+    }
+    let walk = root.try_clone()?;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    tree::visit(walk, &mut |dir: BorrowedFd<'_>, entry| {
+        let file = openat(dir, &entry.name, flags, Mode::empty())?;
+        set(&file, group.gid, access)
+    })
+    .map_err(io::Error::other)?;
+    set(&root, group.gid, access)
+}
+
+/// Gives one file, directory or link to the group. Links have no mode.
+pub(super) fn set(file: impl std::os::fd::AsFd, gid: u32, access: Access) -> io::Result<()> {
+    let file = file.as_fd();
+    let st = fd::stat(file)?;
+    let kind = FileType::from_raw_mode(st.st_mode);
+    let old = st.st_mode & 0o7777;
+    let new = old | mask(kind, access);
+    let moved = st.st_gid != gid;
+    if moved {
+        fd::chown(file, None, Some(gid))?;
+    }
+    // A new group clears the setuid and setgid bits, so the mode is set after it.
+    if kind != FileType::Symlink && (moved || new != old) {
+        fd::chmod(file, Mode::from_raw_mode(new))?;
+    }
+    Ok(())
+}
+
+/// What the group must be able to do with a file of this type.
+pub(super) fn mask(kind: FileType, access: Access) -> u32 {
+    let files = match access {
+        Access::ReadWrite => 0o660,
+        Access::ReadOnly => 0o440,
+    };
+    if kind == FileType::Directory { files | 0o2110 } else { files }
+}
+
+fn is_right(root: &OwnedFd, gid: u32, access: Access) -> io::Result<bool> {
+    let st = fd::stat(root)?;
+    let mask = mask(FileType::Directory, access);
+    Ok(st.st_gid == gid && st.st_mode & mask == mask)
+}

@@ -1,0 +1,221 @@
+//! Volumes on this node: the adapter behind [`ports::Volumes`].
+//!
+//! What to provide is decided in [`kubelet_core::volumes`]; here each kind is a file and a line in
+//! [`set_up`]. Nothing is remembered: what exists is read from the disk and the mount table each
+//! time, so a restarted agent knows as much as one that never stopped. Every path a Pod can reach is
+//! walked by descriptor (docs/decisions/005.md), and every operation runs in its Pod's own [`lane`].
+
+mod atomic_writer;
+mod empty_dir;
+mod files;
+mod fs_group;
+mod host_path;
+mod lane;
+mod memory_dir;
+mod site;
+mod sub_path;
+mod teardown;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use base::class::Class;
+use base::ids::PodUid;
+use base::rng::Rng;
+use base::time::Clock;
+use k8s_openapi::api::core::v1::Pod;
+use kubelet_core::downward::Allocatable;
+use kubelet_core::volumes::{self as core, Desired, Source};
+
+use crate::ports::{self, MountedVolume, MountedVolumes, VolumeError};
+use lane::Lanes;
+use site::{Site, Tree};
+
+/// Volumes below the kubelet's root directory.
+pub struct NodeVolumes {
+    inner: Arc<Inner>,
+    lanes: Lanes,
+}
+
+struct Inner {
+    tree: Tree,
+    allocatable: ArcSwap<Allocatable>,
+    clock: Arc<dyn Clock>,
+    rng: Mutex<Rng>,
+}
+
+/// An operation that has not answered by then is reported; the Pod alone waits for it.
+pub const DEADLINE: Duration = Duration::from_secs(120);
+
+// === impl NodeVolumes ===
+
+impl NodeVolumes {
+    /// Opens `<root>/pods`, making it (0750) when missing.
+    pub fn open(root: &Path, allocatable: Allocatable, clock: Arc<dyn Clock>, rng: Rng) -> io::Result<Self> {
+        let inner = Inner {
+            tree: Tree::open(root)?,
+            allocatable: ArcSwap::from_pointee(allocatable),
+            clock,
+            rng: Mutex::new(rng),
+        };
+        Ok(Self { inner: Arc::new(inner), lanes: Lanes::new(DEADLINE) })
+    }
+
+    /// Another deadline than [`DEADLINE`].
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Duration) -> Self {
+        self.lanes = Lanes::new(deadline);
+        self
+    }
+
+    /// What the node has for Pods bounds volumes in memory; it may change while we run.
+    pub fn set_allocatable(&self, allocatable: Allocatable) {
+        self.inner.allocatable.store(Arc::new(allocatable));
+    }
+}
+
+impl std::fmt::Debug for NodeVolumes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeVolumes").field("tree", &self.inner.tree).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl ports::Volumes for NodeVolumes {
+    async fn mount(&self, pod: &Pod) -> Result<MountedVolumes, VolumeError> {
+        let uid = uid_of(pod)?;
+        let desired = self.inner.desired(pod)?;
+        let inner = Arc::clone(&self.inner);
+        let work_uid = uid.clone();
+        self.lanes.run(SET_UP, &uid, move || inner.mount(&work_uid, &desired)).await
+    }
+
+    async fn sub_path(
+        &self,
+        pod: &Pod,
+        container: &str,
+        index: usize,
+        volume: &str,
+        sub_path: &str,
+    ) -> Result<PathBuf, VolumeError> {
+        let uid = uid_of(pod)?;
+        let desired = self.inner.desired(pod)?.into_iter().find(|d| d.name == volume);
+        let desired = desired.ok_or_else(|| reject(SUB_PATH, volume, "the Pod has no such volume".into()))?;
+        let want = sub_path::Wanted { container: container.to_owned(), index, sub_path: sub_path.to_owned() };
+        let inner = Arc::clone(&self.inner);
+        let work_uid = uid.clone();
+        self.lanes.run(SUB_PATH, &uid, move || inner.sub_path(&work_uid, &desired, &want)).await
+    }
+
+    async fn unmount(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        let inner = Arc::clone(&self.inner);
+        let work_uid = uid.clone();
+        self.lanes.run(teardown::ACT, uid, move || teardown::remove_pod(&inner.tree, work_uid.as_str())).await
+    }
+
+    async fn known(&self) -> Result<Vec<PodUid>, VolumeError> {
+        let inner = Arc::clone(&self.inner);
+        // Listing our own directory belongs to no Pod.
+        let lane = PodUid::from("");
+        let work = move || inner.tree.pods().map_err(|e| retry("list", "pods", &e));
+        self.lanes.run("list", &lane, work).await
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    fn desired(&self, pod: &Pod) -> Result<Vec<Desired>, VolumeError> {
+        core::desired(pod, &self.allocatable.load()).map_err(|e| reject(SET_UP, &e.volume, e.message))
+    }
+
+    fn mount(&self, uid: &PodUid, desired: &[Desired]) -> Result<MountedVolumes, VolumeError> {
+        let pod = self.tree.pod(uid.as_str()).map_err(|e| retry(SET_UP, uid.as_str(), &e))?;
+        teardown::forget_removed(&pod).map_err(|message| retry(SET_UP, uid.as_str(), &message))?;
+        let mut mounted = MountedVolumes::new();
+        for volume in desired {
+            let site = Site { pod: &pod, volume: &volume.name, fs_group: volume.fs_group };
+            let place = self.set_up(&site, volume).map_err(|e| retry(SET_UP, &volume.name, &e))?;
+            mounted.insert(volume.name.clone(), place);
+        }
+        Ok(mounted)
+    }
+
+    /// One line per kind.
+    fn set_up(&self, site: &Site<'_>, volume: &Desired) -> io::Result<MountedVolume> {
+        let path = match &volume.source {
+            Source::EmptyDir(medium) => empty_dir::set_up(site, medium)?,
+            Source::HostPath { path, kind } => host_path::set_up(Path::new(path), *kind)?,
+            Source::Files { kind, payload, size } => {
+                files::set_up(site, *kind, payload, *size, &mut || self.stamp())?
+            }
+            Source::Image { reference } => {
+                return Ok(MountedVolume::Image { reference: reference.clone() });
+            }
+        };
+        Ok(MountedVolume::Host { path, read_only: volume.read_only })
+    }
+
+    fn sub_path(
+        &self,
+        uid: &PodUid,
+        volume: &Desired,
+        want: &sub_path::Wanted,
+    ) -> Result<PathBuf, VolumeError> {
+        let pod = self.tree.pod(uid.as_str()).map_err(|e| retry(SUB_PATH, &volume.name, &e))?;
+        let root = match &volume.source {
+            Source::EmptyDir(_) => pod.open_volume(empty_dir::PLUGIN, &volume.name),
+            Source::Files { kind, .. } => pod.open_volume(files::plugin(*kind), &volume.name),
+            Source::HostPath { path, .. } => host_path::open(Path::new(path)),
+            Source::Image { .. } => {
+                let message = "the runtime resolves the subPath of an image".to_owned();
+                return Err(reject(SUB_PATH, &volume.name, message));
+            }
+        };
+        let root = root.map_err(|e| retry(SUB_PATH, &volume.name, &e))?;
+        sub_path::prepare(&pod, &root, &volume.name, want)
+    }
+
+    /// The name of a new directory of files: upstream's shape, `..2006_01_02_15_04_05.0123456789`.
+    fn stamp(&self) -> String {
+        let wall = self.clock.now().wall;
+        let random = match self.rng.lock() {
+            Ok(mut rng) => rng.below(10_000_000_000),
+            Err(poisoned) => poisoned.into_inner().below(10_000_000_000),
+        };
+        let time = jiff::Timestamp::from_second(wall.secs()).unwrap_or_default();
+        format!("..{}.{random:010}", time.strftime("%Y_%m_%d_%H_%M_%S"))
+    }
+}
+
+/// Makes mounts below the kubelet's root propagate to containers that ask for it, and back. Says
+/// whether the root had to become a mount of its own, which the caller may undo at its end.
+pub fn share_root(root: &Path) -> io::Result<bool> {
+    sys::mount::make_shared(root)
+}
+
+const SET_UP: &str = "set up";
+const SUB_PATH: &str = "prepare subPath of";
+
+fn uid_of(pod: &Pod) -> Result<PodUid, VolumeError> {
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    match site::is_file_name(uid) {
+        true => Ok(PodUid::from(uid)),
+        false => Err(reject(SET_UP, uid, format!("{uid:?} is no Pod UID"))),
+    }
+}
+
+fn reject(act: &'static str, volume: &str, message: String) -> VolumeError {
+    VolumeError { act, volume: volume.to_owned(), message, class: Class::Reject }
+}
+
+fn retry(act: &'static str, volume: &str, error: &dyn std::fmt::Display) -> VolumeError {
+    VolumeError { act, volume: volume.to_owned(), message: error.to_string(), class: Class::Retry }
+}
+
+#[cfg(test)]
+mod tests;
