@@ -1,1 +1,69 @@
-fn main() {}
+//! One binary, many names: `longshore kubelet …`, or the same program installed as `kubelet`.
+//!
+//! Only this crate reads the arguments and the environment; everything below receives structs.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+mod completion;
+mod console;
+mod kubelet_cmd;
+
+/// The Kubernetes release whose contract the agents follow.
+const KUBERNETES: &str = "v1.36.4";
+
+/// Subcommands and what help says of them.
+const COMMANDS: &[(&str, &str)] = &[
+    ("kubelet", "Run the Pods of this machine"),
+    ("completion", "Print a completion script for bash, zsh or fish"),
+    ("help", "Print this text"),
+];
+
+fn main() -> ExitCode {
+    let mut args = std::env::args_os();
+    let program = args.next().unwrap_or_default();
+    let name = Path::new(&program).file_name().unwrap_or(OsStr::new("longshore"));
+    let rest: Vec<OsString> = args.collect();
+    match name.to_str() {
+        Some("kubelet") => kubelet_cmd::main(&rest),
+        _ => dispatch(&rest),
+    }
+}
+
+fn dispatch(args: &[OsString]) -> ExitCode {
+    let Some((command, rest)) = args.split_first() else {
+        console::err(&usage());
+        return ExitCode::FAILURE;
+    };
+    match command.to_str() {
+        Some("kubelet") => kubelet_cmd::main(rest),
+        Some("completion") => completion::main(rest),
+        Some("help" | "--help" | "-help" | "-h") => {
+            console::out(&usage());
+            ExitCode::SUCCESS
+        }
+        Some("version" | "--version" | "-version" | "-V") => {
+            let version = env!("CARGO_PKG_VERSION");
+            console::out(&format!("longshore {version} (Kubernetes {KUBERNETES})\n"));
+            ExitCode::SUCCESS
+        }
+        _ => {
+            let word = command.to_string_lossy();
+            console::err(&format!("unknown command {word:?}\n\n{}", usage()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage() -> String {
+    let mut text = String::from(
+        "Longshore is a Kubernetes node in one binary.\n\n\
+         Usage:\n  longshore <command> [flags]\n  longshore --version\n\nCommands:\n",
+    );
+    for (name, help) in COMMANDS {
+        text.push_str(&format!("  {name:<12}{help}\n"));
+    }
+    text.push_str("\nInstalled under the name of an agent (kubelet), the program is that agent.\n");
+    text
+}

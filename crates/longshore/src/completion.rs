@@ -1,0 +1,169 @@
+//! `longshore completion bash|zsh|fish`: scripts made from the command and flag tables.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use api::config::kubelet::flags;
+use base::flags::{Flag, Kind};
+
+use crate::{COMMANDS, console};
+
+pub(crate) fn main(args: &[OsString]) -> ExitCode {
+    let script = match args {
+        [shell] => script(&shell.to_string_lossy()),
+        _ => None,
+    };
+    match script {
+        Some(text) => {
+            console::out(&text);
+            ExitCode::SUCCESS
+        }
+        None => {
+            console::err("Usage:\n  longshore completion bash|zsh|fish\n");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn script(shell: &str) -> Option<String> {
+    match shell {
+        "bash" => Some(bash()),
+        "zsh" => Some(zsh()),
+        "fish" => Some(fish()),
+        _ => None,
+    }
+}
+
+fn command_names() -> String {
+    let names: Vec<&str> = COMMANDS.iter().map(|(name, _)| *name).collect();
+    names.join(" ")
+}
+
+/// `--flag` for booleans, `--flag=` where a value follows.
+fn spelled(flag: &Flag) -> String {
+    match flag.kind {
+        Kind::Bool => format!("--{}", flag.name),
+        _ => format!("--{}=", flag.name),
+    }
+}
+
+fn bash() -> String {
+    let flags: Vec<String> = flags::table().iter().map(spelled).collect();
+    format!(
+        r#"_longshore() {{
+    local word="${{COMP_WORDS[COMP_CWORD]}}" first="${{COMP_WORDS[1]}}"
+    local flags="{flags}"
+    COMPREPLY=()
+    if [[ "${{COMP_WORDS[0]##*/}}" == kubelet || "$first" == kubelet && $COMP_CWORD -gt 1 ]]; then
+        if [[ "$word" == -* ]]; then
+            COMPREPLY=($(compgen -W "$flags" -- "$word"))
+            [[ "${{COMPREPLY[0]}}" == *= ]] && compopt -o nospace
+        else
+            compopt -o default
+        fi
+    elif [[ $COMP_CWORD -eq 1 ]]; then
+        COMPREPLY=($(compgen -W "{commands}" -- "$word"))
+    elif [[ "$first" == completion ]]; then
+        COMPREPLY=($(compgen -W "bash zsh fish" -- "$word"))
+    fi
+}}
+complete -F _longshore longshore kubelet
+"#,
+        flags = flags.join(" "),
+        commands = command_names(),
+    )
+}
+
+fn zsh() -> String {
+    let mut rows = String::new();
+    for flag in flags::table() {
+        let help = quote(flag.help).replace(['[', ']', ':'], " ");
+        let value = match flag.kind {
+            Kind::Bool => "".to_owned(),
+            kind => format!(":{}:_files", kind.word().replace(':', " ")),
+        };
+        let equals = if value.is_empty() { "" } else { "=" };
+        rows.push_str(&format!("        '--{}{equals}[{help}]{value}' \\\n", flag.name));
+    }
+    format!(
+        r#"#compdef longshore kubelet
+_longshore() {{
+    if [[ ${{words[1]:t}} != kubelet ]]; then
+        if (( CURRENT == 2 )); then
+            compadd {commands}
+            return
+        elif [[ ${{words[2]}} == completion ]]; then
+            compadd bash zsh fish
+            return
+        elif [[ ${{words[2]}} != kubelet ]]; then
+            return
+        fi
+    fi
+    _arguments \
+{rows}        '*: :'
+}}
+compdef _longshore longshore kubelet
+"#,
+        commands = command_names(),
+    )
+}
+
+fn fish() -> String {
+    let mut out = String::new();
+    for (name, help) in COMMANDS {
+        out.push_str(&format!(
+            "complete -c longshore -n __fish_use_subcommand -f -a {name} -d '{}'\n",
+            quote(help)
+        ));
+    }
+    out.push_str("complete -c longshore -n '__fish_seen_subcommand_from completion' -f -a 'bash zsh fish'\n");
+    for (command, condition) in [("longshore", "-n '__fish_seen_subcommand_from kubelet' "), ("kubelet", "")]
+    {
+        for flag in flags::table() {
+            let value = if flag.kind == Kind::Bool { "-f" } else { "-r" };
+            out.push_str(&format!(
+                "complete -c {command} {condition}-l {} {value} -d '{}'\n",
+                flag.name,
+                quote(flag.help)
+            ));
+        }
+    }
+    out
+}
+
+/// Makes text safe inside single quotes.
+fn quote(text: &str) -> String {
+    text.replace('\'', "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shell_knows_every_flag_and_command() {
+        for shell in ["bash", "zsh", "fish"] {
+            let text = script(shell).unwrap_or_default();
+            for flag in flags::table() {
+                assert!(text.contains(flag.name), "{shell}: {}", flag.name);
+            }
+            for (name, _) in COMMANDS {
+                assert!(text.contains(name), "{shell}: {name}");
+            }
+        }
+        assert_eq!(script("csh"), None);
+    }
+
+    #[test]
+    fn bash_accepts_its_script() {
+        let Ok(mut child) =
+            std::process::Command::new("bash").arg("-n").stdin(std::process::Stdio::piped()).spawn()
+        else {
+            return;
+        };
+        if let Some(mut stdin) = child.stdin.take() {
+            let _ = std::io::Write::write_all(&mut stdin, bash().as_bytes());
+        }
+        assert!(child.wait().is_ok_and(|s| s.success()));
+    }
+}
