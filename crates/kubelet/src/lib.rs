@@ -16,7 +16,7 @@ pub mod orphan;
 pub mod pod_files;
 pub mod ports;
 pub mod prober;
-mod runtime;
+pub mod runtime;
 pub mod sources;
 pub mod status_board;
 pub mod to_cri;

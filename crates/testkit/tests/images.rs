@@ -320,3 +320,18 @@ async fn an_image_volume_tells_its_story_on_the_pod() {
     let events = bench.recorder.of("a");
     assert!(events.iter().all(|e| e.field_path.is_empty() && e.message != "Error: ErrImagePull"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn calls_to_the_runtime_are_measured() {
+    let bench = bench(parallel(), Extra::default());
+    let metered = kubelet::runtime::Metered::new(bench.fake.clone(), bench.metrics.clone());
+    bench.fake.script_pull("bad:1", Pull::fails(Code::NotFound, "no"));
+    let spec = |image: &str| ImageSpec { image: image.into(), ..Default::default() };
+    metered.pull_image(spec("good:1"), None, None).await.unwrap();
+    metered.pull_image(spec("bad:1"), None, None).await.unwrap_err();
+    metered.run_pod_sandbox(PodSandboxConfig::default(), "kata").await.unwrap();
+    assert_eq!(bench.metrics.runtime_operations_total.get(["pull_image"]), 2.0);
+    assert_eq!(bench.metrics.runtime_operations_errors_total.get(["pull_image"]), 1.0);
+    assert_eq!(bench.metrics.runtime_operations_duration_seconds.count(["run_podsandbox"]), 1);
+    assert_eq!(bench.metrics.run_podsandbox_duration_seconds.count(["kata"]), 1);
+}

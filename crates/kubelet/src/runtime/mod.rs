@@ -1,4 +1,8 @@
-//! The runtime port over CRI.
+//! The runtime port over CRI, and its measure.
+
+mod metered;
+
+pub use metered::Metered;
 
 use std::time::Duration;
 
