@@ -147,3 +147,56 @@ fn a_bind_mount_of_the_same_file_system_has_another_mount_id() {
         assert_eq!(mount_id(&b).unwrap(), mount_id_from_fdinfo(b.as_fd()).unwrap());
     });
 }
+
+/// Neither resolver is led out by somebody who exchanges a directory for a link, or moves the
+/// directory we stand in out of the root while the path goes back up.
+#[test]
+fn swapping_links_and_moving_directories_does_not_lead_out() {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use std::sync::atomic::AtomicUsize;
+    type Way = fn(BorrowedFd<'_>, &Path, OFlags, Mode, Reach) -> rustix::io::Result<OwnedFd>;
+    for (path, a, b) in
+        [("door/file", "root/door", "root/trap"), ("deep/down/link/file", "root/deep/down", "outside/down")]
+    {
+        for way in [by_kernel as Way, by_hand] {
+            scratch::run(|dir| {
+                for name in ["root/door", "root/deep/down", "outside/down"] {
+                    create_dir_all(dir.join(name)).unwrap();
+                }
+                for name in ["root/door/file", "root/file", "root/deep/file"] {
+                    write(dir.join(name), "inside").unwrap();
+                }
+                write(dir.join("outside/file"), "outside").unwrap();
+                symlink("../outside", dir.join("root/trap")).unwrap();
+                symlink("..", dir.join("root/deep/down/link")).unwrap();
+                symlink("..", dir.join("outside/down/link")).unwrap();
+                let root = open_dir(&dir.join("root")).unwrap();
+                let (stop, won, swaps) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        while !stop.load(Ordering::Relaxed) {
+                            renameat_with(CWD, dir.join(a), CWD, dir.join(b), RenameFlags::EXCHANGE).unwrap();
+                            swaps.fetch_add(1, Ordering::Relaxed);
+                        }
+                    });
+                    for _ in 0..12_000 {
+                        let Ok(file) =
+                            way(root.as_fd(), Path::new(path), OFlags::RDONLY, Mode::empty(), FOLLOW)
+                        else {
+                            continue;
+                        };
+                        let mut text = [0; 16];
+                        let read = rustix::io::read(&file, &mut text).unwrap();
+                        if &text[..read] != b"inside" {
+                            stop.store(true, Ordering::Relaxed);
+                            panic!("{path} led out");
+                        }
+                        won.fetch_add(1, Ordering::Relaxed);
+                    }
+                    stop.store(true, Ordering::Relaxed);
+                });
+                assert!(won.into_inner() > 0 && swaps.into_inner() > 100, "{path}: no contest");
+            });
+        }
+    }
+}

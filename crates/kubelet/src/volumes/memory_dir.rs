@@ -22,7 +22,7 @@ pub(super) fn ensure(parent: impl AsFd, name: &OsStr, what: &Memory) -> io::Resu
         Memory::Tmpfs { .. } => TMPFS_MAGIC,
         Memory::Hugetlbfs { .. } => HUGETLBFS_MAGIC,
     };
-    if i64::from(fstatfs(&top)?.f_type) != magic {
+    if fstatfs(&top)?.f_type != magic {
         let message = format!("something that is no {} is mounted there", what.fs_type());
         return Err(io::Error::other(message));
     }
