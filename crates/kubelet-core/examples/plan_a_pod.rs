@@ -1,5 +1,5 @@
 //! Reads a Pod manifest (standard input) and prints the steps a kubelet would take, one plan after the
-//! other, in a world where every start works and every init container exits with 0.
+//! other, in a observed where every start works and every init container exits with 0.
 //!
 //! `cargo run -p kubelet-core --example plan_a_pod < pod.yaml`
 #![allow(clippy::print_stdout)]
@@ -19,23 +19,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut text = Vec::new();
     std::io::stdin().read_to_end(&mut text)?;
     let pod: Pod = serde_json::from_value(api::yaml::to_value(&text, api::yaml::DuplicateKeys::Reject)?)?;
-    let crash_loop = CrashLoop::new(Duration::from_secs(300));
-    let (mut world, verdicts) = (Observed::default(), Verdicts::new());
+    let crash_loop = &CrashLoop::new(Duration::from_secs(300));
+    let (mut observed, verdicts) = (Observed::default(), &Verdicts::new());
     for step in 1..=64 {
         let now = Now { wall: Wall::from_secs(step), ..Now::default() };
-        let todo = plan(&PlanInput {
-            pod: &pod,
-            observed: &world,
-            verdicts: &verdicts,
-            crash_loop: &crash_loop,
-            now,
-        });
+        let todo = plan(&PlanInput { pod: &pod, observed: &observed, verdicts, crash_loop, now });
         if let Some(new) = &todo.sandbox {
             println!("{step}: sandbox, attempt {}", new.attempt);
             let ips = vec![IpAddr::from([10, 0, 0, 2])];
             let host_network = pod.spec.as_ref().and_then(|s| s.host_network).unwrap_or(false);
             let (id, created_at) = ("sandbox".into(), now.wall);
-            world.sandboxes =
+            observed.sandboxes =
                 vec![Sandbox { id, attempt: new.attempt, ready: true, created_at, host_network, ips }];
         }
         for start in &todo.start {
@@ -44,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 start.name, start.kind, start.restart_count
             );
             let done = start.kind == ContainerKind::Init;
-            world.containers.insert(0, instance(&pod, &start.name, done, now.wall));
+            observed.containers.insert(0, instance(&pod, &start.name, done, now.wall));
         }
         if todo.start.is_empty() && todo.sandbox.is_none() {
             println!("{step}: {}", if todo.finished { "finished" } else { "nothing to do" });

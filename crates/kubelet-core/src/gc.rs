@@ -83,7 +83,7 @@ pub fn sandboxes_to_remove(input: &GcInput<'_>) -> Vec<SandboxId> {
     for pod in input.found {
         let keep = usize::from(!is_gone(&pod.uid, input));
         let mut sandboxes: Vec<_> = pod.observed.sandboxes.iter().collect();
-        sandboxes.sort_by(|a, b| (b.created_at, b.attempt).cmp(&(a.created_at, a.attempt)));
+        sandboxes.sort_by_key(|s| std::cmp::Reverse((s.created_at, s.attempt)));
         let empty = |id: &SandboxId| pod.observed.containers.iter().all(|c| c.sandbox != *id);
         let dead = sandboxes.into_iter().skip(keep).rev().filter(|s| !s.ready && empty(&s.id));
         out.extend(dead.map(|s| s.id.clone()));

@@ -70,11 +70,12 @@ impl View<'_> {
         if pending_init || (pending_sidecars && !self.has_initialised()) || tally.waiting > 0 {
             return "Pending";
         }
+        let comes_back = !self.is_final() || self.is_static();
         match tally {
             Tally { unknown: 1.., .. } => "Pending",
             Tally { running: 1.., .. } => "Running",
             Tally { stopped: 0, .. } => "Pending",
-            t if t.stopped != t.stopped_for_good && !(self.is_final() && !self.is_static()) => "Running",
+            t if comes_back && t.stopped != t.stopped_for_good => "Running",
             t if t.stopped == t.succeeded => "Succeeded",
             _ => "Failed",
         }
