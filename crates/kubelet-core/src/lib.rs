@@ -30,4 +30,5 @@ pub mod sysctl;
 #[cfg(test)]
 mod testing;
 pub mod text;
+pub mod userns;
 pub mod volumes;

@@ -20,6 +20,7 @@ pub mod runtime;
 pub mod sources;
 pub mod status_board;
 pub mod to_cri;
+pub mod userns;
 pub mod volumes;
 
 #[cfg(test)]
