@@ -174,3 +174,6 @@ fn as_container(c: &EphemeralContainer) -> Container {
         ..Container::default()
     }
 }
+
+#[cfg(test)]
+mod tests;

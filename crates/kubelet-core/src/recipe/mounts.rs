@@ -202,3 +202,146 @@ fn plain(container_path: &str, host_path: &str, selinux_relabel: bool) -> Mount 
 fn absolute(path: &str) -> String {
     if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::testing::{Bench, pod};
+    use super::super::{IdMapping, UserNamespace, spec_of};
+    use super::*;
+
+    fn bench(container: &str) -> Bench {
+        let mut b = Bench::new(pod(&format!(
+            "{{volumes: [{{name: data, emptyDir: {{}}}}, {{name: host, hostPath: {{path: /h}}}}, {{name: img, image: {{reference: i}}}}], containers: [{{name: main, {container}}}]}}"
+        )));
+        b.volumes.insert("host".into(), ResolvedVolume::Host { path: "/h".into(), read_only: true });
+        b.volumes.insert("img".into(), ResolvedVolume::Image { reference: "sha256:1".into() });
+        b
+    }
+
+    fn of(b: &Bench) -> Result<Vec<Mount>, String> {
+        let env = [("WHO".to_owned(), "me".to_owned()), ("NIL".to_owned(), String::new())];
+        mounts(&b.input("main"), &spec_of(&b.pod, "main").unwrap(), &env).map_err(|e| e.message)
+    }
+
+    fn wanted(b: &Bench) -> Result<Vec<SubPath>, String> {
+        let env = [("WHO".to_owned(), "me".to_owned()), ("NIL".to_owned(), String::new())];
+        sub_paths(&b.input("main"), &spec_of(&b.pod, "main").unwrap(), &env).map_err(|e| e.message)
+    }
+
+    fn one(mount: &str) -> Result<Mount, String> {
+        of(&bench(&format!("volumeMounts: [{{mountPath: /m, {mount}}}]"))).map(|m| m[0].clone())
+    }
+
+    #[test]
+    fn paths_and_order() {
+        let b = bench(
+            "terminationMessagePath: dev/msg, volumeMounts: [{name: data, mountPath: m}, {name: host, mountPath: /h}, {name: img, mountPath: /i, subPath: s}]",
+        );
+        let got: Vec<String> = of(&b)
+            .unwrap()
+            .iter()
+            .map(|m| {
+                format!(
+                    "{} {} {} {:?}{}",
+                    m.container_path, m.host_path, m.read_only, m.image, m.image_sub_path
+                )
+            })
+            .collect();
+        assert_eq!(
+            got,
+            [
+                "/m /vol/data false None",
+                "/h /h true None",
+                "/i  true Some(\"sha256:1\")s",
+                "/etc/hosts /root/pods/u-1/etc-hosts false None",
+                "/dev/msg /root/pods/u-1/containers/main/0a1b2c3d false None",
+            ]
+        );
+        let own_hosts = of(&bench("volumeMounts: [{name: data, mountPath: /etc/hosts}]")).unwrap();
+        assert_eq!(own_hosts.len(), 1, "no termination message path, no second hosts file");
+        assert_eq!(
+            one("name: ghost").unwrap_err(),
+            "cannot find volume \"ghost\" to mount into container \"main\""
+        );
+    }
+
+    #[test]
+    fn propagation_and_recursion() {
+        assert_eq!(
+            one("name: data, mountPropagation: HostToContainer").unwrap().propagation,
+            Propagation::HostToContainer
+        );
+        assert_eq!(
+            one("name: data, mountPropagation: Bidirectional").unwrap().propagation,
+            Propagation::Bidirectional
+        );
+        assert_eq!(one("name: data, mountPropagation: None").unwrap().propagation, Propagation::Private);
+        assert_eq!(
+            one("name: data, mountPropagation: X").unwrap_err(),
+            "invalid MountPropagation mode: \"X\""
+        );
+        let rro = |m: &str| one(&format!("name: data, {m}")).map(|m| m.recursive_read_only);
+        assert_eq!(rro("readOnly: true, recursiveReadOnly: Disabled"), Ok(false));
+        assert_eq!(rro("readOnly: true, recursiveReadOnly: IfPossible"), Ok(true));
+        assert_eq!(rro("readOnly: true, recursiveReadOnly: Enabled"), Ok(true));
+        let why = |m: &str| rro(m).unwrap_err();
+        let head = "failed to resolve recursive read-only mode:";
+        assert_eq!(
+            why("recursiveReadOnly: Enabled"),
+            format!("{head} volume \"data\" requested recursive read-only mode, but it is not read-only")
+        );
+        assert_eq!(
+            why("readOnly: true, recursiveReadOnly: Enabled, mountPropagation: HostToContainer"),
+            format!(
+                "{head} volume \"data\" requested recursive read-only mode, but it is not compatible with propagation \"HostToContainer\""
+            )
+        );
+        assert_eq!(
+            why("readOnly: true, recursiveReadOnly: Odd"),
+            format!("{head} unknown recursive read-only mode \"Odd\"")
+        );
+        for (mode, want) in [("IfPossible", Ok(false)), ("Enabled", Err(()))] {
+            let mut b = bench(&format!(
+                "volumeMounts: [{{mountPath: /m, name: data, readOnly: true, recursiveReadOnly: {mode}}}]"
+            ));
+            b.handler.recursive_read_only = false;
+            assert_eq!(of(&b).map(|m| m[0].recursive_read_only).map_err(drop), want, "{mode}");
+        }
+    }
+
+    #[test]
+    fn sub_paths_are_expanded_asked_for_and_used() {
+        let mut b = bench(
+            "volumeMounts: [{name: data, mountPath: /a}, {name: data, mountPath: /b, subPathExpr: 'x/$(WHO)'}, {name: img, mountPath: /c, subPath: y}]",
+        );
+        assert_eq!(wanted(&b).unwrap(), [SubPath { index: 1, volume: "data".into(), path: "x/me".into() }]);
+        assert_eq!(
+            of(&b).unwrap_err(),
+            "failed to prepare subPath for volumeMount \"data\" of container \"main\""
+        );
+        b.sub_paths.insert(1, "/prepared".into());
+        assert_eq!(of(&b).unwrap()[1].host_path, "/prepared");
+        for (expr, want) in [
+            ("subPathExpr: '$(NIL)/$(GONE)'", "missing value for GONE, NIL"),
+            ("subPath: /abs", "error SubPath `/abs` must not be an absolute path"),
+            ("subPath: a/../../b", "unable to provision SubPath `a/../../b`: must not contain '..'"),
+        ] {
+            let b = bench(&format!("volumeMounts: [{{name: data, mountPath: /a, {expr}}}]"));
+            assert_eq!(wanted(&b).unwrap_err(), want);
+        }
+    }
+
+    #[test]
+    fn labels_and_id_maps() {
+        let mut b = bench("volumeMounts: [{name: data, mountPath: /a}, {name: host, mountPath: /b}]");
+        b.node.selinux = true;
+        let relabel: Vec<bool> = of(&b).unwrap().iter().map(|m| m.selinux_relabel).collect();
+        assert_eq!(relabel, [true, false, true]);
+        let ids = vec![IdMapping { host_id: 65536, container_id: 0, length: 65536 }];
+        b.userns = Some(UserNamespace { uids: ids.clone(), gids: ids.clone() });
+        assert!(of(&b).unwrap().iter().all(|m| m.uid_mappings.is_empty()));
+        b.pod.spec.as_mut().unwrap().host_users = Some(false);
+        assert!(of(&b).unwrap().iter().all(|m| m.uid_mappings == ids && m.gid_mappings == ids));
+    }
+}

@@ -244,3 +244,185 @@ fn apparmor_field(profile: &AppArmorProfile) -> Result<Profile, RecipeError> {
         other => Err(RecipeError::config(format!("unknown apparmor profile type: {other:?}"))),
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::testing::{Bench, pod};
+    use super::super::{IdMapping, spec_of};
+    use super::*;
+
+    fn of(bench: &Bench) -> Result<ContainerSecurity, String> {
+        let spec = spec_of(&bench.pod, "main").unwrap();
+        of_container(&bench.input("main"), &spec).map_err(|e| e.message)
+    }
+
+    fn with(pod_sc: &str, own: &str) -> Bench {
+        Bench::new(pod(&format!(
+            "{{securityContext: {{{pod_sc}}}, containers: [{{name: main, securityContext: {{{own}}}}}]}}"
+        )))
+    }
+
+    #[test]
+    fn users_and_groups() {
+        let user = |b: &Bench| {
+            let s = of(b).unwrap();
+            (s.run_as_user, s.run_as_username, s.run_as_group)
+        };
+        assert_eq!(user(&with("", "")), (Some(0), String::new(), None));
+        assert_eq!(user(&with("runAsUser: 5, runAsGroup: 6", "")), (Some(5), String::new(), Some(6)));
+        assert_eq!(
+            user(&with("runAsUser: 5, runAsGroup: 6", "runAsUser: 7")),
+            (Some(7), String::new(), Some(6))
+        );
+        let mut named = with("", "");
+        named.image_user = ImageUser::Name("nobody".into());
+        assert_eq!(user(&named), (None, "nobody".into(), None));
+        named.pod.spec.as_mut().unwrap().security_context.as_mut().unwrap().run_as_user = Some(9);
+        assert_eq!(user(&named), (Some(9), String::new(), None));
+        let s = of(&with("fsGroup: 1, supplementalGroups: [2, 3], supplementalGroupsPolicy: Strict", ""))
+            .unwrap();
+        assert_eq!((s.supplemental_groups, s.groups_policy), (vec![1, 2, 3], GroupsPolicy::Strict));
+        assert_eq!(
+            of(&with("supplementalGroupsPolicy: Odd", "")).unwrap_err(),
+            "unsupported supplementalGroupsPolicy: Odd"
+        );
+    }
+
+    #[test]
+    fn non_root() {
+        let tail = "(pod: \"web_shop(u-1)\", container: main)";
+        let name = |n: &str| ImageUser::Name(n.into());
+        for (pod_sc, own, image, want) in [
+            (
+                "runAsNonRoot: true",
+                "",
+                ImageUser::Uid(0),
+                Some("container has runAsNonRoot and image will run as root"),
+            ),
+            ("runAsNonRoot: true", "", ImageUser::Uid(10), None),
+            ("runAsNonRoot: true", "runAsNonRoot: false", ImageUser::Uid(0), None),
+            (
+                "",
+                "runAsNonRoot: true",
+                name("web"),
+                Some(
+                    "container has runAsNonRoot and image has non-numeric user (web), cannot verify user is non-root",
+                ),
+            ),
+            (
+                "runAsUser: 0, runAsNonRoot: true",
+                "",
+                ImageUser::Uid(10),
+                Some("container's runAsUser breaks non-root policy"),
+            ),
+            ("runAsUser: 0, runAsNonRoot: true", "runAsUser: 4", name("web"), None),
+            (
+                "runAsNonRoot: true",
+                "",
+                ImageUser::Uid(-1),
+                Some(
+                    "container has runAsNonRoot and image has an invalid user id (-1). (Must be 1-(2147483647)): must be between 0 and 2147483647, inclusive",
+                ),
+            ),
+        ] {
+            let mut b = with(pod_sc, own);
+            b.image_user = image;
+            let got = of(&b).err();
+            assert_eq!(got, want.map(|w| format!("{w} {tail}")), "{pod_sc} {own}");
+        }
+    }
+
+    #[test]
+    fn profiles() {
+        let local = "seccompProfile: {type: Localhost, localhostProfile: a/b.json}";
+        for (pod_sc, own, default, want) in [
+            ("", "", false, Profile::Unconfined),
+            ("", "", true, Profile::RuntimeDefault),
+            ("seccompProfile: {type: RuntimeDefault}", "", false, Profile::RuntimeDefault),
+            (
+                "seccompProfile: {type: RuntimeDefault}",
+                "seccompProfile: {type: Unconfined}",
+                true,
+                Profile::Unconfined,
+            ),
+            (local, "", false, Profile::Localhost("/var/lib/kubelet/seccomp/a/b.json".into())),
+        ] {
+            let mut b = with(pod_sc, own);
+            b.config.seccomp_default = default;
+            assert_eq!(of(&b).unwrap().seccomp, want, "{pod_sc} {own}");
+        }
+        assert!(of(&with("", "seccompProfile: {type: Localhost}")).is_err());
+        for outside in ["../x", "/etc/shadow", "a/../../b"] {
+            let own = format!("seccompProfile: {{type: Localhost, localhostProfile: {outside}}}");
+            assert!(of(&with("", &own)).is_err(), "{outside}");
+        }
+        let armor = |b: &Bench| of(b).map(|s| s.apparmor);
+        assert_eq!(armor(&with("", "")), Ok(None));
+        assert_eq!(
+            armor(&with("appArmorProfile: {type: RuntimeDefault}", "")),
+            Ok(Some(Profile::RuntimeDefault))
+        );
+        let both = (
+            "appArmorProfile: {type: RuntimeDefault}",
+            "appArmorProfile: {type: Localhost, localhostProfile: p}",
+        );
+        assert_eq!(armor(&with(both.0, both.1)), Ok(Some(Profile::Localhost("p".into()))));
+        let mut old = with("appArmorProfile: {type: RuntimeDefault}", "");
+        let key = "container.apparmor.security.beta.kubernetes.io/main".to_owned();
+        old.pod.metadata.annotations = Some([(key, "localhost/q".to_owned())].into());
+        assert_eq!(armor(&old), Ok(Some(Profile::Localhost("q".into()))));
+        assert!(armor(&with("", "appArmorProfile: {type: Localhost}")).is_err());
+    }
+
+    #[test]
+    fn privileges_and_proc() {
+        let plain = of(&with("", "")).unwrap();
+        assert_eq!((plain.privileged, plain.no_new_privs, plain.read_only_rootfs), (false, false, false));
+        assert_eq!((plain.masked_paths.len(), plain.readonly_paths.len()), (12, 5));
+        let mut b = with(
+            "",
+            "procMount: Unmasked, privileged: true, allowPrivilegeEscalation: true, readOnlyRootFilesystem: true, capabilities: {add: [SYS_TIME], drop: [ALL]}",
+        );
+        b.node.thermal_paths = vec!["/sys/devices/system/cpu/cpu0/thermal_throttle".into()];
+        let s = of(&b).unwrap();
+        assert_eq!((s.privileged, s.no_new_privs, s.read_only_rootfs), (true, false, true));
+        assert_eq!((s.masked_paths.len(), s.readonly_paths.len()), (0, 0));
+        assert_eq!(
+            (s.add_capabilities, s.drop_capabilities),
+            (vec!["SYS_TIME".to_owned()], vec!["ALL".to_owned()])
+        );
+        let mut b = with("", "allowPrivilegeEscalation: false");
+        b.node.thermal_paths = vec!["/sys/devices/system/cpu/cpu0/thermal_throttle".into()];
+        let s = of(&b).unwrap();
+        assert_eq!((s.no_new_privs, s.masked_paths.len()), (true, 13));
+        assert!(of_sandbox(&Bench::new(pod("{containers: [{name: a}], ephemeralContainers: [{name: e, securityContext: {privileged: true}}]}")).sandbox_input()).unwrap().privileged);
+    }
+
+    #[test]
+    fn namespace_modes() {
+        use NamespaceMode::{Container, Node, Pod as OfPod, Target};
+        let modes = |spec: &str, target: Option<&str>| {
+            let mut b = Bench::new(pod(&format!("{{{spec} containers: [{{name: main}}]}}")));
+            b.target = target.map(str::to_owned);
+            let n = of(&b).unwrap().namespaces;
+            (n.network, n.pid, n.ipc)
+        };
+        assert_eq!(modes("", None), (OfPod, Container, OfPod));
+        assert_eq!(modes("hostNetwork: true, hostPID: true, hostIPC: true,", None), (Node, Node, Node));
+        assert_eq!(modes("shareProcessNamespace: true,", Some("c1")), (OfPod, OfPod, OfPod));
+        assert_eq!(modes("", Some("c1")), (OfPod, Target, OfPod));
+        let mut b = Bench::new(pod("{hostUsers: false, containers: [{name: main}]}"));
+        assert!(of(&b).unwrap_err().contains("no id range was allocated"));
+        let ids = vec![IdMapping { host_id: 65536, container_id: 0, length: 65536 }];
+        b.userns = Some(UserNamespace { uids: ids.clone(), gids: ids });
+        assert_eq!(of(&b).unwrap().namespaces.user, UserMode::Pod(b.userns.clone().unwrap()));
+        b.handler.user_namespaces = false;
+        assert_eq!(
+            of(&b).unwrap_err(),
+            "can't set `spec.hostUsers: false`, runtime does not support user namespaces"
+        );
+        b.pod.spec.as_mut().unwrap().host_users = Some(true);
+        assert_eq!(of(&b).unwrap().namespaces.user, UserMode::Node);
+    }
+}
