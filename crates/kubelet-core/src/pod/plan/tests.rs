@@ -81,12 +81,15 @@ fn line(p: &Plan) -> String {
     if out.is_empty() { "rest".into() } else { out.trim_end().to_owned() }
 }
 
+/// What is different, the Pod, what is there, and the plan.
+type Row<'a> = (&'a str, &'a Pod, Vec<Sandbox>, Vec<Instance>, &'a str);
+
 #[test]
 fn a_sandbox_is_made_or_replaced() {
     let host = pod_yaml("hostNetwork: true\ncontainers: [{name: app, image: 'app:1'}]");
     let pod = one("Always");
     let app = || vec![instance("app")];
-    let table: Vec<(&str, &Pod, Vec<Sandbox>, Vec<Instance>, &str)> = vec![
+    let table: Vec<Row<'_>> = vec![
         ("none", &pod, vec![], vec![], "sandbox(0) start(app#0)"),
         ("not ready", &pod, vec![sandbox("s0", 3, false)], app(), "kill-pod sandbox(4) start(app#1)"),
         (
