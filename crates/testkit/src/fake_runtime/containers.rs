@@ -27,12 +27,12 @@ impl State {
             fail(Code::NotFound, format!("failed to find sandbox id {sandbox:?}: not found"))
         })?;
         let pod = home.pod().0;
-        if !home.ready {
+        if !home.ready && !self.quirks.creates_in_dead_sandbox {
             return Err(fail(Code::Unknown, "failed to get sandbox container task: not found".into()));
         }
         if let Some(holder) = self.name_holder(sandbox, &metadata) {
             let text = format!("failed to reserve container name: name is reserved for {:?}", holder.id);
-            return Err(fail(Code::Unknown, text));
+            return Err(fail(self.quirks.reserved, text));
         }
         let image = config.image.clone().unwrap_or_default().image;
         let Some(image_ref) = self.images.find(&image).map(|i| i.id.clone()) else {

@@ -1,5 +1,7 @@
 //! The event stream: each subscriber has a queue, filled when things happen and read when due.
 
+use std::time::Duration;
+
 use cri::v1::{ContainerEventResponse, ContainerEventType};
 use tokio::time::Instant;
 
@@ -7,6 +9,8 @@ use super::state::{Container, Queue, State};
 
 /// A real runtime drops events for a reader this far behind.
 const QUEUE: usize = 1000;
+/// What happens while nobody listens is kept this long for the next one who does, as containerd 2 does.
+const KEPT: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Default)]
 pub(super) struct Subscriber {
@@ -18,7 +22,10 @@ pub(super) struct Subscriber {
 impl State {
     pub(super) fn subscribe(&mut self) -> u64 {
         self.serial += 1;
-        self.subscribers.insert(self.serial, Subscriber::default());
+        let now = Instant::now();
+        let mut queue = std::mem::take(&mut self.backlog);
+        queue.retain(|(at, _)| *at + KEPT > now);
+        self.subscribers.insert(self.serial, Subscriber { queue });
         self.serial
     }
 
@@ -53,9 +60,6 @@ impl State {
 
     fn event(&mut self, id: &str, sandbox: &str, kind: ContainerEventType, now: Instant) {
         self.version += 1;
-        if self.subscribers.is_empty() {
-            return;
-        }
         // Like a real runtime, the event carries the whole Pod as it is at this moment.
         let in_sandbox = |c: &&Container| c.sandbox == sandbox;
         let event = ContainerEventResponse {
@@ -65,6 +69,13 @@ impl State {
             pod_sandbox_status: self.sandboxes.get(sandbox).map(|s| s.status()),
             containers_statuses: self.containers.values().filter(in_sandbox).map(Container::status).collect(),
         };
+        if self.subscribers.is_empty() {
+            self.backlog.push_back((now, event));
+            if self.backlog.len() > QUEUE {
+                self.backlog.pop_front();
+            }
+            return;
+        }
         for subscriber in self.subscribers.values_mut() {
             for delay in self.faults.deliveries(&mut self.rng) {
                 if subscriber.queue.len() >= QUEUE {

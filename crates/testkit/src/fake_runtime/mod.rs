@@ -30,6 +30,7 @@ use base::time::Clock;
 use cri::v1;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tonic::Code;
 
 pub use faults::Faults;
 pub use images::Pull;
@@ -53,6 +54,10 @@ pub struct Quirks {
     pub stop_missing_is_ok: bool,
     /// RuntimeConfig exists.
     pub runtime_config: bool,
+    /// CreateContainer in a stopped sandbox succeeds; only the start fails.
+    pub creates_in_dead_sandbox: bool,
+    /// The code with which a name that is taken is refused.
+    pub reserved: Code,
 }
 
 struct Shared {
@@ -64,8 +69,20 @@ struct Shared {
 // === impl Quirks ===
 
 impl Quirks {
-    pub const CONTAINERD_2_1: Self = Self { events: true, stop_missing_is_ok: true, runtime_config: true };
-    pub const CONTAINERD_1_6: Self = Self { events: false, stop_missing_is_ok: false, runtime_config: false };
+    pub const CONTAINERD_2_1: Self = Self {
+        events: true,
+        stop_missing_is_ok: true,
+        runtime_config: true,
+        creates_in_dead_sandbox: true,
+        reserved: Code::FailedPrecondition,
+    };
+    pub const CONTAINERD_1_6: Self = Self {
+        events: false,
+        stop_missing_is_ok: false,
+        runtime_config: false,
+        creates_in_dead_sandbox: false,
+        reserved: Code::Unknown,
+    };
 }
 
 // === impl FakeRuntime ===
@@ -86,6 +103,7 @@ impl FakeRuntime {
             sandboxes: BTreeMap::new(),
             containers: BTreeMap::new(),
             subscribers: BTreeMap::new(),
+            backlog: state::Queue::new(),
             version: 0,
             epoch: 0,
             down_until: None,
@@ -140,6 +158,7 @@ impl FakeRuntime {
             s.version += 1;
             s.down_until = Some(now + down);
             s.subscribers.clear();
+            s.backlog.clear();
         });
     }
 

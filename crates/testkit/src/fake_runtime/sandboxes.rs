@@ -16,17 +16,16 @@ impl State {
         now: Instant,
     ) -> Result<String> {
         let metadata = config.metadata.clone().unwrap_or_default();
-        let fail = |message: String| Error::new("run sandbox of pod", &metadata.name, Code::Unknown, message);
+        let fail = |code, message: String| Error::new("run sandbox of pod", &metadata.name, code, message);
         // Names are reserved per attempt until the sandbox is removed, as containerd does it.
         if let Some(holder) = self.sandboxes.values().find(|s| s.config.metadata.as_ref() == Some(&metadata))
         {
-            return Err(fail(format!(
-                "failed to reserve sandbox name: name is reserved for {:?}",
-                holder.id
-            )));
+            let text = format!("failed to reserve sandbox name: name is reserved for {:?}", holder.id);
+            return Err(fail(self.quirks.reserved, text));
         }
         if !self.network_ready {
-            return Err(fail("failed to setup network for sandbox: cni plugin not initialized".into()));
+            let text = "failed to setup network for sandbox: cni plugin not initialized";
+            return Err(fail(Code::Unknown, text.into()));
         }
         let (id, serial) = self.fresh_id();
         let created_at = self.clock.now().wall;

@@ -27,6 +27,8 @@ pub(super) struct State {
     pub(super) sandboxes: BTreeMap<String, Sandbox>,
     pub(super) containers: BTreeMap<String, Container>,
     pub(super) subscribers: BTreeMap<u64, Subscriber>,
+    /// Events that nobody has heard yet.
+    pub(super) backlog: Queue,
     /// Grows with every change; waiting calls look again.
     pub(super) version: u64,
     /// Grows with every restart; calls of an earlier life fail.

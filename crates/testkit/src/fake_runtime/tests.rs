@@ -7,7 +7,6 @@ use base::time::{Mono, Now, Wall};
 use futures_util::StreamExt;
 use kubelet::ports::Runtime;
 use proptest::prelude::*;
-use tonic::Code;
 
 use super::*;
 
