@@ -1,8 +1,10 @@
 //! What tests of the whole house stand on.
 //!
 //! * [`fake_runtime`]: a container runtime in memory, with seeded trouble.
+//! * [`direct`]: a caller of CRI that is not a kubelet.
 //! * [`node`]: a private containerd, with a janitor that leaves nothing behind.
 
+pub mod direct;
 pub mod fake_runtime;
 
 /// A private containerd to run suites on.
