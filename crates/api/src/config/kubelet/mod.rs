@@ -1,5 +1,6 @@
 //! The kubelet's flags and KubeletConfiguration (`kubelet.config.k8s.io/v1beta1`).
 
+mod compatibility;
 mod defaults;
 pub mod fields;
 pub mod flags;
@@ -8,6 +9,7 @@ mod settings;
 mod types;
 mod validate;
 
+pub use compatibility::compatibility;
 pub use defaults::EVICTION_HARD;
 pub use load::{Loaded, Outcome, help, load};
 pub use settings::KubeletFlags;
