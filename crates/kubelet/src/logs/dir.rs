@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
 
 /// A container's log directory.
 #[derive(Debug)]
@@ -73,6 +73,11 @@ impl LogDir {
 
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?)
+    }
+
+    /// Renames unless something already has that name.
+    pub fn rename_back(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(rustix::fs::renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE)?)
     }
 
     /// Removes a file; one that is gone already is fine.

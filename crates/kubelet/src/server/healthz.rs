@@ -1,0 +1,184 @@
+//! `/healthz`: is the agent itself well?
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Path, RawQuery, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use base::time::Clock;
+use http::{StatusCode, header};
+
+/// The loop counts as stuck when it has not turned for this long, or for two of its periods.
+const STUCK: Duration = Duration::from_secs(5 * 60);
+
+/// One thing that must be so. The text says what is wrong.
+#[derive(Clone)]
+pub struct Check {
+    name: &'static str,
+    run: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
+}
+
+/// Checks, in the order in which they are shown.
+#[derive(Clone, Debug, Default)]
+pub struct Checks(Arc<Vec<Check>>);
+
+/// The pulse of a loop: beats with every turn, and is looked at by a [`Check`].
+#[derive(Clone)]
+pub struct Beat {
+    clock: Arc<dyn Clock>,
+    /// Milliseconds of the monotonic clock.
+    last: Arc<AtomicU64>,
+}
+
+/// Serves `/healthz` and `/healthz/<check>`.
+pub fn router(checks: Checks) -> Router {
+    Router::new()
+        .route("/healthz", any(all))
+        .route("/healthz/", any(all))
+        .route("/healthz/{check}", any(one))
+        .with_state(checks)
+}
+
+async fn all(State(checks): State<Checks>, RawQuery(query): RawQuery) -> Response {
+    let query = query.unwrap_or_default();
+    let excluded: Vec<&str> = pairs(&query).filter(|(k, _)| *k == "exclude").map(|(_, v)| v).collect();
+    let (mut text, mut failed) = (String::new(), false);
+    for check in checks.0.iter() {
+        let name = check.name;
+        let line = if excluded.contains(&name) {
+            format!("[+]{name} excluded: ok\n")
+        } else if let Err(error) = (check.run)() {
+            failed = true;
+            tracing::info!(check = name, error, "health check failed");
+            // Why is for the log: anybody may ask here.
+            format!("[-]{name} failed: reason withheld\n")
+        } else {
+            format!("[+]{name} ok\n")
+        };
+        text.push_str(&line);
+    }
+    let unknown: Vec<String> = excluded
+        .iter()
+        .filter(|name| !checks.0.iter().any(|c| c.name == **name))
+        .map(|name| format!("{name:?}"))
+        .collect();
+    if !unknown.is_empty() {
+        let names = unknown.join(",");
+        let _ = writeln!(text, "warn: some health checks cannot be excluded: no matches for {names}");
+    }
+    if failed {
+        text.push_str("healthz check failed\n");
+        return answer(StatusCode::INTERNAL_SERVER_ERROR, text);
+    }
+    if pairs(&query).any(|(k, _)| k == "verbose") {
+        text.push_str("healthz check passed\n");
+        return answer(StatusCode::OK, text);
+    }
+    answer(StatusCode::OK, "ok".to_owned())
+}
+
+async fn one(State(checks): State<Checks>, Path(name): Path<String>) -> Response {
+    match checks.0.iter().find(|c| c.name == name).map(|c| (c.run)()) {
+        Some(Ok(())) => answer(StatusCode::OK, "ok".to_owned()),
+        Some(Err(error)) => {
+            answer(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {error}\n"))
+        }
+        None => answer(StatusCode::NOT_FOUND, "404 page not found\n".to_owned()),
+    }
+}
+
+fn answer(status: StatusCode, text: String) -> Response {
+    let headers =
+        [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (status, headers, text).into_response()
+}
+
+/// The query's parameters. Check names need no unescaping.
+fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
+    query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+}
+
+// === impl Check ===
+
+impl Check {
+    pub fn new(name: &'static str, run: impl Fn() -> Result<(), String> + Send + Sync + 'static) -> Self {
+        Self { name, run: Arc::new(run) }
+    }
+
+    /// Passes as long as there is somebody to answer.
+    #[must_use]
+    pub fn ping() -> Self {
+        Self::new("ping", || Ok(()))
+    }
+
+    /// Log lines are written as they come; there is no flushing that could be stuck.
+    #[must_use]
+    pub fn log() -> Self {
+        Self::new("log", || Ok(()))
+    }
+
+    /// Fails when the loop has not turned for five minutes, or two sync periods if that is longer.
+    #[must_use]
+    pub fn sync_loop(beat: Beat, sync_frequency: Duration) -> Self {
+        let limit = STUCK.max(2 * sync_frequency);
+        Self::new("syncloop", move || match beat.age() {
+            age if age > limit => Err(format!("sync loop took longer than expected: {}s", age.as_secs())),
+            _ => Ok(()),
+        })
+    }
+}
+
+impl std::fmt::Debug for Check {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+// === impl Checks ===
+
+impl Checks {
+    #[must_use]
+    pub fn new(checks: Vec<Check>) -> Self {
+        Self(Arc::new(checks))
+    }
+
+    /// The first thing that is wrong.
+    pub fn verdict(&self) -> Result<(), String> {
+        self.0.iter().try_for_each(|c| (c.run)().map_err(|e| format!("checker {} failed: {e}", c.name)))
+    }
+}
+
+// === impl Beat ===
+
+impl Beat {
+    /// Begins as if the loop had just turned.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let beat = Self { clock, last: Arc::default() };
+        beat.turn();
+        beat
+    }
+
+    pub fn turn(&self) {
+        self.last.store(self.now(), Ordering::Relaxed);
+    }
+
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        Duration::from_millis(self.now().saturating_sub(self.last.load(Ordering::Relaxed)))
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.clock.now().mono.0.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl std::fmt::Debug for Beat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Beat")
+    }
+}

@@ -1,0 +1,190 @@
+//! The read-only server: what anybody on the machine may know.
+//!
+//! As upstream's, it has no exec, logs or configuration: those paths say that they are off.
+//! [`debug_router`] has what a caller with a right to it may see besides.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
+use base::metrics::CONTENT_TYPE;
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Method, StatusCode, header};
+use k8s_openapi::api::core::v1::Pod;
+use tokio::time::Instant;
+
+use super::healthz::{self, Checks};
+use super::running::running_pods;
+use crate::metrics::{Metrics, ProbeMetrics};
+use crate::ports::Runtime;
+use crate::status_board::StatusBoard;
+
+const JSON: &str = "application/json";
+
+/// What the servers show.
+#[derive(Clone)]
+pub struct Views {
+    pub checks: Checks,
+    pub pods: Arc<StatusBoard>,
+    pub metrics: Arc<Metrics>,
+    pub probe_metrics: Arc<ProbeMetrics>,
+    pub runtime: Arc<dyn Runtime>,
+    /// The effective KubeletConfiguration.
+    pub config: Arc<serde_json::Value>,
+}
+
+/// What 10255 serves.
+pub fn readonly_router(views: Views) -> Router {
+    let mut router = Router::new()
+        .route("/pods", get(pods))
+        .route("/pods/", get(pods))
+        .route("/metrics", get(metrics))
+        .route("/metrics/probes", get(probe_metrics));
+    for path in
+        ["run", "exec", "attach", "portForward", "containerLogs", "runningpods", "logs", "debug/pprof"]
+    {
+        router = router
+            .route(&format!("/{path}"), any(disabled))
+            .route(&format!("/{path}/"), any(disabled))
+            .route(&format!("/{path}/{{*rest}}"), any(disabled));
+    }
+    let meter = Meter { metrics: views.metrics.clone(), server: "readonly" };
+    router
+        .with_state(views.clone())
+        .merge(healthz::router(views.checks))
+        .fallback(not_found)
+        .layer(from_fn_with_state(meter, count))
+}
+
+/// What only a privileged caller is shown: the configuration, and what really runs.
+pub fn debug_router(views: Views) -> Router {
+    Router::new()
+        .route("/configz", get(configz))
+        .route("/runningpods", get(running))
+        .route("/runningpods/", get(running))
+        .with_state(views)
+}
+
+/// Pods are written one by one: the whole list may be large, and its reader slow.
+async fn pods(State(views): State<Views>) -> Response {
+    let head = br#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":["#.as_slice();
+    let mut first = true;
+    let items = views.pods.all().into_iter().map(move |entry| {
+        let comma = if std::mem::take(&mut first) { "" } else { "," };
+        let mut text = comma.as_bytes().to_vec();
+        // Into a vector, with string keys: this cannot fail.
+        let _ = serde_json::to_writer(&mut text, &entry.to_pod());
+        Bytes::from(text)
+    });
+    let parts = std::iter::once(Bytes::from_static(head)).chain(items).chain([Bytes::from_static(b"]}\n")]);
+    let body = Body::from_stream(stream::iter(parts.map(Ok::<_, Infallible>)));
+    ([(header::CONTENT_TYPE, JSON)], body).into_response()
+}
+
+async fn metrics(State(views): State<Views>) -> Response {
+    text(|out| views.metrics.write(out))
+}
+
+async fn probe_metrics(State(views): State<Views>) -> Response {
+    text(|out| views.probe_metrics.write(out))
+}
+
+async fn configz(State(views): State<Views>) -> Response {
+    axum::Json(serde_json::json!({ "kubeletconfig": *views.config })).into_response()
+}
+
+async fn running(State(views): State<Views>) -> Response {
+    match running_pods(&*views.runtime).await {
+        Ok(pods) => axum::Json(list(&pods)).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+fn list(items: &[Pod]) -> serde_json::Value {
+    serde_json::json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items })
+}
+
+fn text(write: impl FnOnce(&mut String) -> std::fmt::Result) -> Response {
+    let mut out = String::with_capacity(32 * 1024);
+    match write(&mut out) {
+        Ok(()) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], out).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+async fn disabled() -> Response {
+    (StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.\n").into_response()
+}
+
+async fn not_found() -> Response {
+    (StatusCode::NOT_FOUND, "404 page not found\n").into_response()
+}
+
+/// Counts the requests of one server.
+#[derive(Clone)]
+struct Meter {
+    metrics: Arc<Metrics>,
+    server: &'static str,
+}
+
+async fn count(State(meter): State<Meter>, request: Request, next: Next) -> Response {
+    let (method, path) = (method_label(request.method()), path_label(request.uri().path()));
+    let labels = [method, path, meter.server, "false"];
+    meter.metrics.http_requests_total.inc(labels);
+    meter.metrics.http_inflight_requests.add(labels, 1.0);
+    let begun = Instant::now();
+    // Also when the client goes away in the middle.
+    let _done = Done(|| {
+        meter.metrics.http_inflight_requests.add(labels, -1.0);
+        meter.metrics.http_requests_duration_seconds.observe_duration(labels, begun.elapsed());
+    });
+    next.run(request).await
+}
+
+struct Done<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for Done<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// Label values come from a fixed list: a client must not be able to invent series.
+fn path_label(path: &str) -> &'static str {
+    let known = [
+        "metrics/cadvisor",
+        "metrics/probes",
+        "metrics/resource",
+        "metrics",
+        "healthz",
+        "pods",
+        "stats",
+        "run",
+        "exec",
+        "attach",
+        "portForward",
+        "containerLogs",
+        "runningpods",
+        "logs",
+    ];
+    let path = path.strip_prefix('/').unwrap_or(path);
+    let is = |k: &&str| path.strip_prefix(*k).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    known.into_iter().find(is).unwrap_or("other")
+}
+
+fn method_label(method: &Method) -> &'static str {
+    let known = ["OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "CONNECT"];
+    known.into_iter().find(|k| *k == method.as_str()).unwrap_or("other")
+}
+
+impl std::fmt::Debug for Views {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Views")
+    }
+}

@@ -1,0 +1,145 @@
+#![allow(clippy::unwrap_used)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use base::ids::PodUid;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::metrics::Metrics;
+use crate::status_board::StatusBoard;
+use crate::testing::{ScriptedRuntime, clock};
+
+fn views() -> (Views, Arc<AtomicBool>) {
+    let sick = Arc::new(AtomicBool::new(false));
+    let asked = sick.clone();
+    let check = Check::new("syncloop", move || match asked.load(Ordering::Relaxed) {
+        true => Err("stuck".to_owned()),
+        false => Ok(()),
+    });
+    let views = Views {
+        checks: Checks::new(vec![Check::ping(), Check::log(), check]),
+        pods: Arc::new(StatusBoard::default()),
+        metrics: Arc::new(Metrics::default()),
+        probe_metrics: Arc::default(),
+        runtime: Arc::new(ScriptedRuntime::default()),
+        config: Arc::new(serde_json::json!({ "port": 10250 })),
+    };
+    (views, sick)
+}
+
+async fn start(router: Router) -> SocketAddr {
+    let bound = bind("test", "127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let address = bound.address().unwrap();
+    tokio::spawn(bound.serve(router, CancellationToken::new()));
+    address
+}
+
+/// Status line, head and body of one exchange.
+async fn ask(address: SocketAddr, method: &str, path: &str) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), head.to_owned(), body.to_owned())
+}
+
+#[tokio::test]
+async fn health_names_the_sick_check_and_withholds_why() {
+    let (views, sick) = views();
+    let at = start(readonly_router(views)).await;
+    assert_eq!(ask(at, "GET", "/healthz").await.2, "ok");
+    let verbose = ask(at, "GET", "/healthz?verbose&exclude=log&exclude=nope").await;
+    assert_eq!(
+        verbose.2,
+        "[+]ping ok\n[+]log excluded: ok\n[+]syncloop ok\n\
+         warn: some health checks cannot be excluded: no matches for \"nope\"\nhealthz check passed\n"
+    );
+    sick.store(true, Ordering::Relaxed);
+    let (status, _, body) = ask(at, "GET", "/healthz").await;
+    assert_eq!(status, 500);
+    assert_eq!(body, "[+]ping ok\n[+]log ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n");
+    assert_eq!(ask(at, "GET", "/healthz?exclude=syncloop").await.0, 200);
+    assert_eq!(ask(at, "GET", "/healthz/syncloop").await.2, "internal server error: stuck\n");
+    assert_eq!(ask(at, "GET", "/healthz/ping").await.2, "ok");
+    assert_eq!(ask(at, "GET", "/healthz/other").await.0, 404);
+}
+
+#[tokio::test]
+async fn pods_metrics_and_what_is_off() {
+    let (views, _) = views();
+    for name in ["b", "a"] {
+        let mut pod = Pod::default();
+        pod.metadata.name = Some(name.into());
+        let status = PodStatus { phase: Some("Running".into()), ..Default::default() };
+        views.pods.publish(&PodUid::from(name), &Arc::new(pod), status, false);
+    }
+    let at = start(readonly_router(views)).await;
+    let (status, head, body) = ask(at, "GET", "/pods").await;
+    assert!(status == 200 && head.to_lowercase().contains("content-type: application/json"), "{head}");
+    // Chunked: the JSON is found between the sizes.
+    assert!(body.contains("\"kind\":\"PodList\"") && body.contains("\"phase\":\"Running\""), "{body}");
+    assert_eq!(ask(at, "POST", "/pods").await.0, 405);
+    for path in ["/runningpods/", "/exec/ns/p/c", "/containerLogs/ns/p/c", "/debug/pprof/heap", "/logs/"] {
+        let (status, _, body) = ask(at, "GET", path).await;
+        assert_eq!((status, body.as_str()), (405, "Debug endpoints are disabled.\n"), "{path}");
+    }
+    for path in ["/configz", "/spec", "/"] {
+        assert_eq!(ask(at, "GET", path).await.0, 404, "{path}");
+    }
+    let (_, head, body) = ask(at, "GET", "/metrics").await;
+    assert!(head.contains("version=0.0.4"), "{head}");
+    let counted = "kubelet_http_requests_total{method=\"GET\",path=\"other\",server_type=\"readonly\",long_running=\"false\"}";
+    assert!(body.contains(counted) && body.contains("path=\"pods\""), "{body}");
+    assert_eq!(ask(at, "GET", "/metrics/probes").await.0, 200);
+}
+
+#[tokio::test]
+async fn the_configuration_is_for_privileged_callers() {
+    let (views, _) = views();
+    let at = start(debug_router(views)).await;
+    assert_eq!(ask(at, "GET", "/configz").await.2, "{\"kubeletconfig\":{\"port\":10250}}");
+    // The scripted runtime lists no sandboxes.
+    assert_eq!(ask(at, "GET", "/runningpods/").await.0, 500);
+}
+
+#[tokio::test]
+async fn a_taken_port_is_a_clear_error() {
+    let first = bind("health checks", "127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let error = bind("health checks", first.address().unwrap()).await.unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("listen on 127.0.0.1:") && text.contains("for health checks: Address"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn who_reads_nothing_or_says_nothing_is_cut_off() {
+    let (near, far) = tokio::io::duplex(64);
+    let mut near = Patience::new(near, Duration::from_millis(20));
+    let error = near.write_all(&[0; 1024]).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    assert_eq!(near.read(&mut [0; 8]).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    drop(far);
+}
+
+#[test]
+fn a_loop_that_stops_turning_is_noticed() {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let beat = Beat::new(clock());
+        let check = Checks::new(vec![Check::sync_loop(beat.clone(), Duration::from_secs(60))]);
+        tokio::time::sleep(Duration::from_secs(299)).await;
+        assert!(check.verdict().is_ok());
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(check.verdict().unwrap_err().starts_with("checker syncloop failed"));
+        beat.turn();
+        assert!(check.verdict().is_ok());
+    });
+}
