@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use api::config::kubelet::{Loaded, Outcome, load};
 use api::config::{DirEntry, MAX_FILE, ReadFiles};
 
-use crate::{KUBERNETES, console};
+use crate::{KUBERNETES, console, logging};
 
 /// Loads the configuration, tells every mistake at once, or runs.
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
@@ -34,7 +34,8 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
 
 /// Runs the agent with a valid configuration.
 fn run(loaded: Loaded) -> ExitCode {
-    tracing_subscriber::fmt().with_writer(io::stderr).init();
+    // Only a second start in one process could fail, and then somebody logs already.
+    let _ = logging::start(&loaded.config.logging);
     for warning in &loaded.warnings {
         tracing::warn!(%warning, "configuration");
     }

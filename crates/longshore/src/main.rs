@@ -9,6 +9,7 @@ use std::process::ExitCode;
 mod completion;
 mod console;
 mod kubelet_cmd;
+mod logging;
 
 /// The Kubernetes release whose contract the agents follow.
 const KUBERNETES: &str = "v1.36.4";
