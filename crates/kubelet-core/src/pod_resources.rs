@@ -47,7 +47,7 @@ pub fn is_pod_level(pod: &Pod) -> bool {
 
 fn total(pod: &Pod, side: impl Fn(&ResourceRequirements) -> Option<&List>) -> Amounts {
     let mut sum = aggregate(pod, &side);
-    let of_pod = pod.spec.as_ref().and_then(|s| s.resources.as_ref()).and_then(|r| side(r));
+    let of_pod = pod.spec.as_ref().and_then(|s| s.resources.as_ref()).and_then(&side);
     sum.extend(amounts(of_pod).into_iter().filter(|(name, _)| is_pod_level_resource(name)));
     sum
 }

@@ -49,10 +49,10 @@ impl Ranges {
     /// nobody restricts it (see [`Ranges::unrestricted`]).
     pub fn new(ids_per_pod: u32, first_id: u32, length: u32, max_pods: u32) -> Result<Self, UsernsError> {
         let wrong = |text: String| Err(UsernsError(text));
-        if ids_per_pod == 0 || ids_per_pod % UNIT != 0 {
+        if ids_per_pod == 0 || !ids_per_pod.is_multiple_of(UNIT) {
             return wrong(format!("kubelet user namespace length {ids_per_pod} is not a multiple of {UNIT}"));
         }
-        if first_id % ids_per_pod != 0 {
+        if !first_id.is_multiple_of(ids_per_pod) {
             return wrong(format!("kubelet user assigned ID {first_id} is not a multiple of {ids_per_pod}"));
         }
         if first_id < ids_per_pod {
@@ -61,7 +61,7 @@ impl Ranges {
                 "kubelet user assigned ID {first_id} must be greater or equal to {ids_per_pod}"
             ));
         }
-        if length % ids_per_pod != 0 {
+        if !length.is_multiple_of(ids_per_pod) {
             return wrong(format!(
                 "kubelet user assigned IDs length {length} is not a multiple of {ids_per_pod}"
             ));
@@ -113,7 +113,7 @@ impl Ranges {
         if uid.length != self.ids_per_pod {
             return Err(UsernsError(format!("wrong user namespace length {}", uid.length)));
         }
-        if uid.host_id % self.ids_per_pod != 0 {
+        if !uid.host_id.is_multiple_of(self.ids_per_pod) {
             return Err(UsernsError(format!("wrong user namespace offset specified {}", uid.host_id)));
         }
         let index = (uid.host_id / self.ids_per_pod)

@@ -40,7 +40,7 @@ fn may_displace(pod: &Pod, other: &Pod) -> bool {
 }
 
 /// Takes Pod by Pod the one that frees most of what is missing; of equals, the smaller one.
-fn nearest<'a>(mut pods: Vec<&'a Pod>, mut missing: Missing) -> Result<Vec<&'a Pod>, String> {
+fn nearest(mut pods: Vec<&Pod>, mut missing: Missing) -> Result<Vec<&Pod>, String> {
     let mut chosen = Vec::new();
     while !missing.is_empty() {
         let key = |p: &Pod| (distance(p, &missing), request(p, "memory"), request(p, "cpu"));
