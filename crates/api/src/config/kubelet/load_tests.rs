@@ -266,7 +266,8 @@ fn every_mistake_is_reported_with_its_path() {
 
 #[test]
 fn unreadable_and_foreign_files_are_fatal() {
-    let rows: &[(&[&str], &[(&str, &str)], &str)] = &[
+    type Row<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a str);
+    let rows: &[Row<'_>] = &[
         (&["--config=/none"], &[], "read /none: "),
         (&["--config=/c"], &[("/c", "")], "decode /c: the file is empty"),
         (&["--config=/c"], &[("/c", "# nothing\n")], "decode /c: the file is empty"),
