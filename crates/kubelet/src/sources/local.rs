@@ -1,1 +1,307 @@
-//! local
+//! Pods given by command. Each is kept in a file of its own, written durably before the command is
+//! answered, so what was accepted survives a crash.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use api::pod::static_pod::{Origin, prepare};
+use api::pod::{ManifestError, decode_pod};
+use base::class::{Class, Classify};
+use base::time::Wall;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::{Mutex, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::{Context, MANIFEST_MAX, Outlet, SourceName, SourceUpdate, names};
+
+/// Pods that may be held at once.
+const PODS_MAX: usize = 1000;
+/// Sets on their way to the dispatcher.
+const SETS: usize = 64;
+
+/// The Pods given by command, and the way to give more.
+#[derive(Debug)]
+pub struct LocalPods {
+    context: Context,
+    directory: PathBuf,
+    /// Held across the disk write: commands are handled one after the other.
+    held: Mutex<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    pods: BTreeMap<(String, String), Stored>,
+    sets: mpsc::Sender<Vec<Arc<Pod>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Stored {
+    record: Record,
+    pod: Arc<Pod>,
+}
+
+/// What a file holds: the manifest as it was given, and when. The Pod, its UID included, follows
+/// from the two.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Record {
+    submitted_at_nanos: i64,
+    manifest: Value,
+}
+
+/// What became of a submitted Pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    Created,
+    /// Its text changed: the old Pod ends, a new one takes its name.
+    Configured,
+    Unchanged,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    #[error("{act} {}: {error}", .path.display())]
+    Disk { act: &'static str, path: PathBuf, error: io::Error },
+    #[error("there are already {PODS_MAX} Pods")]
+    Full,
+    #[error("the kubelet is shutting down")]
+    Closing,
+}
+
+/// The sets the source is to emit; given to [`run`].
+#[derive(Debug)]
+pub struct LocalSets(mpsc::Receiver<Vec<Arc<Pod>>>);
+
+impl Classify for LocalError {
+    fn class(&self) -> Class {
+        match self {
+            LocalError::Manifest(_) | LocalError::Full => Class::Reject,
+            LocalError::Disk { .. } => Class::Retry,
+            LocalError::Closing => Class::Wait,
+        }
+    }
+}
+
+/// Emits the sets until the token is cancelled or nobody listens.
+pub async fn run(
+    mut sets: LocalSets,
+    context: Context,
+    tx: mpsc::Sender<SourceUpdate>,
+    token: CancellationToken,
+) {
+    let mut outlet = Outlet::new(SourceName::Local, &context, tx, &token);
+    loop {
+        let set = tokio::select! {
+            () = token.cancelled() => return,
+            set = sets.0.recv() => set,
+        };
+        let Some(set) = set else { return };
+        if !outlet.emit(set).await {
+            return;
+        }
+    }
+}
+
+// === impl LocalPods ===
+
+impl LocalPods {
+    /// Reads back what is on disk. A file that cannot be read is reported and left where it is; it
+    /// takes no other Pod with it.
+    pub async fn open(context: Context, directory: PathBuf) -> Result<(Arc<Self>, LocalSets), LocalError> {
+        let read = {
+            let directory = directory.clone();
+            move || read_all(&directory)
+        };
+        let files = blocking(read).await.map_err(|error| LocalError::Disk {
+            act: "read",
+            path: directory.clone(),
+            error,
+        })?;
+        let mut pods = BTreeMap::new();
+        for (path, bytes) in files {
+            match bytes.map_err(|e| e.to_string()).and_then(|b| revive(&context, &b)) {
+                Ok(stored) => {
+                    let (namespace, name) = names(&stored.pod);
+                    pods.insert((namespace.to_owned(), name.to_owned()), stored);
+                }
+                Err(error) => {
+                    let place = path.display().to_string();
+                    tracing::error!(path = place, error, "could not read back a Pod given by command");
+                    context.problems.set(SourceName::Local, &place, &error);
+                }
+            }
+        }
+        let (sender, receiver) = mpsc::channel(SETS);
+        let held = Held { pods, sets: sender };
+        // An empty channel has room.
+        let _ = held.sets.try_send(held.set());
+        let local = Self { context, directory, held: Mutex::new(held) };
+        Ok((Arc::new(local), LocalSets(receiver)))
+    }
+
+    /// Creates the Pod, or replaces the one of the same name if the manifest differs.
+    pub async fn apply(&self, mut manifest: Pod) -> Result<(Arc<Pod>, Outcome), LocalError> {
+        // The identity is ours to give.
+        manifest.metadata.uid = None;
+        let now = self.context.clock.now().wall;
+        let pod = prepare(manifest.clone(), Origin::Local(now), &self.context.node, now)?;
+        let key = { (names(&pod).0.to_owned(), names(&pod).1.to_owned()) };
+        let manifest = serde_json::to_value(&manifest).unwrap_or_default();
+        let mut held = self.held.lock().await;
+        let outcome = match held.pods.get(&key) {
+            Some(old) if old.record.manifest == manifest => return Ok((old.pod.clone(), Outcome::Unchanged)),
+            Some(_) => Outcome::Configured,
+            None if held.pods.len() >= PODS_MAX => return Err(LocalError::Full),
+            None => Outcome::Created,
+        };
+        let record = Record { submitted_at_nanos: now.0, manifest };
+        let (path, bytes) = (self.path(&key), serde_json::to_vec(&record).unwrap_or_default());
+        let written = path.clone();
+        blocking(move || write_durably(&written, &bytes)).await.map_err(|error| LocalError::Disk {
+            act: "write",
+            path,
+            error,
+        })?;
+        let pod = Arc::new(pod);
+        held.pods.insert(key, Stored { record, pod: pod.clone() });
+        held.emit(held.set()).await?;
+        Ok((pod, outcome))
+    }
+
+    /// Ends a Pod, with `grace` seconds instead of its own grace period. `None` if there is none.
+    pub async fn delete(
+        &self,
+        namespace: &str,
+        name: &str,
+        grace: Option<i64>,
+    ) -> Result<Option<Arc<Pod>>, LocalError> {
+        let mut held = self.held.lock().await;
+        let key = (namespace.to_owned(), name.to_owned());
+        let Some(stored) = held.pods.get(&key).cloned() else { return Ok(None) };
+        let path = self.path(&key);
+        let gone = path.clone();
+        blocking(move || remove_durably(&gone)).await.map_err(|error| LocalError::Disk {
+            act: "remove",
+            path,
+            error,
+        })?;
+        // First the order with its grace, then the absence: a Pod that is merely absent would end
+        // with its own grace period.
+        let mut deleted = (*stored.pod).clone();
+        let now = self.context.clock.now().wall;
+        let own = deleted.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
+        deleted.metadata.deletion_timestamp =
+            jiff::Timestamp::from_nanosecond(i128::from(now.0)).ok().map(Time);
+        deleted.metadata.deletion_grace_period_seconds = grace.or(own);
+        let deleted = Arc::new(deleted);
+        held.pods.insert(key.clone(), Stored { pod: deleted.clone(), ..stored });
+        let marked = held.set();
+        held.pods.remove(&key);
+        held.emit(marked).await?;
+        held.emit(held.set()).await?;
+        Ok(Some(deleted))
+    }
+
+    /// The Pod as it was given.
+    pub async fn get(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        let held = self.held.lock().await;
+        held.pods.get(&(namespace.to_owned(), name.to_owned())).map(|s| s.pod.clone())
+    }
+
+    pub async fn list(&self) -> Vec<Arc<Pod>> {
+        self.held.lock().await.set()
+    }
+
+    fn path(&self, (namespace, name): &(String, String)) -> PathBuf {
+        let mut file = format!("{namespace}_{name}");
+        if file.len() > 200 {
+            let hash = base::fnv::fnv1a128(file.as_bytes());
+            // Names are ASCII by now, so any cut is a character boundary.
+            file.truncate(160);
+            file.push_str(&format!("_{hash:032x}"));
+        }
+        self.directory.join(file + ".json")
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    fn set(&self) -> Vec<Arc<Pod>> {
+        self.pods.values().map(|s| s.pod.clone()).collect()
+    }
+
+    async fn emit(&self, set: Vec<Arc<Pod>>) -> Result<(), LocalError> {
+        self.sets.send(set).await.map_err(|_| LocalError::Closing)
+    }
+}
+
+fn revive(context: &Context, bytes: &[u8]) -> Result<Stored, String> {
+    let record: Record = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+    let manifest = decode_pod(record.manifest.clone(), &mut |_| {}).map_err(|e| e.to_string())?;
+    let at = Wall(record.submitted_at_nanos);
+    let pod = prepare(manifest, Origin::Local(at), &context.node, context.clock.now().wall);
+    Ok(Stored { record, pod: Arc::new(pod.map_err(|e| e.to_string())?) })
+}
+
+type ReadFile = (PathBuf, io::Result<Vec<u8>>);
+
+fn read_all(directory: &Path) -> io::Result<Vec<ReadFile>> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory)?.take(10 * PODS_MAX) {
+        let path = entry?.path();
+        match path.extension().and_then(|e| e.to_str()) {
+            Some("json") => files.push((path.clone(), read_bounded(&path))),
+            // What a crash left half written was never acknowledged.
+            Some("tmp") => drop(std::fs::remove_file(&path)),
+            _ => {}
+        }
+    }
+    files.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(files)
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)?;
+    file.take(2 * MANIFEST_MAX as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension("tmp");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)?;
+    sync_parent(path)
+}
+
+fn remove_durably(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => sync_parent(path),
+    }
+}
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+}
+
+async fn blocking<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(f).await.unwrap_or_else(|e| Err(io::Error::other(e)))
+}
+
+#[cfg(test)]
+mod tests;
