@@ -8,6 +8,7 @@ pub mod from_cri;
 pub mod health;
 pub mod hooks;
 pub mod images;
+pub mod local_api;
 pub mod log_reader;
 pub mod logs;
 pub mod metrics;

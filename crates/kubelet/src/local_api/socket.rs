@@ -1,0 +1,93 @@
+//! The socket: made so that nobody but root ever could connect, and bounded.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use axum::Router;
+use base::class::{Class, Classify};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+/// Connections at once; a watcher holds one for as long as it watches.
+const CONNECTIONS: usize = 64;
+const HEADERS_WITHIN: Duration = Duration::from_secs(10);
+
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    #[error("listen on {}: {error}", .path.display())]
+    Bind { path: PathBuf, error: io::Error },
+    #[error("listen on {}: another kubelet is listening there", .path.display())]
+    Taken { path: PathBuf },
+}
+
+impl Classify for SocketError {
+    fn class(&self) -> Class {
+        Class::Fault
+    }
+}
+
+/// Binds beside the final path, closes the mode, and only then moves it there.
+pub(super) fn bind(path: &Path) -> Result<UnixListener, SocketError> {
+    let failed = |error| SocketError::Bind { path: path.to_owned(), error };
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        return Err(SocketError::Taken { path: path.to_owned() });
+    }
+    if let Some(parent) = path.parent() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(failed)?;
+    }
+    let early = path.with_extension(format!("{}", std::process::id()));
+    let _ = std::fs::remove_file(&early);
+    let listener = UnixListener::bind(&early).map_err(failed)?;
+    std::fs::set_permissions(&early, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    std::fs::rename(&early, path).map_err(failed)?;
+    Ok(listener)
+}
+
+pub(super) fn remove(path: &Path) {
+    let _ = std::fs::remove_file(path);
+}
+
+/// Serves until the token is cancelled; open connections end with it.
+pub(super) async fn serve(listener: UnixListener, router: Router, token: &CancellationToken) {
+    let mut open = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            () = token.cancelled() => return,
+            Some(_) = open.join_next(), if !open.is_empty() => continue,
+            accepted = listener.accept(), if open.len() < CONNECTIONS => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) if is_trusted(&stream) => drop(open.spawn(converse(stream, router.clone()))),
+            Ok(_) => tracing::warn!("refused a local connection from another user"),
+            Err(error) => {
+                tracing::warn!(%error, "could not accept a local connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// The mode already keeps others out; this holds even if somebody widens it.
+fn is_trusted(stream: &UnixStream) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == own)
+}
+
+async fn converse(stream: UnixStream, router: Router) {
+    let router = router.map_request(|r: http::Request<hyper::body::Incoming>| r.map(axum::body::Body::new));
+    let router = router.map_err(|never: Infallible| match never {});
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_WITHIN)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    if let Err(error) = served.await {
+        tracing::debug!(%error, "a local connection broke");
+    }
+}
