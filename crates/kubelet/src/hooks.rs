@@ -81,6 +81,20 @@ async fn run_exec(command: Vec<String>, call: &Call<'_>) -> Result<(), HookError
 /// Any answer is a success. HTTPS falls back to HTTP when the other side speaks only that; the
 /// credentials of the request are then left out.
 async fn run_http(action: &HTTPGetAction, call: &Call<'_>) -> Result<(), String> {
+    let mut request = request(action, call)?;
+    match call.net.http_get(request.clone()).await {
+        Ok(_) => Ok(()),
+        Err(NetError(text)) if request.tls && text.contains(PLAIN_HTTP_ANSWER) => {
+            request.tls = false;
+            request.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("authorization"));
+            // What counts as the failure is the first one.
+            call.net.http_get(request).await.map(|_| ()).map_err(|_| text)
+        }
+        Err(NetError(text)) => Err(text),
+    }
+}
+
+fn request(action: &HTTPGetAction, call: &Call<'_>) -> Result<HttpGet, String> {
     let host = action.host.as_deref().filter(|h| !h.is_empty()).or(call.pod_ip);
     let host = host.ok_or("failed to find networking container: the Pod has no IP address")?;
     let blank = Container::default();
@@ -92,7 +106,7 @@ async fn run_http(action: &HTTPGetAction, call: &Call<'_>) -> Result<(), String>
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("user-agent")) {
         headers.push(("User-Agent".to_owned(), "kube-lifecycle/1.36".to_owned()));
     }
-    let mut request = HttpGet {
+    Ok(HttpGet {
         tls: action.scheme.as_deref().is_some_and(|s| s.eq_ignore_ascii_case("https")),
         host: host.to_owned(),
         port: resolve_port(&action.port, container)?,
@@ -100,17 +114,7 @@ async fn run_http(action: &HTTPGetAction, call: &Call<'_>) -> Result<(), String>
         headers,
         timeout: Duration::ZERO,
         follow_redirects: true,
-    };
-    match call.net.http_get(request.clone()).await {
-        Ok(_) => Ok(()),
-        Err(NetError(text)) if request.tls && text.contains(PLAIN_HTTP_ANSWER) => {
-            request.tls = false;
-            request.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("authorization"));
-            // What counts as the failure is the first one.
-            call.net.http_get(request).await.map(|_| ()).map_err(|_| text)
-        }
-        Err(NetError(text)) => Err(text),
-    }
+    })
 }
 
 // === impl Call ===

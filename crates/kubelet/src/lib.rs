@@ -2,9 +2,14 @@
 //! feeding back what the runtime really does. Decisions are made in `kubelet-core`; effects go
 //! through the traits of [`ports`].
 
+pub mod agent;
+pub mod cgroups;
+pub mod clock;
+pub mod dispatcher;
 pub mod events;
 pub mod facts;
 pub mod from_cri;
+pub mod gc;
 pub mod health;
 pub mod hooks;
 pub mod images;
@@ -13,8 +18,11 @@ pub mod log_reader;
 pub mod logs;
 pub mod metrics;
 pub mod net;
+pub mod node;
+pub mod observer;
 pub mod orphan;
 pub mod pod_files;
+mod pod_task;
 pub mod ports;
 pub mod prober;
 pub mod process;

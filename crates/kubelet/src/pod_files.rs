@@ -12,8 +12,9 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
+use base::ids::PodUid;
 use base::rng::Rng;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kubelet_core::recipe::metadata;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -54,6 +55,9 @@ struct PodPaths {
     logs: String,
 }
 
+const STATUS: &str = "status.json";
+const STATUS_TMP: &str = "status.json.tmp";
+const MAX_STATUS: u64 = 1 << 20;
 const MAX_MESSAGE: usize = 4096;
 const MAX_HOSTS: u64 = 1 << 20;
 /// Enough for the last 80 lines of which 2048 bytes are kept, one line being at most 16 KiB.
@@ -174,6 +178,33 @@ impl PodFiles for DiskPodFiles {
         .await
     }
 
+    async fn save_status(&self, uid: &PodUid, status: &PodStatus) -> io::Result<()> {
+        let (uid, json) = (component(uid.as_str())?, serde_json::to_vec(status)?);
+        self.run(move |i| {
+            let Some(dir) = i.existing_pod_dir(&uid)? else { return Ok(()) };
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+            let fresh = sys::fd::create_beneath(&dir, Path::new(STATUS_TMP), flags, mode(0o600), OWN)?;
+            File::from(fresh).write_all(&json)?;
+            Ok(rustix::fs::renameat(&dir, STATUS_TMP, &dir, STATUS)?)
+        })
+        .await
+    }
+
+    async fn load_status(&self, uid: &PodUid) -> io::Result<Option<PodStatus>> {
+        let uid = component(uid.as_str())?;
+        self.run(move |i| {
+            let Some(dir) = i.existing_pod_dir(&uid)? else { return Ok(None) };
+            let mut file = match open_regular(&dir, Path::new(STATUS), OFlags::RDONLY, OWN) {
+                Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+                other => other?,
+            };
+            let json = read_bounded(&mut file, MAX_STATUS)?;
+            // Half a file, or one of another version, is no memory; the runtime still knows the truth.
+            Ok(serde_json::from_str(&json).ok())
+        })
+        .await
+    }
+
     async fn link_log(&self, pod: &Pod, container: &str, id: &str, log_path: &str) -> io::Result<()> {
         let name = link_name(pod, container, id);
         component(&name)?;
@@ -206,6 +237,16 @@ impl Inner {
     fn pod_dir(&self, paths: &PodPaths) -> io::Result<OwnedFd> {
         let root = open_or_make(&self.dirs.root, 0o750)?;
         sys::fd::make_dirs(root, &Path::new("pods").join(&paths.uid), mode(0o750))
+    }
+
+    fn existing_pod_dir(&self, uid: &str) -> io::Result<Option<OwnedFd>> {
+        let rel = Path::new("pods").join(uid);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        match sys::fd::open_dir(&self.dirs.root).and_then(|r| sys::fd::open_beneath(r, &rel, flags, OWN)) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     fn log_dir(&self, paths: &PodPaths) -> io::Result<OwnedFd> {

@@ -5,9 +5,14 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use api::config::kubelet::{Loaded, Outcome, load};
 use api::config::{DirEntry, MAX_FILE, ReadFiles};
+use kubelet::agent::{self, Start};
+use kubelet::systemd::Systemd;
+use tokio::signal::unix::{self, SignalKind};
+use tokio_util::sync::CancellationToken;
 
 use crate::{KUBERNETES, console, logging};
 
@@ -42,18 +47,53 @@ fn run(loaded: Loaded) -> ExitCode {
     for setting in &loaded.not_honoured {
         tracing::warn!(%setting, "setting is not honoured yet");
     }
-    let (config, flags) = (&loaded.config, &loaded.flags);
-    tracing::info!(
-        root_dir = %flags.root_dir,
-        runtime = %config.container_runtime_endpoint,
-        static_pod_path = %config.static_pod_path,
-        healthz_port = config.healthz_port,
-        read_only_port = config.read_only_port,
-        max_pods = config.max_pods,
-        "effective configuration"
-    );
-    tracing::error!("the agent loop is not part of this build");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        // Blocking work is short file work; hung mounts have threads of their own.
+        .max_blocking_threads(8)
+        .thread_keep_alive(Duration::from_secs(2))
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&format!("start the event loop: {error}")),
+    };
+    match runtime.block_on(serve(loaded)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+fn fail(error: &str) -> ExitCode {
+    tracing::error!(error, "kubelet failed");
+    console::err(&format!("Error: {error}\n"));
     ExitCode::FAILURE
+}
+
+/// Runs until SIGTERM or SIGINT. Containers are left as they are.
+async fn serve(loaded: Loaded) -> Result<(), String> {
+    let token = CancellationToken::new();
+    let start = Start {
+        loaded,
+        systemd: Systemd {
+            socket: std::env::var_os("NOTIFY_SOCKET"),
+            watchdog_usec: std::env::var("WATCHDOG_USEC").ok(),
+            watchdog_pid: std::env::var("WATCHDOG_PID").ok(),
+        },
+        home: std::env::var_os("HOME").map(PathBuf::from),
+        working_dir: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+        version: KUBERNETES.to_owned(),
+    };
+    let signal = |kind| unix::signal(kind).map_err(|e| format!("listen for signals: {e}"));
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut agent = Box::pin(agent::run(start, token.clone()));
+    tokio::select! {
+        ended = &mut agent => return ended.map_err(|e| e.to_string()),
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    tracing::info!("stopping; containers keep running");
+    token.cancel();
+    agent.await.map_err(|e| e.to_string())
 }
 
 /// The machine's own files.

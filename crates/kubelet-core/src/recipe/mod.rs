@@ -135,7 +135,8 @@ pub fn hosts_file(
 }
 
 /// A container of whatever kind, by name. Ephemeral ones have a type of their own with the same fields.
-pub(crate) fn spec_of<'a>(pod: &'a Pod, name: &str) -> Option<Cow<'a, Container>> {
+#[must_use]
+pub fn spec_of<'a>(pod: &'a Pod, name: &str) -> Option<Cow<'a, Container>> {
     let spec = pod.spec.as_ref()?;
     let mut plain = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     if let Some(c) = plain.find(|c| c.name == name) {

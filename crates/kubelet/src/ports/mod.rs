@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base::class::{Class, Classify};
 use base::ids::PodUid;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 mod runtime;
 
@@ -94,6 +94,10 @@ pub trait PodFiles: Send + Sync + 'static {
     async fn termination_message(&self, path: &str) -> std::io::Result<String>;
     /// The last lines of a log for FallbackToLogsOnError (80 lines, 2048 bytes).
     async fn log_tail(&self, path: &str) -> std::io::Result<String>;
+    /// Remembers the Pod's status across restarts of the agent, if the Pod's directory exists.
+    async fn save_status(&self, uid: &PodUid, status: &PodStatus) -> std::io::Result<()>;
+    /// What an earlier life of the agent remembered; none if nothing readable is there.
+    async fn load_status(&self, uid: &PodUid) -> std::io::Result<Option<PodStatus>>;
     /// The `/var/log/containers` symlink of a container.
     async fn link_log(&self, pod: &Pod, container: &str, id: &str, log_path: &str) -> std::io::Result<()>;
 }

@@ -1,0 +1,444 @@
+//! The assembly: configuration and machine in, a running kubelet out.
+//!
+//! | task | input | output |
+//! |---|---|---|
+//! | sources (file, url, local) | manifests | `mpsc<SourceUpdate>` to the dispatcher |
+//! | dispatcher | updates, ended Pod tasks, strangers | `watch<Intent>` per Pod |
+//! | Pod tasks, one each | intent, bell, verdicts | effects through the ports, status on the board |
+//! | observer | the runtime's events, relists | a bell per Pod |
+//! | prober, one task per probe | observed containers | `watch<Verdicts>` per Pod |
+//! | health | CRI Status | `watch<RuntimeHealth>` |
+//! | collector, log rotation | the runtime, the disk | fewer files |
+//! | servers | the board, the metrics | answers |
+//!
+//! All of them end when the token is cancelled; containers never do.
+
+mod settings;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::config::kubelet::{KubeletConfiguration, Loaded};
+use base::rng::Rng;
+use base::time::Clock;
+use kubelet_core::admission::NodeOffer;
+use kubelet_core::downward::Allocatable;
+use kubelet_core::recipe;
+use kubelet_core::sysctl::Allowlist;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::cgroups::RuntimeCgroups;
+use crate::clock::SystemClock;
+use crate::dispatcher::Dispatcher;
+use crate::events::Recorder;
+use crate::facts::{self, Machine};
+use crate::health::{RuntimeHealth, watch_health};
+use crate::images::{Credentials, ImagePuller, NodeFiles, Records, load_providers};
+use crate::logs::Rotator;
+use crate::metrics::{Metrics, ProbeMetrics};
+use crate::net::SocketNet;
+use crate::node::{Node, NodeFacts};
+use crate::observer::{Observer, watch_runtime};
+use crate::pod_files::{DiskPodFiles, PodDirs};
+use crate::ports::Runtime;
+use crate::prober::{Hands, Prober};
+use crate::runtime::Metered;
+use crate::server::{self, Beat, Check, Checks, Views};
+use crate::sources::{self, Context, Problems, SourceName};
+use crate::systemd::Systemd;
+use crate::userns::{self, UsernsStore};
+use crate::volumes::NodeVolumes;
+use crate::{gc, process};
+
+/// How long the runtime may take to answer for the first time.
+const RUNTIME_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Why the kubelet did not start, for the operator.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StartError(String);
+
+impl StartError {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+}
+
+/// What the binary hands in: the configuration and the few things only it may read.
+#[derive(Debug)]
+pub struct Start {
+    pub loaded: Loaded,
+    pub systemd: Systemd,
+    /// The home directory, where registry logins may be.
+    pub home: Option<PathBuf>,
+    pub working_dir: PathBuf,
+    /// The version shown in metrics.
+    pub version: String,
+}
+
+/// Starts everything and runs until the token is cancelled or something the node cannot do without ends.
+pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartError> {
+    let Loaded { config, flags, .. } = &start.loaded;
+    let dirs = settings::dirs(config, flags);
+    process::settle(config.oom_score_adj, u64::try_from(config.max_open_files).unwrap_or(0));
+    tune_kernel(config)?;
+    prepare_root(&dirs)?;
+    let machine = facts::read_machine(&dirs.root);
+    let machine = machine.map_err(|e| StartError::new(format!("read /proc and /sys: {e}")))?;
+    refuse_unfit(config, &machine)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let metrics = Arc::new(Metrics::default());
+    let runtime = connect(config, metrics.clone()).await?;
+    let parts =
+        Parts { start: &start, dirs, machine, clock, metrics, probe_metrics: Arc::default(), runtime };
+    let (health, healthy) = watch::channel(RuntimeHealth::default());
+    let node = Arc::new(parts.node(healthy).await?);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(watch_health(node.runtime.clone(), health, token.clone()));
+    tasks.spawn(watch_runtime(node.observer.clone(), token.clone()));
+    let beat = Beat::new(node.clock.clone());
+    parts.start_pods(&node, beat.clone(), &mut tasks, &token).await?;
+    parts.start_servers(&node, beat, &mut tasks, &token).await?;
+    start.systemd.ready();
+    tracing::info!(node = node.facts.recipe.name, "kubelet started");
+    supervise(tasks, token).await
+}
+
+fn tune_kernel(config: &KubeletConfiguration) -> Result<(), StartError> {
+    let wrong = process::tune_kernel(config.protect_kernel_defaults);
+    if config.protect_kernel_defaults && !wrong.is_empty() {
+        let all: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+        return Err(StartError::new(all.join("; ")));
+    }
+    wrong.iter().for_each(|error| tracing::warn!(%error, "kernel setting not brought in line"));
+    Ok(())
+}
+
+/// Every task runs until cancelled; one that ends earlier takes the node down with a message.
+async fn supervise(mut tasks: JoinSet<()>, token: CancellationToken) -> Result<(), StartError> {
+    let ended = tasks.join_next().await;
+    if token.is_cancelled() {
+        return Ok(());
+    }
+    token.cancel();
+    Err(StartError::new(match ended {
+        Some(Err(e)) => format!("a task of the agent died: {e}"),
+        _ => "a task of the agent ended early".to_owned(),
+    }))
+}
+
+fn prepare_root(dirs: &PodDirs) -> Result<(), StartError> {
+    for (dir, what) in
+        [(&dirs.root, "root-dir"), (&dirs.pod_logs, "podLogsDir"), (&dirs.container_logs, "log links")]
+    {
+        std::fs::create_dir_all(dir)
+            .map_err(|e| StartError::new(format!("make {what} {}: {e}", dir.display())))?;
+    }
+    if let Err(error) = sys::mount::make_shared(&dirs.root) {
+        tracing::warn!(root = %dirs.root.display(), %error, "root directory not made rshared: mount propagation will not work");
+    }
+    Ok(())
+}
+
+/// What upstream refuses at start although the configuration is valid.
+fn refuse_unfit(config: &KubeletConfiguration, machine: &Machine) -> Result<(), StartError> {
+    if config.fail_swap_on && machine.memory.swap > 0 {
+        return Err(StartError::new(
+            "swap is on and failSwapOn is true: turn swap off, or set failSwapOn: false",
+        ));
+    }
+    if config.fail_cgroup_v1 && !machine.cgroup_v2 {
+        return Err(StartError::new(
+            "this host uses cgroup v1 and failCgroupV1 is true: boot with cgroup v2, or set failCgroupV1: false",
+        ));
+    }
+    Ok(())
+}
+
+/// Reaches the runtime, or says that it cannot be reached.
+async fn connect(
+    config: &KubeletConfiguration,
+    metrics: Arc<Metrics>,
+) -> Result<Arc<dyn Runtime>, StartError> {
+    let endpoint = |text: &str| cri::Endpoint::parse(text).map_err(|e| StartError::new(e.to_string()));
+    let runtime = endpoint(&config.container_runtime_endpoint)?;
+    let images = match config.image_service_endpoint.as_str() {
+        "" => None,
+        text => Some(endpoint(text)?),
+    };
+    let client = cri::Client::new(runtime, images, config.runtime_request_timeout.to_std());
+    let deadline = tokio::time::Instant::now() + RUNTIME_PATIENCE;
+    loop {
+        match client.check_version().await {
+            Ok(version) => {
+                tracing::info!(
+                    runtime = version.runtime_name,
+                    version = version.runtime_version,
+                    "runtime found"
+                );
+                return Ok(Arc::new(Metered::new(client, metrics)));
+            }
+            Err(error) if tokio::time::Instant::now() >= deadline => {
+                return Err(StartError::new(error.to_string()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "waiting for the runtime");
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        }
+    }
+}
+
+/// What the assembly passes around.
+struct Parts<'a> {
+    start: &'a Start,
+    dirs: PodDirs,
+    machine: Machine,
+    clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
+    probe_metrics: Arc<ProbeMetrics>,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl Parts<'_> {
+    async fn node(&self, health: watch::Receiver<RuntimeHealth>) -> Result<Node, StartError> {
+        let Loaded { config, flags, .. } = &self.start.loaded;
+        let wall = self.clock.now().wall.0;
+        let mut rng = Rng::new(wall.unsigned_abs());
+        let facts = self.facts().await?;
+        let io = |what: &'static str| move |e: std::io::Error| StartError::new(format!("{what}: {e}"));
+        let recorder = Recorder::new(self.clock.clone());
+        let files = Arc::new(DiskPodFiles::new(self.dirs.clone(), rng.child()));
+        let volumes = NodeVolumes::open(
+            &self.dirs.root,
+            facts.recipe.allocatable.clone(),
+            self.clock.clone(),
+            rng.child(),
+        )
+        .map_err(io("open the directory of Pods"))?;
+        let observer =
+            Observer::new(self.runtime.clone(), files.clone(), self.clock.clone(), self.metrics.clone());
+        let net = Arc::new(SocketNet);
+        let prober = Prober::new(Hands {
+            runtime: self.runtime.clone(),
+            net: net.clone(),
+            clock: self.clock.clone(),
+            recorder: recorder.clone(),
+            metrics: self.probe_metrics.clone(),
+            host_ip: facts.recipe.host_ips.first().map(ToString::to_string),
+            seed: rng.next_u64(),
+            started: self.clock.now(),
+        });
+        Ok(Node {
+            images: Arc::new(self.images(&recorder)?),
+            prober: Arc::new(prober),
+            userns: self.userns(),
+            board: Arc::default(),
+            offer: self.offer(&facts)?,
+            settings: settings::pods(config, flags, rng.next_u64()),
+            facts,
+            health,
+            observer: Arc::new(observer),
+            runtime: self.runtime.clone(),
+            volumes: Arc::new(volumes),
+            files,
+            cgroups: Arc::new(RuntimeCgroups),
+            net,
+            clock: self.clock.clone(),
+            recorder,
+            metrics: self.metrics.clone(),
+        })
+    }
+
+    async fn facts(&self) -> Result<NodeFacts, StartError> {
+        let Loaded { config, flags, .. } = &self.start.loaded;
+        let name = flags.node_name(&self.machine.hostname);
+        let host_ips = facts::node_ips(&settings::given_ips(flags), &name).map_err(StartError::new)?;
+        let version = self.runtime.version().await.map_err(|e| StartError::new(e.to_string()))?;
+        let status = self.runtime.status().await.map_err(|e| StartError::new(e.to_string()))?;
+        let default = status.runtime_handlers.iter().find(|h| h.name.is_empty());
+        let features = default.and_then(|h| h.features.as_ref());
+        Ok(NodeFacts {
+            runtime_name: version.runtime_name,
+            handler: recipe::HandlerFeatures {
+                recursive_read_only: features.is_some_and(|f| f.recursive_read_only_mounts),
+                user_namespaces: features.is_some_and(|f| f.user_namespaces),
+            },
+            strict_groups: status.features.is_some_and(|f| f.supplemental_groups_policy),
+            recipe: recipe::NodeFacts {
+                name,
+                host_ips,
+                allocatable: self.allocatable(),
+                memory_capacity: self.machine.memory.total,
+                swap_capacity: self.machine.memory.swap,
+                swap_controller: self.machine.cgroup_v2,
+                cgroup_v2: self.machine.cgroup_v2,
+                hugepage_sizes: self.machine.hugepage_sizes.clone(),
+                selinux: self.machine.selinux,
+                cluster_dns: config.cluster_dns.iter().filter_map(|ip| ip.parse().ok()).collect(),
+                cluster_domain: config.cluster_domain.clone(),
+                resolv_conf: settings::resolver(&config.resolv_conf)?,
+                thermal_paths: self.machine.thermal_paths.clone(),
+            },
+        })
+    }
+
+    /// Without reservations, all of the machine is for Pods.
+    fn allocatable(&self) -> Allocatable {
+        let Loaded { config, .. } = &self.start.loaded;
+        let per_core = i64::from(config.pods_per_core) * self.machine.cpus;
+        let max = i64::from(config.max_pods);
+        Allocatable {
+            milli_cpu: self.machine.cpus * 1000,
+            memory: self.machine.memory.total,
+            ephemeral_storage: self.machine.disk,
+            pods: if per_core > 0 { per_core.min(max) } else { max },
+            hugepages: Default::default(),
+        }
+    }
+
+    fn offer(&self, facts: &NodeFacts) -> Result<NodeOffer, StartError> {
+        let config = &self.start.loaded.config;
+        let sysctls = Allowlist::new(&self.machine.kernel, &config.allowed_unsafe_sysctls);
+        let name = &facts.recipe.name;
+        let labels = [("hostname", name.as_str()), ("os", "linux"), ("arch", arch())];
+        let labels = labels.iter().map(|(k, v)| (format!("kubernetes.io/{k}"), (*v).to_owned()));
+        Ok(NodeOffer {
+            name: name.clone(),
+            labels: labels.chain(self.start.loaded.flags.node_labels.clone()).collect(),
+            allocatable: facts.recipe.allocatable.clone(),
+            sysctls: sysctls.map_err(|e| StartError::new(format!("allowedUnsafeSysctls: {e}")))?,
+            app_armor: self.machine.app_armor,
+            strict_groups: facts.strict_groups,
+        })
+    }
+
+    fn images(&self, recorder: &Recorder) -> Result<ImagePuller, StartError> {
+        let Loaded { config, flags, .. } = &self.start.loaded;
+        let providers = match flags.image_credential_provider_config.as_str() {
+            "" => Vec::new(),
+            path => load_providers(Path::new(path), Path::new(&flags.image_credential_provider_bin_dir))
+                .map_err(|e| StartError::new(e.to_string()))?,
+        };
+        let root = &self.dirs.root;
+        let files = NodeFiles::usual(root, &self.start.working_dir, self.start.home.as_deref());
+        let records = Records::open(root).map_err(|e| StartError::new(format!("open image records: {e}")))?;
+        Ok(ImagePuller::new(
+            settings::images(config)?,
+            self.runtime.clone(),
+            recorder.clone(),
+            self.clock.clone(),
+            Credentials::new(self.clock.clone(), Some(files), providers),
+            Some(records),
+            Some(self.metrics.clone()),
+        ))
+    }
+
+    /// Id ranges for user namespaces; a node without them runs all other Pods.
+    fn userns(&self) -> Option<Arc<UsernsStore>> {
+        let config = &self.start.loaded.config;
+        let per_pod = config.user_namespaces.ids_per_pod.and_then(|n| u32::try_from(n).ok()).unwrap_or(65536);
+        let max_pods = u32::try_from(config.max_pods).unwrap_or(110);
+        let store = userns::grant(per_pod, max_pods).and_then(|g| UsernsStore::open(&self.dirs.root, g));
+        store.map(Arc::new).map_err(|error| tracing::warn!(%error, "no id ranges for user namespaces")).ok()
+    }
+
+    /// Sources, dispatcher, collector, log rotation.
+    async fn start_pods(
+        &self,
+        node: &Arc<Node>,
+        beat: Beat,
+        tasks: &mut JoinSet<()>,
+        token: &CancellationToken,
+    ) -> Result<(), StartError> {
+        let Loaded { config, flags, .. } = &self.start.loaded;
+        let (updates, receiver) = mpsc::channel(sources::CHANNEL);
+        let context = Context {
+            node: node.facts.recipe.name.as_str().into(),
+            clock: node.clock.clone(),
+            events: node.recorder.clone(),
+            problems: Problems::default(),
+        };
+        let mut names = Vec::new();
+        if let Some(file) = settings::file_source(config) {
+            names.push(SourceName::File);
+            tasks.spawn(sources::file::run(file, context.clone(), updates.clone(), token.clone()));
+        }
+        if let Some(url) = settings::url_source(config) {
+            names.push(SourceName::Url);
+            tasks.spawn(sources::url::run(url, context.clone(), updates.clone(), token.clone()));
+        }
+        let dispatcher = Dispatcher::new(node.clone(), receiver, names, beat);
+        let collector =
+            gc::run(node.clone(), dispatcher.known(), settings::gc(flags, &self.dirs), token.clone());
+        tasks.spawn(collector);
+        tasks.spawn(dispatcher.run(token.clone()));
+        let rotation = settings::rotation(config)?;
+        let rotator = Rotator::new(rotation, node.runtime.clone(), node.clock.clone(), node.metrics.clone());
+        tasks.spawn(rotator.run(token.clone()));
+        Ok(())
+    }
+
+    /// Health, the read-only API, the watchdog.
+    async fn start_servers(
+        &self,
+        node: &Arc<Node>,
+        beat: Beat,
+        tasks: &mut JoinSet<()>,
+        token: &CancellationToken,
+    ) -> Result<(), StartError> {
+        let config = &self.start.loaded.config;
+        let bind = async |what, address| {
+            server::bind(what, address).await.map_err(|e| StartError::new(e.to_string()))
+        };
+        if let Some(address) = settings::listen(&config.healthz_bind_address, config.healthz_port)? {
+            let bound = bind("healthz", address).await?;
+            tasks.spawn(bound.serve(server::healthz_router(Checks::new(vec![Check::ping()])), token.clone()));
+        }
+        let checks = Checks::new(vec![
+            Check::ping(),
+            Check::log(),
+            Check::sync_loop(beat, config.sync_frequency.to_std()),
+        ]);
+        let views = Views {
+            checks: checks.clone(),
+            pods: node.board.clone(),
+            metrics: node.metrics.clone(),
+            probe_metrics: self.probe_metrics.clone(),
+            runtime: node.runtime.clone(),
+            config: Arc::new(config.to_v1beta1()),
+        };
+        if let Some(address) = settings::listen(&config.address, config.read_only_port)? {
+            let bound = bind("read-only API", address).await?;
+            tasks.spawn(bound.serve(server::readonly_router(views), token.clone()));
+        }
+        self.start_watchdog(checks, tasks, token)
+    }
+
+    fn start_watchdog(
+        &self,
+        checks: Checks,
+        tasks: &mut JoinSet<()>,
+        token: &CancellationToken,
+    ) -> Result<(), StartError> {
+        let systemd = self.start.systemd.clone();
+        let limit = systemd.watchdog(std::process::id()).map_err(|e| StartError::new(e.to_string()))?;
+        if let Some(limit) = limit {
+            let token = token.clone();
+            tasks.spawn(async move { systemd.watch(limit, checks, token).await });
+        }
+        Ok(())
+    }
+}
+
+/// Go's name of this machine's architecture.
+fn arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}

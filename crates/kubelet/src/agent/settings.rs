@@ -1,0 +1,148 @@
+//! The configuration, cut into the piece each part of the agent needs.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use api::config::kubelet::{KubeletConfiguration, KubeletFlags};
+use base::quantity::Quantity;
+use kubelet_core::gc::GcPolicy;
+use kubelet_core::images::Verification;
+use kubelet_core::recipe::{Dns, RecipeConfig, SwapBehavior};
+
+use super::StartError;
+use crate::gc::GcSettings;
+use crate::images;
+use crate::logs;
+use crate::node::PodSettings;
+use crate::pod_files::PodDirs;
+use crate::sources::file::FileConfig;
+use crate::sources::url::UrlConfig;
+
+/// Where symlinks to container logs gather; upstream does not let anyone change it.
+const CONTAINER_LOGS: &str = "/var/log/containers";
+
+pub(super) fn dirs(config: &KubeletConfiguration, flags: &KubeletFlags) -> PodDirs {
+    let pod_logs = PathBuf::from(&config.pod_logs_dir);
+    // A node with its own log directory keeps the links beside it, so that two nodes on one machine
+    // do not collect each other's.
+    let container_logs = match pod_logs == Path::new("/var/log/pods") {
+        true => CONTAINER_LOGS.into(),
+        false => pod_logs.with_file_name("containers"),
+    };
+    PodDirs {
+        root: PathBuf::from(&flags.root_dir),
+        pod_logs,
+        container_logs,
+        node_hosts: "/etc/hosts".into(),
+    }
+}
+
+pub(super) fn pods(config: &KubeletConfiguration, flags: &KubeletFlags, seed: u64) -> PodSettings {
+    let max_restart = config.crash_loop_back_off.max_container_restart_period;
+    PodSettings {
+        recipe: RecipeConfig {
+            seccomp_default: config.seccomp_default || flags.seccomp_default,
+            seccomp_root: Path::new(&flags.root_dir).join("seccomp"),
+            pod_logs_dir: PathBuf::from(&config.pod_logs_dir),
+            cpu_cfs_quota: config.cpu_cfs_quota,
+            cpu_cfs_quota_period: config.cpu_cfs_quota_period.to_std(),
+            swap: match config.memory_swap.swap_behavior.as_str() {
+                "LimitedSwap" => SwapBehavior::LimitedSwap,
+                _ => SwapBehavior::NoSwap,
+            },
+            single_process_oom_kill: config.single_process_oom_kill.unwrap_or(false),
+        },
+        sync_frequency: config.sync_frequency.to_std(),
+        max_restart_period: max_restart.map_or(Duration::from_secs(300), |d| d.to_std()),
+        seed,
+    }
+}
+
+pub(super) fn gc(flags: &KubeletFlags, dirs: &PodDirs) -> GcSettings {
+    let limit = |n: i32| usize::try_from(n).ok();
+    GcSettings {
+        policy: GcPolicy {
+            min_age: flags.minimum_container_ttl_duration.to_std(),
+            max_per_container: limit(flags.maximum_dead_containers_per_container),
+            max_total: limit(flags.maximum_dead_containers),
+        },
+        pod_logs: dirs.pod_logs.clone(),
+        container_logs: dirs.container_logs.clone(),
+    }
+}
+
+/// An address to listen on; none when the port is zero.
+pub(super) fn listen(address: &str, port: i32) -> Result<Option<SocketAddr>, StartError> {
+    let port = u16::try_from(port).map_err(|_| StartError::new(format!("port {port} is out of range")))?;
+    let ip: IpAddr =
+        address.parse().map_err(|_| StartError::new(format!("{address:?} is not an IP address")))?;
+    Ok((port != 0).then(|| SocketAddr::new(ip, port)))
+}
+
+/// Addresses given as `--node-ip`; entries that are no addresses are ignored, as upstream does.
+pub(super) fn given_ips(flags: &KubeletFlags) -> Vec<IpAddr> {
+    flags.node_ip.split(',').filter_map(|s| s.trim().parse().ok()).collect()
+}
+
+/// The host's resolver configuration; none if Pods are to get none.
+pub(super) fn resolver(path: &str) -> Result<Option<Dns>, StartError> {
+    if path.is_empty() {
+        return Ok(None);
+    }
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|e| StartError::new(format!("read resolvConf {path}: {e}")))?;
+    kubelet_core::recipe::parse_resolv_conf(&text)
+        .map(Some)
+        .map_err(|e| StartError::new(format!("read resolvConf {path}: {e}")))
+}
+
+pub(super) fn images(config: &KubeletConfiguration) -> Result<images::Settings, StartError> {
+    let verification = match config.image_pull_credentials_verification_policy.as_str() {
+        "NeverVerify" => Verification::NeverVerify,
+        "AlwaysVerify" => Verification::AlwaysVerify,
+        "NeverVerifyAllowlistedImages" => {
+            Verification::allow(&config.preloaded_images_verification_allowlist)
+                .map_err(|e| StartError::new(format!("preloadedImagesVerificationAllowlist: {e}")))?
+        }
+        _ => Verification::NeverVerifyPreloadedImages,
+    };
+    Ok(images::Settings {
+        serialize: config.serialize_image_pulls,
+        max_parallel: config.max_parallel_image_pulls.and_then(|n| u32::try_from(n).ok()),
+        qps: f64::from(config.registry_pull_qps),
+        burst: u32::try_from(config.registry_burst).unwrap_or(0),
+        verification,
+        ..Default::default()
+    })
+}
+
+pub(super) fn rotation(config: &KubeletConfiguration) -> Result<logs::Policy, StartError> {
+    let size: Quantity = config.container_log_max_size.parse().map_err(|e| {
+        StartError::new(format!("containerLogMaxSize {:?}: {e}", config.container_log_max_size))
+    })?;
+    Ok(logs::Policy {
+        root: PathBuf::from(&config.pod_logs_dir),
+        max_size: size.value(),
+        max_files: usize::try_from(config.container_log_max_files).unwrap_or(2),
+        workers: usize::try_from(config.container_log_max_workers).unwrap_or(1),
+        interval: config.container_log_monitor_interval.to_std(),
+    })
+}
+
+pub(super) fn file_source(config: &KubeletConfiguration) -> Option<FileConfig> {
+    let path = PathBuf::from(&config.static_pod_path);
+    (!config.static_pod_path.is_empty())
+        .then(|| FileConfig { path, period: config.file_check_frequency.to_std() })
+}
+
+pub(super) fn url_source(config: &KubeletConfiguration) -> Option<UrlConfig> {
+    let headers = config.static_pod_url_header.iter();
+    let headers =
+        headers.flat_map(|(name, values)| values.iter().map(|v| (name.clone(), v.clone()))).collect();
+    (!config.static_pod_url.is_empty()).then(|| UrlConfig {
+        url: config.static_pod_url.clone(),
+        headers,
+        period: config.http_check_frequency.to_std(),
+    })
+}

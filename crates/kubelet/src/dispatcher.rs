@@ -1,0 +1,375 @@
+//! The one owner of the map from Pod UID to Pod task.
+//!
+//! Sources send whole sets of desired Pods; the dispatcher merges each difference into that Pod's
+//! intent. It also adopts what it finds: a Pod that runs but that no source lists is ended like any
+//! other, by a task of its own, though never before every source has reported once.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::ids::PodUid;
+use k8s_openapi::api::core::v1::Pod;
+use kubelet_core::observed::FoundPod;
+use kubelet_core::pod::{Intent, Kill, KillCause, Stage};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::events::Kind;
+use crate::node::Node;
+use crate::server::Beat;
+use crate::sources::{SourceName, SourceUpdate};
+use crate::{orphan, pod_task};
+
+/// How often the runtime and the disk are searched for Pods nobody knows.
+const SWEEP: Duration = Duration::from_secs(60);
+/// Pause before a task that panicked is started again.
+const RESPAWN: Duration = Duration::from_secs(1);
+/// Grace of a Pod that nobody knows any more.
+const ORPHAN_GRACE: i64 = 1;
+
+pub struct Dispatcher {
+    node: Arc<Node>,
+    updates: mpsc::Receiver<SourceUpdate>,
+    /// Sources that have not reported yet. Nothing is ended for want of an owner while any is left.
+    silent: BTreeSet<SourceName>,
+    /// What each source wants.
+    wanted: BTreeMap<SourceName, BTreeMap<PodUid, Arc<Pod>>>,
+    tasks: HashMap<PodUid, Task>,
+    running: JoinSet<()>,
+    ids: HashMap<Id, PodUid>,
+    /// At most one search for orphans at a time.
+    searches: JoinSet<Vec<(PodUid, Pod)>>,
+    /// Found in the runtime at start and not claimed by a source yet: name by UID.
+    unclaimed: HashMap<PodUid, FullName>,
+    /// Pods that wait for another of the same name to be gone.
+    parked: Vec<(SourceName, Arc<Pod>)>,
+    /// Turns with the loop; the syncloop health check looks at it.
+    beat: Beat,
+    known: watch::Sender<Arc<Known>>,
+}
+
+/// What the rest of the node may know: whose things must not be collected.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    pub pods: BTreeSet<PodUid>,
+    /// Every source has reported once.
+    pub sources_ready: bool,
+}
+
+type FullName = (String, String);
+
+struct Task {
+    intent: watch::Sender<Intent>,
+    name: FullName,
+    finished: bool,
+    /// The same UID was wanted again while this one was ending.
+    again: Option<(SourceName, Arc<Pod>)>,
+}
+
+// === impl Dispatcher ===
+
+impl Dispatcher {
+    /// `sources` are all that will ever report.
+    #[must_use]
+    pub fn new(
+        node: Arc<Node>,
+        updates: mpsc::Receiver<SourceUpdate>,
+        sources: impl IntoIterator<Item = SourceName>,
+        beat: Beat,
+    ) -> Self {
+        Self {
+            node,
+            updates,
+            silent: sources.into_iter().collect(),
+            wanted: BTreeMap::new(),
+            tasks: HashMap::new(),
+            running: JoinSet::new(),
+            ids: HashMap::new(),
+            searches: JoinSet::new(),
+            unclaimed: HashMap::new(),
+            parked: Vec::new(),
+            beat,
+            known: watch::channel(Arc::default()).0,
+        }
+    }
+
+    /// The Pods that have a task or an owner.
+    #[must_use]
+    pub fn known(&self) -> watch::Receiver<Arc<Known>> {
+        self.known.subscribe()
+    }
+
+    /// Runs until cancelled. Pod tasks are dropped with it; containers are left alone.
+    pub async fn run(mut self, token: CancellationToken) {
+        tokio::select! {
+            () = token.cancelled() => {}
+            () = self.dispatch() => {}
+        }
+    }
+
+    async fn dispatch(&mut self) {
+        self.take_stock().await;
+        let node = self.node.clone();
+        let mut sweep = tokio::time::interval(SWEEP);
+        sweep.reset();
+        loop {
+            self.beat.turn();
+            tokio::select! {
+                Some(update) = self.updates.recv() => {
+                    let was_silent = !self.silent.is_empty();
+                    self.merge(update);
+                    if was_silent {
+                        self.search();
+                    }
+                }
+                Some(ended) = self.running.join_next_with_id(), if !self.running.is_empty() => self.ended(ended),
+                Some(Ok(found)) = self.searches.join_next(), if !self.searches.is_empty() => self.found(found),
+                () = node.observer.strangers.notified() => self.search(),
+                _ = sweep.tick() => self.search(),
+            }
+        }
+    }
+
+    /// Learns what runs already, so that a changed manifest waits for its predecessor.
+    async fn take_stock(&mut self) {
+        loop {
+            match self.node.observer.survey().await {
+                Ok(found) => {
+                    self.unclaimed = found.iter().map(|f| (f.uid.clone(), found_name(f))).collect();
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "waiting for the runtime");
+                    self.beat.turn();
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                }
+            }
+        }
+    }
+
+    fn merge(&mut self, update: SourceUpdate) {
+        let SourceUpdate { source, pods } = update;
+        self.silent.remove(&source);
+        let next: BTreeMap<PodUid, Arc<Pod>> =
+            pods.into_iter().filter_map(|p| Some((PodUid::from(p.metadata.uid.as_deref()?), p))).collect();
+        let last = self.wanted.insert(source, next.clone()).unwrap_or_default();
+        for uid in last.keys().filter(|uid| !next.contains_key(*uid)) {
+            self.remove(uid);
+        }
+        for (uid, pod) in next {
+            match last.get(&uid) {
+                Some(old) if old == &pod => {}
+                _ => self.want(source, uid, pod),
+            }
+        }
+        self.publish();
+    }
+
+    /// A Pod is wanted: tell its task, or begin one.
+    fn want(&mut self, source: SourceName, uid: PodUid, pod: Arc<Pod>) {
+        self.unclaimed.remove(&uid);
+        let Some(task) = self.tasks.get_mut(&uid) else {
+            return self.begin(source, uid, pod);
+        };
+        let leaving = matches!(
+            task.intent.borrow().kill.as_ref().map(|k| &k.cause),
+            Some(KillCause::Removed | KillCause::Deleted | KillCause::Orphaned)
+        );
+        if leaving {
+            task.again = Some((source, pod));
+        } else {
+            task.intent.send_modify(|i| i.update(pod));
+        }
+    }
+
+    fn begin(&mut self, source: SourceName, uid: PodUid, pod: Arc<Pod>) {
+        let name = full_name(&pod);
+        let taken = self.tasks.iter().any(|(u, t)| *u != uid && !t.finished && t.name == name)
+            || self.unclaimed.iter().any(|(u, n)| *u != uid && *n == name);
+        if taken {
+            tracing::info!(pod = name.1, pod_uid = %uid, "waiting for an earlier Pod of the same name to end");
+            self.parked.push((source, pod));
+            return;
+        }
+        let mut intent = Intent::run(pod.clone());
+        intent.update(pod.clone());
+        match self.node.admit(&pod, &self.admitted()) {
+            Ok(victims) => victims.iter().for_each(|v| self.preempt(v)),
+            Err(rejection) => {
+                self.node.reject(&pod, &rejection);
+                let cause = KillCause::Node { reason: rejection.reason, message: rejection.message };
+                intent.end(Kill { cause, grace: None });
+            }
+        }
+        self.spawn(uid, intent);
+    }
+
+    /// Ends a Pod to make room for a critical one.
+    fn preempt(&self, uid: &PodUid) {
+        let Some(task) = self.tasks.get(uid) else { return };
+        let message = "Preempted in order to admit critical pod".to_owned();
+        self.node.recorder.pod(&task.intent.borrow().pod, Kind::Warning, "Preempting", &message);
+        let cause = KillCause::Node { reason: "Preempting".into(), message };
+        task.intent.send_modify(|i| i.end(Kill { cause, grace: None }));
+    }
+
+    /// Pods that hold their place on the node.
+    fn admitted(&self) -> Vec<Arc<Pod>> {
+        let alive = self.tasks.values().filter(|t| !t.finished);
+        alive.map(|t| t.intent.borrow().clone()).filter(|i| i.stage == Stage::Run).map(|i| i.pod).collect()
+    }
+
+    fn spawn(&mut self, uid: PodUid, intent: Intent) {
+        let name = full_name(&intent.pod);
+        let intent = watch::channel(intent).0;
+        let receiver = intent.subscribe();
+        self.tasks.insert(uid.clone(), Task { intent, name, finished: false, again: None });
+        self.launch(uid, receiver, Duration::ZERO);
+    }
+
+    fn launch(&mut self, uid: PodUid, intent: watch::Receiver<Intent>, delay: Duration) {
+        let node = self.node.clone();
+        let of = uid.clone();
+        let handle = self.running.spawn(async move {
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
+            pod_task::run(node, of, intent).await;
+        });
+        self.ids.insert(handle.id(), uid);
+    }
+
+    /// A source dropped the Pod.
+    fn remove(&mut self, uid: &PodUid) {
+        self.parked.retain(|(_, p)| p.metadata.uid.as_deref() != Some(uid.as_str()));
+        let Some(task) = self.tasks.get_mut(uid) else { return };
+        task.again = None;
+        let kill = Kill { cause: KillCause::Removed, grace: None };
+        if task.finished {
+            // Nothing runs, but its dead containers and its record are still there.
+            let mut intent = Intent::run(task.intent.borrow().pod.clone());
+            intent.end(kill);
+            self.spawn(uid.clone(), intent);
+        } else {
+            task.intent.send_modify(|i| i.end_as_removed(kill));
+        }
+    }
+
+    fn ended(&mut self, ended: Result<(Id, ()), JoinError>) {
+        let id = match &ended {
+            Ok((id, ())) => *id,
+            Err(e) => e.id(),
+        };
+        let Some(uid) = self.ids.remove(&id) else { return };
+        let Some(task) = self.tasks.get_mut(&uid) else { return };
+        if let Err(error) = ended {
+            tracing::error!(pod = task.name.1, pod_uid = %uid, %error, "Pod task died and is started again");
+            let intent = task.intent.subscribe();
+            return self.launch(uid, intent, RESPAWN);
+        }
+        task.finished = true;
+        let again = task.again.take();
+        let gone = !self.wanted.values().any(|w| w.contains_key(&uid));
+        if gone || again.is_some() {
+            self.tasks.remove(&uid);
+            self.node.board.forget(&uid);
+        }
+        self.unclaimed.remove(&uid);
+        if let Some((source, pod)) = again {
+            self.want(source, uid, pod);
+        }
+        for (source, pod) in std::mem::take(&mut self.parked) {
+            if let Some(uid) = pod.metadata.uid.as_deref().map(PodUid::from) {
+                self.want(source, uid, pod);
+            }
+        }
+        self.publish();
+    }
+
+    /// Begins a search for what nobody wants, unless one is under way or a source is still silent.
+    fn search(&mut self) {
+        if self.silent.is_empty() && self.searches.is_empty() {
+            let known = self.tasks.keys().cloned().collect();
+            self.searches.spawn(search(self.node.clone(), known));
+        }
+    }
+
+    /// Ends what the search found and nobody wants.
+    fn found(&mut self, found: Vec<(PodUid, Pod)>) {
+        for (uid, pod) in found {
+            self.unclaimed.remove(&uid);
+            if self.tasks.contains_key(&uid) {
+                continue;
+            }
+            tracing::info!(pod = full_name(&pod).1, pod_uid = %uid, "ending a Pod that no source lists");
+            self.node.metrics.orphaned_runtime_pods_total.inc([]);
+            self.end_orphan(uid, pod);
+        }
+        self.publish();
+    }
+
+    fn end_orphan(&mut self, uid: PodUid, pod: Pod) {
+        let mut intent = Intent::run(Arc::new(pod));
+        intent.end(Kill { cause: KillCause::Orphaned, grace: Some(ORPHAN_GRACE) });
+        self.spawn(uid, intent);
+    }
+
+    /// Tells the others what this loop knows now.
+    fn publish(&self) {
+        let listed = self.wanted.values().flat_map(BTreeMap::keys);
+        let pods: BTreeSet<PodUid> = self.tasks.keys().chain(listed).cloned().collect();
+        let known = Known { pods, sources_ready: self.silent.is_empty() };
+        self.known.send_if_modified(|old| {
+            let changed = old.pods != known.pods || old.sources_ready != known.sources_ready;
+            if changed {
+                *old = Arc::new(known);
+            }
+            changed
+        });
+
+        let total: usize = self.wanted.values().map(BTreeMap::len).sum();
+        let active = self.tasks.values().filter(|t| !t.finished).count();
+        self.node.metrics.desired_pods.set(["true"], total as f64);
+        self.node.metrics.active_pods.set(["true"], active as f64);
+    }
+}
+
+impl std::fmt::Debug for Dispatcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dispatcher").field("tasks", &self.tasks.len()).finish_non_exhaustive()
+    }
+}
+
+/// Everything in the runtime and on disk that looks like a Pod. Runs beside the loop: a runtime that
+/// hangs must not keep orders from the Pods.
+async fn search(node: Arc<Node>, known: BTreeSet<PodUid>) -> Vec<(PodUid, Pod)> {
+    let mut all = Vec::new();
+    match node.observer.survey().await {
+        Ok(found) => {
+            for f in found.into_iter().filter(|f| !known.contains(&f.uid)) {
+                all.push((f.uid.clone(), orphan::pod_from_runtime(&*node.runtime, &f).await));
+            }
+        }
+        Err(error) => tracing::warn!(%error, "runtime could not be searched for orphans"),
+    }
+    match node.volumes.known().await {
+        Ok(uids) => {
+            let fresh = uids.into_iter().filter(|u| !known.contains(u) && !all.iter().any(|(a, _)| a == u));
+            let fresh: Vec<_> = fresh.map(|u| (u.clone(), orphan::pod_without_trace(&u))).collect();
+            all.extend(fresh);
+        }
+        Err(error) => tracing::warn!(%error, "disk could not be searched for orphans"),
+    }
+    all
+}
+
+fn full_name(pod: &Pod) -> FullName {
+    let m = &pod.metadata;
+    (m.namespace.clone().unwrap_or_default(), m.name.clone().unwrap_or_default())
+}
+
+fn found_name(found: &FoundPod) -> FullName {
+    (found.namespace.clone(), found.name.clone())
+}

@@ -1,0 +1,133 @@
+//! Collects dead containers, empty sandboxes, log directories without a Pod and links without a log.
+//! What goes is decided in `kubelet_core::gc`; Pods nobody wants are ended by the dispatcher.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubelet_core::gc::{self, GcInput, GcPolicy};
+use kubelet_core::observed::{ContainerState, FoundPod};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::dispatcher::Known;
+use crate::node::Node;
+
+const PERIOD: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug)]
+pub struct GcSettings {
+    pub policy: GcPolicy,
+    pub pod_logs: PathBuf,
+    pub container_logs: PathBuf,
+}
+
+/// Collects every minute until cancelled.
+pub async fn run(
+    node: Arc<Node>,
+    known: watch::Receiver<Arc<Known>>,
+    settings: GcSettings,
+    token: CancellationToken,
+) {
+    let mut tick = tokio::time::interval(PERIOD);
+    tick.reset();
+    loop {
+        tokio::select! {
+            () = token.cancelled() => return,
+            _ = tick.tick() => {}
+        }
+        let known = known.borrow().clone();
+        collect(&node, &known, &settings).await;
+    }
+}
+
+/// One collection.
+pub async fn collect(node: &Node, known: &Known, settings: &GcSettings) {
+    let found = match node.observer.survey().await {
+        Ok(found) => found,
+        Err(error) => {
+            tracing::warn!(%error, "nothing collected: the runtime could not be listed");
+            return;
+        }
+    };
+    let input = GcInput {
+        found: &found,
+        known: &known.pods,
+        sources_ready: known.sources_ready,
+        policy: settings.policy,
+        now: node.now().wall,
+    };
+    for removal in gc::containers_to_remove(&input) {
+        let id = removal.id.as_str();
+        if removal.stop_first && node.runtime.stop_container(id, 2).await.is_err() {
+            continue;
+        }
+        if let Err(error) = node.runtime.remove_container(id).await {
+            tracing::warn!(container = id, %error, "dead container not removed");
+        }
+    }
+    for id in gc::sandboxes_to_remove(&input) {
+        if let Err(error) = node.runtime.remove_pod_sandbox(id.as_str()).await {
+            tracing::warn!(sandbox = %id, %error, "dead sandbox not removed");
+        }
+    }
+    if known.sources_ready {
+        collect_logs(&input, settings).await;
+    }
+}
+
+async fn collect_logs(input: &GcInput<'_>, settings: &GcSettings) {
+    let dirs = list(settings.pod_logs.clone()).await;
+    let dead: Vec<String> =
+        gc::log_directories_to_remove(&dirs, input).into_iter().map(str::to_owned).collect();
+    let links = list(settings.container_logs.clone()).await;
+    let links = links.into_iter().map(|name| (state_of(&name, input.found), name)).collect();
+    let settings = settings.clone();
+    let done = tokio::task::spawn_blocking(move || {
+        remove_directories(&settings, &dead);
+        remove_links(&settings, links);
+    });
+    if done.await.is_err() {
+        tracing::error!("log collection died");
+    }
+}
+
+fn state_of(link: &str, found: &[FoundPod]) -> Option<ContainerState> {
+    let id = gc::container_of_log_link(link)?;
+    found.iter().find_map(|p| p.observed.container(&id)).map(|c| c.state)
+}
+
+fn remove_directories(settings: &GcSettings, names: &[String]) {
+    for name in names {
+        let removed = sys::fd::open_dir(&settings.pod_logs)
+            .map_err(|e| e.to_string())
+            .and_then(|root| sys::tree::remove(root, name.as_ref()).map_err(|e| e.to_string()));
+        match removed {
+            Ok(()) => tracing::info!(directory = name, "log directory without a Pod removed"),
+            Err(error) => tracing::warn!(directory = name, error, "log directory not removed"),
+        }
+    }
+}
+
+fn remove_links(settings: &GcSettings, links: Vec<(Option<ContainerState>, String)>) {
+    for (state, name) in links {
+        let path = settings.container_logs.join(&name);
+        let is_link = path.symlink_metadata().is_ok_and(|m| m.is_symlink());
+        if is_link
+            && gc::is_dead_link(path.exists(), state)
+            && let Err(error) = std::fs::remove_file(&path)
+        {
+            tracing::warn!(link = name, %error, "dead log link not removed");
+        }
+    }
+}
+
+/// Names in a directory; none if it is not there.
+async fn list(dir: PathBuf) -> Vec<String> {
+    let read = move || -> io::Result<Vec<String>> {
+        let entries = std::fs::read_dir(dir)?;
+        Ok(entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect())
+    };
+    tokio::task::spawn_blocking(read).await.map(Result::unwrap_or_default).unwrap_or_default()
+}

@@ -1,0 +1,109 @@
+//! What every Pod task shares: the ports, the clock, the settings. Built once, never changed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::ids::PodUid;
+use base::rng::Rng;
+use base::time::{Clock, Now};
+use k8s_openapi::api::core::v1::Pod;
+use kubelet_core::admission::{self, AdmitInput, NodeOffer, Rejection};
+use kubelet_core::recipe;
+use tokio::sync::watch;
+
+use crate::events::{Kind, Recorder};
+use crate::health::RuntimeHealth;
+use crate::images::ImagePuller;
+use crate::metrics::Metrics;
+use crate::observer::Observer;
+use crate::ports::{Cgroups, Net, PodFiles, Runtime, Volumes};
+use crate::prober::Prober;
+use crate::status_board::StatusBoard;
+use crate::userns::UsernsStore;
+
+/// The node as its Pods see it.
+pub struct Node {
+    pub runtime: Arc<dyn Runtime>,
+    pub volumes: Arc<dyn Volumes>,
+    pub files: Arc<dyn PodFiles>,
+    pub cgroups: Arc<dyn Cgroups>,
+    pub net: Arc<dyn Net>,
+    pub clock: Arc<dyn Clock>,
+    pub recorder: Recorder,
+    pub metrics: Arc<Metrics>,
+    pub observer: Arc<Observer>,
+    pub images: Arc<ImagePuller>,
+    pub prober: Arc<Prober>,
+    pub board: Arc<StatusBoard>,
+    /// Id ranges for Pods with hostUsers=false; none where the node grants none.
+    pub userns: Option<Arc<UsernsStore>>,
+    pub health: watch::Receiver<RuntimeHealth>,
+    pub facts: NodeFacts,
+    pub offer: NodeOffer,
+    pub settings: PodSettings,
+}
+
+/// What is true of the machine and its runtime.
+#[derive(Clone, Debug, Default)]
+pub struct NodeFacts {
+    /// `containerd`, from CRI Version; the scheme of container ids.
+    pub runtime_name: String,
+    /// What the default runtime handler can do.
+    pub handler: recipe::HandlerFeatures,
+    /// The runtime knows supplementalGroupsPolicy Strict.
+    pub strict_groups: bool,
+    pub recipe: recipe::NodeFacts,
+}
+
+/// What the configuration says about running Pods.
+#[derive(Clone, Debug)]
+pub struct PodSettings {
+    pub recipe: recipe::RecipeConfig,
+    pub sync_frequency: Duration,
+    pub max_restart_period: Duration,
+    /// Seed of the jitter each Pod task draws from.
+    pub seed: u64,
+}
+
+impl Default for PodSettings {
+    fn default() -> Self {
+        Self {
+            recipe: recipe::RecipeConfig::default(),
+            sync_frequency: Duration::from_secs(60),
+            max_restart_period: Duration::from_secs(300),
+            seed: 0,
+        }
+    }
+}
+
+// === impl Node ===
+
+impl Node {
+    #[must_use]
+    pub fn now(&self) -> Now {
+        self.clock.now()
+    }
+
+    /// May the Pod run here, beside those that already do? Says which of them have to make way.
+    pub fn admit(&self, pod: &Pod, others: &[Arc<Pod>]) -> Result<Vec<PodUid>, Rejection> {
+        let others: Vec<&Pod> = others.iter().map(|p| &**p).collect();
+        admission::admit(&AdmitInput { pod, others: &others, node: &self.offer })
+    }
+
+    /// Tells the user that it may not.
+    pub fn reject(&self, pod: &Pod, rejection: &Rejection) {
+        self.recorder.pod(pod, Kind::Warning, &rejection.reason, &rejection.message);
+    }
+
+    /// A generator for one Pod: the same node seed and Pod give the same draws.
+    #[must_use]
+    pub fn rng_for(&self, uid: &str) -> Rng {
+        Rng::new(self.settings.seed ^ u64::from(base::fnv::fnv1a32(uid.as_bytes())))
+    }
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").field("name", &self.facts.recipe.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,227 @@
+//! One loop per Pod: wait, look, plan, act, publish.
+//!
+//! | input | channel | meaning |
+//! |---|---|---|
+//! | intent | `watch<Intent>` from the dispatcher | what is wanted; only ever moves towards the end |
+//! | bell | `watch<u64>` from the observer | something of this Pod changed in the runtime: look |
+//! | verdicts | `watch<Verdicts>` from the prober | a probe changed its mind |
+//!
+//! The task alone starts and stops this Pod's containers, so two instances of one container cannot be
+//! raced into life. Every choice is made by `kubelet_core::pod`; this module only carries it out. After
+//! any effect, successful or not, the runtime is looked at again before the next plan.
+
+mod run;
+mod start;
+mod terminate;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::ids::PodUid;
+use base::rng::Rng;
+use base::time::Mono;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kubelet_core::observed::Observed;
+use kubelet_core::pod::{CrashLoop, Intent, Kill, KillCause, Stage, StatusInput, Verdicts, Waiting};
+use tokio::sync::watch;
+
+use crate::node::Node;
+
+/// Runs one Pod from its first sight to its last trace. Ends when nothing of it is left on the node.
+pub(crate) async fn run(node: Arc<Node>, uid: PodUid, intent: watch::Receiver<Intent>) {
+    let mut task = PodTask::new(node, uid, intent);
+    task.remember().await;
+    task.live().await;
+    task.terminate().await;
+    task.tear_down().await;
+}
+
+struct PodTask {
+    node: Arc<Node>,
+    uid: PodUid,
+    rng: Rng,
+    intent: watch::Receiver<Intent>,
+    bell: watch::Receiver<u64>,
+    verdicts: watch::Receiver<Verdicts>,
+    /// The status last published, or remembered from an earlier life.
+    status: PodStatus,
+    /// The verdicts the current pass goes by: plan and status must see the same ones.
+    heard: Verdicts,
+    /// The end this task decided itself: completion, or the Pod's own deadline.
+    own_kill: Option<Kill>,
+    observed: Observed,
+    /// The runtime was asked at least once since this task began.
+    has_looked: bool,
+    crash_loop: CrashLoop,
+    /// Why the last attempt to start a container failed, by container name.
+    failed: BTreeMap<String, Waiting>,
+    /// Nothing is tried again before this moment.
+    retry: Retry,
+    /// When the earliest image back-off ends.
+    image_retry: Option<Mono>,
+    started_at: Mono,
+    /// When activeDeadlineSeconds run out; asked once, so that a jump of the wall clock changes nothing.
+    deadline: Option<Option<Mono>>,
+    /// An earlier life of the agent knew this Pod.
+    took_over: bool,
+    /// The pod_start metrics were fed.
+    start_measured: bool,
+}
+
+/// Delays between failed attempts: the first is soon, then they grow to upstream's ten seconds.
+#[derive(Debug, Default)]
+struct Retry {
+    failures: u32,
+    not_before: Option<Mono>,
+}
+
+// === impl PodTask ===
+
+impl PodTask {
+    fn new(node: Arc<Node>, uid: PodUid, intent: watch::Receiver<Intent>) -> Self {
+        let max = node.settings.max_restart_period;
+        Self {
+            rng: node.rng_for(uid.as_str()),
+            bell: node.observer.subscribe(&uid),
+            verdicts: node.prober.subscribe(&uid),
+            started_at: node.now().mono,
+            node,
+            uid,
+            intent,
+            status: PodStatus::default(),
+            heard: Verdicts::default(),
+            own_kill: None,
+            observed: Observed::default(),
+            has_looked: false,
+            crash_loop: CrashLoop::new(max),
+            failed: BTreeMap::new(),
+            retry: Retry::default(),
+            image_retry: None,
+            deadline: None,
+            took_over: false,
+            start_measured: false,
+        }
+    }
+
+    /// The dispatcher's intent with this task's own decision merged in.
+    fn current_intent(&mut self) -> Intent {
+        let mut intent = self.intent.borrow_and_update().clone();
+        if let Some(kill) = &self.own_kill {
+            intent.end(kill.clone());
+        }
+        intent
+    }
+
+    /// Looks at the runtime. False if it could not be asked; a retry is then scheduled.
+    async fn look(&mut self) -> bool {
+        self.bell.borrow_and_update();
+        self.heard = self.verdicts.borrow_and_update().clone();
+        match self.node.observer.look(&self.uid, &self.observed).await {
+            Ok(observed) => {
+                self.observed = observed;
+                self.has_looked = true;
+                self.crash_loop.note_exits(&self.observed, self.node.now());
+                true
+            }
+            Err(error) => {
+                tracing::warn!(pod_uid = %self.uid, %error, "runtime could not be asked about the Pod");
+                self.retry_after(Duration::from_secs(1));
+                false
+            }
+        }
+    }
+
+    fn retry_after(&mut self, delay: Duration) {
+        self.retry.failures = self.retry.failures.saturating_add(1);
+        self.retry.not_before = Some(self.node.now().mono + delay);
+    }
+
+    /// After an error of the runtime: 1 s, 2 s, 4 s, 8 s, then every 10 s.
+    fn retry_with_backoff(&mut self) {
+        let delay = Duration::from_secs((1 << self.retry.failures.min(4)).min(10));
+        self.retry_after(delay);
+    }
+
+    /// Takes up what an earlier life of the agent knew: without it, a Pod would look unready until its
+    /// probes have spoken again.
+    async fn remember(&mut self) {
+        match self.node.files.load_status(&self.uid).await {
+            Ok(Some(status)) => {
+                self.took_over = true;
+                self.start_measured = true;
+                self.status = status;
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!(pod_uid = %self.uid, %error, "last status not read"),
+        }
+    }
+
+    /// The Pod with its last known status, for the prober to see what was already started.
+    fn pod_with_status(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        match self.took_over {
+            true => Arc::new(Pod { status: Some(self.status.clone()), ..(**pod).clone() }),
+            false => pod.clone(),
+        }
+    }
+
+    /// Publishes the Pod's status as things stand. It is on disk first: what was once seen outside is
+    /// still true after a crash.
+    async fn publish(&mut self, intent: &Intent, waiting: &BTreeMap<String, Waiting>) {
+        if matches!(intent.kill, Some(Kill { cause: KillCause::Orphaned, .. })) {
+            return;
+        }
+        let status = self.compute_status(intent, waiting);
+        self.measure_start(&status);
+        if status != self.status {
+            let saved = self.node.files.save_status(&self.uid, &status).await;
+            if let Err(error) = saved {
+                tracing::warn!(pod = name(&intent.pod), pod_uid = %self.uid, %error, "status not saved");
+            }
+            self.status = status.clone();
+        }
+        let terminating = intent.stage > Stage::Run && !is_terminal(&status);
+        self.node.board.publish(&self.uid, &intent.pod, status, terminating);
+    }
+
+    fn compute_status(&self, intent: &Intent, waiting: &BTreeMap<String, Waiting>) -> PodStatus {
+        let mut all_waiting = self.failed.clone();
+        all_waiting.extend(waiting.iter().map(|(k, v)| (k.clone(), v.clone())));
+        kubelet_core::pod::status(&StatusInput {
+            pod: &intent.pod,
+            observed: &self.observed,
+            verdicts: &self.heard,
+            waiting: &all_waiting,
+            previous: &self.status,
+            stage: intent.stage,
+            kill: intent.kill.as_ref().map(|k| &k.cause),
+            host_ips: &self.node.facts.recipe.host_ips,
+            runtime_name: &self.node.facts.runtime_name,
+            now: self.node.now().wall,
+        })
+    }
+
+    /// Feeds the pod_start metrics once, when the Pod first runs.
+    fn measure_start(&mut self, status: &PodStatus) {
+        if self.start_measured || status.phase.as_deref() != Some("Running") {
+            return;
+        }
+        self.start_measured = true;
+        let took = self.node.now().mono.since(self.started_at).as_secs_f64();
+        self.node.metrics.pod_start_duration_seconds.observe([], took);
+        self.node.metrics.pod_start_total_duration_seconds.observe([], took);
+    }
+
+    fn end_by_itself(&mut self, cause: KillCause) {
+        self.own_kill.get_or_insert(Kill { cause, grace: None });
+    }
+}
+
+fn is_terminal(status: &PodStatus) -> bool {
+    matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"))
+}
+
+/// The Pod's display name for logs.
+fn name(pod: &Pod) -> &str {
+    pod.metadata.name.as_deref().unwrap_or_default()
+}

@@ -1,0 +1,210 @@
+//! The running Pod: one pass of the loop, and the wait between passes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use base::time::Mono;
+use k8s_openapi::api::core::v1::Pod;
+use kubelet_core::pod::{Intent, KillCause, Plan, PlanInput, Stage, Waiting};
+
+use super::{PodTask, name};
+use crate::events::Kind;
+
+/// What follows a pass.
+enum Next {
+    /// Something was done: look and plan again at once.
+    Again,
+    /// Nothing to do before this moment, unless something happens.
+    Wait(Option<Mono>),
+}
+
+impl PodTask {
+    /// Keeps the Pod as its spec wants it, until it is to end.
+    pub(super) async fn live(&mut self) {
+        loop {
+            let intent = self.current_intent();
+            if intent.stage > Stage::Run {
+                return;
+            }
+            let started = self.node.now().mono;
+            let next = self.pass(&intent).await;
+            let took = self.node.now().mono.since(started).as_secs_f64();
+            self.node.metrics.pod_worker_duration_seconds.observe(["sync"], took);
+            match next {
+                Next::Again => {}
+                Next::Wait(until) => self.wait(until).await,
+            }
+        }
+    }
+
+    async fn pass(&mut self, intent: &Intent) -> Next {
+        if !self.look().await {
+            return Next::Wait(None);
+        }
+        self.node.prober.sync(&self.pod_with_status(&intent.pod), &self.observed);
+        let now = self.node.now();
+        let deadline = self.deadline(&intent.pod);
+        if deadline.is_some_and(|d| d <= now.mono) {
+            self.node.recorder.pod(
+                &intent.pod,
+                Kind::Normal,
+                "DeadlineExceeded",
+                "Pod was active on the node longer than the specified deadline",
+            );
+            self.end_by_itself(KillCause::DeadlineExceeded);
+            return Next::Again;
+        }
+        let plan = self.plan(&intent.pod);
+        self.publish(intent, &plan.waiting).await;
+        if plan.finished {
+            self.end_by_itself(KillCause::Completed);
+            return Next::Again;
+        }
+        let until = earliest(plan.wake_at, deadline);
+        self.execute(intent, plan, until).await
+    }
+
+    fn deadline(&mut self, pod: &Pod) -> Option<Mono> {
+        let start_time = self.status.start_time.as_ref()?;
+        let now = self.node.now();
+        *self.deadline.get_or_insert_with(|| kubelet_core::pod::deadline(pod, Some(start_time), now))
+    }
+
+    fn plan(&self, pod: &Pod) -> Plan {
+        kubelet_core::pod::plan(&PlanInput {
+            pod,
+            observed: &self.observed,
+            verdicts: &self.heard,
+            crash_loop: &self.crash_loop,
+            now: self.node.now(),
+        })
+    }
+
+    /// Carries a plan out, one kind of effect per pass: what is to go goes first, and only an
+    /// observation of that lets the rest happen.
+    async fn execute(&mut self, intent: &Intent, plan: Plan, until: Option<Mono>) -> Next {
+        if let Some(kill) = &plan.kill_pod
+            && self.anything_lives()
+        {
+            tracing::info!(pod = name(&intent.pod), pod_uid = %self.uid, why = kill.message, "stopping the Pod");
+            let stopped = self.stop_everything(intent).await;
+            return self.after(stopped);
+        }
+        if !plan.kill.is_empty() || !plan.remove.is_empty() {
+            let killed = self.kill_some(intent, &plan.kill).await;
+            let removed = self.remove_dead(&plan.remove).await;
+            return self.after(killed && removed);
+        }
+        if plan.sandbox.is_none() && plan.start.is_empty() {
+            self.retry.failures = 0;
+            self.retry.not_before = None;
+            return Next::Wait(until);
+        }
+        let now = self.node.now().mono;
+        if let Some(at) = self.retry.not_before.filter(|at| *at > now) {
+            return Next::Wait(earliest(until, Some(at)));
+        }
+        match self.bring_up(intent, &plan).await {
+            true => Next::Again,
+            false => {
+                // What failed is in `self.failed`: say so, then wait.
+                self.look().await;
+                self.publish(intent, &plan.waiting).await;
+                Next::Wait(earliest(until, self.retry.not_before))
+            }
+        }
+    }
+
+    /// After stopping or removing something: on failure wait a little before the next pass.
+    fn after(&mut self, worked: bool) -> Next {
+        if worked {
+            return Next::Again;
+        }
+        self.retry_with_backoff();
+        Next::Wait(self.retry.not_before)
+    }
+
+    pub(super) fn anything_lives(&self) -> bool {
+        self.observed.any_running() || self.observed.ready_sandbox().is_some()
+    }
+
+    /// Sleeps until something happens: an order, a change in the runtime, a probe's verdict, the given
+    /// moment, or the periodic sync that refreshes volume contents.
+    async fn wait(&mut self, until: Option<Mono>) {
+        let now = self.node.now().mono;
+        let every = self.node.settings.sync_frequency;
+        let resync = now + every + self.rng.up_to(every / 2);
+        let wake = earliest(until, self.retry.not_before.filter(|at| *at > now));
+        let at = wake.map_or(resync, |w| w.min(resync));
+        let sleep = tokio::time::sleep(at.since(now));
+        tokio::select! {
+            _ = self.intent.changed() => {}
+            _ = self.bell.changed() => {}
+            _ = self.verdicts.changed() => {}
+            () = sleep => if at == resync {
+                self.refresh_volumes().await;
+            },
+        }
+    }
+
+    /// Downward API files follow the Pod's labels and annotations.
+    async fn refresh_volumes(&mut self) {
+        let intent = self.current_intent();
+        if intent.stage == Stage::Run
+            && self.observed.any_running()
+            && let Err(error) = self.node.volumes.mount(&intent.pod).await
+        {
+            tracing::warn!(pod = name(&intent.pod), pod_uid = %self.uid, %error, "volumes not refreshed");
+        }
+    }
+
+    /// Volumes, sandbox, containers. True if all that was planned came up; otherwise a retry is due.
+    async fn bring_up(&mut self, intent: &Intent, plan: &Plan) -> bool {
+        let pod = &intent.pod;
+        if !self.network_ready(pod) {
+            self.retry_after(Duration::from_secs(1));
+            return false;
+        }
+        let Some(volumes) = self.mount_volumes(intent).await else { return false };
+        if let Some(new) = &plan.sandbox {
+            if !self.create_sandbox(intent, new.attempt).await {
+                return false;
+            }
+            if !self.look().await {
+                return false;
+            }
+            self.publish(intent, &BTreeMap::new()).await;
+        }
+        if plan.start.is_empty() {
+            return true;
+        }
+        self.start_all(intent, &plan.start, &volumes).await
+    }
+
+    fn network_ready(&self, pod: &Pod) -> bool {
+        let host = pod.spec.as_ref().and_then(|s| s.host_network).unwrap_or(false);
+        let health = self.node.health.borrow();
+        if host || health.network_ready {
+            return true;
+        }
+        self.node.recorder.pod(
+            pod,
+            Kind::Warning,
+            "NetworkNotReady",
+            format!("network is not ready: {}", health.network_message),
+        );
+        false
+    }
+
+    pub(super) fn fail(&mut self, container: &str, reason: &str, message: impl Into<String>) {
+        let waiting = Waiting { reason: reason.to_owned(), message: message.into() };
+        self.failed.insert(container.to_owned(), waiting);
+    }
+}
+
+pub(super) fn earliest(a: Option<Mono>, b: Option<Mono>) -> Option<Mono> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

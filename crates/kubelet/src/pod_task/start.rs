@@ -1,0 +1,480 @@
+//! Bringing a Pod up: volumes, sandbox, and containers one after the other.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use base::ids::ContainerId;
+use cri::v1;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use kubelet_core::pod::{ContainerKind, Intent, Stage, Start};
+use kubelet_core::recipe::{
+    self, ContainerInput, ContainerRecipe, ImageUser, RecipeError, ResolvedVolume, SandboxInput,
+    SandboxRecipe, UserNamespace,
+};
+
+use super::run::earliest;
+use super::terminate::lifecycle;
+use super::{PodTask, name};
+use crate::events::Kind;
+use crate::hooks;
+use crate::images::Want;
+use crate::metrics::container_type;
+use crate::pod_files::read_in_volume;
+use crate::ports::MountedVolume;
+use crate::to_cri;
+
+/// Where the Pod's volumes are, by name.
+pub(super) type ReadyVolumes = BTreeMap<String, ResolvedVolume>;
+
+/// The largest environment file.
+const ENV_FILE_MAX: u64 = 64 * 1024;
+
+/// An image that is there.
+struct Image {
+    reference: String,
+    user: ImageUser,
+}
+
+/// Why a container did not start: the waiting reason and message, already told as an event.
+struct NotStarted {
+    reason: String,
+    message: String,
+}
+
+impl NotStarted {
+    fn because(reason: &str, message: impl Into<String>) -> Self {
+        Self { reason: reason.to_owned(), message: message.into() }
+    }
+}
+
+impl PodTask {
+    /// Makes the volumes ready. None, with an event and a retry, if one is not.
+    pub(super) async fn mount_volumes(&mut self, intent: &Intent) -> Option<ReadyVolumes> {
+        let pod = &intent.pod;
+        let mounted = tokio::select! {
+            mounted = self.node.volumes.mount(pod) => mounted,
+            () = self.ending() => return None,
+        };
+        self.image_retry = None;
+        match mounted {
+            Ok(mounted) => Some(mounted.into_iter().map(|(name, m)| (name, resolved(m))).collect()),
+            Err(error) => {
+                self.node.recorder.pod(
+                    pod,
+                    Kind::Warning,
+                    "FailedMount",
+                    format!("MountVolume.SetUp failed for volume {:?} : {}", error.volume, error.message),
+                );
+                self.retry_with_backoff();
+                None
+            }
+        }
+    }
+
+    /// Resolves when the Pod is to end: whatever merely waits may then be dropped.
+    async fn ending(&self) {
+        let mut intent = self.intent.clone();
+        if intent.wait_for(|i: &Intent| i.stage > Stage::Run).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// The Pod's id ranges, if it wants a user namespace of its own.
+    async fn userns(&self, pod: &Pod) -> Result<Option<UserNamespace>, String> {
+        if pod.spec.as_ref().and_then(|s| s.host_users) != Some(false) {
+            return Ok(None);
+        }
+        let store = self.node.userns.as_ref().ok_or("this node grants no id ranges for user namespaces")?;
+        store.ensure(&self.uid).await.map(Some).map_err(|e| format!("assign user namespace: {e}"))
+    }
+
+    fn sandbox_recipe(
+        &self,
+        pod: &Pod,
+        attempt: u32,
+        cgroup_parent: &str,
+        userns: Option<&UserNamespace>,
+    ) -> Result<SandboxRecipe, RecipeError> {
+        recipe::sandbox(&SandboxInput {
+            pod,
+            attempt,
+            node: &self.node.facts.recipe,
+            config: &self.node.settings.recipe,
+            cgroup_parent,
+            userns,
+            handler: self.node.facts.handler,
+        })
+    }
+
+    /// Creates the sandbox. False, with an event and a retry, if that failed.
+    pub(super) async fn create_sandbox(&mut self, intent: &Intent, attempt: u32) -> bool {
+        if attempt > 0 {
+            self.node.recorder.pod(
+                &intent.pod,
+                Kind::Normal,
+                "SandboxChanged",
+                "Pod sandbox changed, it will be killed and re-created.",
+            );
+        }
+        self.release_networks().await;
+        let begun = self.node.now().mono;
+        let made = self.run_sandbox(&intent.pod, attempt).await;
+        let took = self.node.now().mono.since(begun);
+        match made {
+            Ok(()) => {
+                self.node.metrics.run_podsandbox_duration_seconds.observe_duration([""], took);
+                true
+            }
+            Err(message) => {
+                tracing::warn!(
+                    pod = name(&intent.pod), pod_uid = %self.uid, attempt, error = message, "sandbox not created"
+                );
+                self.node.metrics.run_podsandbox_errors_total.inc([""]);
+                self.node.metrics.started_pods_errors_total.inc([]);
+                self.node.recorder.pod(
+                    &intent.pod,
+                    Kind::Warning,
+                    "FailedCreatePodSandBox",
+                    format!("Failed to create pod sandbox: {message}"),
+                );
+                self.retry_with_backoff();
+                false
+            }
+        }
+    }
+
+    async fn run_sandbox(&mut self, pod: &Pod, attempt: u32) -> Result<(), String> {
+        let parent = self.node.cgroups.ensure(pod).await.map_err(|e| format!("make cgroup: {e}"))?;
+        self.node.files.prepare(pod).await.map_err(|e| format!("make pod directories: {e}"))?;
+        let userns = self.userns(pod).await?;
+        let recipe =
+            self.sandbox_recipe(pod, attempt, &parent, userns.as_ref()).map_err(|e| e.to_string())?;
+        for warning in &recipe.warnings {
+            self.node.recorder.pod(pod, Kind::Warning, warning.reason, &warning.message);
+        }
+        self.node.metrics.started_pods_total.inc([]);
+        let handler = pod.spec.as_ref().and_then(|s| s.runtime_class_name.as_deref()).unwrap_or_default();
+        let config = to_cri::sandbox(&recipe);
+        self.node.runtime.run_pod_sandbox(config, handler).await.map(drop).map_err(|e| e.to_string())
+    }
+
+    /// Starts containers in order. True if every one of them came up. An init container that does not
+    /// start holds back the rest; a regular one does not.
+    pub(super) async fn start_all(
+        &mut self,
+        intent: &Intent,
+        starts: &[Start],
+        volumes: &ReadyVolumes,
+    ) -> bool {
+        let mut all = true;
+        for start in starts {
+            if self.intent.borrow().stage > Stage::Run {
+                return true;
+            }
+            match self.start_one(intent, start, volumes).await {
+                Ok(()) => {
+                    self.failed.remove(&start.name);
+                }
+                Err(not) => {
+                    all = false;
+                    tracing::warn!(
+                        pod = name(&intent.pod), pod_uid = %self.uid, container = start.name,
+                        reason = not.reason, message = not.message, "container not started"
+                    );
+                    self.count_failure(start.kind, &not.reason);
+                    self.fail(&start.name, &not.reason, not.message);
+                    if start.kind == ContainerKind::Init {
+                        break;
+                    }
+                }
+            }
+        }
+        if !all {
+            self.retry_with_backoff();
+            // Where only images are missing, their own back-off says when it is worth another look.
+            self.retry.not_before = earliest(self.retry.not_before, self.image_retry);
+        }
+        all
+    }
+
+    async fn start_one(
+        &mut self,
+        intent: &Intent,
+        start: &Start,
+        volumes: &ReadyVolumes,
+    ) -> Result<(), NotStarted> {
+        let pod = &*intent.pod;
+        let Some(spec) = recipe::spec_of(pod, &start.name) else { return Ok(()) };
+        let Some(sandbox) = self.observed.sandboxes.first().filter(|s| s.ready).cloned() else {
+            return Err(NotStarted::because("ContainerCreating", ""));
+        };
+        let parent = self.node.cgroups.ensure(pod).await.unwrap_or_default();
+        let refuse = |message: String| self.refused(pod, &start.name, "CreateContainerConfigError", &message);
+        let userns = self.userns(pod).await.map_err(refuse)?;
+        let recipe = self.sandbox_recipe(pod, sandbox.attempt, &parent, userns.as_ref());
+        let sandbox_config = recipe.map(|r| to_cri::sandbox(&r)).map_err(|e| refuse(e.to_string()))?;
+        let image = self.image(pod, &spec, &sandbox_config).await?;
+        let ips = self.pod_ips(pod, &sandbox.ips);
+        let recipe = self.container_recipe(pod, start, &image, volumes, &ips).await?;
+        let exited = self.observed.last_exit(&start.name).map(|c| c.id.clone());
+        let id = self.create(pod, start, sandbox.id.as_str(), &recipe, sandbox_config).await?;
+        if let Some(exited) = exited {
+            self.crash_loop.restarted(&spec, &exited, self.node.now().mono);
+        }
+        self.launch(pod, start, &id).await?;
+        self.link_log(pod, start, &recipe, &id).await;
+        self.post_start(pod, start, &id, ips.first()).await
+    }
+
+    /// The container's image, pulled if need be, and whom it wants to run as.
+    async fn image(
+        &mut self,
+        pod: &Pod,
+        spec: &Container,
+        sandbox: &v1::PodSandboxConfig,
+    ) -> Result<Image, NotStarted> {
+        let want = Want {
+            pod,
+            container: Some(&spec.name),
+            image: spec.image.as_deref().unwrap_or_default(),
+            policy: spec.image_pull_policy.as_deref(),
+            sandbox,
+            secrets: &[],
+        };
+        let ensured = tokio::select! {
+            ensured = self.node.images.ensure(want) => ensured,
+            () = self.ending() => return Err(NotStarted::because("ContainerCreating", "")),
+        };
+        let ensured = ensured.map_err(|e| {
+            self.image_retry = earliest(self.image_retry, e.retry_at);
+            NotStarted::because(e.reason.as_str(), e.message)
+        })?;
+        let spec = v1::ImageSpec { image: ensured.reference.clone(), ..Default::default() };
+        let status = self.node.runtime.image_status(spec).await;
+        let status = status.map_err(|e| NotStarted::because("ImageInspectError", e.message))?;
+        let user = status.map(image_user).unwrap_or_default();
+        Ok(Image { reference: ensured.reference, user })
+    }
+
+    /// Everything the container will receive, and the files that have to exist first.
+    async fn container_recipe(
+        &self,
+        pod: &Pod,
+        start: &Start,
+        image: &Image,
+        volumes: &ReadyVolumes,
+        ips: &[IpAddr],
+    ) -> Result<ContainerRecipe, NotStarted> {
+        let refuse = |message: String| self.refused(pod, &start.name, "CreateContainerConfigError", &message);
+        let termination = self.node.files.prepare_container(pod, &start.name).await;
+        let termination = termination.map_err(|e| refuse(format!("make termination message file: {e}")))?;
+        let hosts = self.hosts_file(pod, &start.name, ips).await.map_err(refuse)?;
+        let target = target_of(pod, &start.name).and_then(|t| self.observed.newest(t));
+        let target = target.map(|c| c.id.to_string());
+        let userns = self.userns(pod).await.map_err(refuse)?;
+        let env_files = self.env_files(pod, &start.name, volumes).await.map_err(refuse)?;
+        let mut input = ContainerInput {
+            pod,
+            name: &start.name,
+            kind: start.kind,
+            restart_count: self.restart_count(pod, start).await,
+            image_ref: &image.reference,
+            image_user: &image.user,
+            volumes,
+            sub_paths: &BTreeMap::new(),
+            env_files: &env_files,
+            pod_ips: ips,
+            node: &self.node.facts.recipe,
+            config: &self.node.settings.recipe,
+            service_env: &BTreeMap::new(),
+            hosts_file: hosts.as_deref(),
+            termination_file: Some(&termination),
+            userns: userns.as_ref(),
+            handler: self.node.facts.handler,
+            target: target.as_deref(),
+        };
+        let sub_paths = self.sub_paths(&input).await.map_err(refuse)?;
+        input.sub_paths = &sub_paths;
+        recipe::container(&input).map_err(|e| self.refused(pod, &start.name, e.reason.as_str(), &e.message))
+    }
+
+    /// Files in the Pod's own volumes from which environment variables are read.
+    async fn env_files(
+        &self,
+        pod: &Pod,
+        container: &str,
+        volumes: &ReadyVolumes,
+    ) -> Result<BTreeMap<(String, String), String>, String> {
+        let mut files = BTreeMap::new();
+        for (volume, path) in recipe::env_files(pod, container) {
+            let Some(ResolvedVolume::Host { path: root, .. }) = volumes.get(&volume) else { continue };
+            match read_in_volume(root.clone(), PathBuf::from(&path), ENV_FILE_MAX).await {
+                Ok(content) => _ = files.insert((volume, path), content),
+                // Whether a missing file matters depends on `optional`, which the recipe knows.
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                Err(e) => return Err(format!("read environment file {path:?} in volume {volume:?}: {e}")),
+            }
+        }
+        Ok(files)
+    }
+
+    /// The runtime may have forgotten earlier instances; the log files have not.
+    async fn restart_count(&self, pod: &Pod, start: &Start) -> u32 {
+        if self.observed.newest(&start.name).is_some() {
+            return start.restart_count;
+        }
+        let on_disk = self.node.files.restart_count_from_logs(pod, &start.name).await.ok().flatten();
+        on_disk.unwrap_or(start.restart_count)
+    }
+
+    async fn sub_paths(&self, input: &ContainerInput<'_>) -> Result<BTreeMap<usize, PathBuf>, String> {
+        let mut paths = BTreeMap::new();
+        for sub in recipe::sub_paths(input).map_err(|e| e.to_string())? {
+            let volumes = &self.node.volumes;
+            let prepared = volumes.sub_path(input.pod, input.name, sub.index, &sub.volume, &sub.path).await;
+            let path = prepared.map_err(|e| {
+                format!(
+                    "failed to prepare subPath for volumeMount {:?} of container {:?}: {}",
+                    sub.volume, input.name, e.message
+                )
+            })?;
+            paths.insert(sub.index, path);
+        }
+        Ok(paths)
+    }
+
+    /// The hosts file, rewritten at every start, unless the container brings its own.
+    async fn hosts_file(
+        &self,
+        pod: &Pod,
+        container: &str,
+        ips: &[IpAddr],
+    ) -> Result<Option<PathBuf>, String> {
+        let node_hosts = match host_network(pod) {
+            true => {
+                self.node.files.node_hosts().await.map_err(|e| format!("read the node's hosts file: {e}"))?
+            }
+            false => String::new(),
+        };
+        let domain = &self.node.facts.recipe.cluster_domain;
+        let content =
+            recipe::hosts_file(pod, container, ips, domain, &node_hosts).map_err(|e| e.to_string())?;
+        let Some(content) = content else { return Ok(None) };
+        let written = self.node.files.write_hosts(pod, &content).await;
+        written.map(Some).map_err(|e| format!("write hosts file: {e}"))
+    }
+
+    async fn create(
+        &self,
+        pod: &Pod,
+        start: &Start,
+        sandbox: &str,
+        recipe: &ContainerRecipe,
+        sandbox_config: v1::PodSandboxConfig,
+    ) -> Result<ContainerId, NotStarted> {
+        let config = to_cri::container(recipe);
+        let id = self.node.runtime.create_container(sandbox, config, sandbox_config).await;
+        let id = id.map_err(|e| self.refused(pod, &start.name, "CreateContainerError", &e.message))?;
+        self.node.recorder.container(pod, &start.name, Kind::Normal, "Created", "Container created");
+        Ok(ContainerId::from(id))
+    }
+
+    async fn launch(&self, pod: &Pod, start: &Start, id: &ContainerId) -> Result<(), NotStarted> {
+        self.node.metrics.started_containers_total.inc([type_label(start.kind)]);
+        let started = self.node.runtime.start_container(id.as_str()).await;
+        started.map_err(|e| self.refused(pod, &start.name, "RunContainerError", &e.message))?;
+        self.node.recorder.container(pod, &start.name, Kind::Normal, "Started", "Container started");
+        Ok(())
+    }
+
+    async fn link_log(&self, pod: &Pod, start: &Start, recipe: &ContainerRecipe, id: &ContainerId) {
+        let log = self.node.files.log_directory(pod).join(&recipe.log_path);
+        let linked = self.node.files.link_log(pod, &start.name, id.as_str(), &log.to_string_lossy()).await;
+        if let Err(error) = linked {
+            tracing::warn!(pod = name(pod), container = start.name, %error, "log link not made");
+        }
+    }
+
+    /// postStart holds back the next container; its failure kills this one.
+    async fn post_start(
+        &self,
+        pod: &Pod,
+        start: &Start,
+        id: &ContainerId,
+        ip: Option<&IpAddr>,
+    ) -> Result<(), NotStarted> {
+        let Some(hook) = lifecycle(pod, &start.name).and_then(|l| l.post_start.as_ref()) else {
+            return Ok(());
+        };
+        let ip = ip.map(ToString::to_string);
+        let call = hooks::Call {
+            pod,
+            container: &start.name,
+            id,
+            pod_ip: ip.as_deref(),
+            runtime: &*self.node.runtime,
+            net: &*self.node.net,
+        };
+        let outcome = tokio::select! {
+            outcome = hooks::run(hook, &call) => outcome,
+            () = self.ending() => return Ok(()),
+        };
+        let Err(error) = outcome else { return Ok(()) };
+        let recorder = &self.node.recorder;
+        recorder.container(pod, &start.name, Kind::Warning, "FailedPostStartHook", "PostStartHook failed");
+        recorder.container(pod, &start.name, Kind::Normal, "Killing", "FailedPostStartHook");
+        let grace = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds).unwrap_or(30);
+        self.stop_container(id, grace.max(2)).await;
+        Err(NotStarted::because("PostStartHookError", error.to_string()))
+    }
+
+    /// Tells the user, and hands back what the status will say.
+    fn refused(&self, pod: &Pod, container: &str, reason: &str, message: &str) -> NotStarted {
+        self.node.recorder.container(pod, container, Kind::Warning, "Failed", format!("Error: {message}"));
+        NotStarted::because(reason, message)
+    }
+
+    fn pod_ips(&self, pod: &Pod, sandbox: &[IpAddr]) -> Vec<IpAddr> {
+        match host_network(pod) {
+            true => self.node.facts.recipe.host_ips.clone(),
+            false => sandbox.to_vec(),
+        }
+    }
+
+    fn count_failure(&self, kind: ContainerKind, reason: &str) {
+        self.node.metrics.started_containers_errors_total.inc([type_label(kind), reason]);
+    }
+}
+
+fn image_user(image: v1::Image) -> ImageUser {
+    match (image.uid, image.username) {
+        (Some(uid), _) => ImageUser::Uid(uid.value),
+        (None, name) if !name.is_empty() => ImageUser::Name(name),
+        _ => ImageUser::default(),
+    }
+}
+
+fn resolved(mounted: MountedVolume) -> ResolvedVolume {
+    match mounted {
+        MountedVolume::Host { path, read_only } => ResolvedVolume::Host { path, read_only },
+        MountedVolume::Image { reference } => ResolvedVolume::Image { reference },
+    }
+}
+
+fn type_label(kind: ContainerKind) -> &'static str {
+    match kind {
+        ContainerKind::Init | ContainerKind::Sidecar => container_type::INIT,
+        ContainerKind::Ephemeral => container_type::EPHEMERAL,
+        ContainerKind::Regular => container_type::CONTAINER,
+    }
+}
+
+fn host_network(pod: &Pod) -> bool {
+    pod.spec.as_ref().and_then(|s| s.host_network).unwrap_or(false)
+}
+
+fn target_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
+    let ephemeral = pod.spec.as_ref()?.ephemeral_containers.as_ref()?;
+    ephemeral.iter().find(|c| c.name == name)?.target_container_name.as_deref()
+}

@@ -1,0 +1,314 @@
+//! The end of a Pod, and the end of single containers.
+//!
+//! Stops run side by side: preStop with the whole grace, then StopContainer with what is left of it,
+//! sidecars after the containers they serve. A shorter grace that arrives meanwhile drops the waiting
+//! and begins again with less; nothing makes it longer.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use base::ids::ContainerId;
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use k8s_openapi::api::core::v1::{Lifecycle, Pod};
+use kubelet_core::observed::ContainerState;
+use kubelet_core::pod::{Intent, KillCause, KillContainer, Stop, stop_grace};
+use tokio::sync::watch;
+
+use super::{PodTask, name};
+use crate::events::Kind;
+use crate::hooks;
+
+/// How long a Pod's volumes and cgroup may resist before the blocker is named in an event.
+const NAME_BLOCKER_AFTER: u32 = 3;
+
+impl PodTask {
+    /// Stops every container and sandbox, and does not return before nothing runs.
+    pub(super) async fn terminate(&mut self) {
+        let begun = self.node.now().mono;
+        self.node.prober.terminating(&self.uid);
+        loop {
+            let intent = self.current_intent();
+            if self.look().await {
+                self.publish(&intent, &BTreeMap::new()).await;
+                if !self.anything_lives() {
+                    break;
+                }
+                if !self.stop_all(&intent, begun).await {
+                    self.retry_with_backoff();
+                }
+            }
+            self.pause().await;
+        }
+        self.node.prober.remove(&self.uid);
+        let took = self.node.now().mono.since(begun).as_secs_f64();
+        self.node.metrics.pod_worker_duration_seconds.observe(["terminating"], took);
+    }
+
+    /// Volumes, cgroup, id range, and for a Pod that no source lists any more its dead containers.
+    pub(super) async fn tear_down(&mut self) {
+        self.retry.failures = 0;
+        let mut intent = self.current_intent();
+        intent.stage = kubelet_core::pod::Stage::Terminated;
+        self.publish(&intent, &BTreeMap::new()).await;
+        loop {
+            // The Pod may be dropped by its source meanwhile: then its dead containers go as well.
+            intent.kill = self.current_intent().kill;
+            if self.tear_down_once(&intent).await {
+                break;
+            }
+            self.retry_with_backoff();
+            self.pause().await;
+        }
+        self.node.observer.forget(&self.uid);
+    }
+
+    async fn tear_down_once(&mut self, intent: &Intent) -> bool {
+        if !self.release_networks().await {
+            return false;
+        }
+        if let Err(error) = self.node.volumes.unmount(&self.uid).await {
+            self.name_blocker(&intent.pod, &error.to_string());
+            return false;
+        }
+        if let Err(error) = self.node.cgroups.remove(&self.uid).await {
+            self.name_blocker(&intent.pod, &format!("remove cgroup: {error}"));
+            return false;
+        }
+        if let Some(userns) = &self.node.userns {
+            userns.release(&self.uid);
+        }
+        let gone = matches!(
+            intent.kill.as_ref().map(|k| &k.cause),
+            Some(KillCause::Removed | KillCause::Deleted | KillCause::Orphaned)
+        );
+        !gone || self.remove_traces().await
+    }
+
+    /// A sandbox that died by itself still holds its network until it is stopped.
+    pub(super) async fn release_networks(&self) -> bool {
+        let mut worked = true;
+        for sandbox in self.observed.sandboxes.iter().filter(|s| !s.ready) {
+            if let Err(error) = self.node.runtime.stop_pod_sandbox(sandbox.id.as_str()).await
+                && !error.is_not_found()
+            {
+                tracing::warn!(pod_uid = %self.uid, sandbox = %sandbox.id, %error, "sandbox not stopped");
+                worked = false;
+            }
+        }
+        worked
+    }
+
+    /// Removes sandboxes, and with them their containers, from the runtime.
+    async fn remove_traces(&mut self) -> bool {
+        for sandbox in &self.observed.sandboxes {
+            if let Err(error) = self.node.runtime.remove_pod_sandbox(sandbox.id.as_str()).await
+                && !error.is_not_found()
+            {
+                tracing::warn!(pod_uid = %self.uid, sandbox = %sandbox.id, %error, "sandbox not removed");
+                return false;
+            }
+        }
+        true
+    }
+
+    fn name_blocker(&mut self, pod: &Pod, blocker: &str) {
+        tracing::warn!(pod = name(pod), pod_uid = %self.uid, blocker, "Pod could not be torn down yet");
+        if self.retry.failures + 1 >= NAME_BLOCKER_AFTER {
+            self.node.recorder.pod(
+                pod,
+                Kind::Warning,
+                "FailedKillPod",
+                format!("error killing pod: {blocker}"),
+            );
+        }
+    }
+
+    /// Waits out the retry delay, or returns as soon as something changes.
+    async fn pause(&mut self) {
+        let now = self.node.now().mono;
+        let Some(at) = self.retry.not_before.take().filter(|at| *at > now) else { return };
+        tokio::select! {
+            () = tokio::time::sleep(at.since(now)) => {}
+            _ = self.bell.changed() => {}
+        }
+    }
+
+    /// One attempt to stop all, interrupted when the grace shrinks.
+    async fn stop_all(&mut self, intent: &Intent, begun: base::time::Mono) -> bool {
+        let grace = intent.grace();
+        let used = self.node.now().mono.since(begun).as_secs();
+        let left = grace.saturating_sub(i64::try_from(used).unwrap_or(i64::MAX)).max(0);
+        let mut shrunk = self.intent.clone();
+        let own = self.own_kill.clone();
+        let shorter = shrunk.wait_for(|i: &Intent| {
+            let mut i = i.clone();
+            own.iter().for_each(|k| i.end(k.clone()));
+            i.grace() < grace
+        });
+        tokio::select! {
+            done = self.stop_containers_and_sandboxes(intent, left) => done,
+            _ = shorter => true,
+        }
+    }
+
+    /// Stops everything with the Pod's whole grace: a sandbox is to be replaced.
+    pub(super) async fn stop_everything(&self, intent: &Intent) -> bool {
+        self.stop_containers_and_sandboxes(intent, intent.grace()).await
+    }
+
+    async fn stop_containers_and_sandboxes(&self, intent: &Intent, grace: i64) -> bool {
+        let stops = kubelet_core::pod::stops(&intent.pod, &self.observed);
+        let (stopped, _) = watch::channel(Vec::<String>::new());
+        let mut all = Vec::new();
+        for stop in &stops {
+            all.push(self.stop_in_order(intent, stop, grace, &stopped).boxed());
+        }
+        if join_all(all).await.contains(&false) {
+            return false;
+        }
+        for sandbox in self.observed.sandboxes.iter().filter(|s| s.ready) {
+            if let Err(error) = self.node.runtime.stop_pod_sandbox(sandbox.id.as_str()).await
+                && !error.is_not_found()
+            {
+                let message = format!("error killing pod: failed to stop sandbox: {error}");
+                self.node.recorder.pod(&intent.pod, Kind::Warning, "FailedKillPod", message);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// One container of a dying Pod. Its name is announced once it has stopped.
+    async fn stop_in_order(
+        &self,
+        intent: &Intent,
+        stop: &Stop,
+        grace: i64,
+        stopped: &watch::Sender<Vec<String>>,
+    ) -> bool {
+        let begun = self.node.now().mono;
+        self.killing(&intent.pod, &stop.name, &format!("Stopping container {}", stop.name));
+        self.pre_stop(&intent.pod, &stop.name, &stop.id, grace).await;
+        let elapsed = self.node.now().mono.since(begun);
+        let left = Duration::from_secs(u64::try_from(grace).unwrap_or(0)).saturating_sub(elapsed);
+        let mut others = stopped.subscribe();
+        let turn = others.wait_for(|done: &Vec<String>| stop.after.iter().all(|n| done.contains(n)));
+        // The result only tells whether the turn came before the grace ran out; either way it is time.
+        let _ = tokio::time::timeout(left, turn).await;
+        let elapsed = self.node.now().mono.since(begun);
+        let worked = self.stop_container(&stop.id, stop_grace(grace, elapsed)).await;
+        stopped.send_modify(|done| done.push(stop.name.clone()));
+        worked
+    }
+
+    /// Stops single containers of a Pod that lives on.
+    pub(super) async fn kill_some(&self, intent: &Intent, kills: &[KillContainer]) -> bool {
+        let mut all = Vec::new();
+        for kill in kills {
+            all.push(self.kill_one(intent, kill).boxed());
+        }
+        // An order to end the Pod does not wait for these: their stops are repeated with its grace.
+        let mut intent_rx = self.intent.clone();
+        let ending = intent_rx.wait_for(|i: &Intent| i.stage > kubelet_core::pod::Stage::Run);
+        tokio::select! {
+            all = join_all(all) => !all.contains(&false),
+            _ = ending => true,
+        }
+    }
+
+    async fn kill_one(&self, intent: &Intent, kill: &KillContainer) -> bool {
+        let grace = kill.grace.unwrap_or_else(|| intent.grace());
+        self.killing(&intent.pod, &kill.name, &kill.message);
+        let begun = self.node.now().mono;
+        let instance = self.observed.container(&kill.id);
+        if instance.is_some_and(|c| c.state == ContainerState::Running) {
+            self.pre_stop(&intent.pod, &kill.name, &kill.id, grace).await;
+        }
+        let elapsed = self.node.now().mono.since(begun);
+        self.stop_container(&kill.id, stop_grace(grace, elapsed)).await
+    }
+
+    pub(super) async fn remove_dead(&self, ids: &[ContainerId]) -> bool {
+        let mut worked = true;
+        for id in ids {
+            if let Err(error) = self.node.runtime.remove_container(id.as_str()).await
+                && !error.is_not_found()
+            {
+                tracing::warn!(pod_uid = %self.uid, container = %id, %error, "container not removed");
+                worked = false;
+            }
+        }
+        worked
+    }
+
+    pub(super) async fn stop_container(&self, id: &ContainerId, grace: i64) -> bool {
+        match self.node.runtime.stop_container(id.as_str(), grace).await {
+            Ok(()) => true,
+            Err(error) if error.is_not_found() => true,
+            Err(error) => {
+                tracing::warn!(pod_uid = %self.uid, container = %id, %error, "container not stopped");
+                false
+            }
+        }
+    }
+
+    fn killing(&self, pod: &Pod, container: &str, message: &str) {
+        self.node.recorder.container(pod, container, Kind::Normal, "Killing", message);
+    }
+
+    /// The preStop hook, for at most the grace period. Its failure delays nothing.
+    async fn pre_stop(&self, pod: &Pod, container: &str, id: &ContainerId, grace: i64) {
+        let Some(hook) = lifecycle(pod, container).and_then(|l| l.pre_stop.clone()) else { return };
+        let Ok(limit) = u64::try_from(grace) else { return };
+        if limit == 0 {
+            return;
+        }
+        let ip = self.pod_ip();
+        let call = hooks::Call {
+            pod,
+            container,
+            id,
+            pod_ip: ip.as_deref(),
+            runtime: &*self.node.runtime,
+            net: &*self.node.net,
+        };
+        match tokio::time::timeout(Duration::from_secs(limit), hooks::run(&hook, &call)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(pod = name(pod), container, %error, "preStop hook failed");
+                self.node.recorder.container(
+                    pod,
+                    container,
+                    Kind::Warning,
+                    "FailedPreStopHook",
+                    "PreStopHook failed",
+                );
+            }
+            Err(_) => {
+                tracing::warn!(
+                    pod = name(pod),
+                    container,
+                    "preStop hook not finished within the grace period"
+                );
+                self.node.recorder.container(
+                    pod,
+                    container,
+                    Kind::Warning,
+                    "FailedPreStopHook",
+                    "PreStopHook failed",
+                );
+            }
+        }
+    }
+
+    pub(super) fn pod_ip(&self) -> Option<String> {
+        self.observed.ready_sandbox().and_then(|s| s.ips.first()).map(ToString::to_string)
+    }
+}
+
+pub(super) fn lifecycle<'a>(pod: &'a Pod, container: &str) -> Option<&'a Lifecycle> {
+    let spec = pod.spec.as_ref()?;
+    let mut all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    all.find(|c| c.name == container)?.lifecycle.as_ref()
+}
