@@ -1,11 +1,13 @@
 //! What tests of the whole house stand on.
 //!
 //! * [`fake_runtime`]: a container runtime in memory, with seeded trouble.
+//! * [`sim`]: the real kubelet tasks on top of it, under paused time.
 //! * [`direct`]: a caller of CRI that is not a kubelet.
 //! * [`node`]: a private containerd, with a janitor that leaves nothing behind.
 
 pub mod direct;
 pub mod fake_runtime;
+pub mod sim;
 
 /// A private containerd to run suites on.
 pub use fixture as node;

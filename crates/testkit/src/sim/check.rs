@@ -1,0 +1,121 @@
+//! What must be true of every story, whatever the weather.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{Agent, World};
+use crate::fake_runtime::{Entry, Op};
+
+/// A change of a Pod's Ready condition, as the board showed it.
+#[derive(Clone, Debug)]
+pub struct Flip {
+    pub at: Duration,
+    pub uid: String,
+    pub ready: bool,
+}
+
+/// Everything wrong with the end of a story: faults have stopped and time has passed.
+#[must_use]
+pub fn check(
+    world: &World,
+    agent: &Agent,
+    wanted: &[Arc<Pod>],
+    flips: &[Flip],
+    orders: &[Duration],
+) -> Vec<String> {
+    let mut wrong = world.runtime.violations();
+    wrong.extend(leftovers(world, wanted));
+    wrong.extend(unsettled(world, agent, wanted));
+    wrong.extend(unfounded_flips(world, flips));
+    wrong.extend(unfounded_stops(world, orders));
+    wrong
+}
+
+/// Nothing of an unwanted Pod is left anywhere.
+fn leftovers(world: &World, wanted: &[Arc<Pod>]) -> Vec<String> {
+    let uids: BTreeSet<&str> = wanted.iter().filter_map(|p| p.metadata.uid.as_deref()).collect();
+    let mut wrong = Vec::new();
+    for s in world.runtime.sandboxes() {
+        let uid = s.metadata.map(|m| m.uid).unwrap_or_default();
+        if !uids.contains(uid.as_str()) {
+            wrong.push(format!("sandbox {} of unwanted Pod {uid} is left", s.id));
+        }
+    }
+    let disk = world.disk.lock();
+    let extra = disk.directories.iter().filter(|u| !uids.contains(u.as_str()));
+    wrong.extend(extra.map(|u| format!("directory of unwanted Pod {u} is left")));
+    let extra = disk.mounted.keys().filter(|u| !uids.contains(u.as_str()));
+    wrong.extend(extra.map(|u| format!("volume of unwanted Pod {u} is left")));
+    wrong
+}
+
+/// Every wanted Pod is where its spec leads it, and the board says what the runtime does.
+fn unsettled(world: &World, agent: &Agent, wanted: &[Arc<Pod>]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let containers = world.runtime.containers();
+    for pod in wanted {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let phase = agent.phase(uid);
+        let running = containers
+            .iter()
+            .filter(|c| c.labels.get("io.kubernetes.pod.uid").is_some_and(|u| u == uid) && c.state == 1)
+            .count();
+        match phase.as_str() {
+            "Succeeded" | "Failed" if running > 0 => {
+                wrong.push(format!("Pod {name} is {phase} with {running} containers running"));
+            }
+            "Succeeded" | "Failed" | "Running" | "Pending" => {}
+            other => wrong.push(format!("Pod {name} has phase {other:?}")),
+        }
+        let policy = pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref());
+        let deadline = pod.spec.as_ref().and_then(|s| s.active_deadline_seconds);
+        if policy == Some("Always") && deadline.is_none() && matches!(phase.as_str(), "Succeeded" | "Failed")
+        {
+            wrong.push(format!("Pod {name} with restartPolicy Always ended as {phase}"));
+        }
+    }
+    wrong
+}
+
+/// A Ready change follows a probe result, a start, or an exit.
+fn unfounded_flips(world: &World, flips: &[Flip]) -> Vec<String> {
+    let journal = world.runtime.journal();
+    let mut last: BTreeMap<&str, &Flip> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for flip in flips {
+        if let Some(before) = last.insert(&flip.uid, flip)
+            && before.ready != flip.ready
+        {
+            let cause = |e: &&Entry| {
+                e.pod_uid == flip.uid
+                    && e.at >= before.at
+                    && e.at <= flip.at
+                    && matches!(
+                        e.op,
+                        Op::Exec | Op::Start | Op::Exit { .. } | Op::Stop { .. } | Op::StopSandbox
+                    )
+            };
+            if !journal.entries().iter().any(|e| cause(&e)) {
+                wrong.push(format!("Ready changed without a cause: {before:?} -> {flip:?}"));
+            }
+        }
+    }
+    wrong
+}
+
+/// No container is stopped before the source of the agent's life has reported: `orders` holds the
+/// silent stretches as pairs of boot and first report.
+fn unfounded_stops(world: &World, orders: &[Duration]) -> Vec<String> {
+    let journal = world.runtime.journal();
+    let silent = |at: Duration| orders.chunks_exact(2).any(|w| at >= w[0] && at < w[1]);
+    journal
+        .entries()
+        .iter()
+        .filter(|e| matches!(e.op, Op::Stop { .. } | Op::Remove { .. } | Op::RemoveSandbox) && silent(e.at))
+        .map(|e| format!("stopped before every source had reported: {e:?}"))
+        .collect()
+}

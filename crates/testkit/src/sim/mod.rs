@@ -1,0 +1,161 @@
+//! The real kubelet tasks in a simulated world, under paused time, from one seed.
+//!
+//! The world (runtime, disk, clock) outlives the agent. An agent is dropped at any moment, as kill -9
+//! would do it, and a new one is started on the same world. At the end the faults stop, and what is
+//! left must be exactly what is wanted.
+
+mod check;
+mod fakes;
+pub mod pods;
+mod story;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::rng::Rng;
+use base::time::Clock;
+use k8s_openapi::api::core::v1::Pod;
+use kubelet::dispatcher::Dispatcher;
+use kubelet::events::Recorder;
+use kubelet::health::{RuntimeHealth, watch_health};
+use kubelet::images::{Credentials, ImagePuller, Settings};
+use kubelet::metrics::Metrics;
+use kubelet::node::{Node, NodeFacts, PodSettings};
+use kubelet::observer::{Observer, watch_runtime};
+use kubelet::prober::Prober;
+use kubelet::server::Beat;
+use kubelet::sources::{SourceName, SourceUpdate};
+use kubelet::status_board::StatusBoard;
+use kubelet_core::admission::NodeOffer;
+use kubelet_core::downward::Allocatable;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::fake_runtime::FakeRuntime;
+pub use check::{Flip, check};
+pub use fakes::{FakeDisk, OpenNet, SimClock};
+pub use story::{Outcome, crash_at_every_effect, run_seed};
+
+/// What survives an agent.
+#[derive(Clone, Debug)]
+pub struct World {
+    pub seed: u64,
+    pub clock: Arc<SimClock>,
+    pub runtime: FakeRuntime,
+    pub disk: FakeDisk,
+}
+
+/// One life of the kubelet.
+#[derive(Debug)]
+pub struct Agent {
+    pub board: Arc<StatusBoard>,
+    pub recorder: Recorder,
+    updates: mpsc::Sender<SourceUpdate>,
+    /// Dropping the set drops every task where it stands.
+    _tasks: JoinSet<()>,
+}
+
+// === impl World ===
+
+impl World {
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let clock = SimClock::start();
+        let runtime = FakeRuntime::new(seed, clock.clone());
+        runtime.add_image(pods::IMAGE);
+        let disk = FakeDisk::new(Rng::new(seed ^ 0x00d1_5c00));
+        Self { seed, clock, runtime, disk }
+    }
+
+    /// Starts a kubelet on this world. It has one source, which has not reported yet.
+    #[must_use]
+    pub fn boot(&self) -> Agent {
+        let mut tasks = JoinSet::new();
+        let token = CancellationToken::new();
+        let (health, healthy) = watch::channel(RuntimeHealth::default());
+        let node = Arc::new(self.node(healthy));
+        let (updates, receiver) = mpsc::channel(16);
+        let dispatcher =
+            Dispatcher::new(node.clone(), receiver, [SourceName::File], Beat::new(self.clock.clone()));
+        tasks.spawn(watch_health(node.runtime.clone(), health, token.clone()));
+        tasks.spawn(watch_runtime(node.observer.clone(), token.clone()));
+        tasks.spawn(dispatcher.run(token));
+        Agent { board: node.board.clone(), recorder: node.recorder.clone(), updates, _tasks: tasks }
+    }
+
+    fn node(&self, health: watch::Receiver<RuntimeHealth>) -> Node {
+        let clock: Arc<dyn Clock> = self.clock.clone();
+        let runtime = Arc::new(self.runtime.clone());
+        let disk = Arc::new(self.disk.clone());
+        let metrics = Arc::new(Metrics::default());
+        let recorder = Recorder::new(clock.clone());
+        let observer = Observer::new(runtime.clone(), disk.clone(), clock.clone(), metrics.clone());
+        Node {
+            images: Arc::new(ImagePuller::new(
+                Settings::default(),
+                runtime.clone(),
+                recorder.clone(),
+                clock.clone(),
+                Credentials::new(clock.clone(), None, Vec::new()),
+                None,
+                None,
+            )),
+            prober: Arc::new(Prober::for_test(
+                runtime.clone(),
+                Arc::new(OpenNet),
+                clock.clone(),
+                recorder.clone(),
+            )),
+            userns: None,
+            board: Arc::default(),
+            offer: NodeOffer {
+                allocatable: Allocatable {
+                    milli_cpu: 4000,
+                    memory: 1 << 32,
+                    pods: 110,
+                    ..Default::default()
+                },
+                ..Default::default()
+            },
+            facts: NodeFacts { runtime_name: "fake".into(), ..NodeFacts::default() },
+            settings: PodSettings { seed: self.seed, ..PodSettings::default() },
+            health,
+            observer: Arc::new(observer),
+            runtime,
+            volumes: disk.clone(),
+            files: disk.clone(),
+            cgroups: disk,
+            net: Arc::new(OpenNet),
+            clock,
+            recorder,
+            metrics,
+        }
+    }
+}
+
+// === impl Agent ===
+
+impl Agent {
+    /// The source reports its whole set.
+    pub async fn want(&self, pods: &[Arc<Pod>]) {
+        let update = SourceUpdate { source: SourceName::File, pods: pods.to_vec() };
+        // A send fails only when the agent is gone, and then nobody cares.
+        let _ = self.updates.send(update).await;
+    }
+
+    /// Kill -9.
+    pub fn crash(self) {
+        drop(self);
+    }
+
+    #[must_use]
+    pub fn phase(&self, uid: &str) -> String {
+        self.board.get(uid).and_then(|e| e.status.phase.clone()).unwrap_or_default()
+    }
+}
+
+/// Lets simulated time pass.
+pub async fn pass(time: Duration) {
+    tokio::time::sleep(time).await;
+}
