@@ -235,7 +235,8 @@ fn images(c: &KubeletConfiguration, gates: &Gates, check: &mut Check) {
 
 /// An image without tag or digest, or a prefix that ends in `/*`.
 fn check_image_pattern(pattern: &str) -> Result<(), String> {
-    let name = pattern.strip_suffix("/*").unwrap_or(pattern);
+    let group = pattern.strip_suffix("/*");
+    let name = group.unwrap_or(pattern);
     let last = name.rsplit('/').next().unwrap_or(name);
     if name.is_empty() || name.trim() != name {
         return Err(format!("pattern {pattern:?} is empty or padded"));
@@ -243,7 +244,7 @@ fn check_image_pattern(pattern: &str) -> Result<(), String> {
     if name.contains('*') {
         return Err(format!("pattern {pattern:?} may have a wildcard only as its last segment"));
     }
-    if name.contains('@') || (last.contains(':') && name.contains('/')) {
+    if group.is_none() && (name.contains('@') || last.contains(':')) {
         return Err(format!("pattern {pattern:?} must not have a tag or digest"));
     }
     Ok(())

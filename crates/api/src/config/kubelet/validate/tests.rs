@@ -64,7 +64,7 @@ fn ranges_enumerations_and_dependencies() {
         ),
         (json!({"preloadedImagesVerificationAllowlist": ["a/b"]}), &["preloadedImagesVerificationAllowlist"]),
         (
-            json!({"imagePullCredentialsVerificationPolicy": "NeverVerifyAllowlistedImages", "preloadedImagesVerificationAllowlist": ["r.io/a/*", "r.io:5000/a", "a*b", "r.io/a:1"]}),
+            json!({"imagePullCredentialsVerificationPolicy": "NeverVerifyAllowlistedImages", "preloadedImagesVerificationAllowlist": ["r.io/a/*", "r.io:5000/*", "a*b", "nginx:1"]}),
             &["preloadedImagesVerificationAllowlist[2]", "preloadedImagesVerificationAllowlist[3]"],
         ),
         (json!({"nodeLeaseDurationSeconds": -1}), &["nodeLeaseDurationSeconds"]),
