@@ -26,7 +26,7 @@ const LIBRARIES: u32 = 8;
 const OURS: &[&str] = &["longshore", "kubelet", "kubelet_core", "base", "api", "cri", "sys"];
 
 /// Starts logging to standard error. Says so when something already logs.
-pub fn start(settings: &Logging) -> Result<(), tracing::subscriber::SetGlobalDefaultError> {
+pub(crate) fn start(settings: &Logging) -> Result<(), tracing::subscriber::SetGlobalDefaultError> {
     tracing::subscriber::set_global_default(Registry::default().with(Lines::new(settings, Stderr)))
 }
 
