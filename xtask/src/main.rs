@@ -1,6 +1,7 @@
 //! `cargo xtask`: everything one does with the repository besides writing code.
 
 mod apt;
+mod bench;
 mod debs;
 mod glance;
 mod images;
@@ -27,6 +28,8 @@ cargo xtask <command>
   fetch [--refresh]   unpack containerd, runc, CNI plugins and friends from Debian packages into target/cache,
                       and build the demo image
   tidy                check the house rules
+  bench pods [--quick]
+                      what the kubelet costs on top of the runtime: latency, memory, processor time
 ";
 
 fn main() -> ExitCode {
@@ -69,6 +72,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
             up::up(&layout::Layout::find()?)
         }
         "test" => test::test(&layout::Layout::find()?, rest),
+        "bench" => bench::bench(&layout::Layout::find()?, rest),
         "tidy" => tidy::tidy(&layout::Layout::find()?),
         "help" | "--help" | "-h" => {
             say(USAGE.trim_end());

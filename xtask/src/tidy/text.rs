@@ -68,7 +68,8 @@ fn check_rust(file: &str, text: &str) -> Vec<String> {
         }
         is_test |= line.starts_with("#[cfg(test)]");
         for word in ["todo!(", "unimplemented!(", "#[ignore"] {
-            if line.contains(word) {
+            // A test that another test runs as a process of its own is not forgotten.
+            if line.contains(word) && !line.contains("#[ignore = \"run by ") {
                 complain(number, format!("{word} promises what is not there"));
             }
         }
@@ -146,6 +147,7 @@ mod tests {
             ("crates/kubelet/src/a.rs", "// never say todo!() here"),
             ("crates/kubelet/src/a.rs", "enum CpuManagerPolicy { None }"),
             ("crates/kubelet/src/a.rs", "use std::fs;"),
+            ("crates/kubelet/src/a.rs", "#[ignore = \"run by another_test\"]"),
             ("crates/kubelet-core/src/a.rs", "#[cfg(test)]\nuse std::fs;"),
         ];
         for (file, text) in rows {

@@ -1,0 +1,294 @@
+//! What the kubelet costs on top of the runtime: latency, memory, processor time. Started by `cargo xtask bench pods`.
+//!
+//! Both sides run the same Pods on the same containerd in the same minutes, in turns, so the ratios mean something on
+//! a noisy machine; the absolute numbers mean little.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cri::{Client, Endpoint};
+use futures_util::future::try_join_all;
+use serde_json::Value;
+use testkit::direct::{Direct, DirectPod};
+use testkit::node::{Agent, AgentOptions, Node, Options, Tools};
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+const IMAGE: &str = "localhost/demo:v1";
+const ARGS: [&str; 2] = ["sleep", "forever"];
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// The goals, and how each is said.
+const START: f64 = 1.15;
+const DELETE: Duration = Duration::from_millis(50);
+const MEMORY_MB: f64 = 15.0;
+const CPU_PERCENT: f64 = 0.2;
+
+/// How much is measured.
+#[derive(Clone, Copy)]
+struct Effort {
+    rounds: usize,
+    crowd: usize,
+    idle: Duration,
+}
+
+struct Bench {
+    node: Node,
+    agent: Agent,
+    direct: Direct,
+    effort: Effort,
+    missed: bool,
+}
+
+fn main() -> ExitCode {
+    let quick = std::env::args().any(|arg| arg == "--quick");
+    let effort = if quick {
+        Effort { rounds: 5, crowd: 10, idle: Duration::from_secs(10) }
+    } else {
+        Effort { rounds: 20, crowd: 50, idle: Duration::from_secs(60) }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let outcome = runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(run(effort)));
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(3),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(effort: Effort) -> Outcome<bool> {
+    let tools = Tools::from_env()?;
+    let binary = PathBuf::from(std::env::var_os("LONGSHORE_BIN").ok_or("LONGSHORE_BIN is not set")?);
+    let node = Node::start(&tools, Options::default())?;
+    let client = Client::new(Endpoint::parse(&node.endpoint())?, None, Duration::from_secs(120));
+    let version = client.version().await?;
+    let direct = Direct::new(client, node.dir().join("direct-logs"));
+    let mut agent = Agent::start(&node, &binary, &AgentOptions::default())?;
+    agent.wait_until_up(&node, Duration::from_secs(30))?;
+    println!(
+        "{} {}, {} rounds, {} at once\n",
+        version.runtime_name, version.runtime_version, effort.rounds, effort.crowd
+    );
+    let mut bench = Bench { node, agent, direct, effort, missed: false };
+    bench.one_by_one().await?;
+    bench.crowd().await?;
+    let Bench { node, mut agent, missed, .. } = bench;
+    agent.stop();
+    node.stop()?;
+    Ok(!missed)
+}
+
+// === impl Bench ===
+
+impl Bench {
+    async fn one_by_one(&mut self) -> Outcome<()> {
+        let (mut ours, mut theirs) = (Samples::default(), Samples::default());
+        // The first Pod on each side warms what is cold.
+        for round in 0..=self.effort.rounds {
+            let name = format!("direct-{round}");
+            let begun = Instant::now();
+            let pod = self.direct.run(&name, IMAGE, &ARGS).await?;
+            let started = begun.elapsed();
+            let begun = Instant::now();
+            self.direct.remove(&pod, 5).await?;
+            let removed = begun.elapsed();
+            let name = format!("bench-{round}");
+            let (ours_started, ours_removed) = (self.apply(&name)?, self.delete(&name)?);
+            if round > 0 {
+                theirs.add(started, removed);
+                ours.add(ours_started, ours_removed);
+            }
+        }
+        let ratio = ours.start().as_secs_f64() / theirs.start().as_secs_f64();
+        println!("start, one at a time    runtime {}  kubelet {}", ms(theirs.start()), ms(ours.start()));
+        self.verdict(&format!("{ratio:.2} times the runtime's"), ratio <= START, &format!("{START} times"));
+        let extra = ours.removal().saturating_sub(theirs.removal());
+        println!("delete, one at a time   runtime {}  kubelet {}", ms(theirs.removal()), ms(ours.removal()));
+        self.verdict(&format!("{} on top", ms(extra)), extra <= DELETE, &ms(DELETE));
+        Ok(())
+    }
+
+    async fn crowd(&mut self) -> Outcome<()> {
+        let count = self.effort.crowd;
+        let names: Vec<String> = (0..count).map(|n| format!("crowd-{n}")).collect();
+        let begun = Instant::now();
+        let runs = names.iter().map(|name| self.direct.run(name, IMAGE, &ARGS));
+        let pods: Vec<DirectPod> = try_join_all(runs).await?;
+        let theirs = begun.elapsed();
+        let begun = Instant::now();
+        try_join_all(pods.iter().map(|pod| self.direct.remove(pod, 5))).await?;
+        let theirs_gone = begun.elapsed();
+
+        let begun = Instant::now();
+        for name in &names {
+            write_manifest(&self.agent.manifests(), name)?;
+        }
+        self.wait(Duration::from_millis(20), |pods| names.iter().all(|name| is_running(pods, name)))?;
+        let ours = begun.elapsed();
+        let ratio = ours.as_secs_f64() / theirs.as_secs_f64();
+        println!("start, {count} at once     runtime {}  kubelet {}", ms(theirs), ms(ours));
+        self.verdict(&format!("{ratio:.2} times the runtime's"), ratio <= START, &format!("{START} times"));
+
+        self.idle(count)?;
+
+        let begun = Instant::now();
+        for name in &names {
+            fs::remove_file(self.agent.manifests().join(format!("{name}.yaml")))?;
+        }
+        self.wait(Duration::from_millis(20), BTreeMap::is_empty)?;
+        println!("delete, {count} at once    runtime {}  kubelet {}", ms(theirs_gone), ms(begun.elapsed()));
+        Ok(())
+    }
+
+    fn idle(&mut self, count: usize) -> Outcome<()> {
+        // What starting them left to do is not idleness.
+        thread::sleep(Duration::from_secs(5).min(self.effort.idle));
+        let pid = self.agent.pid();
+        let (cpu, begun) = (cpu_time(pid)?, Instant::now());
+        thread::sleep(self.effort.idle);
+        let used = cpu_time(pid)?.saturating_sub(cpu);
+        let percent = 100.0 * used.as_secs_f64() / begun.elapsed().as_secs_f64();
+        let (pss, rss) = (memory(pid, "Pss:")?, memory(pid, "Rss:")?);
+        println!(
+            "kubelet with {count} idle Pods, {} s: {pss:.1} MB PSS, {rss:.1} MB RSS",
+            self.effort.idle.as_secs()
+        );
+        self.verdict(&format!("{pss:.1} MB PSS"), pss <= MEMORY_MB, &format!("{MEMORY_MB} MB"));
+        self.verdict(
+            &format!("{percent:.3} % of a core"),
+            percent <= CPU_PERCENT,
+            &format!("{CPU_PERCENT} %"),
+        );
+        Ok(())
+    }
+
+    fn verdict(&mut self, what: &str, reached: bool, goal: &str) {
+        self.missed |= !reached;
+        println!("  {} {what} (goal: at most {goal})\n", if reached { "reached:" } else { "MISSED: " });
+    }
+
+    /// From the moment the manifest is there to the moment the Pod's status says Running.
+    fn apply(&self, name: &str) -> Outcome<Duration> {
+        let begun = Instant::now();
+        write_manifest(&self.agent.manifests(), name)?;
+        self.wait(Duration::from_millis(5), |pods| is_running(pods, name))?;
+        Ok(begun.elapsed())
+    }
+
+    /// From the moment the manifest is gone to the moment the Pod is.
+    fn delete(&self, name: &str) -> Outcome<Duration> {
+        let begun = Instant::now();
+        fs::remove_file(self.agent.manifests().join(format!("{name}.yaml")))?;
+        self.wait(Duration::from_millis(5), |pods| !pods.contains_key(&format!("{name}-demo")))?;
+        Ok(begun.elapsed())
+    }
+
+    fn wait(
+        &self,
+        pause: Duration,
+        mut is_over: impl FnMut(&BTreeMap<String, String>) -> bool,
+    ) -> Outcome<()> {
+        let until = Instant::now() + LIMIT;
+        loop {
+            let pods = phases(&self.agent.get(&self.node, "/pods")?)?;
+            if is_over(&pods) {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                return Err(
+                    format!("still waiting after {LIMIT:?}: {pods:?}\n{}", self.agent.last_words()).into()
+                );
+            }
+            thread::sleep(pause);
+        }
+    }
+}
+
+/// Latencies of one side.
+#[derive(Default)]
+struct Samples {
+    starts: Vec<Duration>,
+    removals: Vec<Duration>,
+}
+
+// === impl Samples ===
+
+impl Samples {
+    fn add(&mut self, start: Duration, removal: Duration) {
+        self.starts.push(start);
+        self.removals.push(removal);
+    }
+
+    fn start(&self) -> Duration {
+        median(&self.starts)
+    }
+
+    fn removal(&self) -> Duration {
+        median(&self.removals)
+    }
+}
+
+fn median(samples: &[Duration]) -> Duration {
+    let mut sorted = samples.to_vec();
+    sorted.sort();
+    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+}
+
+fn ms(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+}
+
+/// Renamed into place: a manifest is there whole or not at all.
+fn write_manifest(dir: &Path, name: &str) -> Outcome<()> {
+    let args = ARGS.join(", ");
+    let text = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{ name: {name} }}\nspec:\n  terminationGracePeriodSeconds: 5\n  \
+         dnsPolicy: Default\n  containers:\n  - name: main\n    image: {IMAGE}\n    imagePullPolicy: Never\n    \
+         args: [{args}]\n"
+    );
+    let half = dir.join(format!(".{name}"));
+    fs::write(&half, text)?;
+    fs::rename(half, dir.join(format!("{name}.yaml")))?;
+    Ok(())
+}
+
+/// Pod name to phase.
+fn phases(body: &[u8]) -> Outcome<BTreeMap<String, String>> {
+    let list: Value = serde_json::from_slice(body)?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let items = list["items"].as_array().into_iter().flatten();
+    Ok(items.map(|pod| (text(&pod["metadata"]["name"]), text(&pod["status"]["phase"]))).collect())
+}
+
+/// A static Pod's name ends with the node's.
+fn is_running(pods: &BTreeMap<String, String>, name: &str) -> bool {
+    pods.get(&format!("{name}-demo")).is_some_and(|phase| phase == "Running")
+}
+
+/// Processor time of all threads, to the nanosecond.
+fn cpu_time(pid: u32) -> Outcome<Duration> {
+    let mut total = Duration::ZERO;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let stat = fs::read_to_string(thread?.path().join("schedstat"))?;
+        let nanos = stat.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or_default();
+        total += Duration::from_nanos(nanos);
+    }
+    Ok(total)
+}
+
+/// A field of smaps_rollup, in MB.
+fn memory(pid: u32, field: &str) -> Outcome<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).ok_or("smaps_rollup lacks a field")?;
+    let kilobytes: f64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kilobytes / 1000.0 * 1.024)
+}
