@@ -64,7 +64,7 @@ pub(crate) fn test(layout: &Layout, args: &[String]) -> Result<ExitCode> {
         }
         Err(outcome) => outcome,
     });
-    environment.extend(wish.seeds.map(|n| ("LONGSHORE_SIM_SEEDS", n.to_string())));
+    environment.extend(wish.seeds.map(|n| ("LONGSHORE_SEEDS", n.to_string())));
     account.check("tests", || tests(layout, &wish.filters, &environment));
     if wish.filters.is_empty() {
         account.check("examples in the documentation", || {
