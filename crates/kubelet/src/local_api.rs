@@ -11,12 +11,13 @@
 //! | `POST /v1/pods/NS/NAME/exec[?container]` | runs a command; the answer is a stream of [`frames`] |
 //! | `GET /v1/problems` | what is wrong with the sources |
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::class::{Class, Classify};
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
+use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -102,13 +103,26 @@ pub struct ExecRequest {
     pub command: Vec<String>,
 }
 
-/// Listens at `path` until the token is cancelled.
-pub async fn run(api: LocalApi, path: PathBuf, token: CancellationToken) -> Result<(), SocketError> {
-    let listener = socket::bind(&path)?;
+/// A socket that is listening but not answering yet.
+#[derive(Debug)]
+pub struct Bound {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+/// Makes the socket, so that a second kubelet is found out at start.
+pub fn bind(path: &Path) -> Result<Bound, SocketError> {
+    let listener = socket::bind(path)?;
     tracing::info!(path = %path.display(), "the local API is listening");
-    socket::serve(listener, routes::router(api), &token).await;
-    socket::remove(&path);
-    Ok(())
+    Ok(Bound { listener, path: path.to_owned() })
+}
+
+impl Bound {
+    /// Answers until the token is cancelled.
+    pub async fn serve(self, api: LocalApi, token: CancellationToken) {
+        socket::serve(self.listener, routes::router(api), &token).await;
+        socket::remove(&self.path);
+    }
 }
 
 /// Why a request is refused.

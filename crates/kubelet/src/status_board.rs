@@ -1,17 +1,22 @@
 //! The last word about every Pod: what `/pods`, the local API and, later, the API server are told.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::ids::PodUid;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use tokio::sync::watch;
+
+use crate::events::{Event, Recorder};
+use crate::local_api::PodView;
 
 /// Pods with their latest status. Each Pod's entry is written by that Pod's task only.
 #[derive(Debug, Default)]
 pub struct StatusBoard {
     /// A plain lock: held for map operations only, never across an await.
     pods: Mutex<HashMap<PodUid, Entry>>,
-    changed: tokio::sync::watch::Sender<u64>,
+    changed: watch::Sender<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -61,7 +66,7 @@ impl StatusBoard {
 
     /// Ticks whenever anything on the board changes.
     #[must_use]
-    pub fn subscribe(&self) -> tokio::sync::watch::Receiver<u64> {
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
@@ -77,6 +82,32 @@ impl Entry {
         let mut pod = (*self.pod).clone();
         pod.status = Some((*self.status).clone());
         pod
+    }
+}
+
+/// The board as the local API shows it.
+#[derive(Debug)]
+pub struct BoardView {
+    pub board: Arc<StatusBoard>,
+    pub recorder: Recorder,
+    pub log_root: PathBuf,
+}
+
+impl PodView for BoardView {
+    fn list(&self) -> Vec<Pod> {
+        self.board.all().iter().map(Entry::to_pod).collect()
+    }
+
+    fn events(&self, uid: &str) -> Vec<Event> {
+        self.recorder.of(uid)
+    }
+
+    fn changed(&self) -> watch::Receiver<u64> {
+        self.board.subscribe()
+    }
+
+    fn log_root(&self) -> PathBuf {
+        self.log_root.clone()
     }
 }
 

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::config::kubelet::{KubeletConfiguration, Loaded};
+use api::config::kubelet::{HostFacts, KubeletConfiguration, Loaded, check_host};
 use base::rng::Rng;
 use base::time::Clock;
 use kubelet_core::admission::NodeOffer;
@@ -37,6 +37,7 @@ use crate::events::Recorder;
 use crate::facts::{self, Machine};
 use crate::health::{RuntimeHealth, watch_health};
 use crate::images::{Credentials, ImagePuller, NodeFiles, Records, load_providers};
+use crate::local_api::{self, LocalApi};
 use crate::logs::Rotator;
 use crate::metrics::{Metrics, ProbeMetrics};
 use crate::net::SocketNet;
@@ -47,7 +48,9 @@ use crate::ports::Runtime;
 use crate::prober::{Hands, Prober};
 use crate::runtime::Metered;
 use crate::server::{self, Beat, Check, Checks, Views};
-use crate::sources::{self, Context, Problems, SourceName};
+use crate::sources::local::LocalPods;
+use crate::sources::{self, Context, Problems, SourceName, SourceUpdate};
+use crate::status_board::BoardView;
 use crate::systemd::Systemd;
 use crate::userns::{self, UsernsStore};
 use crate::volumes::NodeVolumes;
@@ -102,6 +105,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let beat = Beat::new(node.clock.clone());
     parts.start_pods(&node, beat.clone(), &mut tasks, &token).await?;
     parts.start_servers(&node, beat, &mut tasks, &token).await?;
+    parts.describe(&node);
     start.systemd.ready();
     tracing::info!(node = node.facts.recipe.name, "kubelet started");
     supervise(tasks, token).await
@@ -145,17 +149,13 @@ fn prepare_root(dirs: &PodDirs) -> Result<(), StartError> {
 
 /// What upstream refuses at start although the configuration is valid.
 fn refuse_unfit(config: &KubeletConfiguration, machine: &Machine) -> Result<(), StartError> {
-    if config.fail_swap_on && machine.memory.swap > 0 {
-        return Err(StartError::new(
-            "swap is on and failSwapOn is true: turn swap off, or set failSwapOn: false",
-        ));
+    let host = HostFacts { cgroup_v2: machine.cgroup_v2, swap_on: machine.memory.swap > 0 };
+    let mistakes = check_host(config, host);
+    if mistakes.is_empty() {
+        return Ok(());
     }
-    if config.fail_cgroup_v1 && !machine.cgroup_v2 {
-        return Err(StartError::new(
-            "this host uses cgroup v1 and failCgroupV1 is true: boot with cgroup v2, or set failCgroupV1: false",
-        ));
-    }
-    Ok(())
+    let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+    Err(StartError::new(all.join("; ")))
 }
 
 /// Reaches the runtime, or says that it cannot be reached.
@@ -371,6 +371,8 @@ impl Parts<'_> {
             names.push(SourceName::Url);
             tasks.spawn(sources::url::run(url, context.clone(), updates.clone(), token.clone()));
         }
+        names.push(SourceName::Local);
+        self.start_local(node, &context, updates, tasks, token).await?;
         let dispatcher = Dispatcher::new(node.clone(), receiver, names, beat);
         let collector =
             gc::run(node.clone(), dispatcher.known(), settings::gc(flags, &self.dirs), token.clone());
@@ -379,6 +381,30 @@ impl Parts<'_> {
         let rotation = settings::rotation(config)?;
         let rotator = Rotator::new(rotation, node.runtime.clone(), node.clock.clone(), node.metrics.clone());
         tasks.spawn(rotator.run(token.clone()));
+        Ok(())
+    }
+
+    /// Pods given by command, over a socket only root can reach.
+    async fn start_local(
+        &self,
+        node: &Arc<Node>,
+        context: &Context,
+        updates: mpsc::Sender<SourceUpdate>,
+        tasks: &mut JoinSet<()>,
+        token: &CancellationToken,
+    ) -> Result<(), StartError> {
+        let opened = LocalPods::open(context.clone(), self.dirs.root.join("local-pods")).await;
+        let (local, sets) = opened.map_err(|e| StartError::new(e.to_string()))?;
+        tasks.spawn(sources::local::run(sets, context.clone(), updates, token.clone()));
+        let view = Arc::new(BoardView {
+            board: node.board.clone(),
+            recorder: node.recorder.clone(),
+            log_root: self.dirs.pod_logs.clone(),
+        });
+        let api = LocalApi { local, view, runtime: node.runtime.clone(), context: context.clone() };
+        let socket = settings::socket(&self.dirs.root);
+        let bound = local_api::bind(&socket).map_err(|e| StartError::new(e.to_string()))?;
+        tasks.spawn(bound.serve(api, token.clone()));
         Ok(())
     }
 
@@ -416,6 +442,13 @@ impl Parts<'_> {
             tasks.spawn(bound.serve(server::readonly_router(views), token.clone()));
         }
         self.start_watchdog(checks, tasks, token)
+    }
+
+    /// The metrics that never change.
+    fn describe(&self, node: &Node) {
+        let metrics = &self.metrics;
+        metrics.node_name.set([&node.facts.recipe.name], 1.0);
+        metrics.cgroup_version.set([], if self.machine.cgroup_v2 { 2.0 } else { 1.0 });
     }
 
     fn start_watchdog(

@@ -72,6 +72,14 @@ pub(super) fn gc(flags: &KubeletFlags, dirs: &PodDirs) -> GcSettings {
     }
 }
 
+/// Where Pods are given by command: the usual place for the usual node, below the root for any other.
+pub(super) fn socket(root: &Path) -> PathBuf {
+    match root == Path::new("/var/lib/kubelet") {
+        true => crate::local_api::DEFAULT_SOCKET.into(),
+        false => root.join("pods.sock"),
+    }
+}
+
 /// An address to listen on; none when the port is zero.
 pub(super) fn listen(address: &str, port: i32) -> Result<Option<SocketAddr>, StartError> {
     let port = u16::try_from(port).map_err(|_| StartError::new(format!("port {port} is out of range")))?;

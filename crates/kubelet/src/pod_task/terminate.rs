@@ -30,6 +30,7 @@ impl PodTask {
         loop {
             let intent = self.current_intent();
             if self.look().await {
+                self.node.prober.sync(&self.pod_with_status(&intent.pod), &self.observed);
                 self.publish(&intent, &BTreeMap::new()).await;
                 if !self.anything_lives() {
                     break;
