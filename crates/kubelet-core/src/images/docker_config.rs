@@ -72,7 +72,7 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let text: Vec<u8> = text.bytes().filter(|b| !matches!(b, b'\n' | b'\r')).collect();
     let digits = text.iter().rposition(|b| *b != b'=').map_or(0, |i| i + 1);
     let padding = text.len() - digits;
-    if padding > 0 && (padding > 2 || text.len() % 4 != 0) || digits % 4 == 1 {
+    if padding > 0 && (padding > 2 || !text.len().is_multiple_of(4)) || digits % 4 == 1 {
         return None;
     }
     let mut out = Vec::with_capacity(digits * 3 / 4);

@@ -131,6 +131,7 @@ impl TokenBucket {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -162,6 +162,7 @@ impl SecretRef {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -205,7 +206,8 @@ mod tests {
         let node = record(image, &Credentials { node_pods_accessible: true, ..Credentials::default() });
         let mine = record(image, &with_secrets(&[secret("s", "h")]));
         let unknown = PulledRecord::new("sha256:1", T);
-        let rows: [(&str, bool, Option<&PulledRecord>, &[SecretRef], bool, bool); 10] = [
+        type Row<'a> = (&'a str, bool, Option<&'a PulledRecord>, &'a [SecretRef], bool, bool);
+        let rows: [Row<'_>; 10] = [
             ("preloaded", false, None, &[], false, false),
             ("being pulled by another", true, None, &[], true, false),
             ("pulled, nobody knows how", false, Some(&unknown), &[], true, false),

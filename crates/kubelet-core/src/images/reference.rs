@@ -164,6 +164,7 @@ fn bad(image: &str, why: impl Into<String>) -> BadName {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -79,11 +79,19 @@ impl Runtime for FakeRuntime {
     }
 
     async fn stop_pod_sandbox(&self, id: &str) -> Result<()> {
-        self.call("stop sandbox", id, |s, now| Ok(s.stop_sandbox(id, now))).await
+        self.call("stop sandbox", id, |s, now| {
+            s.stop_sandbox(id, now);
+            Ok(())
+        })
+        .await
     }
 
     async fn remove_pod_sandbox(&self, id: &str) -> Result<()> {
-        self.call("remove sandbox", id, |s, now| Ok(s.remove_sandbox(id, now))).await
+        self.call("remove sandbox", id, |s, now| {
+            s.remove_sandbox(id, now);
+            Ok(())
+        })
+        .await
     }
 
     async fn pod_sandbox_status(&self, id: &str) -> Result<v1::PodSandboxStatusResponse> {
@@ -122,7 +130,11 @@ impl Runtime for FakeRuntime {
     }
 
     async fn remove_container(&self, id: &str) -> Result<()> {
-        self.call("remove container", id, |s, now| Ok(s.remove_container(id, now))).await
+        self.call("remove container", id, |s, now| {
+            s.remove_container(id, now);
+            Ok(())
+        })
+        .await
     }
 
     async fn container_status(&self, id: &str) -> Result<v1::ContainerStatusResponse> {

@@ -269,7 +269,10 @@ async fn storm(seed: u64, steps: usize) -> (FakeRuntime, Vec<String>) {
             4 => fake.stop_container(&container, rng.below(5) as i64).await,
             5 => fake.remove_container(&container).await,
             6 if rng.chance(0.3) => fake.remove_pod_sandbox(&sandbox).await,
-            7 if rng.chance(0.1) => Ok(fake.restart(rng.up_to(S(3)))),
+            7 if rng.chance(0.1) => {
+                fake.restart(rng.up_to(S(3)));
+                Ok(())
+            }
             _ => fake.list_containers(None).await.map(drop),
         };
         seen.push(format!("{step}: {}", outcome.is_ok()));
