@@ -10,6 +10,7 @@ mod completion;
 mod console;
 mod kubelet_cmd;
 mod logging;
+mod pods_cmd;
 
 /// The Kubernetes release whose contract the agents follow.
 const KUBERNETES: &str = "v1.36.4";
@@ -17,6 +18,7 @@ const KUBERNETES: &str = "v1.36.4";
 /// Subcommands and what help says of them.
 const COMMANDS: &[(&str, &str)] = &[
     ("kubelet", "Run the Pods of this machine"),
+    ("pods", "Give Pods to this machine's kubelet, and see how they do"),
     ("completion", "Print a completion script for bash, zsh or fish"),
     ("help", "Print this text"),
 ];
@@ -39,6 +41,7 @@ fn dispatch(args: &[OsString]) -> ExitCode {
     };
     match command.to_str() {
         Some("kubelet") => kubelet_cmd::main(rest),
+        Some("pods") => pods_cmd::main(rest),
         Some("completion") => completion::main(rest),
         Some("help" | "--help" | "-help" | "-h") => {
             console::out(&usage());
