@@ -7,6 +7,7 @@
 
 pub mod direct;
 pub mod fake_runtime;
+pub mod harness;
 pub mod sim;
 
 /// A private containerd to run suites on.

@@ -1,0 +1,222 @@
+//! A kubelet on a private containerd, as the suites on a real machine use it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::List;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+
+use crate::node::{Agent, AgentOptions, Containerd, Node, Options, Tools};
+
+/// A node with its agent. Everything goes when it is dropped.
+#[derive(Debug)]
+pub struct Harness {
+    pub node: Node,
+    pub agent: Agent,
+    binary: PathBuf,
+    options: AgentOptions,
+}
+
+/// How long anything may take before a test gives up.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+// === impl Harness ===
+
+impl Harness {
+    /// Starts both, or says (on stderr) why this machine cannot and returns none.
+    #[must_use]
+    pub fn start(containerd: Containerd, options: AgentOptions) -> Option<Self> {
+        let tools = match (Tools::from_env(), std::env::var_os("LONGSHORE_BINARY")) {
+            (Ok(tools), Some(binary)) => (tools, PathBuf::from(binary)),
+            (Err(why), _) => return skip(&why),
+            (_, None) => return skip("LONGSHORE_BINARY is not set: run `cargo xtask test`"),
+        };
+        let (tools, binary) = tools;
+        let node = Node::start(&tools, Options { containerd, ..Options::default() })
+            .unwrap_or_else(|e| panic!("{e}"));
+        let agent = Agent::start(&node, &binary, &options).unwrap_or_else(|e| panic!("{e}"));
+        let mut harness = Self { node, agent, binary, options };
+        harness.wait_until_up();
+        Some(harness)
+    }
+
+    /// On the current containerd, with the usual settings.
+    #[must_use]
+    pub fn usual() -> Option<Self> {
+        Self::start(Containerd::default(), AgentOptions::default())
+    }
+
+    fn wait_until_up(&mut self) {
+        self.agent.wait_until_up(&self.node, PATIENCE).unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    /// Puts a manifest into the directory, whole at once.
+    pub fn apply(&self, name: &str, manifest: &str) {
+        let dir = self.agent.manifests();
+        let early = dir.join(format!(".{name}.yaml"));
+        fs::write(&early, manifest).unwrap_or_else(|e| panic!("write {}: {e}", early.display()));
+        fs::rename(&early, dir.join(format!("{name}.yaml"))).unwrap_or_else(|e| panic!("rename: {e}"));
+    }
+
+    /// Takes a manifest away.
+    pub fn remove(&self, name: &str) {
+        let path = self.agent.manifests().join(format!("{name}.yaml"));
+        fs::remove_file(&path).unwrap_or_else(|e| panic!("remove {}: {e}", path.display()));
+    }
+
+    /// Kill -9 and a new life.
+    pub fn restart_agent(&mut self) {
+        self.agent.kill9();
+        self.start_agent();
+    }
+
+    pub fn start_agent(&mut self) {
+        self.agent = Agent::start(&self.node, &self.binary, &self.options).unwrap_or_else(|e| panic!("{e}"));
+        self.wait_until_up();
+    }
+
+    /// `longshore pods …` on this node: exit code, output, complaints.
+    #[must_use]
+    pub fn pods(&self, args: &[&str]) -> (i32, String, String) {
+        let socket = self.agent.root().join("pods.sock");
+        let out =
+            self.node.command(&self.binary).arg("pods").args(args).env("LONGSHORE_SOCKET", socket).output();
+        let out = out.unwrap_or_else(|e| panic!("run longshore pods: {e}"));
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (out.status.code().unwrap_or(-1), text(&out.stdout), text(&out.stderr))
+    }
+
+    /// Every Pod as `/pods` shows it.
+    #[must_use]
+    pub fn list(&self) -> Vec<Pod> {
+        let body = self
+            .agent
+            .get(&self.node, "/pods")
+            .unwrap_or_else(|e| panic!("{e}\n{}", self.agent.last_words()));
+        let list: List<Pod> = serde_json::from_slice(&body).unwrap_or_else(|e| panic!("/pods: {e}"));
+        list.items
+    }
+
+    /// A Pod by the name its manifest gives it.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<Pod> {
+        let full = format!("{name}-demo");
+        self.list().into_iter().find(|p| p.metadata.name.as_deref() == Some(full.as_str()))
+    }
+
+    /// Waits until the Pod is as wanted.
+    #[track_caller]
+    pub fn wait(&self, name: &str, what: &str, is: impl Fn(&Pod) -> bool) -> Pod {
+        self.until(what, || self.get(name).filter(|p| is(p)))
+    }
+
+    #[track_caller]
+    pub fn wait_running(&self, name: &str) -> Pod {
+        self.wait(name, "running", |p| phase(p) == "Running")
+    }
+
+    #[track_caller]
+    pub fn wait_ready(&self, name: &str) -> Pod {
+        self.wait(name, "ready", is_ready)
+    }
+
+    /// Waits until nothing of the Pod is shown any more.
+    #[track_caller]
+    pub fn wait_gone(&self, name: &str) {
+        self.until("gone", || self.get(name).is_none().then_some(()));
+    }
+
+    /// Asks again and again until there is an answer.
+    #[track_caller]
+    pub fn until<T>(&self, what: &str, ask: impl Fn() -> Option<T>) -> T {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(answer) = ask() {
+                return answer;
+            }
+            if Instant::now() > end {
+                let shown = serde_json::to_string_pretty(&self.list()).unwrap_or_default();
+                panic!("not {what} in time.\nPods: {shown}\nThe kubelet says:\n{}", self.agent.last_words());
+            }
+            std::thread::sleep(Duration::from_millis(30));
+        }
+    }
+
+    /// Runs a command in a container of the usual runtime and returns its output.
+    #[must_use]
+    pub fn exec(&self, pod: &str, container: &str, command: &[&str]) -> String {
+        let full = format!("{pod}-demo");
+        let mut args = vec!["exec", full.as_str(), "-c", container, "--"];
+        args.extend(command);
+        let (code, out, err) = self.pods(&args);
+        assert_eq!(code, 0, "{command:?} in {pod}/{container}: {out}{err}");
+        out
+    }
+
+    #[must_use]
+    pub fn pod_dir(&self, pod: &Pod) -> PathBuf {
+        self.agent.root().join("pods").join(uid(pod))
+    }
+}
+
+#[must_use]
+pub fn uid(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
+}
+
+#[must_use]
+pub fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
+}
+
+#[must_use]
+pub fn condition<'a>(pod: &'a Pod, kind: &str) -> &'a str {
+    let all = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
+    all.filter(|c| c.type_ == kind).map(|c| c.status.as_str()).next().unwrap_or("")
+}
+
+#[must_use]
+pub fn is_ready(pod: &Pod) -> bool {
+    condition(pod, "Ready") == "True"
+}
+
+/// The status of a container, of whatever kind.
+#[must_use]
+pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
+    let status = pod.status.as_ref()?;
+    let lists =
+        [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
+    lists.into_iter().flatten().flatten().find(|c| c.name == name)
+}
+
+#[must_use]
+pub fn restarts(pod: &Pod, name: &str) -> i32 {
+    container(pod, name).map_or(0, |c| c.restart_count)
+}
+
+#[must_use]
+pub fn container_id<'a>(pod: &'a Pod, name: &str) -> &'a str {
+    container(pod, name).and_then(|c| c.container_id.as_deref()).unwrap_or_default()
+}
+
+#[must_use]
+pub fn waiting_reason<'a>(pod: &'a Pod, name: &str) -> &'a str {
+    let state = container(pod, name).and_then(|c| c.state.as_ref());
+    state.and_then(|s| s.waiting.as_ref()).and_then(|w| w.reason.as_deref()).unwrap_or_default()
+}
+
+/// Files below a directory, for looking at what a Pod left.
+#[must_use]
+pub fn listing(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut all: Vec<PathBuf> = entries.map(|e| e.path()).collect();
+    all.sort();
+    all
+}
+
+#[allow(clippy::print_stderr)]
+fn skip(why: &str) -> Option<Harness> {
+    eprintln!("skipped: {why}");
+    None
+}
