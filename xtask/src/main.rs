@@ -22,7 +22,8 @@ use terminal::say;
 const USAGE: &str = "\
 cargo xtask <command>
 
-  up                  containerd and the kubelet on this machine, with Pods to look at, until Ctrl-C
+  up [--debug]        containerd and the kubelet on this machine, with Pods to look at, until Ctrl-C
+                      (--debug: the unoptimised build, which is quicker to make)
   test [--seeds N] [-- FILTER…]
                       format, house rules, clippy, licences, unit, property, simulation and real-containerd suites
   fetch [--refresh]   unpack containerd, runc, CNI plugins and friends from Debian packages into target/cache,
@@ -65,12 +66,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
             images::build(&layout)?;
             Ok(ExitCode::SUCCESS)
         }
-        "up" => {
-            if let Some(word) = rest.first() {
-                return Err(Failure::new(format!("up takes no arguments, but got {word:?}")));
-            }
-            up::up(&layout::Layout::find()?)
-        }
+        "up" => up::up(&layout::Layout::find()?, rest),
         "test" => test::test(&layout::Layout::find()?, rest),
         "bench" => bench::bench(&layout::Layout::find()?, rest),
         "tidy" => tidy::tidy(&layout::Layout::find()?),

@@ -18,23 +18,32 @@ use crate::{debs, images};
 const READY_WITHIN: Duration = Duration::from_secs(120);
 const GONE_WITHIN: Duration = Duration::from_secs(40);
 
+/// A cargo profile and the directory it builds into.
+type Profile = (&'static str, &'static str);
+const RELEASE: Profile = ("release-fast", "release-fast");
+const DEBUG: Profile = ("dev", "debug");
+
 /// Why waiting ended.
 enum Wait {
     Ready(Vec<Glance>),
     Interrupted,
 }
 
-pub(crate) fn up(layout: &Layout) -> Result<ExitCode> {
+pub(crate) fn up(layout: &Layout, args: &[String]) -> Result<ExitCode> {
+    let profile = match args {
+        [] => RELEASE,
+        [flag] if flag == "--debug" => DEBUG,
+        _ => return Err(Failure::new("up takes only --debug")),
+    };
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("containers need root: run it as root"));
     }
     let _only_one = claim(layout)?;
     debs::fetch(layout, false)?;
     images::build(layout)?;
-    let binary = build(layout)?;
+    let binary = build(layout, profile)?;
     // Before anything is on the machine that a signal should clear away.
     let interrupt = Interrupt::catch()?;
-    fixture::sweep_stale()?;
     let dir = layout.target.join("run/up");
     let _ = fs::remove_dir_all(&dir);
     copy_manifests(&layout.root.join("examples/manifests"), &dir.join("manifests"))?;
@@ -153,23 +162,25 @@ fn claim(layout: &Layout) -> Result<File> {
     if lock.try_lock().is_err() {
         return Err(Failure::new("`cargo xtask up` runs already; stop it with Ctrl-C first"));
     }
+    // What a killed one left may hold the port.
+    fixture::sweep_stale()?;
     // Also seen when the other one runs in another checkout.
     TcpListener::bind(("127.0.0.1", Agent::READ_ONLY))
         .doing(|| format!("port {} on 127.0.0.1 is taken, perhaps by another kubelet", Agent::READ_ONLY))?;
     Ok(lock)
 }
 
-fn build(layout: &Layout) -> Result<PathBuf> {
+fn build(layout: &Layout, (profile, dir): Profile) -> Result<PathBuf> {
     step("building longshore (the first time takes minutes)");
     let status = Command::new("cargo")
-        .args(["build", "--locked", "--profile", "release-fast", "--package", "longshore"])
+        .args(["build", "--locked", "--profile", profile, "--package", "longshore"])
         .current_dir(&layout.root)
         .status()
         .doing(|| "running cargo build".into())?;
     if !status.success() {
         return Err(Failure::new("longshore does not build"));
     }
-    Ok(layout.target.join("release-fast/longshore"))
+    Ok(layout.target.join(dir).join("longshore"))
 }
 
 fn copy_manifests(from: &Path, to: &Path) -> Result<()> {
