@@ -2,7 +2,7 @@
 //!
 //! The directory is read whole, once per period and whenever something in it changes. A file that
 //! exists but is broken keeps the Pod of its last good version running: a slip of the editor must
-//! not stop a service (docs/decisions/010.md).
+//! not stop a service (docs/decisions/006.md).
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
