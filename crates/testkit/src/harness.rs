@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::List;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
-use crate::node::{Agent, AgentOptions, Containerd, Node, Options, Tools};
+use crate::node::{Agent, AgentOptions, Census, Containerd, Node, Options, Tools};
 
 /// A node with its agent. Everything goes when it is dropped.
 #[derive(Debug)]
@@ -80,8 +81,10 @@ impl Harness {
     #[must_use]
     pub fn pods(&self, args: &[&str]) -> (i32, String, String) {
         let socket = self.agent.root().join("pods.sock");
-        let out =
-            self.node.command(&self.binary).arg("pods").args(args).env("LONGSHORE_SOCKET", socket).output();
+        let (verb, rest) = args.split_first().unwrap_or((&"help", &[]));
+        let mut command = self.node.command(&self.binary);
+        command.args(["pods", verb, "--socket"]).arg(socket).args(rest);
+        let out = command.stdin(Stdio::null()).output();
         let out = out.unwrap_or_else(|e| panic!("run longshore pods: {e}"));
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (out.status.code().unwrap_or(-1), text(&out.stdout), text(&out.stderr))
@@ -140,6 +143,24 @@ impl Harness {
                 panic!("not {what} in time.\nPods: {shown}\nThe kubelet says:\n{}", self.agent.last_words());
             }
             std::thread::sleep(Duration::from_millis(30));
+        }
+    }
+
+    /// Waits until the node has nothing that was not there before. The agent and the runtime may have been
+    /// started anew since.
+    #[track_caller]
+    pub fn wait_clean(&self, before: &Census) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let mut left = self.node.census().since(before);
+            left.processes.retain(|p| !p.ends_with(" longshore") && !p.ends_with(" containerd"));
+            if left.is_empty() {
+                return;
+            }
+            if Instant::now() > end {
+                panic!("left behind:\n{left}\nThe kubelet says:\n{}", self.agent.last_words());
+            }
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
 
