@@ -15,6 +15,7 @@
 
 mod settings;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,12 +100,14 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
         Parts { start: &start, dirs, machine, clock, metrics, probe_metrics: Arc::default(), runtime };
     let (health, healthy) = watch::channel(RuntimeHealth::default());
     let node = Arc::new(parts.node(healthy).await?);
+    // A second kubelet is found out here, before it takes the first one's Pods for orphans.
+    let doors = parts.doors().await?;
     let mut tasks = JoinSet::new();
     tasks.spawn(watch_health(node.runtime.clone(), health, token.clone()));
     tasks.spawn(watch_runtime(node.observer.clone(), token.clone()));
     let beat = Beat::new(node.clock.clone());
-    parts.start_pods(&node, beat.clone(), &mut tasks, &token).await?;
-    parts.start_servers(&node, beat, &mut tasks, &token).await?;
+    parts.start_pods(&node, beat.clone(), doors.local, &mut tasks, &token).await?;
+    parts.start_servers(&node, beat, doors.healthz, doors.read_only, &mut tasks, &token)?;
     parts.describe(&node);
     start.systemd.ready();
     tracing::info!(node = node.facts.recipe.name, "kubelet started");
@@ -190,6 +193,13 @@ async fn connect(
             }
         }
     }
+}
+
+/// Every address the kubelet answers on, taken but not served yet.
+struct Doors {
+    healthz: Option<server::Bound>,
+    read_only: Option<server::Bound>,
+    local: local_api::Bound,
 }
 
 /// What the assembly passes around.
@@ -346,11 +356,29 @@ impl Parts<'_> {
         store.map(Arc::new).map_err(|error| tracing::warn!(%error, "no id ranges for user namespaces")).ok()
     }
 
+    async fn doors(&self) -> Result<Doors, StartError> {
+        let config = &self.start.loaded.config;
+        let bind = async |what, address: Option<SocketAddr>| match address {
+            Some(address) => {
+                server::bind(what, address).await.map(Some).map_err(|e| StartError::new(e.to_string()))
+            }
+            None => Ok(None),
+        };
+        let local = local_api::bind(&settings::socket(&self.dirs.root));
+        Ok(Doors {
+            healthz: bind("healthz", settings::listen(&config.healthz_bind_address, config.healthz_port)?)
+                .await?,
+            read_only: bind("read-only API", settings::listen(&config.address, config.read_only_port)?).await?,
+            local: local.map_err(|e| StartError::new(e.to_string()))?,
+        })
+    }
+
     /// Sources, dispatcher, collector, log rotation.
     async fn start_pods(
         &self,
         node: &Arc<Node>,
         beat: Beat,
+        local: local_api::Bound,
         tasks: &mut JoinSet<()>,
         token: &CancellationToken,
     ) -> Result<(), StartError> {
@@ -372,7 +400,7 @@ impl Parts<'_> {
             tasks.spawn(sources::url::run(url, context.clone(), updates.clone(), token.clone()));
         }
         names.push(SourceName::Local);
-        self.start_local(node, &context, updates, tasks, token).await?;
+        self.start_local(node, &context, local, updates, tasks, token).await?;
         let dispatcher = Dispatcher::new(node.clone(), receiver, names, beat);
         let collector =
             gc::run(node.clone(), dispatcher.known(), settings::gc(flags, &self.dirs), token.clone());
@@ -389,6 +417,7 @@ impl Parts<'_> {
         &self,
         node: &Arc<Node>,
         context: &Context,
+        door: local_api::Bound,
         updates: mpsc::Sender<SourceUpdate>,
         tasks: &mut JoinSet<()>,
         token: &CancellationToken,
@@ -402,26 +431,22 @@ impl Parts<'_> {
             log_root: self.dirs.pod_logs.clone(),
         });
         let api = LocalApi { local, view, runtime: node.runtime.clone(), context: context.clone() };
-        let socket = settings::socket(&self.dirs.root);
-        let bound = local_api::bind(&socket).map_err(|e| StartError::new(e.to_string()))?;
-        tasks.spawn(bound.serve(api, token.clone()));
+        tasks.spawn(door.serve(api, token.clone()));
         Ok(())
     }
 
     /// Health, the read-only API, the watchdog.
-    async fn start_servers(
+    fn start_servers(
         &self,
         node: &Arc<Node>,
         beat: Beat,
+        healthz: Option<server::Bound>,
+        read_only: Option<server::Bound>,
         tasks: &mut JoinSet<()>,
         token: &CancellationToken,
     ) -> Result<(), StartError> {
         let config = &self.start.loaded.config;
-        let bind = async |what, address| {
-            server::bind(what, address).await.map_err(|e| StartError::new(e.to_string()))
-        };
-        if let Some(address) = settings::listen(&config.healthz_bind_address, config.healthz_port)? {
-            let bound = bind("healthz", address).await?;
+        if let Some(bound) = healthz {
             tasks.spawn(bound.serve(server::healthz_router(Checks::new(vec![Check::ping()])), token.clone()));
         }
         let checks = Checks::new(vec![
@@ -437,8 +462,7 @@ impl Parts<'_> {
             runtime: node.runtime.clone(),
             config: Arc::new(config.to_v1beta1()),
         };
-        if let Some(address) = settings::listen(&config.address, config.read_only_port)? {
-            let bound = bind("read-only API", address).await?;
+        if let Some(bound) = read_only {
             tasks.spawn(bound.serve(server::readonly_router(views), token.clone()));
         }
         self.start_watchdog(checks, tasks, token)
