@@ -368,7 +368,8 @@ impl Parts<'_> {
         Ok(Doors {
             healthz: bind("healthz", settings::listen(&config.healthz_bind_address, config.healthz_port)?)
                 .await?,
-            read_only: bind("read-only API", settings::listen(&config.address, config.read_only_port)?).await?,
+            read_only: bind("read-only API", settings::listen(&config.address, config.read_only_port)?)
+                .await?,
             local: local.map_err(|e| StartError::new(e.to_string()))?,
         })
     }
