@@ -41,7 +41,7 @@ pub(crate) fn bench(layout: &Layout, args: &[String]) -> Result<ExitCode> {
     }
     let programs = layout.target.join("release-fast");
     let mut bench = Command::new(programs.join("bench_pods"));
-    bench.env("LONGSHORE_NODE_CACHE", &layout.cache).env("LONGSHORE_BIN", programs.join("longshore"));
+    bench.env("LONGSHORE_NODE_CACHE", &layout.cache).env("LONGSHORE_BINARY", programs.join("longshore"));
     let status = bench.args(quick.then_some("--quick")).status().doing(|| "running the benchmark".into())?;
     Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)))
 }

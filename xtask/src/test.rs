@@ -59,7 +59,8 @@ pub(crate) fn test(layout: &Layout, args: &[String]) -> Result<ExitCode> {
     account.check("real containerd", || match prepare_runtime(layout) {
         Ok(()) => {
             environment.push(("LONGSHORE_NODE_CACHE", layout.cache.display().to_string()));
-            environment.push(("LONGSHORE_BIN", layout.target.join("debug/longshore").display().to_string()));
+            environment
+                .push(("LONGSHORE_BINARY", layout.target.join("debug/longshore").display().to_string()));
             Outcome::Passed
         }
         Err(outcome) => outcome,

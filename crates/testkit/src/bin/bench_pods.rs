@@ -67,7 +67,7 @@ fn main() -> ExitCode {
 
 async fn run(effort: Effort) -> Outcome<bool> {
     let tools = Tools::from_env()?;
-    let binary = PathBuf::from(std::env::var_os("LONGSHORE_BIN").ok_or("LONGSHORE_BIN is not set")?);
+    let binary = PathBuf::from(std::env::var_os("LONGSHORE_BINARY").ok_or("LONGSHORE_BINARY is not set")?);
     let node = Node::start(&tools, Options::default())?;
     let client = Client::new(Endpoint::parse(&node.endpoint())?, None, Duration::from_secs(120));
     let version = client.version().await?;

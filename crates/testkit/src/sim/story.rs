@@ -161,7 +161,7 @@ impl Story {
         if self.agent.is_none() {
             self.boot().await;
         }
-        pass(Duration::from_secs(1500)).await;
+        pass(Duration::from_secs(700)).await;
     }
 
     fn verdict(mut self) -> Outcome {
