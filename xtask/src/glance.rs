@@ -8,6 +8,7 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Glance {
     pub(crate) name: String,
+    pub(crate) namespace: String,
     pub(crate) phase: String,
     pub(crate) ready: bool,
     pub(crate) ip: String,
@@ -39,6 +40,7 @@ impl Glance {
         let waiting = containers.iter().filter(|c| c["state"]["waiting"].is_object());
         Glance {
             name: text(&pod["metadata"]["name"]),
+            namespace: text(&pod["metadata"]["namespace"]),
             phase: text(&status["phase"]),
             ready: conditions.clone().any(|c| c["type"] == "Ready" && c["status"] == "True"),
             ip: text(&status["podIP"]),

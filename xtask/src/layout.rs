@@ -26,4 +26,11 @@ impl Layout {
         let cache = target.join("cache");
         Ok(Self { root, target, cache })
     }
+
+    /// A path as a person in the repository's root would type it.
+    pub(crate) fn shown(&self, path: &Path) -> String {
+        let is_in_root = std::env::current_dir().is_ok_and(|dir| dir == self.root);
+        let short = path.strip_prefix(&self.root).ok().filter(|_| is_in_root);
+        short.unwrap_or(path).display().to_string()
+    }
 }

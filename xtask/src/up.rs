@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use fixture::{Agent, AgentOptions, Doing, Failure, Network, Node, Options, Result, Tools};
@@ -59,16 +59,22 @@ pub(crate) fn up(layout: &Layout, args: &[String]) -> Result<ExitCode> {
     let node = Node::start(&Tools::new(&layout.cache)?, options)?;
     step("starting the kubelet");
     let mut agent = Agent::start(&node, &binary, &AgentOptions::default())?;
-    let outcome = serve(&node, &mut agent, &interrupt);
-    let cleared = clear(node, agent);
+    let outcome = serve(layout, &node, &mut agent, &binary, &interrupt);
+    let cleared = clear(node, agent, &binary);
     outcome.and(cleared)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Shows progress until the Pods are Ready, then waits for Ctrl-C.
-fn serve(node: &Node, agent: &mut Agent, interrupt: &Interrupt) -> Result<()> {
+fn serve(
+    layout: &Layout,
+    node: &Node,
+    agent: &mut Agent,
+    binary: &Path,
+    interrupt: &Interrupt,
+) -> Result<()> {
     match wait_until_ready(node, agent, interrupt)? {
-        Wait::Ready(pods) => tell(node, agent, &pods),
+        Wait::Ready(pods) => tell(layout, node, agent, binary, &pods),
         Wait::Interrupted => return Ok(()),
     }
     while !interrupt.within(Duration::from_millis(500)) {
@@ -112,31 +118,44 @@ fn wait_until_ready(node: &Node, agent: &mut Agent, interrupt: &Interrupt) -> Re
     }
 }
 
-fn tell(node: &Node, agent: &Agent, pods: &[Glance]) {
+fn tell(layout: &Layout, node: &Node, agent: &Agent, binary: &Path, pods: &[Glance]) {
     say("");
     for pod in pods {
-        say(format_args!("  {:<20} {:<16} {}", pod.name, pod.ip, pod.words()));
+        say(format_args!("  {:<16} {:<14} {}", pod.name, pod.ip, pod.words()));
     }
-    let row = |what: &str, place: &dyn std::fmt::Display| say(format_args!("  {what:<20} {place}"));
     say("");
-    row("web page", &"http://127.0.0.1:8088/");
-    row("read-only API", &format_args!("http://127.0.0.1:{}/pods", Agent::READ_ONLY));
-    row("manifests", &format_args!("{}  (add, edit, remove: it follows)", agent.manifests().display()));
-    row("container logs", &agent.pod_logs().display());
-    row("kubelet log", &agent.log().display());
-    row("containerd log", &node.containerd_log().display());
-    row("runtime endpoint", &node.endpoint());
-    row("stop", &"Ctrl-C");
+    let command = format!("{} pods get --socket {}", layout.shown(binary), layout.shown(&agent.socket()));
+    for (what, place) in [
+        ("web page", "http://127.0.0.1:8088/".to_owned()),
+        ("by command", command),
+        ("read-only API", format!("http://127.0.0.1:{}/pods", Agent::READ_ONLY)),
+        ("manifests", format!("{}   add, edit, remove: it follows", layout.shown(&agent.manifests()))),
+        ("container logs", layout.shown(&agent.pod_logs())),
+        ("kubelet log", layout.shown(&agent.log())),
+        ("containerd log", layout.shown(&node.containerd_log())),
+        ("runtime", node.endpoint()),
+        ("stop", "Ctrl-C".to_owned()),
+    ] {
+        say(format_args!("  {what:<16} {place}"));
+    }
 }
 
 /// Takes the Pods away first, as a person would, so that the kubelet clears up what it made; then the rest.
-fn clear(node: Node, mut agent: Agent) -> Result<()> {
+fn clear(node: Node, mut agent: Agent, binary: &Path) -> Result<()> {
     say("");
     step("removing the Pods");
     if let Ok(entries) = fs::read_dir(agent.manifests()) {
         for entry in entries.flatten() {
             let _ = fs::remove_file(entry.path());
         }
+    }
+    for pod in pods(&node, &agent).unwrap_or_default() {
+        // Those that came from manifests are going already, and it refuses them.
+        let mut delete = Command::new(binary);
+        delete
+            .args(["pods", "delete", &pod.name, "-n", &pod.namespace, "--no-wait", "--socket"])
+            .arg(agent.socket());
+        let _ = delete.stdout(Stdio::null()).stderr(Stdio::null()).status();
     }
     let until = Instant::now() + GONE_WITHIN;
     while agent.ended().is_none() && !pods(&node, &agent).is_ok_and(|pods| pods.is_empty()) {
