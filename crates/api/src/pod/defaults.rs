@@ -358,8 +358,8 @@ mod tests {
             json!({"containers": c, "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}),
             "/resources",
             json!({
-            "limits": {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "4194304"},
-            "requests": {"cpu": "100m", "memory": "1Gi", "hugepages-2Mi": "4194304"}}),
+            "limits": {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "4Mi"},
+            "requests": {"cpu": "100m", "memory": "1Gi", "hugepages-2Mi": "4Mi"}}),
         );
         check(json!({"containers": c, "resources": {}}), "/resources", json!({}));
     }

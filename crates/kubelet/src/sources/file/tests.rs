@@ -204,3 +204,40 @@ async fn a_fifo_does_not_hold_us_up() {
     )
     .await;
 }
+
+#[test]
+fn whatever_one_file_holds_the_others_live_on() {
+    use proptest::prelude::*;
+    let good = manifest("good", "x:1").into_bytes();
+    let victim = manifest("victim", "x:1").into_bytes();
+    let mut shelf = Shelf { context: context(), path: "/m".into(), files: BTreeMap::new() };
+    let found = |bad: Vec<u8>| {
+        Found::Files(vec![
+            ("/m/a.yaml".into(), Ok(good.clone())),
+            ("/m/b.yaml".into(), Ok(bad)),
+            ("/m/c.yaml".into(), Ok(manifest("last", "x:1").into_bytes())),
+        ])
+    };
+    let first = shelf.take_in(found(victim.clone())).unwrap();
+    let shelf = std::cell::RefCell::new(shelf);
+    let damage = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0usize..30), 1..6);
+    let config =
+        proptest::test_runner::Config { cases: 1000, failure_persistence: None, ..Default::default() };
+    proptest::test_runner::TestRunner::new(config)
+        .run(&damage, |damage| {
+            let mut bytes = victim.clone();
+            for (at, byte, remove) in damage {
+                let at = at.index(bytes.len());
+                let end = (at + remove).min(bytes.len());
+                bytes.splice(at..end, [byte]);
+            }
+            let mut shelf = shelf.borrow_mut();
+            let pods = shelf.take_in(found(bytes)).unwrap();
+            prop_assert!(pods.len() == 3, "a file that was good once always yields a Pod");
+            prop_assert!(Arc::ptr_eq(&pods[0], &first[0]) && Arc::ptr_eq(&pods[2], &first[2]));
+            let problems = shelf.context.problems.list();
+            prop_assert!(problems.len() <= 1 && problems.iter().all(|p| p.place == "/m/b.yaml"));
+            Ok(())
+        })
+        .unwrap();
+}
