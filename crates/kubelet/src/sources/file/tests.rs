@@ -134,6 +134,14 @@ async fn duplicate_names_are_dropped_with_an_event() {
     let pods = b.after(|d| put(d, "2.yaml", &manifest("same", "x:2"))).await;
     assert_eq!(pods.len(), 1);
     assert_eq!(pods[0].spec.as_ref().unwrap().containers[0].image.as_deref(), Some("x:1"));
+    let dropped =
+        parse(&b.context, manifest("same", "x:2").as_bytes(), &b.dir.join("2.yaml").to_string_lossy());
+    let events = b.context.events.of(dropped.unwrap().metadata.uid.as_deref().unwrap());
+    assert_eq!(events[0].reason, "FailedValidation");
+    assert!(
+        events[0].message.contains("from file due to duplicate pod name \"same-n1\", ignoring"),
+        "{events:?}"
+    );
 }
 
 #[tokio::test]
