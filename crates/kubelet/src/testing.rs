@@ -130,6 +130,9 @@ impl Runtime for ScriptedRuntime {
     async fn runtime_config(&self) -> cri::Result<v1::RuntimeConfigResponse> {
         no("runtime config")
     }
+    async fn update_runtime_config(&self, _: &str) -> cri::Result<()> {
+        no("update runtime config")
+    }
     async fn run_pod_sandbox(&self, _: v1::PodSandboxConfig, _: &str) -> cri::Result<String> {
         no("run sandbox")
     }

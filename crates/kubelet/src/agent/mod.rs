@@ -202,6 +202,29 @@ struct Doors {
     local: local_api::Bound,
 }
 
+/// Asks the runtime for its cgroup driver, which outranks ours, and tells it the Pod network.
+async fn configure_runtime(config: &KubeletConfiguration, runtime: &dyn Runtime) -> Result<(), StartError> {
+    let mut tries = 0;
+    let driver = loop {
+        match runtime.runtime_config().await {
+            Ok(answer) => {
+                let driver = answer.linux.map(|l| l.cgroup_driver());
+                break if driver == Some(cri::v1::CgroupDriver::Cgroupfs) { "cgroupfs" } else { "systemd" };
+            }
+            Err(e) if e.is_unimplemented() => break config.cgroup_driver.as_str(),
+            Err(e) if tries >= 2 => return Err(StartError::new(e.to_string())),
+            Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
+        }
+        tries += 1;
+    };
+    tracing::info!(driver, configured = config.cgroup_driver, "cgroup driver");
+    if config.pod_cidr.is_empty() {
+        return Ok(());
+    }
+    let told = runtime.update_runtime_config(&config.pod_cidr).await;
+    told.map_err(|e| StartError::new(format!("podCIDR {}: {e}", config.pod_cidr)))
+}
+
 /// What the assembly passes around.
 struct Parts<'a> {
     start: &'a Start,

@@ -13,6 +13,8 @@ pub trait Runtime: Send + Sync + 'static {
     async fn version(&self) -> cri::Result<v1::VersionResponse>;
     async fn status(&self) -> cri::Result<v1::StatusResponse>;
     async fn runtime_config(&self) -> cri::Result<v1::RuntimeConfigResponse>;
+    /// Tells the runtime the node's Pod network.
+    async fn update_runtime_config(&self, pod_cidr: &str) -> cri::Result<()>;
 
     async fn run_pod_sandbox(&self, config: v1::PodSandboxConfig, handler: &str) -> cri::Result<String>;
     async fn stop_pod_sandbox(&self, id: &str) -> cri::Result<()>;

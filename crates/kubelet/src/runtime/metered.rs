@@ -56,6 +56,10 @@ impl<R: Runtime> Runtime for Metered<R> {
         self.count("runtime_config", self.runtime.runtime_config()).await
     }
 
+    async fn update_runtime_config(&self, pod_cidr: &str) -> cri::Result<()> {
+        self.count("update_runtime_config", self.runtime.update_runtime_config(pod_cidr)).await
+    }
+
     async fn run_pod_sandbox(&self, config: v1::PodSandboxConfig, handler: &str) -> cri::Result<String> {
         let begun = Instant::now();
         let answer = self.count("run_podsandbox", self.runtime.run_pod_sandbox(config, handler)).await;

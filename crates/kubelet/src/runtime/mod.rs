@@ -25,6 +25,10 @@ impl Runtime for cri::Client {
         self.runtime_config().await
     }
 
+    async fn update_runtime_config(&self, pod_cidr: &str) -> cri::Result<()> {
+        self.update_runtime_config(pod_cidr).await
+    }
+
     async fn run_pod_sandbox(&self, config: v1::PodSandboxConfig, handler: &str) -> cri::Result<String> {
         self.run_pod_sandbox(config, handler).await
     }

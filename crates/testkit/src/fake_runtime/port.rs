@@ -61,6 +61,10 @@ impl Runtime for FakeRuntime {
         self.call("get status of", "runtime", |s, _| Ok(status(s.network_ready))).await
     }
 
+    async fn update_runtime_config(&self, _: &str) -> Result<()> {
+        self.call("set configuration of", "runtime", |_, _| Ok(())).await
+    }
+
     async fn runtime_config(&self) -> Result<v1::RuntimeConfigResponse> {
         const OP: &str = "get configuration of";
         self.call(OP, "runtime", |s, _| {

@@ -104,7 +104,7 @@ pub const FIELDS: &[Field] = &[
     empty("clusterDomain", Text, YES),
     empty("clusterDNS", TextList, YES),
     pointer("resolvConf", Text, D::Text("/etc/resolv.conf"), YES),
-    empty("podCIDR", Text, NO),
+    empty("podCIDR", Text, YES),
     plain("hairpinMode", Text, D::Text("promiscuous-bridge"), INERT),
     pointer("makeIPTablesUtilChains", Bool, D::Bool(true), NO),
     pointer("iptablesMasqueradeBit", Int32, D::Int(14), INERT),
@@ -113,10 +113,10 @@ pub const FIELDS: &[Field] = &[
     plain("maxPods", Int32, D::Int(110), YES),
     empty("podsPerCore", Int32, YES),
     pointer("podPidsLimit", Int64, D::Int(-1), NO),
-    plain("maxOpenFiles", Int64, D::Int(1_000_000), NO),
+    plain("maxOpenFiles", Int64, D::Int(1_000_000), YES),
     pointer("cpuCFSQuota", Bool, D::Bool(true), YES),
     pointer("cpuCFSQuotaPeriod", Duration, D::Text("100ms"), YES),
-    pointer("oomScoreAdj", Int32, D::Int(-999), NO),
+    pointer("oomScoreAdj", Int32, D::Int(-999), YES),
     pointer("singleProcessOOMKill", Bool, D::Absent, YES),
     // Reservations
     empty("kubeReserved", TextMap, NO),
@@ -146,7 +146,7 @@ pub const FIELDS: &[Field] = &[
     empty("topologyManagerPolicyOptions", TextMap, NO),
     // Memory
     pointer("failSwapOn", Bool, D::Bool(true), YES),
-    empty("memorySwap.swapBehavior", Text, NO),
+    empty("memorySwap.swapBehavior", Text, YES),
     pointer("memoryThrottlingFactor", Float, D::Float(0.9), NO),
     plain("memoryReservationPolicy", Text, D::Text("None"), NO),
     pointer("failCgroupV1", Bool, D::Bool(true), YES),
@@ -158,7 +158,7 @@ pub const FIELDS: &[Field] = &[
     plain("logging.format", Text, D::Text("text"), YES),
     plain("logging.flushFrequency", DurationOrNanos, D::Text("5s"), NO),
     pointer("logging.verbosity", Uint32, D::Int(0), YES),
-    empty("logging.vmodule", ObjectList, NO),
+    empty("logging.vmodule", ObjectList, YES),
     empty("logging.options.text.splitStream", Bool, NO),
     pointer("logging.options.text.infoBufferSize", Quantity, D::Text("0"), NO),
     empty("logging.options.json.splitStream", Bool, NO),
@@ -175,7 +175,7 @@ pub const FIELDS: &[Field] = &[
     // Security
     pointer("seccompDefault", Bool, D::Bool(false), YES),
     empty("allowedUnsafeSysctls", TextList, YES),
-    empty("protectKernelDefaults", Bool, NO),
+    empty("protectKernelDefaults", Bool, YES),
     pointer("userNamespaces.idsPerPod", Int64, D::Absent, YES),
     // Restart
     pointer("crashLoopBackOff.maxContainerRestartPeriod", Duration, D::Text("5m0s"), YES),
