@@ -1,0 +1,15 @@
+//! What kube-proxy decides, as pure functions.
+//!
+//! Services, EndpointSlices, the Node and ServiceCIDRs go in, one neutral [`rules::RuleSet`] per address
+//! family comes out, and with it a [`rules::Delta`] from the one before. Nothing here knows how a kernel
+//! is told: a backend renders the rules, or the delta, in its own language.
+//!
+//! * [`objects`]: what matters of the API objects, merged and tracked ([`objects::Cluster`]).
+//! * [`rules`]: the rule set, how it is compiled ([`rules::Rulebook`]) and compared.
+//! * [`trace`]: the fate of one packet under a rule set.
+//! * [`flows`]: which tracked connections no longer have anywhere to go.
+
+pub mod flows;
+pub mod objects;
+pub mod rules;
+pub mod trace;

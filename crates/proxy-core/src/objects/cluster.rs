@@ -1,0 +1,221 @@
+//! Everything watched, and which Services changed since somebody last looked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+
+use super::address::{Cidr, Family};
+use super::key::ServiceKey;
+use super::node::NodeView;
+use super::service::Service;
+use super::slice::Slice;
+
+/// The watched objects in compact form. Each family has its own account of what changed, because each is
+/// brought to the kernel on its own.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    node_name: Arc<str>,
+    node: NodeView,
+    services: BTreeMap<ServiceKey, Service>,
+    slices: BTreeMap<ServiceKey, BTreeMap<Arc<str>, Slice>>,
+    /// A slice is deleted by its own name; the label that ties it to a Service may have moved since.
+    slice_owners: BTreeMap<(Arc<str>, Arc<str>), ServiceKey>,
+    service_cidrs: BTreeMap<String, Vec<Cidr>>,
+    is_listed: Listed,
+    changed: [BTreeSet<ServiceKey>; 2],
+}
+
+/// The Services of one family whose rules have to be looked at again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changed(pub BTreeSet<ServiceKey>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Listed {
+    services: bool,
+    slices: bool,
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    pub fn new(node_name: &str) -> Self {
+        Self {
+            node_name: node_name.into(),
+            node: NodeView::default(),
+            services: BTreeMap::new(),
+            slices: BTreeMap::new(),
+            slice_owners: BTreeMap::new(),
+            service_cidrs: BTreeMap::new(),
+            is_listed: Listed::default(),
+            changed: Default::default(),
+        }
+    }
+
+    /// A whole list: what is not in it is gone.
+    pub fn replace_services(&mut self, services: &[core::Service]) {
+        let mut gone: BTreeSet<ServiceKey> = self.services.keys().cloned().collect();
+        for service in services {
+            if let Some(key) = service_key(service) {
+                gone.remove(&key);
+            }
+            self.put_service(service);
+        }
+        for key in gone {
+            self.remove_service(&key);
+        }
+        self.is_listed.services = true;
+    }
+
+    /// A whole list: what is not in it is gone.
+    pub fn replace_slices(&mut self, slices: &[EndpointSlice]) {
+        let mut gone: BTreeSet<_> = self.slice_owners.keys().cloned().collect();
+        for slice in slices {
+            if let Some(key) = slice_key(slice) {
+                gone.remove(&key);
+            }
+            self.put_slice(slice);
+        }
+        for (namespace, name) in gone {
+            self.remove_slice(&namespace, &name);
+        }
+        self.is_listed.slices = true;
+    }
+
+    /// Added or modified. Says whether anything that matters is different now.
+    pub fn put_service(&mut self, service: &core::Service) -> bool {
+        match Service::read(service) {
+            Some((key, new)) => self.set_service(key, Some(new)),
+            None => service_key(service).is_some_and(|key| self.set_service(key, None)),
+        }
+    }
+
+    pub fn remove_service(&mut self, key: &ServiceKey) -> bool {
+        self.set_service(key.clone(), None)
+    }
+
+    /// Added or modified. Says whether anything that matters is different now.
+    pub fn put_slice(&mut self, slice: &EndpointSlice) -> bool {
+        let Some(id) = slice_key(slice) else { return false };
+        let read = Slice::read(slice, &self.node_name);
+        let is_moved = match (self.slice_owners.get(&id), &read) {
+            (Some(owner), Some((service, _))) => owner != service,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        let was_removed = is_moved && self.remove_slice(&id.0, &id.1);
+        let Some((service, new)) = read else { return was_removed };
+        let of_service = self.slices.entry(service.clone()).or_default();
+        if of_service.get(&id.1) == Some(&new) {
+            return was_removed;
+        }
+        let family = new.family;
+        let old = of_service.insert(id.1.clone(), new);
+        self.slice_owners.insert(id, service.clone());
+        for family in [Some(family), old.map(|old| old.family)].into_iter().flatten() {
+            self.changed[family as usize].insert(service.clone());
+        }
+        true
+    }
+
+    pub fn remove_slice(&mut self, namespace: &str, name: &str) -> bool {
+        let Some(service) = self.slice_owners.remove(&(namespace.into(), name.into())) else { return false };
+        let Some(of_service) = self.slices.get_mut(&service) else { return false };
+        let removed = of_service.remove(name);
+        if of_service.is_empty() {
+            self.slices.remove(&service);
+        }
+        let Some(removed) = removed else { return false };
+        self.changed[removed.family as usize].insert(service);
+        true
+    }
+
+    /// Says whether anything that matters is different now. A Node of another name is somebody else's.
+    pub fn put_node(&mut self, node: &core::Node) -> bool {
+        if node.metadata.name.as_deref() != Some(&*self.node_name) {
+            return false;
+        }
+        let new = NodeView::read(node);
+        let is_new = new != self.node;
+        self.node = new;
+        is_new
+    }
+
+    /// The machine is still here, so are its addresses; only its place in the topology is unknown now.
+    pub fn remove_node(&mut self) -> bool {
+        self.node.zone.take().is_some()
+    }
+
+    pub fn put_service_cidr(&mut self, range: &ServiceCIDR) -> bool {
+        let Some(name) = range.metadata.name.clone() else { return false };
+        let cidrs = range.spec.iter().filter_map(|spec| spec.cidrs.as_ref()).flatten();
+        let new: Vec<Cidr> = cidrs.filter_map(|cidr| Cidr::parse(cidr)).collect();
+        self.service_cidrs.insert(name, new.clone()) != Some(new)
+    }
+
+    pub fn remove_service_cidr(&mut self, name: &str) -> bool {
+        self.service_cidrs.remove(name).is_some()
+    }
+
+    /// What changed since the last call. `None` until Services and slices have both been listed: rules made
+    /// from half a cluster would cut live traffic.
+    pub fn take_changes(&mut self, family: Family) -> Option<Changed> {
+        let is_complete = self.is_listed.services && self.is_listed.slices;
+        is_complete.then(|| Changed(mem::take(&mut self.changed[family as usize])))
+    }
+
+    pub fn node_name(&self) -> &str {
+        &self.node_name
+    }
+
+    pub fn node(&self) -> &NodeView {
+        &self.node
+    }
+
+    pub fn services(&self) -> impl Iterator<Item = (&ServiceKey, &Service)> {
+        self.services.iter()
+    }
+
+    pub fn service(&self, key: &ServiceKey) -> Option<&Service> {
+        self.services.get(key)
+    }
+
+    pub fn slices(&self, key: &ServiceKey) -> impl Iterator<Item = &Slice> {
+        self.slices.get(key).into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// Where Service addresses come from, in one family, sorted.
+    pub fn service_cidrs(&self, family: Family) -> BTreeSet<Cidr> {
+        self.service_cidrs.values().flatten().copied().filter(|cidr| cidr.family() == family).collect()
+    }
+
+    fn set_service(&mut self, key: ServiceKey, new: Option<Service>) -> bool {
+        if self.services.get(&key) == new.as_ref() {
+            return false;
+        }
+        let has = |service: &Option<Service>, family| {
+            service.as_ref().is_some_and(|service| service.cluster_ip(family).is_some())
+        };
+        let old = self.services.remove(&key);
+        for family in Family::BOTH {
+            if has(&old, family) || has(&new, family) {
+                self.changed[family as usize].insert(key.clone());
+            }
+        }
+        if let Some(new) = new {
+            self.services.insert(key, new);
+        }
+        true
+    }
+}
+
+fn service_key(service: &core::Service) -> Option<ServiceKey> {
+    Some(ServiceKey::new(service.metadata.namespace.as_deref()?, service.metadata.name.as_deref()?))
+}
+
+fn slice_key(slice: &EndpointSlice) -> Option<(Arc<str>, Arc<str>)> {
+    Some((slice.metadata.namespace.as_deref()?.into(), slice.metadata.name.as_deref()?.into()))
+}
