@@ -62,12 +62,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn put(cluster: &mut Cluster, object: Value) -> Result<(), serde_json::Error> {
     match object["kind"].as_str() {
-        Some("Service") => drop(cluster.put_service(&from_value(object)?)),
-        Some("EndpointSlice") => drop(cluster.put_slice(&from_value(object)?)),
-        Some("Node") => drop(cluster.put_node(&from_value(object)?)),
-        Some("ServiceCIDR") => drop(cluster.put_service_cidr(&from_value(object)?)),
-        _ => {}
-    }
+        Some("Service") => cluster.put_service(&from_value(object)?),
+        Some("EndpointSlice") => cluster.put_slice(&from_value(object)?),
+        Some("Node") => cluster.put_node(&from_value(object)?),
+        Some("ServiceCIDR") => cluster.put_service_cidr(&from_value(object)?),
+        _ => false,
+    };
     Ok(())
 }
 

@@ -34,17 +34,17 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-fn act(cluster: &mut Cluster, event: &Event) {
+fn act(cluster: &mut Cluster, event: &Event) -> bool {
     match event {
-        Event::PutService(service) => drop(cluster.put_service(service)),
-        Event::RemoveService(i) => drop(cluster.remove_service(&ServiceKey::new("ns", &format!("s{i}")))),
-        Event::PutSlice(slice) => drop(cluster.put_slice(slice)),
-        Event::RemoveSlice(i) => drop(cluster.remove_slice("ns", &format!("slice{i}"))),
+        Event::PutService(service) => cluster.put_service(service),
+        Event::RemoveService(i) => cluster.remove_service(&ServiceKey::new("ns", &format!("s{i}"))),
+        Event::PutSlice(slice) => cluster.put_slice(slice),
+        Event::RemoveSlice(i) => cluster.remove_slice("ns", &format!("slice{i}")),
         Event::Zone(zone) => {
             let labels = json!({"metadata": {"labels": {"topology.kubernetes.io/zone": zone}}});
-            drop(cluster.put_node(&node(labels)));
+            cluster.put_node(&node(labels))
         }
-        Event::Update => {}
+        Event::Update => false,
     }
 }
 
