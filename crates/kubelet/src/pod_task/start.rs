@@ -36,7 +36,11 @@ struct Image {
     user: ImageUser,
 }
 
+/// Images of image volumes that this pass asked for, by volume.
+type VolumeImages = BTreeMap<String, Result<String, NotStarted>>;
+
 /// Why a container did not start: the waiting reason and message, already told as an event.
+#[derive(Clone)]
 struct NotStarted {
     reason: String,
     message: String,
@@ -168,11 +172,12 @@ impl PodTask {
         volumes: &ReadyVolumes,
     ) -> bool {
         let mut all = true;
+        let mut images = VolumeImages::new();
         for start in starts {
             if self.intent.borrow().stage > Stage::Run {
                 return true;
             }
-            match self.start_one(intent, start, volumes).await {
+            match self.start_one(intent, start, volumes, &mut images).await {
                 Ok(()) => {
                     self.failed.remove(&start.name);
                 }
@@ -203,6 +208,7 @@ impl PodTask {
         intent: &Intent,
         start: &Start,
         volumes: &ReadyVolumes,
+        images: &mut VolumeImages,
     ) -> Result<(), NotStarted> {
         let pod = &*intent.pod;
         let Some(spec) = recipe::spec_of(pod, &start.name) else { return Ok(()) };
@@ -215,8 +221,9 @@ impl PodTask {
         let recipe = self.sandbox_recipe(pod, sandbox.attempt, &parent, userns.as_ref());
         let sandbox_config = recipe.map(|r| to_cri::sandbox(&r)).map_err(|e| refuse(e.to_string()))?;
         let image = self.image(pod, &spec, &sandbox_config).await?;
+        let volumes = self.with_images(pod, &spec, volumes, &sandbox_config, images).await?;
         let ips = self.pod_ips(pod, &sandbox.ips);
-        let recipe = self.container_recipe(pod, start, &image, volumes, &ips).await?;
+        let recipe = self.container_recipe(pod, start, &image, &volumes, &ips).await?;
         let exited = self.observed.last_exit(&start.name).map(|c| c.id.clone());
         let id = self.create(pod, start, sandbox.id.as_str(), &recipe, sandbox_config).await?;
         if let Some(exited) = exited {
@@ -242,19 +249,60 @@ impl PodTask {
             sandbox,
             secrets: &[],
         };
+        let reference = self.ensure_image(want).await?;
+        let spec = v1::ImageSpec { image: reference.clone(), ..Default::default() };
+        let status = self.node.runtime.image_status(spec).await;
+        let status = status.map_err(|e| NotStarted::because("ImageInspectError", e.message))?;
+        let user = status.map(image_user).unwrap_or_default();
+        Ok(Image { reference, user })
+    }
+
+    async fn ensure_image(&mut self, want: Want<'_>) -> Result<String, NotStarted> {
         let ensured = tokio::select! {
             ensured = self.node.images.ensure(want) => ensured,
             () = self.ending() => return Err(NotStarted::because("ContainerCreating", "")),
         };
-        let ensured = ensured.map_err(|e| {
+        ensured.map(|image| image.reference).map_err(|e| {
             self.image_retry = earliest(self.image_retry, e.retry_at);
             NotStarted::because(e.reason.as_str(), e.message)
-        })?;
-        let spec = v1::ImageSpec { image: ensured.reference.clone(), ..Default::default() };
-        let status = self.node.runtime.image_status(spec).await;
-        let status = status.map_err(|e| NotStarted::because("ImageInspectError", e.message))?;
-        let user = status.map(image_user).unwrap_or_default();
-        Ok(Image { reference: ensured.reference, user })
+        })
+    }
+
+    /// The volumes, with the images this container mounts pulled: the runtime mounts only what it has.
+    /// An image is asked for once a pass, whoever mounts it.
+    async fn with_images(
+        &mut self,
+        pod: &Pod,
+        spec: &Container,
+        volumes: &ReadyVolumes,
+        sandbox: &v1::PodSandboxConfig,
+        asked: &mut VolumeImages,
+    ) -> Result<ReadyVolumes, NotStarted> {
+        let mut volumes = volumes.clone();
+        for mount in spec.volume_mounts.iter().flatten() {
+            let Some(ResolvedVolume::Image { reference }) = volumes.get_mut(&mount.name) else { continue };
+            if !asked.contains_key(&mount.name) {
+                let want = Want {
+                    pod,
+                    container: None,
+                    image: reference.as_str(),
+                    policy: image_policy(pod, &mount.name),
+                    sandbox,
+                    secrets: &[],
+                };
+                asked.insert(mount.name.clone(), self.ensure_image(want).await);
+            }
+            match asked.get(&mount.name) {
+                Some(Ok(found)) => reference.clone_from(found),
+                Some(Err(not)) => {
+                    let message = format!("Error: {}", not.reason);
+                    self.node.recorder.container(pod, &spec.name, Kind::Warning, "Failed", message);
+                    return Err(not.clone());
+                }
+                None => {}
+            }
+        }
+        Ok(volumes)
     }
 
     /// Everything the container will receive, and the files that have to exist first.
@@ -453,6 +501,11 @@ fn image_user(image: v1::Image) -> ImageUser {
         (None, name) if !name.is_empty() => ImageUser::Name(name),
         _ => ImageUser::default(),
     }
+}
+
+fn image_policy<'a>(pod: &'a Pod, volume: &str) -> Option<&'a str> {
+    let volumes = pod.spec.as_ref()?.volumes.as_ref()?;
+    volumes.iter().find(|v| v.name == volume)?.image.as_ref()?.pull_policy.as_deref()
 }
 
 fn resolved(mounted: MountedVolume) -> ResolvedVolume {
