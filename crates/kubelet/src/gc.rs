@@ -23,15 +23,19 @@ pub struct GcSettings {
     pub container_logs: PathBuf,
 }
 
-/// Collects every minute until cancelled.
+/// Collects as soon as it is known what to keep, and then every minute, until cancelled.
 pub async fn run(
     node: Arc<Node>,
-    known: watch::Receiver<Arc<Known>>,
+    mut known: watch::Receiver<Arc<Known>>,
     settings: GcSettings,
     token: CancellationToken,
 ) {
+    tokio::select! {
+        () = token.cancelled() => return,
+        _ = known.wait_for(|k| k.sources_ready) => {}
+        () = tokio::time::sleep(PERIOD) => {}
+    }
     let mut tick = tokio::time::interval(PERIOD);
-    tick.reset();
     loop {
         tokio::select! {
             () = token.cancelled() => return,
