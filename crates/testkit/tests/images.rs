@@ -274,6 +274,20 @@ async fn equal_pulls_are_one_and_survive_whoever_leaves() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_login_file_that_comes_late_counts_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let nowhere = dir.path().join("nowhere");
+    let files = NodeFiles::usual(dir.path(), &nowhere, Some(&nowhere));
+    let bench = bench(parallel(), Extra { files: Some(files), records: None });
+    bench.fake.script_pull("r.io/x:1", Pull::needs("node", "x"));
+    assert_eq!(bench.ensure("a", "r.io/x:1", "Always").await.unwrap_err().reason, Reason::ErrImagePull);
+    let config = r#"{"auths": {"r.io": {"username": "node", "password": "x"}}}"#;
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    sleep(S(11)).await;
+    assert!(bench.ensure("a", "r.io/x:1", "Always").await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn logins_are_tried_in_turn_and_access_is_proved() {
     let dir = tempfile::tempdir().unwrap();
     let config = r#"{"auths": {"r.io": {"username": "node", "password": "x"}}}"#;

@@ -256,6 +256,7 @@ fn namespaces_privileges_and_sysctls() {
         ("unsafe", one("securityContext: {sysctls: [{name: kernel.msgmax, value: '100'}]},", "")),
     ];
     pods.iter().for_each(|(name, spec)| h.apply(name, &pod(name, spec)));
+    h.apply("unmasked", &pod("unmasked", &one("", ", securityContext: {procMount: Unmasked}")));
     let refused = h.wait("unsafe", "refused", |p| phase(p) == "Failed");
     let status = refused.status.unwrap();
     assert_eq!(status.reason.as_deref(), Some("SysctlForbidden"));
@@ -263,6 +264,9 @@ fn namespaces_privileges_and_sysctls() {
         status.message.as_deref(),
         Some("Pod was rejected: forbidden sysctl: \"kernel.msgmax\" not allowlisted")
     );
+    // Only in a user namespace of its own may a Pod see all of /proc.
+    let problem = h.until("a problem", || Some(h.pods(&["problems"]).1).filter(|p| p.contains("procMount")));
+    assert!(problem.contains("unmasked.yaml") && h.get("unmasked").is_none(), "{problem}");
     for name in ["hostpid", "hostnet", "shared", "mighty", "tuned"] {
         h.wait_ready(name);
     }

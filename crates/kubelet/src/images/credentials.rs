@@ -85,6 +85,11 @@ impl Credentials {
         let files = files.clone();
         let logins = tokio::task::spawn_blocking(move || files.read()).await.unwrap_or_default();
         let mut keyring = Keyring::default();
+        // Nothing found is not remembered, as upstream would: who adds the file because a pull failed
+        // should not have to wait.
+        if logins.is_empty() {
+            return keyring;
+        }
         keyring.add(logins);
         *self.cache.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((now + FILES_LIFETIME, keyring.clone()));
