@@ -101,11 +101,12 @@ impl Harness {
         list.items
     }
 
-    /// A Pod by the name its manifest gives it.
+    /// A Pod by the name its manifest gives it; only Pods given by command keep it as it is.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Pod> {
         let full = format!("{name}-demo");
-        self.list().into_iter().find(|p| p.metadata.name.as_deref() == Some(full.as_str()))
+        let is_it = |p: &Pod| p.metadata.name.as_deref().is_some_and(|n| n == name || n == full);
+        self.list().into_iter().find(is_it)
     }
 
     /// Waits until the Pod is as wanted.
@@ -146,14 +147,12 @@ impl Harness {
         }
     }
 
-    /// Waits until the node has nothing that was not there before. The agent and the runtime may have been
-    /// started anew since.
+    /// Waits until the node has nothing that was not there before.
     #[track_caller]
     pub fn wait_clean(&self, before: &Census) {
         let end = Instant::now() + PATIENCE;
         loop {
-            let mut left = self.node.census().since(before);
-            left.processes.retain(|p| !p.ends_with(" longshore") && !p.ends_with(" containerd"));
+            let left = self.left_since(before);
             if left.is_empty() {
                 return;
             }
@@ -164,11 +163,18 @@ impl Harness {
         }
     }
 
+    /// What the node has that was not there before; the agent and the runtime may have been started anew.
+    #[must_use]
+    pub fn left_since(&self, before: &Census) -> Census {
+        let mut left = self.node.census().since(before);
+        left.processes.retain(|p| !p.ends_with(" longshore") && !p.ends_with(" containerd"));
+        left
+    }
+
     /// Runs a command in a container of the usual runtime and returns its output.
     #[must_use]
     pub fn exec(&self, pod: &str, container: &str, command: &[&str]) -> String {
-        let full = format!("{pod}-demo");
-        let mut args = vec!["exec", full.as_str(), "-c", container, "--"];
+        let mut args = vec!["exec", pod, "-c", container, "--"];
         args.extend(command);
         let (code, out, err) = self.pods(&args);
         assert_eq!(code, 0, "{command:?} in {pod}/{container}: {out}{err}");
