@@ -10,6 +10,7 @@ use k8s_openapi::api::networking::v1::ServiceCIDR;
 
 use super::address::{Cidr, Family};
 use super::key::ServiceKey;
+use super::names::Names;
 use super::node::NodeView;
 use super::service::Service;
 use super::slice::Slice;
@@ -21,10 +22,12 @@ pub struct Cluster {
     node_name: Arc<str>,
     node: NodeView,
     services: BTreeMap<ServiceKey, Service>,
-    slices: BTreeMap<ServiceKey, BTreeMap<Arc<str>, Slice>>,
+    /// Most Services have one slice: a short list, sorted by name, is the smallest map there is.
+    slices: BTreeMap<ServiceKey, Vec<(Arc<str>, Slice)>>,
     /// A slice is deleted by its own name; the label that ties it to a Service may have moved since.
     slice_owners: BTreeMap<(Arc<str>, Arc<str>), ServiceKey>,
     service_cidrs: BTreeMap<String, Vec<Cidr>>,
+    names: Names,
     is_listed: Listed,
     changed: [BTreeSet<ServiceKey>; 2],
 }
@@ -50,6 +53,7 @@ impl Cluster {
             slices: BTreeMap::new(),
             slice_owners: BTreeMap::new(),
             service_cidrs: BTreeMap::new(),
+            names: Names::default(),
             is_listed: Listed::default(),
             changed: Default::default(),
         }
@@ -88,7 +92,13 @@ impl Cluster {
     /// Added or modified. Says whether anything that matters is different now.
     pub fn put_service(&mut self, service: &core::Service) -> bool {
         match Service::read(service) {
-            Some((key, new)) => self.set_service(key, Some(new)),
+            Some((key, mut new)) => {
+                let key = self.shared_key(key);
+                for port in &mut new.ports {
+                    self.names.share(&mut port.name);
+                }
+                self.set_service(key, Some(new))
+            }
             None => service_key(service).is_some_and(|key| self.set_service(key, None)),
         }
     }
@@ -99,7 +109,8 @@ impl Cluster {
 
     /// Added or modified. Says whether anything that matters is different now.
     pub fn put_slice(&mut self, slice: &EndpointSlice) -> bool {
-        let Some(id) = slice_key(slice) else { return false };
+        let Some(mut id) = slice_key(slice) else { return false };
+        self.names.share(&mut id.0);
         let read = Slice::read(slice, &self.node_name);
         let is_moved = match (self.slice_owners.get(&id), &read) {
             (Some(owner), Some((service, _))) => owner != service,
@@ -107,14 +118,20 @@ impl Cluster {
             (None, _) => false,
         };
         let was_removed = is_moved && self.remove_slice(&id.0, &id.1);
-        let Some((service, new)) = read else { return was_removed };
-        let of_service = self.slices.entry(service.clone()).or_default();
-        if of_service.get(&id.1) == Some(&new) {
-            return was_removed;
-        }
+        let Some((service, mut new)) = read else { return was_removed };
+        let service = self.shared_key(service);
+        self.share_names(&mut new);
         let family = new.family;
-        let old = of_service.insert(id.1.clone(), new);
-        self.slice_owners.insert(id, service.clone());
+        let of_service = self.slices.entry(service.clone()).or_insert_with(|| Vec::with_capacity(1));
+        let old = match of_service.binary_search_by(|(name, _)| name.cmp(&id.1)) {
+            Ok(at) if of_service[at].1 == new => return was_removed,
+            Ok(at) => Some(mem::replace(&mut of_service[at].1, new)),
+            Err(at) => {
+                of_service.insert(at, (id.1.clone(), new));
+                self.slice_owners.insert(id, service.clone());
+                None
+            }
+        };
         for family in [Some(family), old.map(|old| old.family)].into_iter().flatten() {
             self.changed[family as usize].insert(service.clone());
         }
@@ -124,11 +141,11 @@ impl Cluster {
     pub fn remove_slice(&mut self, namespace: &str, name: &str) -> bool {
         let Some(service) = self.slice_owners.remove(&(namespace.into(), name.into())) else { return false };
         let Some(of_service) = self.slices.get_mut(&service) else { return false };
-        let removed = of_service.remove(name);
+        let Some(at) = of_service.iter().position(|(known, _)| **known == *name) else { return false };
+        let (_, removed) = of_service.remove(at);
         if of_service.is_empty() {
             self.slices.remove(&service);
         }
-        let Some(removed) = removed else { return false };
         self.changed[removed.family as usize].insert(service);
         true
     }
@@ -184,12 +201,32 @@ impl Cluster {
     }
 
     pub fn slices(&self, key: &ServiceKey) -> impl Iterator<Item = &Slice> {
-        self.slices.get(key).into_iter().flat_map(BTreeMap::values)
+        self.slices.get(key).into_iter().flatten().map(|(_, slice)| slice)
     }
 
     /// Where Service addresses come from, in one family, sorted.
     pub fn service_cidrs(&self, family: Family) -> BTreeSet<Cidr> {
         self.service_cidrs.values().flatten().copied().filter(|cidr| cidr.family() == family).collect()
+    }
+
+    /// The same key, in the memory that is already held for it.
+    fn shared_key(&mut self, mut key: ServiceKey) -> ServiceKey {
+        let of_service = self.services.get_key_value(&key).map(|(known, _)| known);
+        let known = of_service.or_else(|| self.slices.get_key_value(&key).map(|(known, _)| known));
+        if let Some(known) = known {
+            return known.clone();
+        }
+        self.names.share(&mut key.namespace);
+        key
+    }
+
+    fn share_names(&mut self, slice: &mut Slice) {
+        for port in &mut slice.ports {
+            self.names.share(&mut port.name);
+        }
+        for zone in slice.endpoints.iter_mut().flat_map(|endpoint| &mut endpoint.zone_hints) {
+            self.names.share(zone);
+        }
     }
 
     fn set_service(&mut self, key: ServiceKey, new: Option<Service>) -> bool {

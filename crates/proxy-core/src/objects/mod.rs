@@ -3,6 +3,7 @@
 mod address;
 mod cluster;
 mod key;
+mod names;
 mod node;
 mod service;
 mod slice;

@@ -8,7 +8,7 @@ use super::delta::Change;
 #[derive(Clone, Debug)]
 pub(super) struct Losers<K, V>(BTreeMap<K, BTreeSet<V>>);
 
-/// How often each key of a set is meant.
+/// How often a key of a set is meant beyond the first time, which the set itself remembers.
 #[derive(Clone, Debug)]
 pub(super) struct Counts<K>(BTreeMap<K, u32>);
 
@@ -60,15 +60,18 @@ impl<K: Ord + Clone> Counts<K> {
     }
 
     pub(super) fn add(&mut self, set: &mut BTreeMap<K, ()>, key: K) {
-        *self.0.entry(key.clone()).or_default() += 1;
-        set.insert(key, ());
+        if set.insert(key.clone(), ()).is_some() {
+            *self.0.entry(key).or_default() += 1;
+        }
     }
 
     pub(super) fn drop(&mut self, set: &mut BTreeMap<K, ()>, key: &K) {
-        if let Some(count) = self.0.get_mut(key) {
-            *count -= 1;
-            if *count == 0 {
+        match self.0.get_mut(key) {
+            Some(more) if *more > 1 => *more -= 1,
+            Some(_) => {
                 self.0.remove(key);
+            }
+            None => {
                 set.remove(key);
             }
         }
