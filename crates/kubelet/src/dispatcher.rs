@@ -177,7 +177,8 @@ impl Dispatcher {
             task.intent.borrow().kill.as_ref().map(|k| &k.cause),
             Some(KillCause::Removed | KillCause::Deleted | KillCause::Orphaned)
         );
-        if leaving {
+        // An order to end it does not ask for another life, it may only leave this one less time.
+        if leaving && pod.metadata.deletion_timestamp.is_none() {
             task.again = Some((source, pod));
         } else {
             task.intent.send_modify(|i| i.update(pod));

@@ -3,11 +3,13 @@
 //! * [`fake_runtime`]: a container runtime in memory, with seeded trouble.
 //! * [`sim`]: the real kubelet tasks on top of it, under paused time.
 //! * [`direct`]: a caller of CRI that is not a kubelet.
+//! * [`harness`], [`scripts`]: a kubelet on a private containerd, and Pods for it.
 //! * [`node`]: a private containerd, with a janitor that leaves nothing behind.
 
 pub mod direct;
 pub mod fake_runtime;
 pub mod harness;
+pub mod scripts;
 pub mod sim;
 
 /// A private containerd to run suites on.

@@ -60,7 +60,9 @@ impl Intent {
     pub fn update(&mut self, pod: Arc<Pod>) {
         self.pod = pod;
         if self.pod.metadata.deletion_timestamp.is_some() {
-            self.end(Kill { cause: KillCause::Deleted, grace: None });
+            // Kept in the order as well: a later version of the object cannot make it longer again.
+            let grace = self.pod.metadata.deletion_grace_period_seconds;
+            self.end(Kill { cause: KillCause::Deleted, grace });
         }
     }
 
@@ -122,6 +124,19 @@ mod tests {
         i.end(Kill { cause: KillCause::Deleted, grace: Some(0) });
         assert_eq!(i.grace(), 1);
         assert_eq!(i.kill.map(|k| k.cause), Some(KillCause::Removed));
+    }
+
+    #[test]
+    fn a_deletion_with_less_time_shortens_the_grace_and_one_with_more_does_not() {
+        let mut i = intent();
+        for (seconds, want) in [(600, 600), (900, 600), (5, 5), (30, 5)] {
+            let mut gone = Pod::default();
+            gone.metadata.deletion_timestamp =
+                Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Default::default()));
+            gone.metadata.deletion_grace_period_seconds = Some(seconds);
+            i.update(Arc::new(gone));
+            assert_eq!(i.grace(), want, "after {seconds}");
+        }
     }
 
     #[test]

@@ -131,13 +131,23 @@ async fn delete(
         return Ok(Json((*pod).clone()));
     }
     let pod = api.pod(&namespace, &name).await?;
-    let annotations = pod.metadata.annotations.unwrap_or_default();
+    let annotations = pod.metadata.annotations.clone().unwrap_or_default();
     match annotations.get(SOURCE_ANNOTATION).map(String::as_str) {
-        Some("local") => Err(ApiError::Conflict(format!("pod {name:?} is already being deleted"))),
+        Some("local") => hasten(&api, pod, query.grace_period_seconds).await,
         source => Err(ApiError::Conflict(format!(
             "pod {name:?} was not given by command but by the {} source; remove it there",
             source.unwrap_or("api")
         ))),
+    }
+}
+
+/// A Pod deleted again: the second order may give it less time.
+async fn hasten(api: &LocalApi, pod: Pod, grace: Option<i64>) -> Answer<Json<Pod>> {
+    let Some(grace) = grace else { return Ok(Json(pod)) };
+    let name = pod.metadata.name.clone().unwrap_or_default();
+    match api.local.hasten(pod, grace).await? {
+        Some(pod) => Ok(Json((*pod).clone())),
+        None => Err(ApiError::Conflict(format!("pod {name:?} was replaced meanwhile"))),
     }
 }
 
