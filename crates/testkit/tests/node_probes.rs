@@ -14,11 +14,11 @@ use testkit::scripts::{STAY, ended_before, pod, quick, told};
 const STUBBORN: &str = "trap : TERM; while :; do sleep 0.1; done";
 
 fn readiness(action: &str) -> String {
-    format!("readinessProbe: {{ {action}, periodSeconds: 1, failureThreshold: 1 }}")
+    format!("readinessProbe: {{ {action}, periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 10 }}")
 }
 
 fn liveness(action: &str, more: &str) -> String {
-    format!("livenessProbe: {{ {action}, periodSeconds: 1, failureThreshold: 1{more} }}")
+    format!("livenessProbe: {{ {action}, periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 10{more} }}")
 }
 
 /// A Pod of the demo program.
@@ -42,7 +42,10 @@ fn exec_probes_flip_and_restart(containerd: Containerd) {
     let script = format!("touch /notes/alive; {STUBBORN}");
     // The Pod's own grace would outlast this test: the probe's decides.
     let probe = liveness(&has("alive"), ", initialDelaySeconds: 1, terminationGracePeriodSeconds: 1");
-    h.apply("alive", &pod("alive", "  terminationGracePeriodSeconds: 600", &[], &[("main", &script, &probe)]));
+    h.apply(
+        "alive",
+        &pod("alive", "  terminationGracePeriodSeconds: 600", &[], &[("main", &script, &probe)]),
+    );
 
     h.wait("ready", "running, not ready", |p| phase(p) == "Running" && condition(p, "Ready") == "False");
     let _ = h.exec("ready", "main", &["touch", "/notes/ready"]);
@@ -129,7 +132,7 @@ fn a_startup_probe_holds_the_others_back_and_restarts_what_does_not_start() {
     let Some(h) = quick(Containerd::V2) else { return };
     let startup = |file: &str, tries: u32| {
         format!(
-            "startupProbe: {{ exec: {{ command: [test, -e, {file}] }}, periodSeconds: 1, failureThreshold: {tries} }}"
+            "startupProbe: {{ exec: {{ command: [test, -e, {file}] }}, periodSeconds: 1, timeoutSeconds: 10, failureThreshold: {tries} }}"
         )
     };
     let alive = liveness("exec: { command: [test, -e, /notes/go] }", "");
@@ -137,9 +140,7 @@ fn a_startup_probe_holds_the_others_back_and_restarts_what_does_not_start() {
     let slow = format!("{}, {alive}, {ready}", startup("/notes/go", 100));
     h.apply("slow", &pod("slow", "", &[], &[("main", STAY, &slow)]));
     h.apply("stuck", &pod("stuck", "", &[], &[("main", STAY, &startup("/nowhere", 2))]));
-    h.until("probed twice", || {
-        told(&h, "slow-demo").contains("Startup probe failed").then_some(())
-    });
+    h.until("probed twice", || told(&h, "slow-demo").contains("Startup probe failed").then_some(()));
     let slow = h.wait_running("slow");
     assert_eq!(container(&slow, "main").unwrap().started, Some(false));
     assert!(!is_ready(&slow), "readiness is not asked yet");

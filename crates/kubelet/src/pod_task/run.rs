@@ -10,6 +10,9 @@ use kubelet_core::pod::{Intent, KillCause, Plan, PlanInput, Stage, Waiting};
 use super::{PodTask, name};
 use crate::events::Kind;
 
+/// The waiting reason of a container that crashed too often to be started again at once.
+const CRASH_LOOP: &str = "CrashLoopBackOff";
+
 /// What follows a pass.
 enum Next {
     /// Something was done: look and plan again at once.
@@ -55,6 +58,7 @@ impl PodTask {
             return Next::Again;
         }
         let plan = self.plan(&intent.pod);
+        self.tell_back_off(&intent.pod, &plan.waiting);
         self.publish(intent, &plan.waiting).await;
         if plan.finished {
             self.end_by_itself(KillCause::Completed);
@@ -62,6 +66,24 @@ impl PodTask {
         }
         let until = earliest(plan.wake_at, deadline);
         self.execute(intent, plan, until).await
+    }
+
+    /// An event for every wait, when it begins.
+    fn tell_back_off(&self, pod: &Pod, waiting: &BTreeMap<String, Waiting>) {
+        for container in waiting.iter().filter(|(_, w)| w.reason == CRASH_LOOP).map(|(name, _)| name) {
+            let lists = [&self.status.container_statuses, &self.status.init_container_statuses];
+            let mut known = lists.into_iter().flatten().flatten().filter(|c| c.name == *container);
+            let told = known.any(|c| {
+                let waiting = c.state.as_ref().and_then(|s| s.waiting.as_ref());
+                waiting.and_then(|w| w.reason.as_deref()) == Some(CRASH_LOOP)
+            });
+            if !told {
+                let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+                let whose = format!("{}_{namespace}({})", name(pod), self.uid);
+                let message = format!("Back-off restarting failed container {container} in pod {whose}");
+                self.node.recorder.container(pod, container, Kind::Warning, "BackOff", message);
+            }
+        }
     }
 
     fn deadline(&mut self, pod: &Pod) -> Option<Mono> {
