@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::ids::PodUid;
+use base::time::Wall;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tokio::sync::watch;
 
 use crate::events::{Event, Recorder};
@@ -23,18 +25,26 @@ pub struct StatusBoard {
 pub struct Entry {
     pub pod: Arc<Pod>,
     pub status: Arc<PodStatus>,
-    /// The Pod is being stopped.
-    pub terminating: bool,
+    /// Since when the Pod is being stopped.
+    pub terminating: Option<Wall>,
     /// Grows with every change of the status.
     pub version: u64,
 }
 
 impl StatusBoard {
     /// Publishes; says whether the status differs from the last one.
-    pub fn publish(&self, uid: &PodUid, pod: &Arc<Pod>, status: PodStatus, terminating: bool) -> bool {
+    pub fn publish(
+        &self,
+        uid: &PodUid,
+        pod: &Arc<Pod>,
+        status: PodStatus,
+        terminating: Option<Wall>,
+    ) -> bool {
         let mut pods = self.lock();
         let old = pods.get(uid);
-        let differs = old.is_none_or(|e| *e.status != status || e.terminating != terminating);
+        let differs =
+            old.is_none_or(|e| *e.status != status || e.terminating.is_some() != terminating.is_some());
+        let terminating = old.and_then(|e| e.terminating).filter(|_| terminating.is_some()).or(terminating);
         let same_pod = old.is_some_and(|e| Arc::ptr_eq(&e.pod, pod));
         if differs || !same_pod {
             let version = old.map_or(1, |e| e.version + u64::from(differs));
@@ -95,7 +105,15 @@ pub struct BoardView {
 
 impl PodView for BoardView {
     fn list(&self) -> Vec<Pod> {
-        self.board.all().iter().map(Entry::to_pod).collect()
+        let shown = |entry: &Entry| {
+            let mut pod = entry.to_pod();
+            // No API server writes it for Pods of a manifest, and people look for `Terminating`.
+            if let Some(since) = entry.terminating.and_then(|t| jiff::Timestamp::from_second(t.secs()).ok()) {
+                pod.metadata.deletion_timestamp.get_or_insert(Time(since));
+            }
+            pod
+        };
+        self.board.all().iter().map(shown).collect()
     }
 
     fn events(&self, uid: &str) -> Vec<Event> {
@@ -124,9 +142,9 @@ mod tests {
         let board = StatusBoard::default();
         let (uid, pod) = (PodUid::from("u"), Arc::new(Pod::default()));
         let status = |phase: &str| PodStatus { phase: Some(phase.into()), ..Default::default() };
-        assert!(board.publish(&uid, &pod, status("Pending"), false));
-        assert!(!board.publish(&uid, &pod, status("Pending"), false));
-        assert!(board.publish(&uid, &pod, status("Running"), false));
+        assert!(board.publish(&uid, &pod, status("Pending"), None));
+        assert!(!board.publish(&uid, &pod, status("Pending"), None));
+        assert!(board.publish(&uid, &pod, status("Running"), None));
         assert_eq!(board.get("u").map(|e| e.version), Some(2));
     }
 }

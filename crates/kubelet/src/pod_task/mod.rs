@@ -180,7 +180,8 @@ impl PodTask {
             }
             self.status = status.clone();
         }
-        let terminating = intent.stage > Stage::Run && !is_terminal(&status);
+        let stopping = intent.stage > Stage::Run && !is_terminal(&status);
+        let terminating = stopping.then(|| self.node.now().wall);
         self.node.board.publish(&self.uid, &intent.pod, status, terminating);
     }
 

@@ -76,7 +76,7 @@ async fn pods_metrics_and_what_is_off() {
         let mut pod = Pod::default();
         pod.metadata.name = Some(name.into());
         let status = PodStatus { phase: Some("Running".into()), ..Default::default() };
-        views.pods.publish(&PodUid::from(name), &Arc::new(pod), status, false);
+        views.pods.publish(&PodUid::from(name), &Arc::new(pod), status, None);
     }
     let at = start(readonly_router(views)).await;
     let (status, head, body) = ask(at, "GET", "/pods").await;
