@@ -321,7 +321,7 @@ fn a_killed_agent_leaves_no_volume_behind() {
     let Some(mut h) = Harness::usual() else { return };
     let before = h.node.census();
     let spec = format!(
-        "volumes: [{{name: a, emptyDir: {{}}}}, {{name: b, emptyDir: {{medium: Memory}}}}, {{name: c, downwardAPI: {{items: [{{path: n, fieldRef: {{fieldPath: metadata.name}}}}]}}}}],
+        "volumes: [{{name: a, emptyDir: {{}}}}, {{name: b, emptyDir: {{medium: Memory}}}}, {{name: c, downwardAPI: {{items: [{{path: name, fieldRef: {{fieldPath: metadata.name}}}}]}}}}],
          containers: [{{name: main, {FOREVER}, volumeMounts: [{{name: a, mountPath: /a, subPath: x}}, {{name: b, mountPath: /b, subPath: q}}, {{name: c, mountPath: /c}}]}}]"
     );
     let names = ["k0", "k1", "k2", "k3", "k4", "k5"];
@@ -331,7 +331,7 @@ fn a_killed_agent_leaves_no_volume_behind() {
     h.until("mounting", || (memory(&h) >= 1).then_some(()));
     h.restart_agent();
     names.iter().for_each(|name| drop(h.wait_ready(name)));
-    assert_eq!(sh(&h, "k0", "main", "cat /c/n"), "k0-demo");
+    assert_eq!(sh(&h, "k0", "main", "cat /c/name"), "k0-demo");
     // In the middle of taking down.
     names.iter().for_each(|name| h.remove(name));
     h.until("unmounting", || (memory(&h) < names.len()).then_some(()));
