@@ -96,6 +96,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let metrics = Arc::new(Metrics::default());
     let runtime = connect(config, metrics.clone()).await?;
+    configure_runtime(config, &*runtime).await?;
     let parts =
         Parts { start: &start, dirs, machine, clock, metrics, probe_metrics: Arc::default(), runtime };
     let (health, healthy) = watch::channel(RuntimeHealth::default());
