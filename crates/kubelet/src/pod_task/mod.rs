@@ -185,6 +185,17 @@ impl PodTask {
         self.node.board.publish(&self.uid, &intent.pod, status, terminating);
     }
 
+    /// The runtime does not answer and never did: shows what an earlier life knew, or a Pod that waits.
+    async fn publish_unseen(&mut self, intent: &Intent) {
+        match (self.has_looked, self.took_over) {
+            (true, _) => {}
+            (false, true) => {
+                self.node.board.publish(&self.uid, &intent.pod, self.status.clone(), false);
+            }
+            (false, false) => self.publish(intent, &BTreeMap::new()).await,
+        }
+    }
+
     fn compute_status(&self, intent: &Intent, waiting: &BTreeMap<String, Waiting>) -> PodStatus {
         let mut all_waiting = self.failed.clone();
         all_waiting.extend(waiting.iter().map(|(k, v)| (k.clone(), v.clone())));

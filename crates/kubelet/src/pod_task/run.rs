@@ -42,6 +42,7 @@ impl PodTask {
 
     async fn pass(&mut self, intent: &Intent) -> Next {
         if !self.look().await {
+            self.publish_unseen(intent).await;
             return Next::Wait(None);
         }
         self.node.prober.sync(&self.pod_with_status(&intent.pod), &self.observed);
