@@ -1,7 +1,7 @@
 //! Pods made of shell scripts, for the suites on a real machine.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 
@@ -43,6 +43,13 @@ pub fn notes(h: &Harness, name: &str) -> (PathBuf, String) {
     fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("make {}: {e}", dir.display()));
     let volume = format!("  volumes: [{{ name: notes, hostPath: {{ path: {} }} }}]\n", dir.display());
     (dir, volume)
+}
+
+/// Waits until the scripts have written this: a container that runs has not said a word yet.
+#[track_caller]
+pub fn wait_noted(h: &Harness, dir: &Path, want: &str) {
+    let read = || fs::read_to_string(dir.join("order")).unwrap_or_default();
+    h.until(&format!("noted as {want:?}"), || (read() == want).then_some(()));
 }
 
 /// How the container's current instance ended.

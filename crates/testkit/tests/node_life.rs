@@ -11,7 +11,7 @@ use testkit::harness::{
     Harness, condition, container, container_id, is_ready, listing, phase, restarts, uid, waiting_reason,
 };
 use testkit::node::Containerd;
-use testkit::scripts::{STAY, ended, ended_before, notes, pod, quick, told};
+use testkit::scripts::{STAY, ended, ended_before, notes, pod, quick, told, wait_noted};
 
 fn read(dir: &Path, file: &str) -> String {
     fs::read_to_string(dir.join(file)).unwrap_or_default()
@@ -204,7 +204,7 @@ fn init_containers_run_in_order_and_their_failure_counts() {
         &pod("lost", "  restartPolicy: Never", &[("first", "exit 7", "")], &[("main", STAY, "")]),
     );
     let order = h.wait_ready("order");
-    assert_eq!(read(&dir, "order"), "first\nsecond\nmain\n");
+    wait_noted(&h, &dir, "first\nsecond\nmain\n");
     assert_eq!((restarts(&order, "first"), restarts(&order, "second"), restarts(&order, "main")), (0, 1, 0));
     assert_eq!(condition(&order, "Initialized"), "True");
     assert_eq!(ended(&order, "first").unwrap().reason.as_deref(), Some("Completed"));
@@ -251,11 +251,12 @@ fn sidecars_start_first_gate_the_rest_and_die_last() {
     assert_eq!(phase(&waiting), "Pending");
     fs::write(dir.join("go"), "").unwrap();
     let pod = h.wait_ready("side");
-    assert_eq!(read(&dir, "order"), "one up\ntwo up\ninit\nmain up\n");
+    wait_noted(&h, &dir, "one up\ntwo up\ninit\nmain up\n");
     // A sidecar that dies is started again, and nothing else is.
     cri(&h, async |c| c.stop_container(container_id(&pod, "two").rsplit_once('/').unwrap().1, 5).await);
     let pod = h.wait("side", "the sidecar back", |p| restarts(p, "two") == 1 && is_ready(p));
     assert_eq!((restarts(&pod, "one"), restarts(&pod, "main")), (0, 0));
+    wait_noted(&h, &dir, "one up\ntwo up\ninit\nmain up\ntwo down\ntwo up\n");
     fs::write(dir.join("order"), "").unwrap();
     h.remove("side");
     h.wait_gone("side");

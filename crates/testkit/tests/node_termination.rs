@@ -9,7 +9,7 @@ use std::sync::mpsc;
 
 use testkit::harness::{condition, container, phase, restarts, waiting_reason};
 use testkit::node::Containerd;
-use testkit::scripts::{STAY, ended, ended_before, notes, pod, quick, told};
+use testkit::scripts::{STAY, ended, ended_before, notes, pod, quick, told, wait_noted};
 
 /// Runs until it is killed: TERM is no reason to go.
 const STUBBORN: &str = "trap : TERM; while :; do sleep 0.1; done";
@@ -175,7 +175,7 @@ fn post_start_holds_the_next_container_back_and_its_failure_kills() {
     );
     h.apply("bad", &pod("bad", "", &[], &[("main", STAY, &hook("exit 3")), ("other", STAY, "")]));
     h.wait_ready("post");
-    assert_eq!(read(&dir, "order"), "one\nhook\ntwo\n");
+    wait_noted(&h, &dir, "one\nhook\ntwo\n");
     let bad = h.wait("bad", "restarted", |p| restarts(p, "main") >= 1);
     assert_eq!(restarts(&bad, "other"), 0, "its neighbour lives");
     assert_eq!(condition(&bad, "Ready"), "False");
