@@ -190,7 +190,7 @@ impl PodTask {
         match (self.has_looked, self.took_over) {
             (true, _) => {}
             (false, true) => {
-                self.node.board.publish(&self.uid, &intent.pod, self.status.clone(), false);
+                self.node.board.publish(&self.uid, &intent.pod, self.status.clone(), None);
             }
             (false, false) => self.publish(intent, &BTreeMap::new()).await,
         }
