@@ -343,6 +343,15 @@ fn modes_differ_where_nobody_serves() {
 }
 
 #[test]
+fn a_service_address_that_the_machine_has_is_the_machines() {
+    let mut world = world(Mode::Nftables, json!({}), &[HERE]);
+    world.host.addresses.extend(support::ips(&["10.96.0.10", "10.96.7.7"]));
+    let rows = [("10.244.0.9@cni0 > 10.96.0.10:81", "pass"), ("10.244.0.9@cni0 > 10.96.7.7:80", "pass")];
+    check("local address", &world, &rows);
+    check("but its ports are served", &world, &[("10.244.0.9@cni0 > 10.96.0.10:80", "10.244.0.5:8080")]);
+}
+
+#[test]
 fn internal_policy_local_without_local_endpoints() {
     let only = json!({"spec": {
         "internalTrafficPolicy": "Local", "type": "ClusterIP", "externalIPs": [],

@@ -42,7 +42,7 @@ pub enum NodePortChoice {
     Cidrs(Vec<Cidr>),
 }
 
-/// The machine's own addresses, loopback ones included.
+/// The machine's own addresses, loopback ones included, but not those that a backend put there for Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     pub addresses: BTreeSet<IpAddr>,
