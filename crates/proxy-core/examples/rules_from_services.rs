@@ -1,9 +1,8 @@
-//! Reads Services, EndpointSlices, a Node and ServiceCIDRs (a list, or YAML documents, on standard input) and
-//! prints the rules that nftables would be given on the node named in the first argument. Further arguments are
-//! packets, `source>destination:port`, and their fates.
+//! Reads Services, EndpointSlices, ServiceCIDRs and a Node (a list, or YAML documents, on standard input) and
+//! prints the rules of nftables mode on that node. A document `{kind: Packet, from: 8.8.8.8, to: "10.96.0.10:53"}`
+//! asks for a packet's fate.
 //!
-//! `kubectl get services,endpointslices,nodes -A -o json |
-//!     cargo run -p proxy-core --example rules_from_services my-node '8.8.8.8>10.96.0.10:53'`
+//! `kubectl get services,endpointslices,nodes -A -o yaml | cargo run -p proxy-core --example rules_from_services`
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;
@@ -16,18 +15,20 @@ use proxy_core::trace::{Arrival, Packet, trace};
 use serde_json::{Value, from_value};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
-    let mut cluster = Cluster::new(&args.next().unwrap_or_else(|| "node".into()));
-    let mut text = Vec::new();
-    std::io::stdin().read_to_end(&mut text)?;
-    let text = String::from_utf8(text)?;
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text)?;
+    let mut objects = Vec::new();
     for document in text.split("\n---").filter(|document| !document.trim().is_empty()) {
-        let value = api::yaml::to_value(document.as_bytes(), api::yaml::DuplicateKeys::Reject)?;
-        match value["items"].as_array() {
-            Some(items) => items.iter().try_for_each(|item| put(&mut cluster, item.clone()))?,
-            None => put(&mut cluster, value)?,
+        let mut value = api::yaml::to_value(document.as_bytes(), api::yaml::DuplicateKeys::Reject)?;
+        match value["items"].as_array_mut() {
+            Some(items) => objects.append(items),
+            None => objects.push(value),
         }
     }
+    let of_kind = |kind: &str| objects.iter().filter(move |o| o["kind"] == *kind).collect::<Vec<_>>();
+    let node = of_kind("Node").first().and_then(|node| node["metadata"]["name"].as_str()).unwrap_or("node");
+    let mut cluster = Cluster::new(node);
+    objects.iter().try_for_each(|object| put(&mut cluster, object.clone()))?;
     let host = Host { addresses: Family::BOTH.iter().filter_map(|f| cluster.node().ip(*f)).collect() };
     let books = Family::BOTH.map(|family| {
         let mut book = Rulebook::new(family, Settings::new(Mode::Nftables));
@@ -48,14 +49,14 @@ fn main() -> Result<(), Box<dyn Error>> {
             println!("  cluster [{}] local [{}]", list(&port.cluster), list(&port.local));
         }
     }
-    for packet in args {
-        let (source, to) = packet.split_once('>').ok_or("a packet is source>destination:port")?;
-        let (source, to) = (source.parse()?, to.parse::<SocketAddr>()?);
+    for packet in of_kind("Packet") {
+        let word = |key: &str| packet[key].as_str().unwrap_or_default();
+        let (source, to) = (word("from").parse()?, word("to").parse::<SocketAddr>()?);
         let arrival = Arrival::Interface("eth0".into());
         let (destination, port) = (to.ip(), to.port());
         let sent = Packet { source, destination, port, protocol: Protocol::Tcp, arrival };
-        let rules = books[Family::of(to.ip()) as usize].rules();
-        println!("{packet}: {:?}", trace(rules, &host, &sent));
+        let rules = books[Family::of(destination) as usize].rules();
+        println!("{source} > {to}: {:?}", trace(rules, &host, &sent));
     }
     Ok(())
 }
