@@ -54,7 +54,7 @@ fn environment_and_downward_api() {
         {name: OTHER, valueFrom: {resourceFieldRef: {containerName: other, resource: limits.memory}}}]";
     let spec = format!(
         "containers: [
-          {{name: main, image: localhost/busybox:v1, imagePullPolicy: Never, workingDir: /work/dir,
+          {{name: main, image: localhost/busybox:v1, imagePullPolicy: Never, workingDir: /srv/dir,
             resources: {{requests: {{cpu: 20m, memory: 16Mi}}, limits: {{cpu: 250m, memory: 32Mi}}}},
             command: [sh, -c, 'pwd; echo $0 $1; sleep 10000', '$(NAME)'], args: ['$(LATE)'], {env}}},
           {{name: other, {FOREVER}, resources: {{limits: {{memory: 48Mi}}}}}}]"
@@ -84,7 +84,7 @@ fn environment_and_downward_api() {
     let logged = h.until("logged", || {
         Some(h.pods(&["logs", "env-demo", "-c", "main"]).1).filter(|l| l.lines().count() == 2)
     });
-    assert_eq!(logged, "/work/dir\nworld world-$(NAME)\n");
+    assert_eq!(logged, "/srv/dir\nworld world-$(NAME)\n");
 }
 
 #[test]
