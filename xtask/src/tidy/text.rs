@@ -61,7 +61,9 @@ fn check_rust(file: &str, text: &str) -> Vec<String> {
         return problems;
     }
     let is_core = file.split('/').nth(1).is_some_and(|room| room.ends_with("-core"));
-    let mut is_test = file.contains("/tests/") || stem.ends_with("tests") || stem == "testing";
+    let mut is_test = ["/tests/", "/examples/", "/benches/"].iter().any(|dir| file.contains(dir))
+        || stem.ends_with("tests")
+        || stem == "testing";
     for (number, line) in text.lines().enumerate().map(|(at, line)| (at + 1, line.trim())) {
         if line.starts_with("//") {
             continue;
