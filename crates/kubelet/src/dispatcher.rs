@@ -24,6 +24,8 @@ use crate::{orphan, pod_task};
 
 /// How often the runtime and the disk are searched for Pods nobody knows.
 const SWEEP: Duration = Duration::from_secs(60);
+/// Pause before a search that got no answer is made again.
+const SEARCH_AGAIN: Duration = Duration::from_secs(5);
 /// Pause before a task that panicked is started again.
 const RESPAWN: Duration = Duration::from_secs(1);
 /// Grace of a Pod that nobody knows any more.
@@ -40,7 +42,7 @@ pub struct Dispatcher {
     running: JoinSet<()>,
     ids: HashMap<Id, PodUid>,
     /// At most one search for orphans at a time.
-    searches: JoinSet<Vec<(PodUid, Pod)>>,
+    searches: JoinSet<Found>,
     /// Found in the runtime at start and not claimed by a source yet: name by UID.
     unclaimed: HashMap<PodUid, FullName>,
     /// Pods that wait for another of the same name to be gone.
@@ -59,6 +61,15 @@ pub struct Known {
 }
 
 type FullName = (String, String);
+
+/// What a search came upon.
+struct Found {
+    strangers: Vec<(PodUid, Pod)>,
+    /// Every Pod the runtime holds; none if it could not be asked.
+    runtime: Option<BTreeSet<PodUid>>,
+    /// Runtime and disk both answered.
+    complete: bool,
+}
 
 struct Task {
     intent: watch::Sender<Intent>,
@@ -125,7 +136,12 @@ impl Dispatcher {
                     }
                 }
                 Some(ended) = self.running.join_next_with_id(), if !self.running.is_empty() => self.ended(ended),
-                Some(Ok(found)) = self.searches.join_next(), if !self.searches.is_empty() => self.found(found),
+                Some(Ok(found)) = self.searches.join_next(), if !self.searches.is_empty() => {
+                    if !found.complete {
+                        sweep.reset_after(SEARCH_AGAIN);
+                    }
+                    self.found(found);
+                }
                 () = node.observer.strangers.notified() => self.search(),
                 _ = sweep.tick() => self.search(),
             }
@@ -155,9 +171,14 @@ impl Dispatcher {
         let next: BTreeMap<PodUid, Arc<Pod>> =
             pods.into_iter().filter_map(|p| Some((PodUid::from(p.metadata.uid.as_deref()?), p))).collect();
         let last = self.wanted.insert(source, next.clone()).unwrap_or_default();
-        for uid in last.keys().filter(|uid| !next.contains_key(*uid)) {
-            self.remove(uid);
+        for uid in last.keys() {
+            if !self.is_wanted(uid) {
+                self.remove(uid);
+            }
         }
+        // Who was created first is admitted first.
+        let mut next: Vec<(PodUid, Arc<Pod>)> = next.into_iter().collect();
+        next.sort_by_key(|(_, pod)| pod.metadata.creation_timestamp.as_ref().map(|t| t.0));
         for (uid, pod) in next {
             match last.get(&uid) {
                 Some(old) if old == &pod => {}
@@ -173,9 +194,10 @@ impl Dispatcher {
         let Some(task) = self.tasks.get_mut(&uid) else {
             return self.begin(source, uid, pod);
         };
+        // A deleted Pod stays itself: its updates may shorten the grace.
         let leaving = matches!(
             task.intent.borrow().kill.as_ref().map(|k| &k.cause),
-            Some(KillCause::Removed | KillCause::Deleted | KillCause::Orphaned)
+            Some(KillCause::Removed | KillCause::Orphaned)
         );
         // An order to end it does not ask for another life, it may only leave this one less time.
         if leaving && pod.metadata.deletion_timestamp.is_none() {
@@ -196,11 +218,14 @@ impl Dispatcher {
         }
         let mut intent = Intent::run(pod.clone());
         intent.update(pod.clone());
+        let containers = pod.spec.as_ref().map_or(0, |s| s.containers.len());
+        self.node.metrics.containers_per_pod_count.observe([], containers as f64);
         match self.node.admit(&pod, &self.admitted()) {
             Ok(victims) => victims.iter().for_each(|v| self.preempt(v)),
             Err(rejection) => {
                 self.node.reject(&pod, &rejection);
-                let cause = KillCause::Node { reason: rejection.reason, message: rejection.message };
+                let message = format!("Pod was rejected: {}", rejection.message);
+                let cause = KillCause::Node { reason: rejection.reason, message };
                 intent.end(Kill { cause, grace: None });
             }
         }
@@ -272,7 +297,10 @@ impl Dispatcher {
         }
         task.finished = true;
         let again = task.again.take();
-        let gone = !self.wanted.values().any(|w| w.contains_key(&uid));
+        let gone = !self.is_wanted(&uid);
+        if again.is_some() {
+            self.node.metrics.restarted_pods_total.inc(["true"]);
+        }
         if gone || again.is_some() {
             self.tasks.remove(&uid);
             self.node.board.forget(&uid);
@@ -281,33 +309,48 @@ impl Dispatcher {
         if let Some((source, pod)) = again {
             self.want(source, uid, pod);
         }
+        self.unpark();
+        self.publish();
+    }
+
+    /// A name may have become free.
+    fn unpark(&mut self) {
         for (source, pod) in std::mem::take(&mut self.parked) {
             if let Some(uid) = pod.metadata.uid.as_deref().map(PodUid::from) {
                 self.want(source, uid, pod);
             }
         }
-        self.publish();
+    }
+
+    fn is_wanted(&self, uid: &PodUid) -> bool {
+        self.wanted.values().any(|w| w.contains_key(uid))
     }
 
     /// Begins a search for what nobody wants, unless one is under way or a source is still silent.
     fn search(&mut self) {
         if self.silent.is_empty() && self.searches.is_empty() {
-            let known = self.tasks.keys().cloned().collect();
+            let listed = self.wanted.values().flat_map(BTreeMap::keys);
+            let known = self.tasks.keys().chain(listed).cloned().collect();
             self.searches.spawn(search(self.node.clone(), known));
         }
     }
 
     /// Ends what the search found and nobody wants.
-    fn found(&mut self, found: Vec<(PodUid, Pod)>) {
-        for (uid, pod) in found {
+    fn found(&mut self, found: Found) {
+        for (uid, pod) in found.strangers {
             self.unclaimed.remove(&uid);
-            if self.tasks.contains_key(&uid) {
+            if self.tasks.contains_key(&uid) || self.is_wanted(&uid) {
                 continue;
             }
             tracing::info!(pod = full_name(&pod).1, pod_uid = %uid, "ending a Pod that no source lists");
             self.node.metrics.orphaned_runtime_pods_total.inc([]);
             self.end_orphan(uid, pod);
         }
+        if let Some(there) = found.runtime {
+            // Somebody else took it away: nobody has to wait for its end.
+            self.unclaimed.retain(|uid, _| there.contains(uid));
+        }
+        self.unpark();
         self.publish();
     }
 
@@ -334,6 +377,29 @@ impl Dispatcher {
         let active = self.tasks.values().filter(|t| !t.finished).count();
         self.node.metrics.desired_pods.set(["true"], total as f64);
         self.node.metrics.active_pods.set(["true"], active as f64);
+        self.count_work();
+    }
+
+    fn count_work(&self) {
+        let mut counts: BTreeMap<(&str, &str), u32> = BTreeMap::new();
+        for lifecycle in ["sync", "terminating", "terminated"] {
+            for config in ["desired", "orphan"] {
+                counts.insert((lifecycle, config), 0);
+            }
+        }
+        for (uid, task) in &self.tasks {
+            let ending = || self.node.board.get(uid.as_str()).is_some_and(|e| e.terminating.is_some());
+            let lifecycle = match task.intent.borrow().stage {
+                _ if task.finished => "terminated",
+                Stage::Run if !ending() => "sync",
+                _ => "terminating",
+            };
+            let config = if self.is_wanted(uid) { "desired" } else { "orphan" };
+            *counts.entry((lifecycle, config)).or_default() += 1;
+        }
+        for ((lifecycle, config), n) in counts {
+            self.node.metrics.working_pods.set([lifecycle, config, "true"], f64::from(n));
+        }
     }
 }
 
@@ -345,15 +411,20 @@ impl std::fmt::Debug for Dispatcher {
 
 /// Everything in the runtime and on disk that looks like a Pod. Runs beside the loop: a runtime that
 /// hangs must not keep orders from the Pods.
-async fn search(node: Arc<Node>, known: BTreeSet<PodUid>) -> Vec<(PodUid, Pod)> {
+async fn search(node: Arc<Node>, known: BTreeSet<PodUid>) -> Found {
     let mut all = Vec::new();
+    let (mut runtime, mut complete) = (None, true);
     match node.observer.survey().await {
         Ok(found) => {
+            runtime = Some(found.iter().map(|f| f.uid.clone()).collect());
             for f in found.into_iter().filter(|f| !known.contains(&f.uid)) {
                 all.push((f.uid.clone(), orphan::pod_from_runtime(&*node.runtime, &f).await));
             }
         }
-        Err(error) => tracing::warn!(%error, "runtime could not be searched for orphans"),
+        Err(error) => {
+            complete = false;
+            tracing::warn!(%error, "runtime could not be searched for orphans");
+        }
     }
     match node.volumes.known().await {
         Ok(uids) => {
@@ -361,9 +432,12 @@ async fn search(node: Arc<Node>, known: BTreeSet<PodUid>) -> Vec<(PodUid, Pod)> 
             let fresh: Vec<_> = fresh.map(|u| (u.clone(), orphan::pod_without_trace(&u))).collect();
             all.extend(fresh);
         }
-        Err(error) => tracing::warn!(%error, "disk could not be searched for orphans"),
+        Err(error) => {
+            complete = false;
+            tracing::warn!(%error, "disk could not be searched for orphans");
+        }
     }
-    all
+    Found { strangers: all, runtime, complete }
 }
 
 fn full_name(pod: &Pod) -> FullName {

@@ -41,13 +41,12 @@ pub async fn run(
             () = token.cancelled() => return,
             _ = tick.tick() => {}
         }
-        let known = known.borrow().clone();
         collect(&node, &known, &settings).await;
     }
 }
 
 /// One collection.
-pub async fn collect(node: &Node, known: &Known, settings: &GcSettings) {
+pub async fn collect(node: &Node, known: &watch::Receiver<Arc<Known>>, settings: &GcSettings) {
     let found = match node.observer.survey().await {
         Ok(found) => found,
         Err(error) => {
@@ -55,6 +54,8 @@ pub async fn collect(node: &Node, known: &Known, settings: &GcSettings) {
             return;
         }
     };
+    // Asked after the runtime: a Pod that began while it answered is known, and its things stay.
+    let known = known.borrow().clone();
     let input = GcInput {
         found: &found,
         known: &known.pods,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cri::v1;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -66,6 +67,14 @@ async fn ask(runtime: &dyn Runtime) -> RuntimeHealth {
     RuntimeHealth {
         runtime_ready: find("RuntimeReady").is_none_or(|c| c.status),
         network_ready: network.is_none_or(|c| c.status),
-        network_message: network.filter(|c| !c.status).map(|c| c.message.clone()).unwrap_or_default(),
+        network_message: network.filter(|c| !c.status).map(network_text).unwrap_or_default(),
     }
+}
+
+/// The words of events and of the node's condition, which people search for.
+fn network_text(c: &v1::RuntimeCondition) -> String {
+    format!(
+        "container runtime network not ready: NetworkReady={} reason:{} message:{}",
+        c.status, c.reason, c.message
+    )
 }

@@ -84,6 +84,12 @@ impl Observer {
         self.lock().remove(uid);
     }
 
+    /// How many Pods are watched now.
+    #[must_use]
+    pub fn watched(&self) -> usize {
+        self.lock().len()
+    }
+
     /// When the last relist ended.
     #[must_use]
     pub fn last_relist(&self) -> Option<base::time::Mono> {
@@ -265,10 +271,12 @@ async fn follow(observer: &Observer, last: &mut HashMap<String, Fingerprint>) ->
         Ok(stream) => stream,
         Err(error) if error.is_unimplemented() => return Ended::NoStream,
         Err(error) => {
+            observer.metrics.evented_pleg_connection_error_count.inc([]);
             tracing::warn!(%error, "runtime events could not be streamed");
             return Ended::Broken;
         }
     };
+    observer.metrics.evented_pleg_connection_success_count.inc([]);
     let mut relist = tokio::time::interval(SAFETY_RELIST);
     relist.reset();
     loop {
@@ -283,6 +291,7 @@ async fn follow(observer: &Observer, last: &mut HashMap<String, Fingerprint>) ->
             Some(Ok(event)) => heard(observer, &event),
             Some(Err(error)) if error.is_unimplemented() => return Ended::NoStream,
             Some(Err(error)) => {
+                observer.metrics.evented_pleg_connection_error_count.inc([]);
                 tracing::warn!(%error, "runtime event stream broke");
                 return Ended::Broken;
             }

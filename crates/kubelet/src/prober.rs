@@ -108,6 +108,12 @@ impl Prober {
         self.lock().entry(uid.clone()).or_default().board.verdicts.subscribe()
     }
 
+    /// How many Pods it knows now.
+    #[must_use]
+    pub fn pods(&self) -> usize {
+        self.lock().len()
+    }
+
     /// Takes in what was observed of the Pod; the first call starts its probes. Cheap when nothing
     /// changed.
     pub fn sync(&self, pod: &Pod, observed: &Observed) {

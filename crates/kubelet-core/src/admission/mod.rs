@@ -36,7 +36,8 @@ pub struct NodeOffer {
     pub strict_groups: bool,
 }
 
-/// A Pod that may not run here: phase Failed with this reason and message.
+/// A Pod that may not run here: an event with this reason and message, and phase Failed with the
+/// message after `Pod was rejected: `.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     pub reason: String,
@@ -63,7 +64,7 @@ pub fn admit(input: &AdmitInput<'_>) -> Result<Vec<PodUid>, Rejection> {
 }
 
 fn reject(reason: &str, message: impl Into<String>) -> Rejection {
-    Rejection { reason: reason.to_owned(), message: format!("Pod was rejected: {}", message.into()) }
+    Rejection { reason: reason.to_owned(), message: message.into() }
 }
 
 fn check_platform(pod: &Pod, node: &NodeOffer) -> Result<(), Rejection> {

@@ -73,6 +73,9 @@ impl<'a> Step<'a> {
         if !asked || self.deleted() {
             return false;
         }
+        if self.hold_back(out) {
+            return true;
+        }
         let regular = self.instances(&self.spec.containers);
         let init = self.instances(self.spec.init_containers.as_deref().unwrap_or_default());
         let (first, last): (Vec<_>, Vec<_>) = regular
@@ -91,6 +94,22 @@ impl<'a> Step<'a> {
         out.remove.extend(first.into_iter().chain(last).map(|(_, i)| i.id.clone()));
         out.keep_logs = true;
         true
+    }
+
+    /// The container that asks for a restart of all backs off like any other that keeps ending: else a
+    /// Pod that ends at once would be made anew as fast as the runtime can.
+    fn hold_back(self, out: &mut Plan) -> bool {
+        let PlanInput { pod, crash_loop, now, .. } = *self.input;
+        for c in self.with_init() {
+            let Some(i) = self.newest(&c.name) else { continue };
+            if i.state != ContainerState::Exited || !restarts_all(c, i.exit_code) {
+                continue;
+            }
+            if let Some((until, delay)) = crash_loop.blocked(c, &i.id, now.mono) {
+                out.wait(pod, c, until, delay);
+            }
+        }
+        !out.waiting.is_empty()
     }
 
     /// Live containers that must not run: names the Pod does not list, older twins, and instances
@@ -168,10 +187,7 @@ impl<'a> Step<'a> {
         let exited = observed.last_exit(&container.name);
         let blocked = exited.and_then(|e| crash_loop.blocked(container, &e.id, now.mono));
         if let Some((until, delay)) = blocked {
-            let waiting =
-                Waiting { reason: "CrashLoopBackOff".into(), message: back_off(pod, container, delay) };
-            out.waiting.insert(container.name.clone(), waiting);
-            out.wake_at = Some(out.wake_at.map_or(until, |at| at.min(until)));
+            out.wait(pod, container, until, delay);
             return false;
         }
         let newest = self.newest(&container.name);
@@ -243,6 +259,15 @@ impl<'a> Step<'a> {
     fn instances(self, specs: &'a [Container]) -> Vec<(&'a Container, &'a observed::Container)> {
         let all = &self.input.observed.containers;
         specs.iter().flat_map(|c| all.iter().filter(|i| i.name == c.name).map(move |i| (c, i))).collect()
+    }
+}
+
+impl Plan {
+    /// The container waits out its crashes.
+    fn wait(&mut self, pod: &Pod, container: &Container, until: Mono, delay: Duration) {
+        let waiting = Waiting { reason: "CrashLoopBackOff".into(), message: back_off(pod, container, delay) };
+        self.waiting.insert(container.name.clone(), waiting);
+        self.wake_at = Some(self.wake_at.map_or(until, |at| at.min(until)));
     }
 }
 

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::config::gates::{GATES, Stage};
 use api::config::kubelet::{HostFacts, KubeletConfiguration, Loaded, check_host};
 use base::rng::Rng;
 use base::time::Clock;
@@ -267,7 +268,7 @@ impl Parts<'_> {
             started: self.clock.now(),
         });
         Ok(Node {
-            images: Arc::new(self.images(&recorder)?),
+            images: Arc::new(self.images(&recorder).await?),
             prober: Arc::new(prober),
             userns: self.userns(),
             board: Arc::default(),
@@ -350,7 +351,7 @@ impl Parts<'_> {
         })
     }
 
-    fn images(&self, recorder: &Recorder) -> Result<ImagePuller, StartError> {
+    async fn images(&self, recorder: &Recorder) -> Result<ImagePuller, StartError> {
         let Loaded { config, flags, .. } = &self.start.loaded;
         let providers = match flags.image_credential_provider_config.as_str() {
             "" => Vec::new(),
@@ -360,6 +361,10 @@ impl Parts<'_> {
         let root = &self.dirs.root;
         let files = NodeFiles::usual(root, &self.start.working_dir, self.start.home.as_deref());
         let records = Records::open(root).map_err(|e| StartError::new(format!("open image records: {e}")))?;
+        match self.runtime.list_images().await {
+            Ok(present) => records.adopt(present, self.clock.now().wall).await,
+            Err(error) => tracing::warn!(%error, "interrupted pulls not settled"),
+        }
         Ok(ImagePuller::new(
             settings::images(config)?,
             self.runtime.clone(),
@@ -498,6 +503,22 @@ impl Parts<'_> {
         let metrics = &self.metrics;
         metrics.node_name.set([&node.facts.recipe.name], 1.0);
         metrics.cgroup_version.set([], if self.machine.cgroup_v2 { 2.0 } else { 1.0 });
+        for gate in GATES {
+            let stage = match gate.stage {
+                Stage::Alpha => "ALPHA",
+                Stage::Beta => "BETA",
+                Stage::Ga => "",
+                Stage::Deprecated => "DEPRECATED",
+            };
+            let on = self.start.loaded.gates.enabled(gate.name);
+            metrics.kubernetes_feature_enabled.set([gate.name, stage], f64::from(u8::from(on)));
+        }
+        let version = self.start.version.as_str();
+        let mut numbers = version.trim_start_matches('v').split('.');
+        let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+        let platform = format!("{}/{}", std::env::consts::OS, arch());
+        let labels = [major, minor, version, "", "", "", "", "rustc", &platform];
+        metrics.kubernetes_build_info.set(labels, 1.0);
     }
 
     fn start_watchdog(

@@ -20,10 +20,13 @@ use std::time::Duration;
 
 use base::ids::PodUid;
 use base::rng::Rng;
-use base::time::Mono;
+use base::time::{Mono, Now, Wall};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use kubelet_core::observed::Observed;
-use kubelet_core::pod::{CrashLoop, Intent, Kill, KillCause, Stage, StatusInput, Verdicts, Waiting};
+use k8s_openapi::jiff::Timestamp;
+use kubelet_core::observed::{ContainerState, Observed};
+use kubelet_core::pod::{
+    ContainerKind, CrashLoop, Intent, Kill, KillCause, Stage, StatusInput, Verdicts, Waiting,
+};
 use tokio::sync::watch;
 
 use crate::node::Node;
@@ -60,13 +63,26 @@ struct PodTask {
     retry: Retry,
     /// When the earliest image back-off ends.
     image_retry: Option<Mono>,
-    started_at: Mono,
-    /// When activeDeadlineSeconds run out; asked once, so that a jump of the wall clock changes nothing.
-    deadline: Option<Option<Mono>>,
+    /// When a source first saw the Pod.
+    first_seen: Mono,
+    /// activeDeadlineSeconds and when they run out; asked once per value, so that a jump of the wall
+    /// clock changes nothing.
+    deadline: Option<(i64, Mono)>,
     /// An earlier life of the agent knew this Pod.
     took_over: bool,
     /// The pod_start metrics were fed.
     start_measured: bool,
+    /// What set off the pass that comes next, for the metrics.
+    step: Step,
+}
+
+/// Why a pass is made; the label of `pod_worker_duration_seconds`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Create,
+    Update,
+    Sync,
+    Kill,
 }
 
 /// Delays between failed attempts: the first is soon, then they grow to upstream's ten seconds.
@@ -81,11 +97,12 @@ struct Retry {
 impl PodTask {
     fn new(node: Arc<Node>, uid: PodUid, intent: watch::Receiver<Intent>) -> Self {
         let max = node.settings.max_restart_period;
+        let first_seen = first_seen(&intent.borrow().pod, node.now());
         Self {
             rng: node.rng_for(uid.as_str()),
             bell: node.observer.subscribe(&uid),
             verdicts: node.prober.subscribe(&uid),
-            started_at: node.now().mono,
+            first_seen,
             node,
             uid,
             intent,
@@ -101,6 +118,7 @@ impl PodTask {
             deadline: None,
             took_over: false,
             start_measured: false,
+            step: Step::Create,
         }
     }
 
@@ -119,6 +137,7 @@ impl PodTask {
         self.heard = self.verdicts.borrow_and_update().clone();
         match self.node.observer.look(&self.uid, &self.observed).await {
             Ok(observed) => {
+                self.count_exits(&observed);
                 self.observed = observed;
                 self.has_looked = true;
                 self.crash_loop.note_exits(&self.observed, self.node.now());
@@ -146,6 +165,13 @@ impl PodTask {
     /// Takes up what an earlier life of the agent knew: without it, a Pod would look unready until its
     /// probes have spoken again.
     async fn remember(&mut self) {
+        if let Some(entry) = self.node.board.get(self.uid.as_str()) {
+            // An earlier task of this life: it died, or it ended the Pod and left the rest to us.
+            self.took_over = true;
+            self.start_measured = true;
+            self.status = (*entry.status).clone();
+            return;
+        }
         match self.node.files.load_status(&self.uid).await {
             Ok(Some(status)) => {
                 self.took_over = true;
@@ -219,15 +245,62 @@ impl PodTask {
             return;
         }
         self.start_measured = true;
-        let took = self.node.now().mono.since(self.started_at).as_secs_f64();
+        let took = self.node.now().mono.since(self.first_seen).as_secs_f64();
         self.node.metrics.pod_start_duration_seconds.observe([], took);
         self.node.metrics.pod_start_total_duration_seconds.observe([], took);
+    }
+
+    /// Feeds terminated_containers_total with exits that happened before our eyes.
+    fn count_exits(&self, fresh: &Observed) {
+        let intent = self.intent.borrow();
+        for c in fresh.containers.iter().filter(|c| c.state == ContainerState::Exited) {
+            let news = match self.observed.container(&c.id) {
+                Some(before) => before.state != ContainerState::Exited,
+                None => self.has_looked,
+            };
+            if news {
+                let kind = kubelet_core::pod::policy::kind_of(&intent.pod, &c.name);
+                let kind = start::type_label(kind.unwrap_or(ContainerKind::Regular));
+                let labels = [kind, &c.exit_code.to_string(), &c.reason];
+                self.node.metrics.terminated_containers_total.inc(labels);
+            }
+        }
+    }
+
+    fn measure_step(&self, begun: Mono) {
+        let took = self.node.now().mono.since(begun).as_secs_f64();
+        self.node.metrics.pod_worker_duration_seconds.observe([self.step.as_str()], took);
     }
 
     fn end_by_itself(&mut self, cause: KillCause) {
         self.own_kill.get_or_insert(Kill { cause, grace: None });
     }
 }
+
+// === impl Step ===
+
+impl Step {
+    fn as_str(self) -> &'static str {
+        match self {
+            Step::Create => "create",
+            Step::Update => "update",
+            Step::Sync => "sync",
+            Step::Kill => "kill",
+        }
+    }
+}
+
+/// When the Pod's source saw it, as its annotation says; now if it does not say, or says nonsense.
+fn first_seen(pod: &Pod, now: Now) -> Mono {
+    let annotations = pod.metadata.annotations.as_ref();
+    let seen = annotations.and_then(|a| a.get(SEEN_ANNOTATION)).and_then(|at| at.parse::<Timestamp>().ok());
+    let ago = seen.map(|at| now.wall.since(Wall::from_secs(at.as_second())));
+    now.mono - ago.filter(|ago| *ago < LONGEST_WAIT).unwrap_or_default()
+}
+
+const SEEN_ANNOTATION: &str = "kubernetes.io/config.seen";
+/// A Pod that seems to have waited longer was seen by another clock.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 fn is_terminal(status: &PodStatus) -> bool {
     matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"))

@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use base::time::Mono;
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_core::observed::ContainerState;
+use kubelet_core::pod::policy::restarts_all;
 use kubelet_core::pod::{Intent, KillCause, Plan, PlanInput, Stage, Waiting};
+use kubelet_core::recipe::spec_of;
 
-use super::{PodTask, name};
+use super::{PodTask, Step, is_terminal, name};
 use crate::events::Kind;
 
 /// The waiting reason of a container that crashed too often to be started again at once.
@@ -29,10 +32,14 @@ impl PodTask {
             if intent.stage > Stage::Run {
                 return;
             }
-            let started = self.node.now().mono;
+            let begun = self.node.now().mono;
+            if self.step == Step::Create {
+                let waited = begun.since(self.first_seen).as_secs_f64();
+                self.node.metrics.pod_worker_start_duration_seconds.observe([], waited);
+            }
             let next = self.pass(&intent).await;
-            let took = self.node.now().mono.since(started).as_secs_f64();
-            self.node.metrics.pod_worker_duration_seconds.observe(["sync"], took);
+            self.measure_step(begun);
+            self.step = Step::Sync;
             match next {
                 Next::Again => {}
                 Next::Wait(until) => self.wait(until).await,
@@ -61,7 +68,8 @@ impl PodTask {
         let plan = self.plan(&intent.pod);
         self.tell_back_off(&intent.pod, &plan.waiting);
         self.publish(intent, &plan.waiting).await;
-        if plan.finished {
+        // A Pod that once ended, in this life of the agent or before, does not begin again.
+        if plan.finished || is_terminal(&self.status) {
             self.end_by_itself(KillCause::Completed);
             return Next::Again;
         }
@@ -89,8 +97,13 @@ impl PodTask {
 
     fn deadline(&mut self, pod: &Pod) -> Option<Mono> {
         let start_time = self.status.start_time.as_ref()?;
-        let now = self.node.now();
-        *self.deadline.get_or_insert_with(|| kubelet_core::pod::deadline(pod, Some(start_time), now))
+        let seconds = pod.spec.as_ref()?.active_deadline_seconds?;
+        if let Some((_, at)) = self.deadline.filter(|(of, _)| *of == seconds) {
+            return Some(at);
+        }
+        let at = kubelet_core::pod::deadline(pod, Some(start_time), self.node.now())?;
+        self.deadline = Some((seconds, at));
+        Some(at)
     }
 
     fn plan(&self, pod: &Pod) -> Plan {
@@ -113,10 +126,15 @@ impl PodTask {
             let stopped = self.stop_everything(intent).await;
             return self.after(stopped);
         }
-        if !plan.kill.is_empty() || !plan.remove.is_empty() {
+        if !plan.kill.is_empty() {
+            // Whether they died is for the next look to say; only then is anything removed.
             let killed = self.kill_some(intent, &plan.kill).await;
+            return self.after(killed);
+        }
+        if !plan.remove.is_empty() {
+            self.note_restart_of_all(&intent.pod, &plan);
             let removed = self.remove_dead(&plan.remove).await;
-            return self.after(killed && removed);
+            return self.after(removed);
         }
         if plan.sandbox.is_none() && plan.start.is_empty() {
             self.retry.failures = 0;
@@ -138,6 +156,20 @@ impl PodTask {
         }
     }
 
+    /// The exits that restart the whole Pod are about to be removed: the next one waits longer.
+    fn note_restart_of_all(&mut self, pod: &Pod, plan: &Plan) {
+        if !plan.keep_logs {
+            return;
+        }
+        let now = self.node.now().mono;
+        for c in plan.remove.iter().filter_map(|id| self.observed.container(id)) {
+            let Some(spec) = spec_of(pod, &c.name) else { continue };
+            if c.state == ContainerState::Exited && restarts_all(&spec, c.exit_code) {
+                self.crash_loop.restarted(&spec, &c.id, now);
+            }
+        }
+    }
+
     /// After stopping or removing something: on failure wait a little before the next pass.
     fn after(&mut self, worked: bool) -> Next {
         if worked {
@@ -148,7 +180,9 @@ impl PodTask {
     }
 
     pub(super) fn anything_lives(&self) -> bool {
-        self.observed.any_running() || self.observed.ready_sandbox().is_some()
+        let live = [ContainerState::Running, ContainerState::Unknown];
+        self.observed.ready_sandbox().is_some()
+            || self.observed.containers.iter().any(|c| live.contains(&c.state))
     }
 
     /// Sleeps until something happens: an order, a change in the runtime, a probe's verdict, the given
@@ -161,7 +195,10 @@ impl PodTask {
         let at = wake.map_or(resync, |w| w.min(resync));
         let sleep = tokio::time::sleep(at.since(now));
         tokio::select! {
-            _ = self.intent.changed() => {}
+            _ = self.intent.changed() => {
+                self.step = Step::Update;
+                self.refresh_volumes().await;
+            }
             _ = self.bell.changed() => {}
             _ = self.verdicts.changed() => {}
             () = sleep => if at == resync {
@@ -173,10 +210,14 @@ impl PodTask {
     /// Downward API files follow the Pod's labels and annotations.
     async fn refresh_volumes(&mut self) {
         let intent = self.current_intent();
-        if intent.stage == Stage::Run
-            && self.observed.any_running()
-            && let Err(error) = self.node.volumes.mount(&intent.pod).await
-        {
+        if intent.stage > Stage::Run || !self.observed.any_running() {
+            return;
+        }
+        let refreshed = tokio::select! {
+            refreshed = self.node.volumes.mount(&intent.pod) => refreshed,
+            () = self.ending() => return,
+        };
+        if let Err(error) = refreshed {
             tracing::warn!(pod = name(&intent.pod), pod_uid = %self.uid, %error, "volumes not refreshed");
         }
     }
@@ -188,9 +229,10 @@ impl PodTask {
             self.retry_after(Duration::from_secs(1));
             return false;
         }
+        let Some(parent) = self.ensure_cgroup(pod).await else { return false };
         let Some(volumes) = self.mount_volumes(intent).await else { return false };
         if let Some(new) = &plan.sandbox {
-            if !self.create_sandbox(intent, new.attempt).await {
+            if !self.create_sandbox(intent, new.attempt, &parent).await {
                 return false;
             }
             if !self.look().await {
@@ -201,7 +243,20 @@ impl PodTask {
         if plan.start.is_empty() {
             return true;
         }
-        self.start_all(intent, &plan.start, &volumes).await
+        self.start_all(intent, &plan.start, &parent, &volumes).await
+    }
+
+    /// The Pod's cgroup, before anything is put in it. None, with an event and a retry, if it is not there.
+    async fn ensure_cgroup(&mut self, pod: &Pod) -> Option<String> {
+        match self.node.cgroups.ensure(pod).await {
+            Ok(parent) => Some(parent),
+            Err(error) => {
+                let message = format!("unable to ensure pod container exists: {error}");
+                self.node.recorder.pod(pod, Kind::Warning, "FailedCreatePodContainer", message);
+                self.retry_with_backoff();
+                None
+            }
+        }
     }
 
     fn network_ready(&self, pod: &Pod) -> bool {

@@ -77,7 +77,7 @@ impl PodTask {
     }
 
     /// Resolves when the Pod is to end: whatever merely waits may then be dropped.
-    async fn ending(&self) {
+    pub(super) async fn ending(&self) {
         let mut intent = self.intent.clone();
         if intent.wait_for(|i: &Intent| i.stage > Stage::Run).await.is_err() {
             std::future::pending::<()>().await;
@@ -86,7 +86,7 @@ impl PodTask {
 
     /// The Pod's id ranges, if it wants a user namespace of its own.
     async fn userns(&self, pod: &Pod) -> Result<Option<UserNamespace>, String> {
-        if pod.spec.as_ref().and_then(|s| s.host_users) != Some(false) {
+        if !wants_userns(pod) {
             return Ok(None);
         }
         let store = self.node.userns.as_ref().ok_or("this node grants no id ranges for user namespaces")?;
@@ -112,7 +112,7 @@ impl PodTask {
     }
 
     /// Creates the sandbox. False, with an event and a retry, if that failed.
-    pub(super) async fn create_sandbox(&mut self, intent: &Intent, attempt: u32) -> bool {
+    pub(super) async fn create_sandbox(&mut self, intent: &Intent, attempt: u32, parent: &str) -> bool {
         if attempt > 0 {
             self.node.recorder.pod(
                 &intent.pod,
@@ -123,19 +123,23 @@ impl PodTask {
         }
         self.release_networks().await;
         let begun = self.node.now().mono;
-        let made = self.run_sandbox(&intent.pod, attempt).await;
+        let made = self.run_sandbox(&intent.pod, attempt, parent).await;
         let took = self.node.now().mono.since(begun);
+        let handler = runtime_handler(&intent.pod);
         match made {
             Ok(()) => {
-                self.node.metrics.run_podsandbox_duration_seconds.observe_duration([""], took);
+                self.node.metrics.run_podsandbox_duration_seconds.observe_duration([handler], took);
                 true
             }
             Err(message) => {
                 tracing::warn!(
                     pod = name(&intent.pod), pod_uid = %self.uid, attempt, error = message, "sandbox not created"
                 );
-                self.node.metrics.run_podsandbox_errors_total.inc([""]);
+                self.node.metrics.run_podsandbox_errors_total.inc([handler]);
                 self.node.metrics.started_pods_errors_total.inc([]);
+                if wants_userns(&intent.pod) {
+                    self.node.metrics.started_user_namespaced_pods_errors_total.inc([]);
+                }
                 self.node.recorder.pod(
                     &intent.pod,
                     Kind::Warning,
@@ -148,19 +152,19 @@ impl PodTask {
         }
     }
 
-    async fn run_sandbox(&mut self, pod: &Pod, attempt: u32) -> Result<(), String> {
-        let parent = self.node.cgroups.ensure(pod).await.map_err(|e| format!("make cgroup: {e}"))?;
+    async fn run_sandbox(&mut self, pod: &Pod, attempt: u32, parent: &str) -> Result<(), String> {
         self.node.files.prepare(pod).await.map_err(|e| format!("make pod directories: {e}"))?;
         let userns = self.userns(pod).await?;
-        let recipe =
-            self.sandbox_recipe(pod, attempt, &parent, userns.as_ref()).map_err(|e| e.to_string())?;
+        let recipe = self.sandbox_recipe(pod, attempt, parent, userns.as_ref()).map_err(|e| e.to_string())?;
         for warning in &recipe.warnings {
             self.node.recorder.pod(pod, Kind::Warning, warning.reason, &warning.message);
         }
         self.node.metrics.started_pods_total.inc([]);
-        let handler = pod.spec.as_ref().and_then(|s| s.runtime_class_name.as_deref()).unwrap_or_default();
-        let config = to_cri::sandbox(&recipe);
-        self.node.runtime.run_pod_sandbox(config, handler).await.map(drop).map_err(|e| e.to_string())
+        if wants_userns(pod) {
+            self.node.metrics.started_user_namespaced_pods_total.inc([]);
+        }
+        let made = self.node.runtime.run_pod_sandbox(to_cri::sandbox(&recipe), runtime_handler(pod)).await;
+        made.map(drop).map_err(|e| e.grpc_text())
     }
 
     /// Starts containers in order. True if every one of them came up. An init container that does not
@@ -169,6 +173,7 @@ impl PodTask {
         &mut self,
         intent: &Intent,
         starts: &[Start],
+        parent: &str,
         volumes: &ReadyVolumes,
     ) -> bool {
         let mut all = true;
@@ -177,7 +182,7 @@ impl PodTask {
             if self.intent.borrow().stage > Stage::Run {
                 return true;
             }
-            match self.start_one(intent, start, volumes, &mut images).await {
+            match self.start_one(intent, start, parent, volumes, &mut images).await {
                 Ok(()) => {
                     self.failed.remove(&start.name);
                 }
@@ -207,6 +212,7 @@ impl PodTask {
         &mut self,
         intent: &Intent,
         start: &Start,
+        parent: &str,
         volumes: &ReadyVolumes,
         images: &mut VolumeImages,
     ) -> Result<(), NotStarted> {
@@ -215,10 +221,9 @@ impl PodTask {
         let Some(sandbox) = self.observed.sandboxes.first().filter(|s| s.ready).cloned() else {
             return Err(NotStarted::because("ContainerCreating", ""));
         };
-        let parent = self.node.cgroups.ensure(pod).await.unwrap_or_default();
         let refuse = |message: String| self.refused(pod, &start.name, "CreateContainerConfigError", &message);
         let userns = self.userns(pod).await.map_err(refuse)?;
-        let recipe = self.sandbox_recipe(pod, sandbox.attempt, &parent, userns.as_ref());
+        let recipe = self.sandbox_recipe(pod, sandbox.attempt, parent, userns.as_ref());
         let sandbox_config = recipe.map(|r| to_cri::sandbox(&r)).map_err(|e| refuse(e.to_string()))?;
         let image = self.image(pod, &spec, &sandbox_config).await?;
         let volumes = self.with_images(pod, &spec, volumes, &sandbox_config, images).await?;
@@ -231,7 +236,7 @@ impl PodTask {
         }
         self.launch(pod, start, &id).await?;
         self.link_log(pod, start, &recipe, &id).await;
-        self.post_start(pod, start, &id, ips.first()).await
+        self.post_start(intent, start, &id, ips.first()).await
     }
 
     /// The container's image, pulled if need be, and whom it wants to run as.
@@ -447,11 +452,12 @@ impl PodTask {
     /// postStart holds back the next container; its failure kills this one.
     async fn post_start(
         &self,
-        pod: &Pod,
+        intent: &Intent,
         start: &Start,
         id: &ContainerId,
         ip: Option<&IpAddr>,
     ) -> Result<(), NotStarted> {
+        let pod = &*intent.pod;
         let Some(hook) = lifecycle(pod, &start.name).and_then(|l| l.post_start.as_ref()) else {
             return Ok(());
         };
@@ -471,9 +477,11 @@ impl PodTask {
         let Err(error) = outcome else { return Ok(()) };
         let recorder = &self.node.recorder;
         recorder.container(pod, &start.name, Kind::Warning, "FailedPostStartHook", "PostStartHook failed");
-        recorder.container(pod, &start.name, Kind::Normal, "Killing", "FailedPostStartHook");
-        let grace = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds).unwrap_or(30);
-        self.stop_container(id, grace.max(2)).await;
+        // It is stopped as any other, preStop included; an order to end the Pod does not wait for that.
+        tokio::select! {
+            _ = self.stop_one(pod, &start.name, id, intent.grace(), "FailedPostStartHook") => {}
+            () = self.ending() => {}
+        }
         Err(NotStarted::because("PostStartHookError", error.to_string()))
     }
 
@@ -515,7 +523,15 @@ fn resolved(mounted: MountedVolume) -> ResolvedVolume {
     }
 }
 
-fn type_label(kind: ContainerKind) -> &'static str {
+fn runtime_handler(pod: &Pod) -> &str {
+    pod.spec.as_ref().and_then(|s| s.runtime_class_name.as_deref()).unwrap_or_default()
+}
+
+fn wants_userns(pod: &Pod) -> bool {
+    pod.spec.as_ref().and_then(|s| s.host_users) == Some(false)
+}
+
+pub(super) fn type_label(kind: ContainerKind) -> &'static str {
     match kind {
         ContainerKind::Init | ContainerKind::Sidecar => container_type::INIT,
         ContainerKind::Ephemeral => container_type::EPHEMERAL,

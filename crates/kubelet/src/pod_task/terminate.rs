@@ -8,25 +8,38 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::ids::ContainerId;
+use base::time::Mono;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::{Lifecycle, Pod};
 use kubelet_core::observed::ContainerState;
-use kubelet_core::pod::{Intent, KillCause, KillContainer, Stop, stop_grace};
+use kubelet_core::pod::{Intent, KillCause, KillContainer, Stage, Stop, stop_grace};
 use tokio::sync::watch;
 
-use super::{PodTask, name};
+use super::{PodTask, Step, name};
 use crate::events::Kind;
 use crate::hooks;
 
 /// How long a Pod's volumes and cgroup may resist before the blocker is named in an event.
 const NAME_BLOCKER_AFTER: u32 = 3;
 
+/// How an attempt to stop everything ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stopping {
+    Done,
+    Failed,
+    /// A shorter grace came in.
+    Interrupted,
+}
+
 impl PodTask {
     /// Stops every container and sandbox, and does not return before nothing runs.
     pub(super) async fn terminate(&mut self) {
         let begun = self.node.now().mono;
+        self.step = Step::Kill;
+        self.retry.failures = 0;
         self.node.prober.terminating(&self.uid);
+        let mut stopped = false;
         loop {
             let intent = self.current_intent();
             if self.look().await {
@@ -35,22 +48,28 @@ impl PodTask {
                 if !self.anything_lives() {
                     break;
                 }
-                if !self.stop_all(&intent, begun).await {
+                if stopped {
+                    // The runtime said it was done, and yet something lives.
+                    self.name_blocker(&intent.pod, "the runtime reports containers that survived their stop");
+                }
+                let stopping = self.stop_all(&intent, begun).await;
+                if stopping == Stopping::Failed || stopped {
                     self.retry_with_backoff();
                 }
+                stopped = stopping == Stopping::Done;
             }
             self.pause().await;
         }
         self.node.prober.remove(&self.uid);
-        let took = self.node.now().mono.since(begun).as_secs_f64();
-        self.node.metrics.pod_worker_duration_seconds.observe(["terminating"], took);
+        self.measure_step(begun);
     }
 
     /// Volumes, cgroup, id range, and for a Pod that no source lists any more its dead containers.
     pub(super) async fn tear_down(&mut self) {
         self.retry.failures = 0;
+        self.retry.not_before = None;
         let mut intent = self.current_intent();
-        intent.stage = kubelet_core::pod::Stage::Terminated;
+        intent.stage = Stage::Terminated;
         self.publish(&intent, &BTreeMap::new()).await;
         loop {
             // The Pod may be dropped by its source meanwhile: then its dead containers go as well.
@@ -83,7 +102,7 @@ impl PodTask {
             intent.kill.as_ref().map(|k| &k.cause),
             Some(KillCause::Removed | KillCause::Deleted | KillCause::Orphaned)
         );
-        !gone || self.remove_traces().await
+        !gone || self.remove_traces(&intent.pod).await
     }
 
     /// A sandbox that died by itself still holds its network until it is stopped.
@@ -100,8 +119,9 @@ impl PodTask {
         worked
     }
 
-    /// Removes sandboxes, and with them their containers, from the runtime.
-    async fn remove_traces(&mut self) -> bool {
+    /// Removes sandboxes, and with them their containers, from the runtime, and then the Pod's directory,
+    /// which holds its last status.
+    async fn remove_traces(&mut self, pod: &Pod) -> bool {
         for sandbox in &self.observed.sandboxes {
             if let Err(error) = self.node.runtime.remove_pod_sandbox(sandbox.id.as_str()).await
                 && !error.is_not_found()
@@ -109,6 +129,10 @@ impl PodTask {
                 tracing::warn!(pod_uid = %self.uid, sandbox = %sandbox.id, %error, "sandbox not removed");
                 return false;
             }
+        }
+        if let Err(error) = self.node.volumes.remove(&self.uid).await {
+            self.name_blocker(pod, &error.to_string());
+            return false;
         }
         true
     }
@@ -132,11 +156,13 @@ impl PodTask {
         tokio::select! {
             () = tokio::time::sleep(at.since(now)) => {}
             _ = self.bell.changed() => {}
+            // An intent nobody can change any more is no reason to hurry.
+            Ok(()) = self.intent.changed() => {}
         }
     }
 
     /// One attempt to stop all, interrupted when the grace shrinks.
-    async fn stop_all(&mut self, intent: &Intent, begun: base::time::Mono) -> bool {
+    async fn stop_all(&mut self, intent: &Intent, begun: Mono) -> Stopping {
         let grace = intent.grace();
         let used = self.node.now().mono.since(begun).as_secs();
         let left = grace.saturating_sub(i64::try_from(used).unwrap_or(i64::MAX)).max(0);
@@ -148,14 +174,21 @@ impl PodTask {
             i.grace() < grace
         });
         tokio::select! {
-            done = self.stop_containers_and_sandboxes(intent, left) => done,
-            _ = shorter => true,
+            done = self.stop_containers_and_sandboxes(intent, left) => match done {
+                true => Stopping::Done,
+                false => Stopping::Failed,
+            },
+            Ok(_) = shorter => Stopping::Interrupted,
         }
     }
 
     /// Stops everything with the Pod's whole grace: a sandbox is to be replaced.
     pub(super) async fn stop_everything(&self, intent: &Intent) -> bool {
-        self.stop_containers_and_sandboxes(intent, intent.grace()).await
+        tokio::select! {
+            done = self.stop_containers_and_sandboxes(intent, intent.grace()) => done,
+            // An order to end the Pod begins again, with its own grace.
+            () = self.ending() => true,
+        }
     }
 
     async fn stop_containers_and_sandboxes(&self, intent: &Intent, grace: i64) -> bool {
@@ -210,24 +243,37 @@ impl PodTask {
             all.push(self.kill_one(intent, kill).boxed());
         }
         // An order to end the Pod does not wait for these: their stops are repeated with its grace.
-        let mut intent_rx = self.intent.clone();
-        let ending = intent_rx.wait_for(|i: &Intent| i.stage > kubelet_core::pod::Stage::Run);
         tokio::select! {
             all = join_all(all) => !all.contains(&false),
-            _ = ending => true,
+            () = self.ending() => true,
         }
     }
 
     async fn kill_one(&self, intent: &Intent, kill: &KillContainer) -> bool {
         let grace = kill.grace.unwrap_or_else(|| intent.grace());
-        self.killing(&intent.pod, &kill.name, &kill.message);
-        let begun = self.node.now().mono;
         let instance = self.observed.container(&kill.id);
         if instance.is_some_and(|c| c.state == ContainerState::Running) {
-            self.pre_stop(&intent.pod, &kill.name, &kill.id, grace).await;
+            return self.stop_one(&intent.pod, &kill.name, &kill.id, grace, &kill.message).await;
         }
+        // Nobody knows whether a hook would find it alive.
+        self.killing(&intent.pod, &kill.name, &kill.message);
+        self.stop_container(&kill.id, stop_grace(grace, Duration::ZERO)).await
+    }
+
+    /// Event, preStop, and StopContainer with what the hook left of the grace.
+    pub(super) async fn stop_one(
+        &self,
+        pod: &Pod,
+        container: &str,
+        id: &ContainerId,
+        grace: i64,
+        message: &str,
+    ) -> bool {
+        self.killing(pod, container, message);
+        let begun = self.node.now().mono;
+        self.pre_stop(pod, container, id, grace).await;
         let elapsed = self.node.now().mono.since(begun);
-        self.stop_container(&kill.id, stop_grace(grace, elapsed)).await
+        self.stop_container(id, stop_grace(grace, elapsed)).await
     }
 
     pub(super) async fn remove_dead(&self, ids: &[ContainerId]) -> bool {
@@ -291,13 +337,6 @@ impl PodTask {
                     pod = name(pod),
                     container,
                     "preStop hook not finished within the grace period"
-                );
-                self.node.recorder.container(
-                    pod,
-                    container,
-                    Kind::Warning,
-                    "FailedPreStopHook",
-                    "PreStopHook failed",
                 );
             }
         }

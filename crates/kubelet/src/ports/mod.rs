@@ -29,8 +29,11 @@ pub trait Volumes: Send + Sync + 'static {
         volume: &str,
         sub_path: &str,
     ) -> Result<PathBuf, VolumeError>;
-    /// Unmounts and removes everything of a Pod that no longer runs, its directory included. Idempotent.
+    /// Unmounts and removes the volumes of a Pod that no longer runs. Its directory stays, and with it
+    /// its last status and messages, for as long as somebody lists the Pod. Idempotent.
     async fn unmount(&self, uid: &PodUid) -> Result<(), VolumeError>;
+    /// Removes the directory of a Pod that nobody lists any more, with whatever is in it. Idempotent.
+    async fn remove(&self, uid: &PodUid) -> Result<(), VolumeError>;
     /// Pods that still have a directory under the root, from whatever earlier life.
     async fn known(&self) -> Result<Vec<PodUid>, VolumeError>;
 }

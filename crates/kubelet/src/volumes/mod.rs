@@ -114,6 +114,13 @@ impl ports::Volumes for NodeVolumes {
     async fn unmount(&self, uid: &PodUid) -> Result<(), VolumeError> {
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
+        let work = move || teardown::remove_volumes(&inner.tree, work_uid.as_str());
+        self.lanes.run(teardown::ACT, uid, work).await
+    }
+
+    async fn remove(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        let inner = Arc::clone(&self.inner);
+        let work_uid = uid.clone();
         self.lanes.run(teardown::ACT, uid, move || teardown::remove_pod(&inner.tree, work_uid.as_str())).await
     }
 

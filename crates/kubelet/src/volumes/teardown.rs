@@ -22,24 +22,43 @@ use crate::ports::VolumeError;
 
 pub(super) const ACT: &str = "unmount";
 
+/// Removes the Pod's volumes and leaves the rest of its directory, or says what is in the way.
+pub(super) fn remove_volumes(tree: &Tree, uid: &str) -> Result<(), VolumeError> {
+    let failed = |e: &dyn std::fmt::Display| retry(ACT, uid, e);
+    let pods = tree.open_pods().map_err(|e| failed(&e))?;
+    let Some(pod) = without_mounts(tree, &pods, uid)? else { return Ok(()) };
+    set_aside(&pod).map_err(|e| failed(&e))?;
+    for name in [REMOVING, sub_path::DIR] {
+        tree::remove(&pod.dir, OsStr::new(name)).map_err(|e| failed(&e))?;
+    }
+    Ok(())
+}
+
 /// Removes the Pod's directory with all its volumes, or says what is in the way.
 pub(super) fn remove_pod(tree: &Tree, uid: &str) -> Result<(), VolumeError> {
+    let failed = |e: &dyn std::fmt::Display| retry(ACT, uid, e);
+    let pods = tree.open_pods().map_err(|e| failed(&e))?;
+    let Some(pod) = without_mounts(tree, &pods, uid)? else { return Ok(()) };
+    set_aside(&pod).map_err(|e| failed(&e))?;
+    tree::remove(&pods, OsStr::new(uid)).map_err(|e| failed(&e))
+}
+
+/// The Pod's directory with nothing mounted in it any more; none if it has none.
+fn without_mounts(tree: &Tree, pods: &OwnedFd, uid: &str) -> Result<Option<PodDir>, VolumeError> {
     if !is_file_name(uid) {
         return Err(reject(ACT, uid, format!("{uid:?} is no Pod UID")));
     }
     let failed = |e: &dyn std::fmt::Display| retry(ACT, uid, e);
     let name = OsStr::new(uid);
-    let pods = tree.open_pods().map_err(|e| failed(&e))?;
-    if !exists(&pods, name).map_err(|e| failed(&e))? {
-        return Ok(());
+    if !exists(pods, name).map_err(|e| failed(&e))? {
+        return Ok(None);
     }
     let path = tree.path.join(uid);
-    unmount_all(&pods, &tree.path, &path)?;
+    unmount_all(pods, &tree.path, &path)?;
     // Opened only now: a mount may have covered the Pod's directory itself.
     let flags = OFlags::PATH | OFlags::DIRECTORY;
-    let dir = fd::open_beneath(&pods, Path::new(name), flags, OWN).map_err(|e| failed(&e))?;
-    set_aside(&PodDir { dir, path }).map_err(|e| failed(&e))?;
-    tree::remove(&pods, name).map_err(|e| failed(&e))
+    let dir = fd::open_beneath(pods, Path::new(name), flags, OWN).map_err(|e| failed(&e))?;
+    Ok(Some(PodDir { dir, path }))
 }
 
 /// Ends a removal that a crash interrupted, before the Pod (a static one, come back) gets new volumes.

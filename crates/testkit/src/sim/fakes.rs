@@ -12,7 +12,7 @@ use base::class::Class;
 use base::ids::PodUid;
 use base::rng::Rng;
 use base::time::{Clock, Mono, Now, Wall};
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodStatus, Volume};
 use kubelet::ports::{
     Cgroups, GrpcHealth, HttpAnswer, HttpGet, MountedVolume, MountedVolumes, Net, NetError, PodFiles,
     VolumeError, Volumes,
@@ -101,18 +101,17 @@ impl FakeDisk {
 impl Volumes for FakeDisk {
     async fn mount(&self, pod: &Pod) -> Result<MountedVolumes, VolumeError> {
         let uid = uid(pod);
-        let names: Vec<String> =
-            pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).map(|v| v.name.clone()).collect();
+        let volumes: Vec<&Volume> = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).collect();
         self.lock().directories.insert(uid.clone());
-        for name in &names {
+        for volume in &volumes {
             self.trouble("set up").await?;
-            self.lock().mounted.entry(uid.clone()).or_default().insert(name.clone());
+            self.lock().mounted.entry(uid.clone()).or_default().insert(volume.name.clone());
         }
-        let host = |name: &String| MountedVolume::Host {
-            path: format!("/pods/{uid}/{name}").into(),
-            read_only: false,
+        let place = |v: &Volume| match &v.image {
+            Some(image) => MountedVolume::Image { reference: image.reference.clone().unwrap_or_default() },
+            None => MountedVolume::Host { path: format!("/pods/{uid}/{}", v.name).into(), read_only: false },
         };
-        Ok(names.iter().map(|n| (n.clone(), host(n))).collect())
+        Ok(volumes.into_iter().map(|v| (v.name.clone(), place(v))).collect())
     }
 
     async fn sub_path(
@@ -137,6 +136,11 @@ impl Volumes for FakeDisk {
                 break;
             }
         }
+        Ok(())
+    }
+
+    async fn remove(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        self.trouble("remove").await?;
         let mut state = self.lock();
         state.directories.remove(uid);
         state.statuses.remove(uid);

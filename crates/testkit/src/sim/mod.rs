@@ -51,6 +51,7 @@ pub struct World {
 pub struct Agent {
     pub board: Arc<StatusBoard>,
     pub recorder: Recorder,
+    pub node: Arc<Node>,
     updates: mpsc::Sender<SourceUpdate>,
     /// Dropping the set drops every task where it stands.
     _tasks: JoinSet<()>,
@@ -81,7 +82,7 @@ impl World {
         tasks.spawn(watch_health(node.runtime.clone(), health, token.clone()));
         tasks.spawn(watch_runtime(node.observer.clone(), token.clone()));
         tasks.spawn(dispatcher.run(token));
-        Agent { board: node.board.clone(), recorder: node.recorder.clone(), updates, _tasks: tasks }
+        Agent { board: node.board.clone(), recorder: node.recorder.clone(), node, updates, _tasks: tasks }
     }
 
     fn node(&self, health: watch::Receiver<RuntimeHealth>) -> Node {

@@ -72,7 +72,11 @@ impl Node {
     }
 
     fn unmount(&self) -> Result<(), VolumeError> {
-        self.runtime.block_on(self.volumes.unmount(&PodUid::from(UID)))
+        let uid = PodUid::from(UID);
+        self.runtime.block_on(async {
+            self.volumes.unmount(&uid).await?;
+            self.volumes.remove(&uid).await
+        })
     }
 
     fn known(&self) -> Vec<PodUid> {

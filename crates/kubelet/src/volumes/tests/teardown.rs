@@ -160,6 +160,12 @@ fn fifty_pods_leave_nothing() {
         for uid in node.known() {
             node.runtime.block_on(node.volumes.unmount(&uid)).unwrap();
         }
+        assert!(node.mounts().is_empty());
+        assert_eq!(node.known().len(), 50, "what the Pods last said is still there");
+        for uid in node.known() {
+            assert!(!node.pod_dir().with_file_name(uid.as_str()).join("volumes").exists());
+            node.runtime.block_on(node.volumes.remove(&uid)).unwrap();
+        }
         node.assert_clean();
     });
 }
