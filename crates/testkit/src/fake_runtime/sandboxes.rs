@@ -23,10 +23,6 @@ impl State {
             let text = format!("failed to reserve sandbox name: name is reserved for {:?}", holder.id);
             return Err(fail(self.quirks.reserved, text));
         }
-        if !self.network_ready {
-            let text = "failed to setup network for sandbox: cni plugin not initialized";
-            return Err(fail(Code::Unknown, text.into()));
-        }
         let (id, serial) = self.fresh_id();
         let created_at = self.clock.now().wall;
         let mut sandbox = Sandbox {
@@ -39,6 +35,10 @@ impl State {
             serial,
         };
         if !sandbox.host_network() {
+            if !self.network_ready {
+                let text = "failed to setup network for sandbox: cni plugin not initialized";
+                return Err(fail(Code::Unknown, text.into()));
+            }
             sandbox.ip = self.free_ip();
         }
         self.sandboxes.insert(id.clone(), sandbox);
