@@ -60,7 +60,7 @@ pub fn containers_to_remove(input: &GcInput<'_>) -> Vec<Removal> {
         }
     }
     for group in kept.values_mut() {
-        group.sort_by(|a, b| b.created_at.cmp(&a.created_at).then_with(|| a.id.cmp(&b.id)));
+        group.sort_by(|a, b| age(b).cmp(&age(a)).then_with(|| a.id.cmp(&b.id)));
     }
     let newest: BTreeSet<&ContainerId> = newest_instances(input.found);
     if let Some(max) = input.policy.max_per_container {
@@ -83,7 +83,7 @@ pub fn sandboxes_to_remove(input: &GcInput<'_>) -> Vec<SandboxId> {
     for pod in input.found {
         let keep = usize::from(!is_gone(&pod.uid, input));
         let mut sandboxes: Vec<_> = pod.observed.sandboxes.iter().collect();
-        sandboxes.sort_by_key(|s| std::cmp::Reverse((s.created_at, s.attempt)));
+        sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
         let empty = |id: &SandboxId| pod.observed.containers.iter().all(|c| c.sandbox != *id);
         let dead = sandboxes.into_iter().skip(keep).rev().filter(|s| !s.ready && empty(&s.id));
         out.extend(dead.map(|s| s.id.clone()));
@@ -122,12 +122,17 @@ fn is_gone(uid: &PodUid, input: &GcInput<'_>) -> bool {
     input.sources_ready && !input.known.contains(uid)
 }
 
+/// Orders the instances of one container: the wall clock may have been set back between two of them.
+fn age(c: &Container) -> (u32, Wall) {
+    (c.restart_count, c.created_at)
+}
+
 fn newest_instances(found: &[FoundPod]) -> BTreeSet<&ContainerId> {
     let mut newest: BTreeMap<(&PodUid, &str), &Container> = BTreeMap::new();
     for pod in found {
         for c in &pod.observed.containers {
             let slot = newest.entry((&pod.uid, c.name.as_str())).or_insert(c);
-            if c.created_at > slot.created_at {
+            if age(c) > age(slot) {
                 *slot = c;
             }
         }

@@ -62,14 +62,15 @@ pub fn container(status: &v1::ContainerStatus, sandbox: &str) -> Container {
     }
 }
 
-/// Newest first, by attempt and then by age; ids break ties so that the order never flips.
+/// Newest first, by attempt and then by age: the wall clock may have been set back between two
+/// instances. Ids break ties so that the order never flips.
 pub fn newest_first(observed: &mut Observed) {
     observed
         .sandboxes
         .sort_by(|a, b| (b.attempt, b.created_at, &b.id).cmp(&(a.attempt, a.created_at, &a.id)));
     observed
         .containers
-        .sort_by(|a, b| (b.created_at, b.restart_count, &b.id).cmp(&(a.created_at, a.restart_count, &a.id)));
+        .sort_by(|a, b| (b.restart_count, b.created_at, &b.id).cmp(&(a.restart_count, a.created_at, &a.id)));
 }
 
 /// Every Pod that bears a kubelet's labels, from plain lists: states and names, no details.

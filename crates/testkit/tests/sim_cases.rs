@@ -621,3 +621,17 @@ fn the_usual_image_is_present() {
         assert_eq!(reasons, ["MissingClusterDNS", "Pulled", "Created", "Started"]);
     });
 }
+
+#[test]
+fn a_clock_set_back_between_two_instances_does_not_make_the_dead_one_the_newest() {
+    play(async {
+        let world = World::new(24);
+        world.runtime.script("p", "a", [Behaviour::exits(1, secs(5)), Behaviour::forever()]);
+        let _agent = boot(&world, &[pod("p", 1, one(vec![container("a")]))]).await;
+        pass(secs(3)).await;
+        world.clock.jump(-7200);
+        pass(secs(60)).await;
+        assert_eq!(world.runtime.journal().starts("p", "a"), 2);
+        assert!(world.runtime.is_running("p", "a"));
+    });
+}
