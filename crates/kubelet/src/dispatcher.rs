@@ -41,6 +41,8 @@ pub struct Dispatcher {
     tasks: HashMap<PodUid, Task>,
     running: JoinSet<()>,
     ids: HashMap<Id, PodUid>,
+    /// A search has ended since every source reported: what is not known now belongs to nobody.
+    searched: bool,
     /// At most one search for orphans at a time.
     searches: JoinSet<Found>,
     /// Found in the runtime at start and not claimed by a source yet: name by UID.
@@ -56,7 +58,7 @@ pub struct Dispatcher {
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     pub pods: BTreeSet<PodUid>,
-    /// Every source has reported once.
+    /// Every source has reported once, and what they do not list is being ended.
     pub sources_ready: bool,
 }
 
@@ -98,6 +100,7 @@ impl Dispatcher {
             tasks: HashMap::new(),
             running: JoinSet::new(),
             ids: HashMap::new(),
+            searched: false,
             searches: JoinSet::new(),
             unclaimed: HashMap::new(),
             parked: Vec::new(),
@@ -337,6 +340,7 @@ impl Dispatcher {
 
     /// Ends what the search found and nobody wants.
     fn found(&mut self, found: Found) {
+        self.searched |= found.complete;
         for (uid, pod) in found.strangers {
             self.unclaimed.remove(&uid);
             if self.tasks.contains_key(&uid) || self.is_wanted(&uid) {
@@ -364,7 +368,7 @@ impl Dispatcher {
     fn publish(&self) {
         let listed = self.wanted.values().flat_map(BTreeMap::keys);
         let pods: BTreeSet<PodUid> = self.tasks.keys().chain(listed).cloned().collect();
-        let known = Known { pods, sources_ready: self.silent.is_empty() };
+        let known = Known { pods, sources_ready: self.silent.is_empty() && self.searched };
         self.known.send_if_modified(|old| {
             let changed = old.pods != known.pods || old.sources_ready != known.sources_ready;
             if changed {

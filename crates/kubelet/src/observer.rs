@@ -17,6 +17,7 @@ use cri::v1;
 use futures_util::StreamExt;
 use kubelet_core::observed::{Container, ContainerState, FoundPod, Observed};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::from_cri;
@@ -30,6 +31,8 @@ const POLICY_ANNOTATION: &str = "io.kubernetes.container.terminationMessagePolic
 
 /// Relist period where the runtime streams events: a safety net only.
 const SAFETY_RELIST: Duration = Duration::from_secs(60);
+/// One relist this long after an event: the counts of what runs follow, and so does an event that got lost.
+const AFTERWARDS: Duration = Duration::from_secs(1);
 /// Relist period where it does not.
 const POLL_RELIST: Duration = Duration::from_secs(1);
 /// Pause before the event stream is opened again after it broke.
@@ -277,18 +280,23 @@ async fn follow(observer: &Observer, last: &mut HashMap<String, Fingerprint>) ->
         }
     };
     observer.metrics.evented_pleg_connection_success_count.inc([]);
-    let mut relist = tokio::time::interval(SAFETY_RELIST);
-    relist.reset();
+    let mut next = Instant::now() + SAFETY_RELIST;
     loop {
         let heard_something = tokio::select! {
             event = stream.next() => event,
-            _ = relist.tick() => match observer.relist(last).await {
-                Ok(()) => continue,
+            () = tokio::time::sleep_until(next) => match observer.relist(last).await {
+                Ok(()) => {
+                    next = Instant::now() + SAFETY_RELIST;
+                    continue;
+                }
                 Err(error) => Some(Err(error)),
             },
         };
         match heard_something {
-            Some(Ok(event)) => heard(observer, &event),
+            Some(Ok(event)) => {
+                heard(observer, &event);
+                next = next.min(Instant::now() + AFTERWARDS);
+            }
             Some(Err(error)) if error.is_unimplemented() => return Ended::NoStream,
             Some(Err(error)) => {
                 observer.metrics.evented_pleg_connection_error_count.inc([]);

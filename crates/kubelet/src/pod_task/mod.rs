@@ -144,7 +144,12 @@ impl PodTask {
                 true
             }
             Err(error) => {
-                tracing::warn!(pod_uid = %self.uid, %error, "runtime could not be asked about the Pod");
+                // Once per outage and Pod; the retries are for those who look closer.
+                if self.retry.failures == 0 {
+                    tracing::warn!(pod_uid = %self.uid, %error, "runtime could not be asked about the Pod");
+                } else {
+                    tracing::debug!(pod_uid = %self.uid, %error, "runtime still could not be asked about the Pod");
+                }
                 self.retry_after(Duration::from_secs(1));
                 false
             }
