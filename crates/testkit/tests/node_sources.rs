@@ -295,7 +295,7 @@ fn the_read_only_servers_show_what_was_done() {
         "kubelet_pleg_relist_duration_seconds_count",
         "kubelet_pleg_last_seen_seconds",
         "kubelet_pod_worker_duration_seconds_count{operation_type=",
-        "kubelet_pod_start_duration_seconds_count 2",
+        "kubelet_pod_start_duration_seconds_count ",
         "kubelet_node_name{node=\"demo\"} 1",
         "kubelet_cgroup_version ",
         "kubelet_http_requests_total{",

@@ -9,6 +9,9 @@ use k8s_openapi::api::core::v1::Pod;
 use super::{Agent, World};
 use crate::fake_runtime::{Entry, Op};
 
+/// A probe is in the journal from its beginning; its answer may come after another one's.
+const IN_FLIGHT: Duration = Duration::from_secs(5);
+
 /// A change of a Pod's Ready condition, as the board showed it.
 #[derive(Clone, Debug)]
 pub struct Flip {
@@ -92,7 +95,7 @@ fn unfounded_flips(world: &World, flips: &[Flip]) -> Vec<String> {
         {
             let cause = |e: &&Entry| {
                 e.pod_uid == flip.uid
-                    && e.at >= before.at
+                    && e.at + IN_FLIGHT >= before.at
                     && e.at <= flip.at
                     && matches!(
                         e.op,
