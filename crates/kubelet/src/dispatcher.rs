@@ -11,7 +11,7 @@ use std::time::Duration;
 use base::ids::PodUid;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_core::observed::FoundPod;
-use kubelet_core::pod::{Intent, Kill, KillCause, Stage};
+use kubelet_core::pod::{Intent, Kill, KillCause, ORPHAN_GRACE, Stage};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -28,8 +28,6 @@ const SWEEP: Duration = Duration::from_secs(60);
 const SEARCH_AGAIN: Duration = Duration::from_secs(5);
 /// Pause before a task that panicked is started again.
 const RESPAWN: Duration = Duration::from_secs(1);
-/// Grace of a Pod that nobody knows any more.
-const ORPHAN_GRACE: i64 = 1;
 
 pub struct Dispatcher {
     node: Arc<Node>,

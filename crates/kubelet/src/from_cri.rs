@@ -7,13 +7,7 @@ use base::ids::{ContainerId, PodUid, SandboxId};
 use base::time::Wall;
 use cri::v1;
 use kubelet_core::observed::{Container, ContainerState, FoundPod, Observed, Resources, Sandbox, User};
-
-pub const POD_UID: &str = "io.kubernetes.pod.uid";
-pub const POD_NAME: &str = "io.kubernetes.pod.name";
-pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
-pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
-const HASH: &str = "io.kubernetes.container.hash";
-const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
+use kubelet_core::recipe::metadata::{CONTAINER_NAME, HASH, POD_NAME, POD_NAMESPACE, POD_UID, RESTART_COUNT};
 
 #[must_use]
 pub fn sandbox(status: &v1::PodSandboxStatus) -> Sandbox {

@@ -16,6 +16,7 @@ use base::time::Clock;
 use cri::v1;
 use futures_util::StreamExt;
 use kubelet_core::observed::{Container, ContainerState, FoundPod, Observed};
+use kubelet_core::recipe::metadata::{POD_UID, TERMINATION_PATH, TERMINATION_POLICY};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -23,11 +24,6 @@ use tokio_util::sync::CancellationToken;
 use crate::from_cri;
 use crate::metrics::Metrics;
 use crate::ports::{PodFiles, Runtime};
-
-/// Labels by which every kubelet marks its sandboxes and containers.
-pub const UID_LABEL: &str = "io.kubernetes.pod.uid";
-const PATH_ANNOTATION: &str = "io.kubernetes.container.terminationMessagePath";
-const POLICY_ANNOTATION: &str = "io.kubernetes.container.terminationMessagePolicy";
 
 /// Relist period where the runtime streams events: a safety net only.
 const SAFETY_RELIST: Duration = Duration::from_secs(60);
@@ -103,7 +99,7 @@ impl Observer {
     /// status and termination message are carried over instead of being asked for again.
     pub async fn look(&self, uid: &PodUid, known: &Observed) -> cri::Result<Observed> {
         let revision = self.revision.fetch_add(1, Ordering::Relaxed);
-        let label = || [(UID_LABEL.to_owned(), uid.to_string())].into_iter().collect();
+        let label = || [(POD_UID.to_owned(), uid.to_string())].into_iter().collect();
         let (sandboxes, containers) = tokio::try_join!(
             self.runtime.list_pod_sandboxes(Some(v1::PodSandboxFilter {
                 label_selector: label(),
@@ -147,13 +143,13 @@ impl Observer {
 
     async fn termination_message(&self, status: &v1::ContainerStatus, exit_code: i32) -> String {
         let annotation = |key: &str| status.annotations.get(key).map_or("", String::as_str);
-        let path = annotation(PATH_ANNOTATION);
+        let path = annotation(TERMINATION_PATH);
         let file = status.mounts.iter().find(|m| !path.is_empty() && m.container_path == path);
         let mut message = match file {
             Some(m) => self.files.termination_message(&m.host_path).await.unwrap_or_default(),
             None => String::new(),
         };
-        let fall_back = annotation(POLICY_ANNOTATION) == "FallbackToLogsOnError";
+        let fall_back = annotation(TERMINATION_POLICY) == "FallbackToLogsOnError";
         if message.is_empty() && fall_back && exit_code != 0 {
             message = self.files.log_tail(&status.log_path).await.unwrap_or_default();
         }
@@ -188,7 +184,7 @@ impl Observer {
             tokio::try_join!(self.runtime.list_pod_sandboxes(None), self.runtime.list_containers(None))?;
         let mut next: HashMap<String, Fingerprint> = HashMap::new();
         let mut note = |labels: &BTreeMap<String, String>, id: &str, state: i32| {
-            if let Some(uid) = labels.get(UID_LABEL) {
+            if let Some(uid) = labels.get(POD_UID) {
                 next.entry(uid.clone()).or_default().insert(id.to_owned(), state);
             }
         };

@@ -3,10 +3,9 @@
 use base::ids::PodUid;
 use k8s_openapi::api::core::v1::{Container, Lifecycle, Pod, PodSpec};
 use kubelet_core::observed::FoundPod;
+use kubelet_core::recipe::metadata::PRE_STOP;
 
 use crate::ports::Runtime;
-
-const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
 
 /// Rebuilds as much of the Pod as its end needs: names, and each container's preStop hook.
 pub async fn pod_from_runtime(runtime: &dyn Runtime, found: &FoundPod) -> Pod {

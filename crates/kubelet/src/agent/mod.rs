@@ -55,7 +55,7 @@ use crate::sources::{self, Context, Problems, SourceName, SourceUpdate};
 use crate::status_board::BoardView;
 use crate::systemd::Systemd;
 use crate::userns::{self, UsernsStore};
-use crate::volumes::NodeVolumes;
+use crate::volumes::{self, NodeVolumes};
 use crate::{gc, process};
 
 /// How long the runtime may take to answer for the first time.
@@ -146,7 +146,7 @@ fn prepare_root(dirs: &PodDirs) -> Result<(), StartError> {
         std::fs::create_dir_all(dir)
             .map_err(|e| StartError::new(format!("make {what} {}: {e}", dir.display())))?;
     }
-    if let Err(error) = sys::mount::make_shared(&dirs.root) {
+    if let Err(error) = volumes::share_root(&dirs.root) {
         tracing::warn!(root = %dirs.root.display(), %error, "root directory not made rshared: mount propagation will not work");
     }
     Ok(())
