@@ -6,9 +6,9 @@
 //! * [`observed`]: what the runtime was last seen doing.
 //! * [`admission`]: whether a Pod may run here at all.
 //! * [`downward`]: a Pod's fields and resources as text.
+//! * [`gc`]: what is left over and goes.
 //! * [`pod`]: the next step of a Pod ([`pod::plan`]), how it ends ([`pod::terminate`]) and what it
 //!   says about itself ([`pod::status`]).
-//! * [`gc`], [`orphans`]: what is left over and goes.
 //! * [`probe`]: when a container is probed and what the answers mean.
 //! * [`recipe`]: everything a sandbox and a container receive.
 //! * [`volumes`]: what the volumes of a Pod mean on this node.
@@ -21,7 +21,6 @@ pub mod images;
 pub mod log_line;
 pub mod log_rotation;
 pub mod observed;
-pub mod orphans;
 pub mod pod;
 pub mod pod_resources;
 pub mod probe;
