@@ -1,0 +1,1 @@
+//! The control side of a one-machine node: an API server that kubectl, client libraries and kubelets talk to.

@@ -1,0 +1,4 @@
+//! What Kubernetes objects look like, and what follows from it: strict decoding, patches, field ownership, OpenAPI.
+//!
+//! Pure: documents in, documents out. The types are read at build time from the Kubernetes types the workspace
+//! depends on, so there is one source of field truth.
