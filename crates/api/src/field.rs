@@ -159,13 +159,25 @@ impl std::error::Error for FieldErrors {}
 
 impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.field, self.problem.words())?;
+        write!(f, "{}: {}", self.field, self.body())
+    }
+}
+
+impl FieldError {
+    /// The mistake without its place.
+    #[must_use]
+    pub fn body(&self) -> String {
+        let mut text = self.problem.words().to_owned();
         match &self.value {
-            Some(Value::String(s)) => write!(f, ": {:?}", cut(s))?,
-            Some(v) => write!(f, ": {}", cut(&v.to_string()))?,
+            Some(Value::String(s)) => text.push_str(&format!(": {:?}", cut(s))),
+            Some(v) => text.push_str(&format!(": {}", cut(&v.to_string()))),
             None => {}
         }
-        if self.detail.is_empty() { Ok(()) } else { write!(f, ": {}", self.detail) }
+        if !self.detail.is_empty() {
+            text.push_str(": ");
+            text.push_str(&self.detail);
+        }
+        text
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod config;
 pub mod field;
+pub mod names;
 pub mod pod;
 pub mod traced;
 pub mod yaml;

@@ -6,7 +6,6 @@ mod decode;
 mod defaults;
 mod hash;
 mod image;
-mod names;
 mod qos;
 pub mod resources;
 pub mod static_pod;

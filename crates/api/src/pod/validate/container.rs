@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, ContainerRestartRule}
 
 use super::{Scope, env, handlers, mounts, one_of, requirements, security};
 use crate::field::{FieldErrors, Path};
-use crate::pod::names;
+use crate::names;
 
 const NO_INIT_HANDLERS: &str = "may not be set for init containers without restartPolicy=Always";
 

@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::{
 
 use super::{Scope, no_back_steps};
 use crate::field::{FieldErrors, Path};
-use crate::pod::{Amount, names};
+use crate::names;
+use crate::pod::Amount;
 
 const ENV_FIELDS: [&str; 9] = [
     "metadata.name",

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::container::port_number;
 use super::{Scope, non_negative, one_of};
 use crate::field::{FieldErrors, Path};
-use crate::pod::names;
+use crate::names;
 
 pub(super) fn all(errors: &mut FieldErrors, scope: &Scope<'_>, c: &Container, at: &Path) {
     let grace = scope.grace();

@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{Pod, PodDNSConfig, PodSpec, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::names;
 use crate::field::{FieldErrors, Path};
+use crate::names;
 
 /// Annotations of one object, keys and values together.
 const ANNOTATIONS_MAX: usize = 256 * 1024;

@@ -7,10 +7,11 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::Scope;
 use crate::field::{FieldErrors, Path};
+use crate::names;
 use crate::pod::resources::{
     aggregate_limits, aggregate_requests, is_huge_pages, is_native, is_overcommit_allowed, is_pod_level,
 };
-use crate::pod::{Amount, NotAQuantity, names};
+use crate::pod::{Amount, NotAQuantity};
 
 pub(super) fn of_container(
     errors: &mut FieldErrors,

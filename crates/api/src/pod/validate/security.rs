@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{AppArmorProfile, PodSpec, SeccompProfile, Secur
 
 use super::{descending, one_of};
 use crate::field::{FieldErrors, Path};
-use crate::pod::names;
+use crate::names;
 
 const SYSCTL: &str = "must have at most 253 characters and match regex \
                       ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";

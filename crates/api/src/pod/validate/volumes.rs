@@ -7,7 +7,8 @@ use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, ProjectedVolu
 use super::env::{field_ref, resource_field_ref};
 use super::{descending, no_back_steps, not_reserved, one_of};
 use crate::field::{FieldErrors, Path};
-use crate::pod::{Amount, names};
+use crate::names;
+use crate::pod::Amount;
 
 const FILE_MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 const HOST_PATH_TYPES: [&str; 8] =

@@ -1,7 +1,8 @@
 //! The syntaxes names must follow. Each check returns its complaints, empty when it is content.
 
 /// RFC 1123 label: container, volume and host names.
-pub(crate) fn dns_label(value: &str) -> Vec<String> {
+#[must_use]
+pub fn dns_label(value: &str) -> Vec<String> {
     let mut out = at_most(value, 63);
     if !is_dns_label(value) {
         out.push(if is_dns_subdomain(value) {
@@ -17,7 +18,8 @@ pub(crate) fn dns_label(value: &str) -> Vec<String> {
 }
 
 /// RFC 1123 subdomain: Pod, node and most object names.
-pub(crate) fn dns_subdomain(value: &str) -> Vec<String> {
+#[must_use]
+pub fn dns_subdomain(value: &str) -> Vec<String> {
     let mut out = at_most(value, 253);
     if !is_dns_subdomain(value) {
         out.push(
@@ -31,7 +33,8 @@ pub(crate) fn dns_subdomain(value: &str) -> Vec<String> {
 }
 
 /// A DNS search path: a subdomain whose labels may hold underscores.
-pub(crate) fn search_domain(value: &str) -> Vec<String> {
+#[must_use]
+pub fn search_domain(value: &str) -> Vec<String> {
     let mut out = at_most(value, 253);
     let label = |l: &str| {
         let l = l.strip_prefix('_').unwrap_or(l);
@@ -48,7 +51,8 @@ pub(crate) fn search_domain(value: &str) -> Vec<String> {
 }
 
 /// A label key, resource name or condition type: `[prefix/]name`.
-pub(crate) fn qualified_name(value: &str) -> Vec<String> {
+#[must_use]
+pub fn qualified_name(value: &str) -> Vec<String> {
     let mut out = Vec::new();
     let parts: Vec<&str> = value.split('/').collect();
     let name = match *parts {
@@ -83,7 +87,8 @@ pub(crate) fn qualified_name(value: &str) -> Vec<String> {
     out
 }
 
-pub(crate) fn label_value(value: &str) -> Vec<String> {
+#[must_use]
+pub fn label_value(value: &str) -> Vec<String> {
     let mut out = at_most(value, 63);
     if !value.is_empty() && !is_label_text(value) {
         out.push(
@@ -96,7 +101,8 @@ pub(crate) fn label_value(value: &str) -> Vec<String> {
     out
 }
 
-pub(crate) fn port_name(value: &str) -> Vec<String> {
+#[must_use]
+pub fn port_name(value: &str) -> Vec<String> {
     let mut out = at_most(value, 15);
     if value.is_empty() || !value.bytes().all(|b| lower_alnum(b) || b == b'-') {
         out.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".to_owned());
@@ -113,15 +119,18 @@ pub(crate) fn port_name(value: &str) -> Vec<String> {
     out
 }
 
-pub(crate) fn port_number(value: i64) -> Vec<String> {
+#[must_use]
+pub fn port_number(value: i64) -> Vec<String> {
     in_range(value, 1, 65535)
 }
 
-pub(crate) fn user_or_group_id(value: i64) -> Vec<String> {
+#[must_use]
+pub fn user_or_group_id(value: i64) -> Vec<String> {
     in_range(value, 0, i64::from(i32::MAX))
 }
 
-pub(crate) fn in_range(value: i64, lo: i64, hi: i64) -> Vec<String> {
+#[must_use]
+pub fn in_range(value: i64, lo: i64, hi: i64) -> Vec<String> {
     if (lo..=hi).contains(&value) {
         Vec::new()
     } else {
@@ -130,7 +139,8 @@ pub(crate) fn in_range(value: i64, lo: i64, hi: i64) -> Vec<String> {
 }
 
 /// Environment variables may be named almost anything since 1.34.
-pub(crate) fn env_name(value: &str) -> Vec<String> {
+#[must_use]
+pub fn env_name(value: &str) -> Vec<String> {
     if value.bytes().all(|b| (b' '..=b'~').contains(&b) && b != b'=') {
         Vec::new()
     } else {
@@ -141,7 +151,8 @@ pub(crate) fn env_name(value: &str) -> Vec<String> {
     }
 }
 
-pub(crate) fn http_header_name(value: &str) -> Vec<String> {
+#[must_use]
+pub fn http_header_name(value: &str) -> Vec<String> {
     if !value.is_empty() && value.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
         Vec::new()
     } else {
@@ -153,7 +164,8 @@ pub(crate) fn http_header_name(value: &str) -> Vec<String> {
     }
 }
 
-pub(crate) fn config_key(value: &str) -> Vec<String> {
+#[must_use]
+pub fn config_key(value: &str) -> Vec<String> {
     let mut out = at_most(value, 253);
     if value.is_empty()
         || !value.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
@@ -173,13 +185,15 @@ pub(crate) fn config_key(value: &str) -> Vec<String> {
 }
 
 /// A sysctl name, with dots or slashes.
-pub(crate) fn is_sysctl(value: &str) -> bool {
+#[must_use]
+pub fn is_sysctl(value: &str) -> bool {
     let inner = |b| lower_alnum(b) || b == b'-' || b == b'_';
     value.len() <= 253 && value.split(['.', '/']).all(|s| edged(s, inner, lower_alnum))
 }
 
 /// An address as the API takes it; leading zeros in IPv4 are refused, as Go refuses them.
-pub(crate) fn ip(value: &str) -> Vec<String> {
+#[must_use]
+pub fn ip(value: &str) -> Vec<String> {
     if value.parse::<std::net::IpAddr>().is_ok() {
         Vec::new()
     } else {

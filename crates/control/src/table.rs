@@ -1,0 +1,77 @@
+//! Tables: what `kubectl get` prints.
+
+use base::time::Wall;
+use serde_json::Value;
+
+/// How long ago the object was created, in kubectl's short form.
+#[must_use]
+pub fn age(object: &Value, now: Wall) -> String {
+    since(&object["metadata"]["creationTimestamp"], now)
+}
+
+/// How long ago an RFC 3339 time was; `<unknown>` where there is none.
+#[must_use]
+pub fn since(time: &Value, now: Wall) -> String {
+    match time.as_str().and_then(|t| t.parse::<jiff::Timestamp>().ok()) {
+        Some(then) => short_duration(now.secs().saturating_sub(then.as_second())),
+        None => "<unknown>".to_owned(),
+    }
+}
+
+/// `41s`, `3m20s`, `18m`, `5h10m`, `26h`, `3d4h`, `90d`, `2y40d`: the more there is, the coarser it is told.
+#[must_use]
+pub fn short_duration(seconds: i64) -> String {
+    const MINUTE: i64 = 60;
+    const HOUR: i64 = 60 * MINUTE;
+    const DAY: i64 = 24 * HOUR;
+    const YEAR: i64 = 365 * DAY;
+    let pair = |big: i64, b: &str, small: i64, s: &str| match seconds % big / small {
+        0 => format!("{}{b}", seconds / big),
+        rest => format!("{}{b}{rest}{s}", seconds / big),
+    };
+    match seconds {
+        // A clock a little behind the server's is no reason for an odd cell.
+        ..=-2 => "<invalid>".to_owned(),
+        -1 => "0s".to_owned(),
+        0..120 => format!("{seconds}s"),
+        120..600 => pair(MINUTE, "m", 1, "s"),
+        600..10_800 => format!("{}m", seconds / MINUTE),
+        10_800..28_800 => pair(HOUR, "h", MINUTE, "m"),
+        28_800..172_800 => format!("{}h", seconds / HOUR),
+        172_800..691_200 => pair(DAY, "d", HOUR, "h"),
+        691_200..63_072_000 => format!("{}d", seconds / DAY),
+        63_072_000..252_288_000 => pair(YEAR, "y", DAY, "d"),
+        _ => format!("{}y", seconds / YEAR),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_told_as_kubectl_tells_them() {
+        let cases = [
+            (-5, "<invalid>"),
+            (-1, "0s"),
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (200, "3m20s"),
+            (600, "10m"),
+            (10_799, "179m"),
+            (10_800, "3h"),
+            (18_600, "5h10m"),
+            (93_600, "26h"),
+            (172_800, "2d"),
+            (273_600, "3d4h"),
+            (7_776_000, "90d"),
+            (63_072_000, "2y"),
+            (66_528_000, "2y40d"),
+            (315_360_000, "10y"),
+        ];
+        for (seconds, told) in cases {
+            assert_eq!(short_duration(seconds), told, "{seconds}");
+        }
+    }
+}
