@@ -3,4 +3,5 @@
 pub mod kind;
 pub mod kinds;
 pub mod refusal;
+pub mod request;
 pub mod table;
