@@ -21,16 +21,16 @@ pub struct Kind {
     pub plural: Cow<'static, str>,
     /// `pod`
     pub singular: Cow<'static, str>,
-    pub short_names: Cow<'static, [Cow<'static, str>]>,
-    pub categories: Cow<'static, [Cow<'static, str>]>,
+    pub short_names: Vec<Cow<'static, str>>,
+    pub categories: Vec<Cow<'static, str>>,
     pub scope: Scope,
     pub verbs: &'static [Verb],
-    pub subresources: &'static [Subresource],
+    pub subresources: Vec<Subresource>,
     /// Where the objects live in the store. Two kinds with the same place show the same objects
-    /// (Event of the core group and of events.k8s.io).
+    /// (Event of the core group and of events.k8s.io); empty for a kind that is answered and never kept.
     pub storage: Cow<'static, str>,
     /// The type in the schema: `io.k8s.api.core.v1.Pod`; None for a custom kind, whose strategy has its own schema.
-    pub type_name: Option<&'static str>,
+    pub type_name: Option<Cow<'static, str>>,
     pub strategy: Arc<dyn Strategy>,
 }
 
@@ -53,25 +53,26 @@ pub enum Verb {
 }
 
 /// A path below an object: `pods/status`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Subresource {
     pub name: &'static str,
     /// What discovery says of it: kind, and group and version where they differ from the parent's.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     pub group_version: Option<(&'static str, &'static str)>,
-    pub verbs: &'static [&'static str],
+    pub verbs: &'static [Verb],
 }
 
 /// A column of `kubectl get`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// `string`, `integer`, `boolean`, `date`.
-    pub kind: &'static str,
-    pub format: &'static str,
+    pub kind: Cow<'static, str>,
+    /// `name` for the column that holds the object's name.
+    pub format: Cow<'static, str>,
     /// 0 is always shown; above it only with `-o wide`.
     pub priority: i32,
-    pub description: &'static str,
+    pub description: Cow<'static, str>,
 }
 
 /// How a name of this kind is spelled.
@@ -83,54 +84,93 @@ pub enum NameRule {
     Dns1035Label,
     /// Anything that can stand in a path (RBAC).
     PathSegment,
+    /// An address in its canonical form (IPAddress).
+    IpAddress,
+}
+
+/// Where `/scale` finds its numbers, as JSON pointers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScalePaths {
+    pub replicas: Cow<'static, str>,
+    pub status_replicas: Cow<'static, str>,
+    /// A label selector, a map of labels or the text of a selector.
+    pub selector: Option<Cow<'static, str>>,
 }
 
 /// The behaviour of a kind: what is filled in, what is refused, what is shown. Pure.
 ///
 /// Objects are JSON documents that already decoded strictly by the kind's type. The machinery itself sees to metadata
-/// (name, uid, creationTimestamp, generation, resourceVersion, managedFields), to `status` being written only through
-/// its subresource, and to optimistic concurrency; a strategy says only what is particular to the kind.
+/// (name, uid, creationTimestamp, generation, resourceVersion, managedFields; `kinds::meta` validates it), to `status`
+/// being written only through its subresource, and to optimistic concurrency; a strategy says only what is particular
+/// to the kind. No method may panic, whatever the document looks like.
 pub trait Strategy: Send + Sync + fmt::Debug {
-    /// Fills what the user left out, as upstream's defaulting does.
+    /// Fills what the user left out, as upstream's defaulting does. Idempotent.
     fn set_defaults(&self, _object: &mut Value) {}
 
-    /// Last changes before the first write.
+    /// Last changes before the first write. `status` is already gone, unless `keeps_status`.
     fn prepare_create(&self, _object: &mut Value) {}
 
     /// Last changes before a later write through the main resource: fields that keep their old value.
+    /// `status` is already the old one.
     fn prepare_update(&self, _new: &mut Value, _old: &Value) {}
 
-    /// Last changes before a write through `/status`.
+    /// Last changes before a write through `/status`. Everything but `metadata` and `status` is already the old one.
     fn prepare_status(&self, _new: &mut Value, _old: &Value) {}
 
+    /// What may not be created.
     fn validate(&self, _object: &Value, _errors: &mut FieldErrors) {}
 
-    /// What a later write may not do, on top of `validate`: immutable fields.
-    fn validate_update(&self, _new: &Value, _old: &Value, _errors: &mut FieldErrors) {}
+    /// What a later write may not make of it: all of `validate` where nothing else is said, and the immutable fields.
+    fn validate_update(&self, new: &Value, _old: &Value, errors: &mut FieldErrors) {
+        self.validate(new, errors);
+    }
 
     fn validate_status(&self, _new: &Value, _old: &Value, _errors: &mut FieldErrors) {}
 
     /// Sentences for `Warning` headers.
-    fn warnings(&self, _object: &Value) -> Vec<String> {
+    fn warnings(&self, _new: &Value, _old: Option<&Value>) -> Vec<String> {
         Vec::new()
     }
+
+    /// From the document of this kind to the one in the store, where two kinds show the same objects.
+    fn to_stored(&self, _object: &mut Value) {}
+
+    /// From the document in the store to the one of this kind, apiVersion and kind included.
+    fn from_stored(&self, _object: &mut Value) {}
 
     fn name_rule(&self) -> NameRule {
         NameRule::DnsSubdomain
     }
 
-    /// Whether `metadata.generation` counts changes of everything but metadata and status.
+    /// Whether `metadata.generation` is kept at all.
     fn counts_generation(&self) -> bool {
+        false
+    }
+
+    /// Whether a write counts as a new generation: anything but metadata and status differs.
+    fn is_new_generation(&self, new: &Value, old: &Value) -> bool {
+        differs_in_substance(new, old)
+    }
+
+    /// Whether the first write may bring a status along (Node).
+    fn keeps_status(&self) -> bool {
+        false
+    }
+
+    /// Whether a PUT of an object that is not there creates it.
+    fn creates_on_update(&self) -> bool {
+        false
+    }
+
+    /// Whether a PUT without resourceVersion overwrites whatever is there.
+    fn updates_unconditionally(&self) -> bool {
         true
     }
 
-    /// Field selectors besides metadata.name and metadata.namespace.
-    fn selectable_fields(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn field(&self, _name: &str, _object: &Value) -> String {
-        String::new()
+    /// The value of a field that selectors may name besides metadata.name and metadata.namespace; None where they may
+    /// not. Whether a field may be named does not depend on the object.
+    fn field<'a>(&self, _name: &str, _object: &'a Value) -> Option<Cow<'a, str>> {
+        None
     }
 
     /// Seconds this object is given to end before it is removed; None removes it at once.
@@ -138,27 +178,113 @@ pub trait Strategy: Send + Sync + fmt::Debug {
         None
     }
 
-    /// The columns of a Table; the machinery prepends Name and appends nothing.
-    fn columns(&self) -> &'static [Column] {
-        const AGE: &[Column] = &[Column {
-            name: "Age",
-            kind: "string",
-            format: "",
-            priority: 0,
-            description: "Time since the object was created",
-        }];
-        AGE
+    fn scale(&self) -> Option<ScalePaths> {
+        None
+    }
+
+    /// The columns of a Table, all of them.
+    fn columns(&self) -> &[Column] {
+        const NAME_AND_AGE: &[Column] = &[Column::NAME, Column::AGE];
+        NAME_AND_AGE
     }
 
     /// One cell per column.
     fn cells(&self, object: &Value, now: Wall) -> Vec<Value> {
-        vec![crate::table::age(object, now).into()]
+        vec![crate::table::name(object), crate::table::age(object, now).into()]
     }
 }
+
+const READ_WRITE: &[Verb] = &[Verb::Get, Verb::Patch, Verb::Update];
 
 // === impl Kind ===
 
 impl Kind {
+    /// A namespaced kind with all verbs and no subresource; the methods below say what is different.
+    #[must_use]
+    pub fn new(
+        group: &'static str,
+        version: &'static str,
+        kind: &'static str,
+        plural: &'static str,
+        strategy: impl Strategy + 'static,
+    ) -> Kind {
+        let storage = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
+        Kind {
+            group: group.into(),
+            version: version.into(),
+            kind: kind.into(),
+            plural: plural.into(),
+            singular: kind.to_lowercase().into(),
+            short_names: Vec::new(),
+            categories: Vec::new(),
+            scope: Scope::Namespaced,
+            verbs: Verb::ALL,
+            subresources: Vec::new(),
+            storage: storage.into(),
+            type_name: Some(type_name(group, version, kind).into()),
+            strategy: Arc::new(strategy),
+        }
+    }
+
+    /// A kind of the core group.
+    #[must_use]
+    pub fn core(kind: &'static str, plural: &'static str, strategy: impl Strategy + 'static) -> Kind {
+        Kind::new("", "v1", kind, plural, strategy)
+    }
+
+    #[must_use]
+    pub fn cluster_scoped(mut self) -> Kind {
+        self.scope = Scope::Cluster;
+        self
+    }
+
+    #[must_use]
+    pub fn short(mut self, names: &[&'static str]) -> Kind {
+        self.short_names = names.iter().map(|n| Cow::Borrowed(*n)).collect();
+        self
+    }
+
+    #[must_use]
+    pub fn category(mut self, name: &'static str) -> Kind {
+        self.categories.push(name.into());
+        self
+    }
+
+    #[must_use]
+    pub fn verbs(mut self, verbs: &'static [Verb]) -> Kind {
+        self.verbs = verbs;
+        self
+    }
+
+    /// Its objects are those of another kind, or (empty) of none.
+    #[must_use]
+    pub fn stored_as(mut self, storage: &'static str) -> Kind {
+        self.storage = storage.into();
+        self
+    }
+
+    #[must_use]
+    pub fn with_status(self) -> Kind {
+        let kind = self.kind.clone();
+        self.with(Subresource { name: "status", kind, group_version: None, verbs: READ_WRITE })
+    }
+
+    #[must_use]
+    pub fn with_scale(self) -> Kind {
+        self.with(Subresource {
+            name: "scale",
+            kind: "Scale".into(),
+            group_version: Some(("autoscaling", "v1")),
+            verbs: READ_WRITE,
+        })
+    }
+
+    #[must_use]
+    pub fn with(mut self, subresource: Subresource) -> Kind {
+        self.subresources.push(subresource);
+        self
+    }
+
     /// `v1`, `apps/v1`.
     #[must_use]
     pub fn api_version(&self) -> String {
@@ -185,8 +311,100 @@ impl Kind {
     }
 
     #[must_use]
+    pub fn is_stored(&self) -> bool {
+        !self.storage.is_empty()
+    }
+
+    #[must_use]
+    pub fn subresource(&self, name: &str) -> Option<&Subresource> {
+        self.subresources.iter().find(|s| s.name == name)
+    }
+
+    #[must_use]
     pub fn has_status(&self) -> bool {
-        self.subresources.iter().any(|s| s.name == "status")
+        self.subresource("status").is_some()
+    }
+}
+
+/// Upstream's OpenAPI name: the group's first label stands for it.
+fn type_name(group: &str, version: &str, kind: &str) -> String {
+    match group {
+        "" => format!("io.k8s.api.core.{version}.{kind}"),
+        "apiextensions.k8s.io" => {
+            format!("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.{version}.{kind}")
+        }
+        _ => format!("io.k8s.api.{}.{version}.{kind}", group.split('.').next().unwrap_or_default()),
+    }
+}
+
+/// Whether two versions of an object differ in anything but metadata and status.
+fn differs_in_substance(new: &Value, old: &Value) -> bool {
+    let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return new != old };
+    let counts = |key: &str| !matches!(key, "apiVersion" | "kind" | "metadata" | "status");
+    let one_way = |a: &serde_json::Map<String, Value>, b: &serde_json::Map<String, Value>| {
+        a.iter().any(|(key, value)| counts(key) && b.get(key) != Some(value))
+    };
+    one_way(new, old) || one_way(old, new)
+}
+
+// === impl Subresource ===
+
+impl Subresource {
+    #[must_use]
+    pub const fn new(name: &'static str, kind: &'static str, verbs: &'static [Verb]) -> Subresource {
+        Subresource { name, kind: Cow::Borrowed(kind), group_version: None, verbs }
+    }
+
+    /// What it takes and gives belongs to another group.
+    #[must_use]
+    pub const fn of_group(mut self, group: &'static str, version: &'static str) -> Subresource {
+        self.group_version = Some((group, version));
+        self
+    }
+}
+
+// === impl Column ===
+
+impl Column {
+    pub const NAME: Column = Column::new("Name", "string", "name", 0, "The name, unique within a namespace");
+    pub const AGE: Column = Column::text("Age", "How long ago the object was created");
+
+    #[must_use]
+    pub const fn text(name: &'static str, description: &'static str) -> Column {
+        Column::new(name, "string", "", 0, description)
+    }
+
+    #[must_use]
+    pub const fn number(name: &'static str, description: &'static str) -> Column {
+        Column::new(name, "integer", "", 0, description)
+    }
+
+    #[must_use]
+    pub const fn boolean(name: &'static str, description: &'static str) -> Column {
+        Column::new(name, "boolean", "", 0, description)
+    }
+
+    /// Only with `-o wide`.
+    #[must_use]
+    pub const fn wide(name: &'static str, description: &'static str) -> Column {
+        Column::new(name, "string", "", 1, description)
+    }
+
+    #[must_use]
+    pub const fn new(
+        name: &'static str,
+        kind: &'static str,
+        format: &'static str,
+        priority: i32,
+        description: &'static str,
+    ) -> Column {
+        Column {
+            name: Cow::Borrowed(name),
+            kind: Cow::Borrowed(kind),
+            format: Cow::Borrowed(format),
+            priority,
+            description: Cow::Borrowed(description),
+        }
     }
 }
 

@@ -3,6 +3,12 @@
 use base::time::Wall;
 use serde_json::Value;
 
+/// The cell of the name column.
+#[must_use]
+pub fn name(object: &Value) -> Value {
+    object["metadata"]["name"].as_str().unwrap_or_default().into()
+}
+
 /// How long ago the object was created, in kubectl's short form.
 #[must_use]
 pub fn age(object: &Value, now: Wall) -> String {

@@ -1,39 +1,19 @@
 //! ConfigMap: data for Pods, which may be frozen.
 
-use std::borrow::Cow;
-use std::sync::Arc;
-
 use api::field::{FieldErrors, Path};
 use base::time::Wall;
 use serde_json::Value;
 
-use crate::kind::{Column, Kind, Scope, Strategy, Verb};
+use crate::kind::{Column, Kind, Strategy};
 use crate::table;
 
 /// Bytes of all values together, as upstream limits them.
 const MAX_SIZE: usize = 1 << 20;
 
-const COLUMNS: &[Column] = &[
-    Column { name: "Data", kind: "string", format: "", priority: 0, description: "Number of entries" },
-    Column { name: "Age", kind: "string", format: "", priority: 0, description: "Time since creation" },
-];
+const COLUMNS: &[Column] = &[Column::NAME, Column::text("Data", "Number of entries"), Column::AGE];
 
 pub(super) fn kind() -> Kind {
-    Kind {
-        group: Cow::Borrowed(""),
-        version: Cow::Borrowed("v1"),
-        kind: Cow::Borrowed("ConfigMap"),
-        plural: Cow::Borrowed("configmaps"),
-        singular: Cow::Borrowed("configmap"),
-        short_names: Cow::Borrowed(&[Cow::Borrowed("cm")]),
-        categories: Cow::Borrowed(&[]),
-        scope: Scope::Namespaced,
-        verbs: Verb::ALL,
-        subresources: &[],
-        storage: Cow::Borrowed("configmaps"),
-        type_name: Some("io.k8s.api.core.v1.ConfigMap"),
-        strategy: Arc::new(ConfigMap),
-    }
+    Kind::core("ConfigMap", "configmaps", ConfigMap).short(&["cm"])
 }
 
 #[derive(Debug)]
@@ -42,10 +22,6 @@ struct ConfigMap;
 // === impl ConfigMap ===
 
 impl Strategy for ConfigMap {
-    fn counts_generation(&self) -> bool {
-        false
-    }
-
     fn validate(&self, object: &Value, errors: &mut FieldErrors) {
         let mut size = 0;
         for field in ["data", "binaryData"] {
@@ -65,6 +41,7 @@ impl Strategy for ConfigMap {
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut FieldErrors) {
+        self.validate(new, errors);
         if old["immutable"] != Value::Bool(true) {
             return;
         }
@@ -79,12 +56,13 @@ impl Strategy for ConfigMap {
         }
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Wall) -> Vec<Value> {
         let count = |field: &str| object[field].as_object().map_or(0, serde_json::Map::len);
-        vec![(count("data") + count("binaryData")).to_string().into(), table::age(object, now).into()]
+        let entries = count("data") + count("binaryData");
+        vec![table::name(object), entries.to_string().into(), table::age(object, now).into()]
     }
 }
