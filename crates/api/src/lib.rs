@@ -4,5 +4,6 @@ pub mod config;
 pub mod field;
 pub mod names;
 pub mod pod;
+pub mod selector;
 pub mod traced;
 pub mod yaml;
