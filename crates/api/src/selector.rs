@@ -498,7 +498,9 @@ mod tests {
 
     #[test]
     fn malformed_selectors_are_refused() {
-        for text in ["a b", "=", "a in", "a in b", "a in (b", "a,,b", "a,", "!", "a=b=c", "a>x", "a/b/c=d", "a=-"] {
+        for text in
+            ["a b", "=", "a in", "a in b", "a in (b", "a,,b", "a,", "!", "a=b=c", "a>x", "a/b/c=d", "a=-"]
+        {
             assert!(LabelSelector::parse(text).is_err(), "{text}");
         }
         for text in ["a", "=b", "a=b\\x", "a=b=c"] {
