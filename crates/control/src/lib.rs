@@ -1,5 +1,6 @@
 //! The control side of a one-machine node: an API server that kubectl, client libraries and kubelets talk to.
 
+pub mod auth;
 pub mod kind;
 pub mod kinds;
 pub mod refusal;

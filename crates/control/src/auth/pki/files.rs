@@ -1,0 +1,72 @@
+//! Secret files: written whole or not at all, readable by their owner only.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use super::PkiError;
+
+/// Makes a directory only its owner may enter.
+pub(super) fn private_dir(path: &Path) -> Result<(), PkiError> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|cause| PkiError::File { act: "creating", path: path.to_owned(), cause })
+}
+
+/// Replaces a file by one with mode 0600, durably, in one step.
+pub fn write_private(path: &Path, content: &[u8]) -> Result<(), PkiError> {
+    let fail = |cause| PkiError::File { act: "writing", path: path.to_owned(), cause };
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let temporary = path.with_file_name(name);
+    let attempt = || -> io::Result<()> {
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        // A file left by a crash keeps the mode it had.
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        match path.parent() {
+            Some(parent) => File::open(parent)?.sync_all(),
+            None => Ok(()),
+        }
+    };
+    attempt().map_err(fail)
+}
+
+pub(super) fn read(path: &Path) -> Result<String, PkiError> {
+    fs::read_to_string(path).map_err(|cause| PkiError::File {
+        act: "reading",
+        path: path.to_owned(),
+        cause,
+    })
+}
+
+/// The content, or None when there is no such file.
+pub(super) fn read_if_there(path: &Path) -> Result<Option<String>, PkiError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(cause) => Err(PkiError::File { act: "reading", path: path.to_owned(), cause }),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_replaced_whole_and_stays_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ca.key");
+        fs::write(dir.path().join("ca.key.new"), "half").unwrap();
+        write_private(&path, b"one").unwrap();
+        write_private(&path, b"two").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "two");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert_eq!(read_if_there(&dir.path().join("none")).unwrap(), None);
+    }
+}

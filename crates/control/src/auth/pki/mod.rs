@@ -1,0 +1,464 @@
+//! The keys and certificates of the server: made at first start, renewed before they end, kept private.
+//!
+//! ```text
+//! <data-dir>/pki/ca.crt, ca.key                  the authority for clients, nodes and this server
+//!                apiserver.crt, apiserver.key    what we show (unless --tls-cert-file says otherwise)
+//!                apiserver-kubelet-client.*      what we show to kubelets
+//!                admin.*                         the person in admin.kubeconfig
+//!                sa.key                          signs service account tokens
+//! ```
+
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base::time::Wall;
+use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
+use x509_parser::prelude::FromDer;
+
+mod der;
+mod files;
+mod issue;
+mod kubeconfig;
+pub mod pem;
+mod tls;
+
+pub use files::write_private;
+pub use issue::{AlternativeNames, Ca, Key, Leaf, Subject, Usage, backdated};
+pub use kubeconfig::kubeconfig;
+pub use tls::{ClientCas, Serving};
+
+/// A certificate of ours lives a year and is renewed when less than a third of it is left.
+const LEAF_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
+
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    #[error("{act} {path}: {cause}")]
+    File { act: &'static str, path: PathBuf, cause: io::Error },
+    #[error("{0} failed")]
+    Crypto(&'static str),
+    #[error("using {path}: {cause}")]
+    In { path: PathBuf, cause: Box<PkiError> },
+    #[error("the authority in {0} has expired; move the pki directory away to make a new one")]
+    Expired(PathBuf),
+}
+
+/// What the certificates are about.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// `<data-dir>/pki`
+    pub dir: PathBuf,
+    /// Host names and addresses clients call us by, besides the ones every API server answers to.
+    pub names: Vec<String>,
+    pub addresses: Vec<IpAddr>,
+    pub cluster_domain: String,
+    /// `--client-ca-file`: believed besides our own authority.
+    pub client_ca_file: Option<PathBuf>,
+    /// `--tls-cert-file` and `--tls-private-key-file`: shown instead of our own.
+    pub tls_files: Option<(PathBuf, PathBuf)>,
+}
+
+/// A certificate chain and its key, as PEM.
+#[derive(Clone)]
+pub struct Pair {
+    pub certificate: String,
+    pub key: String,
+}
+
+/// Everything the server needs to prove who it is and to know who others are.
+#[derive(Debug)]
+pub struct Pki {
+    settings: Settings,
+    ca: Arc<Ca>,
+    serving: Arc<Serving>,
+    client_cas: Arc<ClientCas>,
+    seen: Mutex<Seen>,
+}
+
+/// The content of the files we follow, as last used.
+#[derive(Debug, Default)]
+struct Seen {
+    client_ca: String,
+    serving: (String, String),
+}
+
+// === impl Pair ===
+
+impl std::fmt::Debug for Pair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pair(..)")
+    }
+}
+
+// === impl Pki ===
+
+impl Pki {
+    /// Reads what is there and makes what is missing.
+    pub fn open(settings: Settings, now: Wall) -> Result<Pki, PkiError> {
+        files::private_dir(&settings.dir)?;
+        let ca = Arc::new(open_ca(&settings.dir, now)?);
+        let seen = read_followed(&settings, &ca, now)?;
+        let serving = Serving::new(serving_key(&settings, &seen.serving)?);
+        let client_cas = Arc::new(ClientCas::new(&believed(&ca, &seen.client_ca))?);
+        Ok(Pki { settings, ca, serving, client_cas, seen: Mutex::new(seen) })
+    }
+
+    #[must_use]
+    pub fn ca(&self) -> &Arc<Ca> {
+        &self.ca
+    }
+
+    #[must_use]
+    pub fn client_cas(&self) -> &Arc<ClientCas> {
+        &self.client_cas
+    }
+
+    /// The certificates of the authorities clients are believed by: what `extension-apiserver-authentication` publishes.
+    #[must_use]
+    pub fn client_ca_bundle(&self) -> String {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        format!("{}{}", self.ca.certificate_pem(), seen.client_ca)
+    }
+
+    /// The configuration of the secure listener.
+    pub fn server_config(&self) -> Result<Arc<ServerConfig>, PkiError> {
+        tls::server_config(self.serving.clone()).map(Arc::new)
+    }
+
+    /// The service account signing key, made at first use.
+    pub fn service_account_key(&self) -> Result<String, PkiError> {
+        let path = self.settings.dir.join("sa.key");
+        if let Some(text) = files::read_if_there(&path)? {
+            return Ok(text);
+        }
+        let text = Key::generate()?.to_pem();
+        files::write_private(&path, text.as_bytes())?;
+        Ok(text)
+    }
+
+    /// What we show to kubelets; they know this user from `system:kubelet-api-admin`'s usual binding.
+    pub fn kubelet_client(&self, now: Wall) -> Result<Pair, PkiError> {
+        let subject = Subject::new("kube-apiserver-kubelet-client", &["system:masters"]);
+        self.client("apiserver-kubelet-client", subject, now)
+    }
+
+    /// The administrator of `admin.kubeconfig`.
+    pub fn admin(&self, now: Wall) -> Result<Pair, PkiError> {
+        self.client("admin", Subject::new("kubernetes-admin", &["system:masters"]), now)
+    }
+
+    /// A client certificate for one of our own parts (`system:kube-scheduler`, a node).
+    pub fn client(&self, file: &str, subject: Subject, now: Wall) -> Result<Pair, PkiError> {
+        let wanted = Wanted { subject, names: AlternativeNames::default(), usage: Usage::ClientAuth };
+        ensure_leaf(&self.settings.dir, file, &self.ca, &wanted, now)
+    }
+
+    /// Writes a kubeconfig for the administrator; an unchanged one is left alone.
+    pub fn write_admin_kubeconfig(&self, path: &Path, server: &str, now: Wall) -> Result<(), PkiError> {
+        let text = kubeconfig(server, &self.ca.certificate_pem(), "kubernetes-admin", &self.admin(now)?);
+        if files::read_if_there(path)?.as_deref() == Some(text.as_str()) {
+            return Ok(());
+        }
+        files::write_private(path, text.as_bytes())
+    }
+
+    /// Renews what ends soon and takes over files that others changed. Called every minute or so, off the runtime's
+    /// thread; a file that cannot be used keeps the old one in use. Says whether anything changed.
+    pub fn refresh(&self, now: Wall) -> Result<bool, PkiError> {
+        let next = read_followed(&self.settings, &self.ca, now)?;
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = false;
+        if next.serving != seen.serving {
+            self.serving.show(serving_key(&self.settings, &next.serving)?);
+            seen.serving = next.serving;
+            changed = true;
+        }
+        if next.client_ca != seen.client_ca {
+            self.client_cas.believe(&believed(&self.ca, &next.client_ca))?;
+            seen.client_ca = next.client_ca;
+            changed = true;
+        }
+        Ok(changed)
+    }
+}
+
+/// A certificate one of our own parts needs.
+struct Wanted {
+    subject: Subject,
+    names: AlternativeNames,
+    usage: Usage,
+}
+
+fn open_ca(dir: &Path, now: Wall) -> Result<Ca, PkiError> {
+    let (cert_path, key_path) = (dir.join("ca.crt"), dir.join("ca.key"));
+    let within = |cause| PkiError::In { path: cert_path.clone(), cause: Box::new(cause) };
+    let there = (files::read_if_there(&cert_path)?, files::read_if_there(&key_path)?);
+    if let (Some(certificate), Some(key)) = there {
+        let certificate = tls::certificates(&certificate)
+            .into_iter()
+            .next()
+            .ok_or_else(|| within(PkiError::Crypto("finding a certificate")))?;
+        let key = read_key(&key).map_err(within)?;
+        let ca = Ca::load(&certificate, key).map_err(within)?;
+        if ca.not_after() <= now {
+            return Err(PkiError::Expired(cert_path));
+        }
+        return Ok(ca);
+    }
+    let ca = Ca::create(&format!("longshore-ca@{}", now.secs()), now)?;
+    // The key first: a certificate without its key would stand for an authority nobody can use.
+    files::write_private(&key_path, ca.key().to_pem().as_bytes())?;
+    files::write_private(&cert_path, ca.certificate_pem().as_bytes())?;
+    Ok(ca)
+}
+
+fn read_followed(settings: &Settings, ca: &Ca, now: Wall) -> Result<Seen, PkiError> {
+    let client_ca = match &settings.client_ca_file {
+        Some(path) => files::read(path)?,
+        None => String::new(),
+    };
+    let serving = match &settings.tls_files {
+        Some((certificate, key)) => (files::read(certificate)?, files::read(key)?),
+        None => {
+            let pair = ensure_leaf(&settings.dir, "apiserver", ca, &serving_wanted(settings), now)?;
+            (pair.certificate, pair.key)
+        }
+    };
+    Ok(Seen { client_ca, serving })
+}
+
+fn serving_wanted(settings: &Settings) -> Wanted {
+    let mut dns: Vec<String> =
+        ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"].map(str::to_owned).into();
+    if !settings.cluster_domain.is_empty() {
+        dns.push(format!("kubernetes.default.svc.{}", settings.cluster_domain));
+    }
+    let mut ips = vec![IpAddr::from([127, 0, 0, 1]), IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)];
+    for name in &settings.names {
+        match name.parse() {
+            Ok(ip) => ips.push(ip),
+            Err(_) => dns.push(name.clone()),
+        }
+    }
+    ips.extend(settings.addresses.iter().filter(|ip| !ip.is_unspecified()));
+    dns.sort();
+    dns.dedup();
+    ips.sort();
+    ips.dedup();
+    Wanted {
+        subject: Subject::new("kube-apiserver", &[]),
+        names: AlternativeNames { dns, ips, ..AlternativeNames::default() },
+        usage: Usage::ServerAuth,
+    }
+}
+
+fn serving_key(
+    settings: &Settings,
+    (certificate, key): &(String, String),
+) -> Result<rustls::sign::CertifiedKey, PkiError> {
+    let path = match &settings.tls_files {
+        Some((path, _)) => path.clone(),
+        None => settings.dir.join("apiserver.crt"),
+    };
+    tls::certified_key(certificate, key).map_err(|cause| PkiError::In { path, cause: Box::new(cause) })
+}
+
+fn believed(ca: &Ca, client_ca: &str) -> Vec<CertificateDer<'static>> {
+    let own = CertificateDer::from(ca.certificate().to_vec());
+    std::iter::once(own).chain(tls::certificates(client_ca)).collect()
+}
+
+/// The pair in `<dir>/<file>.crt` and `.key`; a new one when it is missing, ends soon or is not what is wanted.
+fn ensure_leaf(dir: &Path, file: &str, ca: &Ca, wanted: &Wanted, now: Wall) -> Result<Pair, PkiError> {
+    let (cert_path, key_path) = (dir.join(format!("{file}.crt")), dir.join(format!("{file}.key")));
+    if let (Some(certificate), Some(key)) =
+        (files::read_if_there(&cert_path)?, files::read_if_there(&key_path)?)
+        && is_good(&certificate, &key, ca, wanted, now)
+    {
+        return Ok(Pair { certificate, key });
+    }
+    let key = Key::generate()?;
+    let life = i64::try_from(LEAF_LIFE.as_secs()).unwrap_or(i64::MAX);
+    let leaf = Leaf {
+        subject: wanted.subject.clone(),
+        public_key: key.public_key(),
+        names: wanted.names.clone(),
+        usages: vec![Usage::DigitalSignature, wanted.usage],
+        not_before: backdated(now),
+        not_after: Wall::from_secs(now.secs() + life),
+    };
+    let pair = Pair { certificate: pem::encode("CERTIFICATE", &ca.issue(&leaf)?), key: key.to_pem() };
+    files::write_private(&key_path, pair.key.as_bytes())?;
+    files::write_private(&cert_path, pair.certificate.as_bytes())?;
+    Ok(pair)
+}
+
+fn is_good(certificate: &str, key: &str, ca: &Ca, wanted: &Wanted, now: Wall) -> bool {
+    let Some(der) = tls::certificates(certificate).into_iter().next() else { return false };
+    let Ok((_, parsed)) = x509_parser::certificate::X509Certificate::from_der(&der) else { return false };
+    let Ok(key) = read_key(key) else { return false };
+    let (from, until) = (parsed.validity().not_before.timestamp(), parsed.validity().not_after.timestamp());
+    let left = until - now.secs();
+    let authority = x509_parser::x509::SubjectPublicKeyInfo::from_der(&ca.key().public_key())
+        .is_ok_and(|(_, spki)| super::verify::certificate_signature(&parsed, &spki));
+    parsed.public_key().raw == key.public_key()
+        && authority
+        && parsed.subject().as_raw() == wanted.subject.0
+        && alternative_names(&parsed) == wanted.names
+        && from <= now.secs()
+        // What ends with its authority cannot be renewed.
+        && (left > (until - from) / 3 || until == ca.not_after().secs())
+}
+
+/// The alternative names of a certificate, in the order they stand there.
+fn alternative_names(certificate: &x509_parser::certificate::X509Certificate<'_>) -> AlternativeNames {
+    match certificate.subject_alternative_name() {
+        Ok(Some(names)) => super::verify::general_names(&names.value.general_names),
+        _ => AlternativeNames::default(),
+    }
+}
+
+fn read_key(text: &str) -> Result<Key, PkiError> {
+    let section = pem::decode(text).into_iter().find(|(label, _)| label == "PRIVATE KEY");
+    match section {
+        Some((_, der)) => Key::from_pkcs8(&der),
+        None => Err(PkiError::Crypto("finding a private key")),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const NOW: Wall = Wall(1_800_000_000_000_000_000);
+    const YEAR: i64 = 365 * 24 * 3600;
+
+    fn settings(dir: &Path) -> Settings {
+        Settings {
+            dir: dir.to_owned(),
+            names: vec!["node-1".into(), "192.0.2.7".into()],
+            addresses: vec!["10.96.0.1".parse().unwrap(), "0.0.0.0".parse().unwrap()],
+            cluster_domain: "cluster.local".into(),
+            ..Settings::default()
+        }
+    }
+
+    fn leaf(pki: &Pki) -> Vec<u8> {
+        pki.serving.leaf().unwrap().to_vec()
+    }
+
+    #[test]
+    fn a_second_start_finds_what_the_first_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Pki::open(settings(dir.path()), NOW).unwrap();
+        let admin = first.admin(NOW).unwrap();
+        let token_key = first.service_account_key().unwrap();
+        let second = Pki::open(settings(dir.path()), Wall::from_secs(NOW.secs() + 60)).unwrap();
+        assert_eq!(first.ca().certificate(), second.ca().certificate());
+        assert_eq!(leaf(&first), leaf(&second));
+        assert_eq!(admin.certificate, second.admin(NOW).unwrap().certificate);
+        assert_eq!(token_key, second.service_account_key().unwrap());
+    }
+
+    #[test]
+    fn the_serving_certificate_names_what_clients_call() {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::open(settings(dir.path()), NOW).unwrap();
+        let der = leaf(&pki);
+        let (_, cert) = x509_parser::certificate::X509Certificate::from_der(&der).unwrap();
+        let names = alternative_names(&cert);
+        assert!(names.dns.contains(&"kubernetes.default.svc.cluster.local".to_owned()));
+        assert!(names.dns.contains(&"node-1".to_owned()));
+        let ips: Vec<String> = names.ips.iter().map(ToString::to_string).collect();
+        assert_eq!(ips, ["10.96.0.1", "127.0.0.1", "192.0.2.7", "::1"]);
+    }
+
+    #[test]
+    fn certificates_are_renewed_before_they_end_and_when_names_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::open(settings(dir.path()), NOW).unwrap();
+        let before = leaf(&pki);
+        assert!(!pki.refresh(Wall::from_secs(NOW.secs() + YEAR / 2)).unwrap());
+        assert!(pki.refresh(Wall::from_secs(NOW.secs() + YEAR * 3 / 4)).unwrap());
+        assert_ne!(leaf(&pki), before);
+        let renewed = leaf(&pki);
+        let more = Settings { names: vec!["other".into()], ..settings(dir.path()) };
+        let again = Pki::open(more, Wall::from_secs(NOW.secs() + YEAR * 3 / 4)).unwrap();
+        assert_ne!(leaf(&again), renewed);
+    }
+
+    #[test]
+    fn a_new_authority_replaces_every_leaf_and_an_expired_one_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let before = Pki::open(settings(dir.path()), NOW).unwrap().admin(NOW).unwrap();
+        std::fs::remove_file(dir.path().join("ca.crt")).unwrap();
+        let pki = Pki::open(settings(dir.path()), NOW).unwrap();
+        assert_ne!(pki.admin(NOW).unwrap().certificate, before.certificate);
+        let late = Wall::from_secs(NOW.secs() + 11 * YEAR);
+        assert!(matches!(Pki::open(settings(dir.path()), late), Err(PkiError::Expired(_))));
+    }
+
+    #[test]
+    fn files_of_the_user_are_followed_and_a_broken_one_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (cert, key, ca) = (dir.path().join("t.crt"), dir.path().join("t.key"), dir.path().join("c.crt"));
+        let other = Ca::create("elsewhere", NOW).unwrap();
+        let write = |name: &str| {
+            let k = Key::generate().unwrap();
+            let der = other
+                .issue(&Leaf {
+                    subject: Subject::new(name, &[]),
+                    public_key: k.public_key(),
+                    names: AlternativeNames { dns: vec![name.into()], ..AlternativeNames::default() },
+                    usages: vec![Usage::ServerAuth],
+                    not_before: NOW,
+                    not_after: Wall::from_secs(NOW.secs() + YEAR),
+                })
+                .unwrap();
+            std::fs::write(&cert, pem::encode("CERTIFICATE", &der)).unwrap();
+            std::fs::write(&key, k.to_pem()).unwrap();
+            der
+        };
+        let first = write("one");
+        std::fs::write(&ca, other.certificate_pem()).unwrap();
+        let pki = Pki::open(
+            Settings {
+                tls_files: Some((cert.clone(), key.clone())),
+                client_ca_file: Some(ca.clone()),
+                ..settings(&dir.path().join("pki"))
+            },
+            NOW,
+        )
+        .unwrap();
+        assert_eq!(leaf(&pki), first);
+        assert_eq!(pki.client_ca_bundle().matches("BEGIN").count(), 2);
+        std::fs::write(&cert, "not a certificate").unwrap();
+        assert!(pki.refresh(NOW).is_err());
+        assert_eq!(leaf(&pki), first);
+        let second = write("two");
+        assert!(pki.refresh(NOW).unwrap());
+        assert_eq!(leaf(&pki), second);
+        std::fs::write(&ca, Ca::create("third", NOW).unwrap().certificate_pem()).unwrap();
+        assert!(pki.refresh(NOW).unwrap());
+        assert_eq!(pki.client_cas().generation(), 1);
+    }
+
+    #[test]
+    fn the_admin_kubeconfig_is_private_and_written_once() {
+        use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::open(settings(dir.path()), NOW).unwrap();
+        let path = dir.path().join("admin.kubeconfig");
+        pki.write_admin_kubeconfig(&path, "https://127.0.0.1:6443", NOW).unwrap();
+        let inode = std::fs::metadata(&path).unwrap().ino();
+        pki.write_admin_kubeconfig(&path, "https://127.0.0.1:6443", NOW).unwrap();
+        let meta = std::fs::metadata(&path).unwrap();
+        assert_eq!((meta.ino(), meta.permissions().mode() & 0o777), (inode, 0o600));
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains("server: https://127.0.0.1:6443") && text.contains("client-key-data: "));
+    }
+}
