@@ -41,7 +41,10 @@ pub(super) fn is_signed(
     UnparsedPublicKey::new(algorithm, &key.subject_public_key.data).verify(message, signature).is_ok()
 }
 
-fn verification(key: &SubjectPublicKeyInfo<'_>, signature: &str) -> Option<&'static dyn VerificationAlgorithm> {
+fn verification(
+    key: &SubjectPublicKeyInfo<'_>,
+    signature: &str,
+) -> Option<&'static dyn VerificationAlgorithm> {
     let curve = || {
         let parameters = key.algorithm.parameters.as_ref()?;
         Some(parameters.as_oid().ok()?.to_id_string())

@@ -36,11 +36,7 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<(), PkiError> {
 }
 
 pub(super) fn read(path: &Path) -> Result<String, PkiError> {
-    fs::read_to_string(path).map_err(|cause| PkiError::File {
-        act: "reading",
-        path: path.to_owned(),
-        cause,
-    })
+    fs::read_to_string(path).map_err(|cause| PkiError::File { act: "reading", path: path.to_owned(), cause })
 }
 
 /// The content, or None when there is no such file.

@@ -249,8 +249,7 @@ impl Ca {
             extensions.extend(extension(SUBJECT_ALT_NAME, false, &leaf.names.to_der()));
         }
         let validity = (leaf.not_before, leaf.not_after.min(self.not_after));
-        let body =
-            certificate_body(&self.subject, &leaf.subject.0, &leaf.public_key, validity, &extensions)?;
+        let body = certificate_body(&self.subject, &leaf.subject.0, &leaf.public_key, validity, &extensions)?;
         signed(&body, &self.key)
     }
 }
