@@ -9,6 +9,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("api", &["base"]),
     ("schema", &["base"]),
+    ("client", &["api", "base"]),
     ("cri", &["api", "base"]),
     ("sys", &["api", "base"]),
     ("kubelet-core", &["api", "base"]),
@@ -30,6 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "proxy-core",
             "sys",
             "cri",
+            "client",
             "api",
             "base",
         ],
@@ -51,6 +53,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "schema",
             "sys",
             "cri",
+            "client",
             "api",
             "base",
             "fixture",
@@ -59,7 +62,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Agents join cores and hands; none knows another agent.
-const AGENT: &[&str] = &["kubelet-core", "proxy-core", "sys", "cri", "api", "base"];
+const AGENT: &[&str] = &["kubelet-core", "proxy-core", "sys", "cri", "client", "api", "base"];
 
 /// Only tests may know these.
 const FOR_TESTS: &[&str] = &["testkit", "fixture"];

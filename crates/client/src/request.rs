@@ -1,0 +1,311 @@
+//! Requests to the API server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use bytes::{Bytes, BytesMut};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
+use http::{HeaderValue, Method, Response, Uri};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Incoming};
+use hyper_util::client::legacy;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use serde::de::DeserializeOwned;
+
+use crate::connect::Connector;
+use crate::credentials::Credentials;
+use crate::error::{ApiError, ClientError};
+use crate::kubeconfig::Config;
+use crate::limit::Limiter;
+use crate::tls::{self, KeyPair};
+
+/// A silent connection is asked whether it lives this often, and given up this much later: a dead API server is noticed
+/// in seconds, not when TCP gives up after a quarter of an hour.
+const PING_INTERVAL: Duration = Duration::from_secs(15);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+const IDLE: Duration = Duration::from_secs(90);
+/// A refusal's body.
+const REFUSAL_MAX: usize = 64 << 10;
+
+/// A client of one API server. Cheap to clone; all clones share connections and the rate.
+#[derive(Clone)]
+pub struct Client(Arc<Inner>);
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub user_agent: String,
+    /// Requests a second; zero or less is no limit.
+    pub qps: f64,
+    pub burst: u32,
+    /// How long one request may take, watches apart.
+    pub timeout: Duration,
+    /// The largest answer read into memory.
+    pub answer_max: usize,
+}
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub method: Method,
+    /// Path and query, beginning with a slash.
+    pub path: String,
+    /// Content type and body.
+    pub body: Option<(&'static str, Bytes)>,
+}
+
+struct Inner {
+    config: Config,
+    options: Options,
+    credentials: Credentials,
+    limiter: Option<Limiter>,
+    session: ArcSwapOption<Session>,
+}
+
+/// Connections made with one set of certificates.
+struct Session {
+    http: legacy::Client<Connector, Full<Bytes>>,
+    key_pair: Option<KeyPair>,
+}
+
+// === impl Client ===
+
+impl Client {
+    /// Checks what can be checked without the server: certificates parse, files are there.
+    pub async fn new(config: Config, options: Options) -> Result<Client, ClientError> {
+        let inner = Inner {
+            credentials: Credentials::new(config.clone()),
+            limiter: Limiter::new(options.qps, options.burst),
+            session: ArcSwapOption::empty(),
+            config,
+            options,
+        };
+        let client = Client(Arc::new(inner));
+        client.session().await?;
+        Ok(client)
+    }
+
+    #[must_use]
+    pub fn server(&self) -> &str {
+        &self.0.config.server
+    }
+
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    /// Sends a request and decodes the answer.
+    pub async fn ask<T: DeserializeOwned>(&self, request: Request) -> Result<T, ClientError> {
+        let act = request.act();
+        let bytes = self.ask_bytes(request).await?;
+        serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode { act, why: e.to_string() })
+    }
+
+    /// Sends a request and reads the answer whole.
+    pub async fn ask_bytes(&self, request: Request) -> Result<Bytes, ClientError> {
+        let act = request.act();
+        let limit = self.0.options.answer_max;
+        let after = self.0.options.timeout;
+        let answer = async {
+            let response = self.stream(request).await?;
+            read_body(response.into_body(), limit, &act).await
+        };
+        match tokio::time::timeout(after, answer).await {
+            Ok(result) => result,
+            Err(_) => Err(ClientError::Timeout { act: act.clone(), after }),
+        }
+    }
+
+    /// Sends a request and hands the body over as it comes; a refusal is read and becomes the error.
+    pub async fn stream(&self, request: Request) -> Result<Response<Incoming>, ClientError> {
+        if let Some(limiter) = &self.0.limiter {
+            limiter.wait().await;
+        }
+        let act = request.act();
+        let session = self.session().await?;
+        let built = self.build(request).await?;
+        let response = session.http.request(built).await.map_err(|e| self.failure(&act, &e))?;
+        let status = response.status();
+        if status.is_success() || status == http::StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(response);
+        }
+        if status == http::StatusCode::UNAUTHORIZED {
+            self.0.credentials.refused().await;
+        }
+        let retry_after = response.headers().get(RETRY_AFTER).and_then(seconds);
+        let body = read_body(response.into_body(), REFUSAL_MAX, &act).await.unwrap_or_default();
+        let answer = ApiError::read(status.as_u16(), retry_after, &body);
+        Err(ClientError::Api { act, answer })
+    }
+
+    async fn build(&self, request: Request) -> Result<http::Request<Full<Bytes>>, ClientError> {
+        let transport = |why: String| ClientError::Transport { act: request.act(), why };
+        let uri: Uri = format!("{}{}", self.0.config.server, request.path)
+            .parse()
+            .map_err(|e| transport(format!("{e}")))?;
+        let mut builder = http::Request::builder()
+            .method(request.method.clone())
+            .uri(uri)
+            .header(ACCEPT, "application/json")
+            .header(USER_AGENT, &self.0.options.user_agent);
+        if let Some(value) = self.0.credentials.header().await.map_err(ClientError::Credentials)? {
+            builder = builder.header(AUTHORIZATION, value);
+        }
+        let body = match &request.body {
+            Some((kind, bytes)) => {
+                builder = builder.header(CONTENT_TYPE, *kind);
+                Full::new(bytes.clone())
+            }
+            None => Full::default(),
+        };
+        builder.body(body).map_err(|e| transport(e.to_string()))
+    }
+
+    /// The connections to use now: new ones once a certificate changed. Requests under way end on the old ones.
+    async fn session(&self) -> Result<Arc<Session>, ClientError> {
+        let inner = &self.0;
+        let changed = inner.credentials.have_files_changed();
+        let current = inner.session.load_full();
+        let plugin = inner.config.identity.exec.is_some();
+        if let Some(session) = &current
+            && !changed
+            && !plugin
+        {
+            return Ok(session.clone());
+        }
+        match self.renew(current.as_deref()).await {
+            Ok(Some(fresh)) => {
+                let fresh = Arc::new(fresh);
+                inner.session.store(Some(fresh.clone()));
+                Ok(fresh)
+            }
+            Ok(None) => current.ok_or_else(|| ClientError::Credentials("no session".to_owned())),
+            // A half-written certificate must not cut a client off that has a working one.
+            Err(why) => match current {
+                Some(session) => {
+                    tracing::warn!(%why, "New client credentials cannot be used, keeping the old ones");
+                    Ok(session)
+                }
+                None => Err(ClientError::Credentials(why)),
+            },
+        }
+    }
+
+    /// None: nothing changed.
+    async fn renew(&self, current: Option<&Session>) -> Result<Option<Session>, String> {
+        let config = &self.0.config;
+        let key_pair = self.0.credentials.key_pair().await?;
+        if current.is_some_and(|c| c.key_pair == key_pair) && config.identity.exec.is_some() {
+            return Ok(None);
+        }
+        let tls = if config.server.starts_with("https:") {
+            Some(Arc::new(tls::client_config(config.ca.as_ref(), config.insecure, key_pair.as_ref())?))
+        } else {
+            None
+        };
+        let connector = Connector { tls, server_name: config.tls_server_name.clone() };
+        let http = legacy::Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .http2_keep_alive_interval(PING_INTERVAL)
+            .http2_keep_alive_timeout(PING_TIMEOUT)
+            .build(connector);
+        Ok(Some(Session { http, key_pair }))
+    }
+
+    fn failure(&self, act: &str, error: &legacy::Error) -> ClientError {
+        let mut why = error.to_string();
+        let mut cause = std::error::Error::source(error);
+        while let Some(inner) = cause {
+            why = inner.to_string();
+            cause = inner.source();
+        }
+        if error.is_connect() {
+            ClientError::Connect { server: self.0.config.server.clone(), why }
+        } else {
+            ClientError::Transport { act: act.to_owned(), why }
+        }
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("config", &self.0.config).finish_non_exhaustive()
+    }
+}
+
+// === impl Request ===
+
+impl Request {
+    #[must_use]
+    pub fn get(path: impl Into<String>) -> Request {
+        Request { method: Method::GET, path: path.into(), body: None }
+    }
+
+    #[must_use]
+    pub fn post(path: impl Into<String>, body: impl Into<Bytes>) -> Request {
+        Request { method: Method::POST, path: path.into(), body: Some(("application/json", body.into())) }
+    }
+
+    #[must_use]
+    pub fn put(path: impl Into<String>, body: impl Into<Bytes>) -> Request {
+        Request { method: Method::PUT, path: path.into(), body: Some(("application/json", body.into())) }
+    }
+
+    #[must_use]
+    pub fn delete(path: impl Into<String>, options: impl Into<Bytes>) -> Request {
+        Request {
+            method: Method::DELETE,
+            path: path.into(),
+            body: Some(("application/json", options.into())),
+        }
+    }
+
+    /// A strategic merge patch, which is how a kubelet writes status.
+    #[must_use]
+    pub fn strategic_patch(path: impl Into<String>, body: impl Into<Bytes>) -> Request {
+        let kind = "application/strategic-merge-patch+json";
+        Request { method: Method::PATCH, path: path.into(), body: Some((kind, body.into())) }
+    }
+
+    /// How messages name it; the query is left out, the path is enough to know the object.
+    fn act(&self) -> String {
+        let path = self.path.split('?').next().unwrap_or_default();
+        format!("{} {path}", self.method)
+    }
+}
+
+// === impl Options ===
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            user_agent: concat!("longshore/", env!("CARGO_PKG_VERSION")).to_owned(),
+            qps: 0.0,
+            burst: 0,
+            timeout: Duration::from_secs(30),
+            answer_max: 64 << 20,
+        }
+    }
+}
+
+async fn read_body(mut body: Incoming, limit: usize, act: &str) -> Result<Bytes, ClientError> {
+    let hint = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    let mut out = BytesMut::with_capacity(hint.min(1 << 20));
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|e| ClientError::Transport { act: act.to_owned(), why: e.to_string() })?;
+        if let Ok(data) = frame.into_data() {
+            if out.len() + data.len() > limit {
+                return Err(ClientError::TooLarge { act: act.to_owned(), limit });
+            }
+            out.extend_from_slice(&data);
+        }
+    }
+    Ok(out.freeze())
+}
+
+fn seconds(value: &HeaderValue) -> Option<Duration> {
+    value.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+}

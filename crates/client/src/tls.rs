@@ -1,0 +1,113 @@
+//! Whom to trust, and the certificate we show.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+
+use crate::kubeconfig::Source;
+
+/// PEM of a certificate chain and its key.
+pub(crate) type KeyPair = (Vec<u8>, Vec<u8>);
+
+/// A TLS set-up, made anew when a certificate changes.
+pub(crate) fn client_config(
+    ca: Option<&Source>,
+    insecure: bool,
+    identity: Option<&KeyPair>,
+) -> Result<ClientConfig, String> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())?;
+    let builder = if insecure {
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyone(provider)))
+    } else {
+        let roots = match ca {
+            Some(ca) => roots(ca)?,
+            None => return Err("the kubeconfig names no certificate authority to trust".to_owned()),
+        };
+        builder.with_root_certificates(roots)
+    };
+    let mut config = match identity {
+        Some((chain, key)) => {
+            let (chain, key) = read_pair(chain, key)?;
+            builder.with_client_auth_cert(chain, key).map_err(|e| format!("client certificate: {e}"))?
+        }
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn roots(ca: &Source) -> Result<RootCertStore, String> {
+    let pem = ca.read().map_err(|e| e.to_string())?;
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
+        let certificate = certificate.map_err(|e| format!("certificate authority {ca:?}: {e}"))?;
+        roots.add(certificate).map_err(|e| format!("certificate authority {ca:?}: {e}"))?;
+    }
+    if roots.is_empty() {
+        Err(format!("certificate authority {ca:?}: holds no certificate"))
+    } else {
+        Ok(roots)
+    }
+}
+
+fn read_pair(
+    chain: &[u8],
+    key: &[u8],
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), String> {
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(chain)
+        .collect::<Result<_, _>>()
+        .map_err(|e| format!("client certificate: {e}"))?;
+    if chain.is_empty() {
+        return Err("client certificate: holds no certificate".to_owned());
+    }
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| format!("client key: {e}"))?;
+    Ok((chain, key))
+}
+
+/// `insecure-skip-tls-verify`: the user asked for it.
+#[derive(Debug)]
+struct TrustAnyone(Arc<CryptoProvider>);
+
+// === impl TrustAnyone ===
+
+impl ServerCertVerifier for TrustAnyone {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

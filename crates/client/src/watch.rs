@@ -1,0 +1,321 @@
+//! List and watch: every object of a resource, and every change from then on, whatever happens in between.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use base::rng::Rng;
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use crate::error::{ApiError, ClientError};
+use crate::request::{Client, Request};
+
+/// Objects asked for at a time.
+const PAGE: usize = 500;
+/// One object; upstream refuses larger ones long before.
+const LINE_MAX: usize = 16 << 20;
+/// First and longest pause between attempts.
+const PAUSE_MIN: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// A watch that lived this long was healthy: the next failure begins with short pauses again.
+const HEALTHY: Duration = Duration::from_secs(30);
+
+/// What to watch.
+#[derive(Clone, Debug)]
+pub struct Resource {
+    /// `/api/v1/services`
+    pub path: String,
+    pub label_selector: String,
+    pub field_selector: String,
+}
+
+/// What was seen. Objects are raw JSON, as the server sent them.
+#[derive(Debug)]
+pub enum Event {
+    /// All objects there are now: what is not among them is gone.
+    Listed(Vec<Box<RawValue>>),
+    /// An object was made or changed.
+    Applied(Box<RawValue>),
+    /// An object was removed; this is its last state.
+    Deleted(Box<RawValue>),
+}
+
+/// A watch that never ends: it lists, watches, and resumes where it was after every interruption.
+#[derive(Debug)]
+pub struct Watcher {
+    client: Client,
+    resource: Resource,
+    rng: Rng,
+    pause: Duration,
+    /// Kept here and not in a sleep, so that a caller who drops `next` does not drop the pause.
+    retry_at: Option<Instant>,
+    /// The revision up to which everything was handed out; None before the first list.
+    revision: Option<String>,
+    stream: Option<Lines>,
+    ready: VecDeque<Event>,
+    /// Since when the server has not been reached.
+    trouble: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Lines {
+    body: Incoming,
+    buffer: BytesMut,
+    /// How much of the buffer is known to hold no line's end.
+    scanned: usize,
+    opened: Instant,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    metadata: ListMeta,
+    #[serde(default)]
+    items: Option<Vec<Box<RawValue>>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ListMeta {
+    resource_version: String,
+    #[serde(rename = "continue")]
+    next: String,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    #[serde(rename = "type")]
+    kind: String,
+    object: Box<RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Versioned {
+    metadata: ListMeta,
+}
+
+// === impl Watcher ===
+
+impl Watcher {
+    /// `rng` spreads the retries of many nodes after an outage.
+    #[must_use]
+    pub fn new(client: Client, resource: Resource, rng: Rng) -> Watcher {
+        Watcher {
+            client,
+            resource,
+            rng,
+            pause: PAUSE_MIN,
+            retry_at: None,
+            revision: None,
+            stream: None,
+            ready: VecDeque::new(),
+            trouble: None,
+        }
+    }
+
+    /// The next event; waits as long as it takes. Failures are logged and retried here.
+    ///
+    /// Cancel-safe: dropped in the middle, nothing that was received is lost.
+    pub async fn next(&mut self) -> Event {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return event;
+            }
+            if let Some(at) = self.retry_at {
+                tokio::time::sleep_until(at).await;
+                self.retry_at = None;
+            }
+            if let Err(error) = self.step().await {
+                self.recover(&error);
+            }
+        }
+    }
+
+    /// How long the server has been out of reach.
+    #[must_use]
+    pub fn out_of_reach(&self) -> Option<Duration> {
+        self.trouble.map(|since| since.elapsed())
+    }
+
+    async fn step(&mut self) -> Result<(), ClientError> {
+        let Some(revision) = self.revision.clone() else {
+            let (items, revision) = self.list().await?;
+            self.revision = Some(revision);
+            self.ready.push_back(Event::Listed(items));
+            self.trouble = None;
+            return Ok(());
+        };
+        if self.stream.is_none() {
+            self.stream = Some(self.open(&revision).await?);
+            self.trouble = None;
+        }
+        let Some(stream) = &mut self.stream else { return Ok(()) };
+        match stream.next(&self.resource.path).await? {
+            Some(line) => self.take(&line),
+            None => {
+                // The server ends watches after a while; that is no trouble, but a loop of it would be.
+                let lived = stream.opened.elapsed();
+                self.stream = None;
+                if lived < Duration::from_secs(1) {
+                    self.retry_at = Some(Instant::now() + self.rng.up_to(Duration::from_secs(1)));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn list(&mut self) -> Result<(Vec<Box<RawValue>>, String), ClientError> {
+        let mut items = Vec::new();
+        let mut next = String::new();
+        loop {
+            let mut path = self.query(&format!("limit={PAGE}"));
+            if next.is_empty() {
+                // Any recent state will do, as upstream's informers ask: a server may answer from its cache.
+                path.push_str("&resourceVersion=0");
+            } else {
+                path.push_str(&format!("&continue={}", encode(&next)));
+            }
+            let page: Page = match self.client.ask(Request::get(path)).await {
+                // The snapshot a page belongs to is compacted: begin again.
+                Err(e) if e.is_expired() && !next.is_empty() => {
+                    items.clear();
+                    next.clear();
+                    continue;
+                }
+                other => other?,
+            };
+            items.extend(page.items.unwrap_or_default());
+            next = page.metadata.next;
+            if next.is_empty() {
+                return Ok((items, page.metadata.resource_version));
+            }
+        }
+    }
+
+    async fn open(&mut self, revision: &str) -> Result<Lines, ClientError> {
+        // Between 5 and 10 minutes, so that the watches of many nodes do not end together.
+        let seconds = 300 + self.rng.below(300);
+        let path = self.query(&format!(
+            "watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={}",
+            encode(revision)
+        ));
+        let response = self.client.stream(Request::get(path)).await?;
+        Ok(Lines { body: response.into_body(), buffer: BytesMut::new(), scanned: 0, opened: Instant::now() })
+    }
+
+    fn take(&mut self, line: &[u8]) -> Result<(), ClientError> {
+        let act = || format!("watch {}", self.resource.path);
+        let decode = |e: serde_json::Error| ClientError::Decode { act: act(), why: e.to_string() };
+        let line: Line = serde_json::from_slice(line).map_err(decode)?;
+        if line.kind == "ERROR" {
+            #[derive(Deserialize)]
+            struct Code {
+                #[serde(default)]
+                code: u16,
+            }
+            let code: Code = serde_json::from_str(line.object.get()).map_err(decode)?;
+            let answer = ApiError::read(code.code, None, line.object.get().as_bytes());
+            return Err(ClientError::Api { act: act(), answer });
+        }
+        let at: Versioned = serde_json::from_str(line.object.get()).map_err(decode)?;
+        match line.kind.as_str() {
+            "ADDED" | "MODIFIED" => self.ready.push_back(Event::Applied(line.object)),
+            "DELETED" => self.ready.push_back(Event::Deleted(line.object)),
+            // BOOKMARK, and whatever a newer server may say: only its revision counts.
+            _ => {}
+        }
+        self.revision = Some(at.metadata.resource_version);
+        Ok(())
+    }
+
+    fn recover(&mut self, error: &ClientError) {
+        if self.stream.take().is_some_and(|s| s.opened.elapsed() > HEALTHY) {
+            self.pause = PAUSE_MIN;
+        }
+        self.trouble.get_or_insert_with(Instant::now);
+        if error.is_expired() {
+            tracing::debug!(path = %self.resource.path, "The watched revision is compacted, listing again");
+            self.revision = None;
+        } else {
+            tracing::warn!(path = %self.resource.path, %error, "Watch interrupted");
+        }
+        let asked = match error {
+            ClientError::Api { answer, .. } => answer.retry_after,
+            _ => None,
+        };
+        // Jitter on the upper half: quick for one node, spread for a thousand.
+        let pause = self.pause / 2 + self.rng.up_to(self.pause / 2);
+        self.retry_at = Some(Instant::now() + asked.unwrap_or_default().max(pause));
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+    }
+
+    fn query(&self, rest: &str) -> String {
+        let mut path = format!("{}?{rest}", self.resource.path);
+        for (name, value) in [
+            ("labelSelector", &self.resource.label_selector),
+            ("fieldSelector", &self.resource.field_selector),
+        ] {
+            if !value.is_empty() {
+                path.push_str(&format!("&{name}={}", encode(value)));
+            }
+        }
+        path
+    }
+}
+
+// === impl Resource ===
+
+impl Resource {
+    #[must_use]
+    pub fn new(path: impl Into<String>) -> Resource {
+        Resource { path: path.into(), label_selector: String::new(), field_selector: String::new() }
+    }
+}
+
+// === impl Lines ===
+
+impl Lines {
+    /// The next line; None at the end. Cancel-safe: what was read stays in the buffer.
+    async fn next(&mut self, path: &str) -> Result<Option<Bytes>, ClientError> {
+        loop {
+            if let Some(end) = self.buffer[self.scanned..].iter().position(|b| *b == b'\n') {
+                let line = self.buffer.split_to(self.scanned + end + 1).freeze();
+                self.scanned = 0;
+                if line.iter().all(u8::is_ascii_whitespace) {
+                    continue;
+                }
+                return Ok(Some(line));
+            }
+            self.scanned = self.buffer.len();
+            if self.scanned > LINE_MAX {
+                return Err(ClientError::TooLarge { act: format!("watch {path}"), limit: LINE_MAX });
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+                Some(Err(e)) => {
+                    return Err(ClientError::Transport { act: format!("watch {path}"), why: e.to_string() });
+                }
+            }
+        }
+    }
+}
+
+/// Percent-encodes a query value.
+fn encode(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
+            other => out.push_str(&format!("%{other:02X}")),
+        }
+    }
+    out
+}

@@ -1,0 +1,366 @@
+//! The client against a small server of our own: what it asks, and what it makes of every kind of answer.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base::rng::Rng;
+use bytes::Bytes;
+use client::{Client, ClientError, Config, Event, Options, Request, Resource, Watcher};
+use http_body_util::Full;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls_pki_types::PrivateKeyDer;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+/// Answers in the order given and remembers what was asked.
+#[derive(Clone, Default)]
+struct Script {
+    answers: Arc<Mutex<VecDeque<(u16, String)>>>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Script {
+    fn new(answers: &[(u16, &str)]) -> Script {
+        let answers = answers.iter().map(|(code, body)| (*code, (*body).to_owned())).collect();
+        Script { answers: Arc::new(Mutex::new(answers)), asked: Arc::default() }
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    fn answer(
+        &self,
+        request: &http::Request<hyper::body::Incoming>,
+        who: &str,
+    ) -> http::Response<Full<Bytes>> {
+        let token = request.headers().get("authorization").map_or("-", |v| v.to_str().unwrap());
+        let line = format!("{} {} {token} {who}", request.method(), request.uri().path_and_query().unwrap());
+        self.asked.lock().unwrap().push(line);
+        let (code, body) =
+            self.answers.lock().unwrap().pop_front().unwrap_or((503, "nothing left".to_owned()));
+        let mut response = http::Response::new(Full::new(Bytes::from(body)));
+        *response.status_mut() = http::StatusCode::from_u16(code).unwrap();
+        response
+    }
+
+    async fn serve_plain(&self) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let script = self.clone();
+        tokio::spawn(async move {
+            loop {
+                let (tcp, _) = listener.accept().await.unwrap();
+                let script = script.clone();
+                let service = service_fn(move |request| {
+                    let answer = script.answer(&request, "-");
+                    async move { Ok::<_, std::convert::Infallible>(answer) }
+                });
+                tokio::spawn(
+                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(tcp), service),
+                );
+            }
+        });
+        address
+    }
+
+    /// Tells the common name of the certificate it was shown by the serial bytes of the certificate itself.
+    async fn serve_tls(&self, tls: rustls::ServerConfig) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("https://{}", listener.local_addr().unwrap());
+        let acceptor = TlsAcceptor::from(Arc::new(tls));
+        let script = self.clone();
+        tokio::spawn(async move {
+            loop {
+                let (tcp, _) = listener.accept().await.unwrap();
+                let (acceptor, script) = (acceptor.clone(), script.clone());
+                tokio::spawn(async move {
+                    let Ok(tls) = acceptor.accept(tcp).await else { return };
+                    let shown = tls.get_ref().1.peer_certificates().map_or(0, |c| c[0].len());
+                    let service = service_fn(move |request| {
+                        let answer = script.answer(&request, &shown.to_string());
+                        async move { Ok::<_, std::convert::Infallible>(answer) }
+                    });
+                    let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+                    let _ = builder.serve_connection(TokioIo::new(tls), service).await;
+                });
+            }
+        });
+        address
+    }
+}
+
+fn config(server: String) -> Config {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kubeconfig");
+    let text = format!(
+        "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: ''}}}}]\nclusters: [{{name: k, cluster: {{server: '{server}'}}}}]\n"
+    );
+    std::fs::write(&path, text).unwrap();
+    Config::load(&path).unwrap()
+}
+
+fn names(items: &[Box<serde_json::value::RawValue>]) -> Vec<String> {
+    items.iter().map(|i| name(i)).collect()
+}
+
+fn name(item: &serde_json::value::RawValue) -> String {
+    serde_json::from_str::<serde_json::Value>(item.get()).unwrap()["metadata"]["name"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_where_it_was_cut() {
+    let script = Script::new(&[
+        (
+            200,
+            r#"{"metadata":{"resourceVersion":"5","continue":"more&"},"items":[{"metadata":{"name":"a"}}]}"#,
+        ),
+        (200, r#"{"metadata":{"resourceVersion":"5"},"items":[{"metadata":{"name":"b"}}]}"#),
+        (
+            200,
+            concat!(
+                r#"{"type":"ADDED","object":{"metadata":{"name":"c","resourceVersion":"6"}}}"#,
+                "\n\n",
+                r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}"#,
+                "\n"
+            ),
+        ),
+        (503, "busy"),
+        (
+            200,
+            "{\"type\":\"DELETED\",\"object\":{\"metadata\":{\"name\":\"a\",\"resourceVersion\":\"10\"}}}\n",
+        ),
+        (
+            200,
+            "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410,\"reason\":\"Expired\",\"message\":\"too old\"}}\n",
+        ),
+        (200, r#"{"metadata":{"resourceVersion":"20"},"items":null}"#),
+    ]);
+    let server = script.serve_plain().await;
+    let client = Client::new(config(server), Options::default()).await.unwrap();
+    let mut resource = Resource::new("/api/v1/pods");
+    resource.field_selector = "spec.nodeName=n1".to_owned();
+    let mut watcher = Watcher::new(client, resource, Rng::new(1));
+
+    assert!(matches!(watcher.next().await, Event::Listed(items) if names(&items) == ["a", "b"]));
+    assert!(matches!(watcher.next().await, Event::Applied(item) if name(&item) == "c"));
+    assert!(matches!(watcher.next().await, Event::Deleted(item) if name(&item) == "a"));
+    assert!(matches!(watcher.next().await, Event::Listed(items) if items.is_empty()));
+
+    let asked: Vec<String> = script.asked().iter().map(|a| without_timeout(a)).collect();
+    let watch = "GET /api/v1/pods?watch=true&allowWatchBookmarks=true&resourceVersion";
+    assert_eq!(
+        asked,
+        [
+            "GET /api/v1/pods?limit=500&fieldSelector=spec.nodeName%3Dn1&resourceVersion=0 - -".to_owned(),
+            "GET /api/v1/pods?limit=500&fieldSelector=spec.nodeName%3Dn1&continue=more%26 - -".to_owned(),
+            format!("{watch}=5&fieldSelector=spec.nodeName%3Dn1 - -"),
+            format!("{watch}=9&fieldSelector=spec.nodeName%3Dn1 - -"),
+            format!("{watch}=9&fieldSelector=spec.nodeName%3Dn1 - -"),
+            format!("{watch}=10&fieldSelector=spec.nodeName%3Dn1 - -"),
+            "GET /api/v1/pods?limit=500&fieldSelector=spec.nodeName%3Dn1&resourceVersion=0 - -".to_owned(),
+        ]
+    );
+}
+
+fn without_timeout(asked: &str) -> String {
+    match asked.split_once("timeoutSeconds=") {
+        Some((head, tail)) => format!("{head}{}", tail.split_once('&').unwrap().1),
+        None => asked.to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn a_caller_in_a_hurry_neither_loses_events_nor_hammers_the_server() {
+    let script = Script::new(&[(200, r#"{"metadata":{"resourceVersion":"5"},"items":[]}"#)]);
+    let server = script.serve_plain().await;
+    let client = Client::new(config(server), Options::default()).await.unwrap();
+    let mut watcher = Watcher::new(client, Resource::new("/api/v1/nodes"), Rng::new(1));
+    assert!(matches!(watcher.next().await, Event::Listed(_)));
+    // From here on the server answers 503. The caller gives up on `next` every millisecond, as a select does.
+    for _ in 0..300 {
+        let _ = tokio::time::timeout(Duration::from_millis(1), watcher.next()).await;
+    }
+    assert!(watcher.out_of_reach().is_some());
+    let watches = script.asked().len() - 1;
+    assert!((1..=6).contains(&watches), "{watches} attempts in 300 ms");
+}
+
+#[tokio::test]
+async fn refusals_keep_their_words() {
+    let script = Script::new(&[
+        (
+            409,
+            r#"{"kind":"Status","status":"Failure","reason":"AlreadyExists","code":409,"message":"pods \"a\" already exists"}"#,
+        ),
+        (500, "<html>"),
+        (200, "{"),
+    ]);
+    let server = script.serve_plain().await;
+    let client = Client::new(config(server), Options::default()).await.unwrap();
+    let path = "/api/v1/namespaces/default/pods?dryRun=All";
+    let error = client.ask::<serde_json::Value>(Request::post(path, "{}")).await.unwrap_err();
+    assert!(error.is_already_exists() && !error.is_conflict());
+    let told = "POST /api/v1/namespaces/default/pods: pods \"a\" already exists (409 AlreadyExists)";
+    assert_eq!(error.to_string(), told);
+    let error = client.ask::<serde_json::Value>(Request::get("/x")).await.unwrap_err();
+    assert_eq!(error.to_string(), "GET /x: <html> (500 )");
+    let error = client.ask::<serde_json::Value>(Request::get("/x")).await.unwrap_err();
+    assert!(matches!(error, ClientError::Decode { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_large_is_not_read() {
+    let script = Script::new(&[(200, &format!("\"{}\"", "x".repeat(10_000)))]);
+    let server = script.serve_plain().await;
+    let options = Options { answer_max: 1000, ..Options::default() };
+    let client = Client::new(config(server), options).await.unwrap();
+    let error = client.ask::<String>(Request::get("/x")).await.unwrap_err();
+    assert_eq!(error.to_string(), "GET /x: the answer is larger than 1000 bytes");
+}
+
+#[tokio::test]
+async fn nobody_home_is_said_plainly() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let client = Client::new(config(server.clone()), Options::default()).await.unwrap();
+    let error = client.ask::<String>(Request::get("/x")).await.unwrap_err();
+    let told = error.to_string();
+    assert!(told.starts_with(&format!("connecting to {server}: Connection refused")), "{told}");
+}
+
+/// A CA, the server's certificate by it, and client certificates on request.
+struct Authority {
+    issuer: rcgen::CertifiedIssuer<'static, rcgen::KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Authority {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        Authority { issuer: rcgen::CertifiedIssuer::self_signed(params, key).unwrap() }
+    }
+
+    fn issue(&self, name: &str) -> (rcgen::Certificate, rcgen::KeyPair) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        (params.signed_by(&key, &self.issuer).unwrap(), key)
+    }
+
+    fn server(&self) -> rustls::ServerConfig {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(self.issuer.der().clone()).unwrap();
+        let verifier =
+            rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+                .allow_unauthenticated()
+                .build()
+                .unwrap();
+        let (certificate, key) = self.issue("server");
+        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(
+                vec![certificate.der().clone()],
+                PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+            )
+            .unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        config
+    }
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_shown_and_a_broken_one_is_not() {
+    let authority = Authority::new();
+    let script = Script::new(&[(200, "1"), (200, "2"), (200, "3")]);
+    let server = script.serve_tls(authority.server()).await;
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    write("ca.crt", &authority.issuer.pem());
+    let show = |name: &str| {
+        let (certificate, key) = authority.issue(name);
+        write("client.crt", &certificate.pem());
+        write("client.key", &key.serialize_pem());
+        certificate.der().len().to_string()
+    };
+    let first = show("a");
+    write(
+        "kubeconfig",
+        &format!(
+            "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+             clusters: [{{name: k, cluster: {{server: '{server}', certificate-authority: ca.crt}}}}]\n\
+             users: [{{name: u, user: {{client-certificate: client.crt, client-key: client.key, token: t}}}}]\n"
+        ),
+    );
+    let client =
+        Client::new(Config::load(&dir.path().join("kubeconfig")).unwrap(), Options::default()).await.unwrap();
+    assert_eq!(client.ask::<u32>(Request::get("/1")).await.unwrap(), 1);
+
+    tokio::time::pause();
+    let second = show("a much longer name");
+    tokio::time::advance(Duration::from_secs(11)).await;
+    tokio::time::resume();
+    assert_eq!(client.ask::<u32>(Request::get("/2")).await.unwrap(), 2);
+
+    tokio::time::pause();
+    write("client.crt", "half");
+    tokio::time::advance(Duration::from_secs(11)).await;
+    tokio::time::resume();
+    assert_eq!(client.ask::<u32>(Request::get("/3")).await.unwrap(), 3);
+    assert_eq!(
+        script.asked(),
+        [
+            format!("GET /1 Bearer t {first}"),
+            format!("GET /2 Bearer t {second}"),
+            format!("GET /3 Bearer t {second}")
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_server_of_another_authority_is_refused() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let script = Script::new(&[(200, "1")]);
+    let server = script.serve_tls(theirs.server()).await;
+    let mut config = config(server);
+    config.ca = Some(client::kubeconfig::Source::Inline(ours.issuer.pem().into_bytes()));
+    let client = Client::new(config, Options::default()).await.unwrap();
+    let error = client.ask::<u32>(Request::get("/1")).await.unwrap_err().to_string();
+    assert!(error.contains("invalid peer certificate"), "{error}");
+    assert!(script.asked().is_empty());
+}
+
+#[tokio::test]
+async fn a_plugin_hands_out_tokens_and_is_not_asked_twice() {
+    let script = Script::new(&[(200, "1"), (200, "2")]);
+    let mut config = config(script.serve_plain().await);
+    let dir = tempfile::tempdir().unwrap();
+    let count = dir.path().join("count");
+    let answer = r#"{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"from-plugin"}}"#;
+    let program = format!("echo x >> {}; echo '{answer}'", count.display());
+    config.identity.exec = Some(client::kubeconfig::Exec {
+        api_version: "client.authentication.k8s.io/v1".to_owned(),
+        command: "/bin/sh".to_owned(),
+        args: vec!["-c".to_owned(), program],
+        env: Vec::new(),
+        install_hint: String::new(),
+        provide_cluster_info: true,
+        interactive_mode: "Never".to_owned(),
+    });
+    let client = Client::new(config, Options::default()).await.unwrap();
+    client.ask::<u32>(Request::get("/1")).await.unwrap();
+    client.ask::<u32>(Request::get("/2")).await.unwrap();
+    assert_eq!(script.asked(), ["GET /1 Bearer from-plugin -", "GET /2 Bearer from-plugin -"]);
+    assert_eq!(std::fs::read_to_string(count).unwrap(), "x\n");
+}
