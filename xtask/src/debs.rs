@@ -27,6 +27,7 @@ const WANTED: &[(&str, &str, &str)] = &[
     ("containerd-1.6", "bookworm", "containerd"),
     ("runc", "bookworm", "runc"),
     ("cni", "sid", "containernetworking-plugins"),
+    ("kubectl", "sid", "kubectl"),
     ("busybox", "bookworm", "busybox-static"),
     ("nftables", "bookworm", "nftables"),
     ("registry", "bookworm", "docker-registry"),
