@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: the house rules that a compiler does not know. Also runs as a test.
 
 mod arrows;
+mod licences;
 mod papers;
 mod text;
 
@@ -24,7 +25,11 @@ pub(crate) fn tidy(layout: &Layout) -> Result<ExitCode> {
 }
 
 fn problems(layout: &Layout) -> Result<Vec<String>> {
-    let mut problems = arrows::check(&metadata(layout)?);
+    let metadata = metadata(layout)?;
+    let mut problems = arrows::check(&metadata);
+    let deny = layout.root.join("deny.toml");
+    let deny = std::fs::read_to_string(&deny).doing(|| format!("reading {}", deny.display()))?;
+    problems.extend(licences::check(&metadata, &deny));
     let files = tracked_files(layout)?;
     problems.extend(text::check(layout, &files));
     problems.extend(papers::check(layout, &files));
