@@ -140,7 +140,9 @@ impl fmt::Display for LabelSelector {
 // === impl Requirement ===
 
 impl Requirement {
-    fn holds(&self, label: Option<&str>) -> bool {
+    /// Whether a label, or its absence, satisfies it.
+    #[must_use]
+    pub fn holds(&self, label: Option<&str>) -> bool {
         let listed = |value: &str| self.values.iter().any(|v| v == value);
         let number = |text: &str| text.parse::<i64>().ok();
         let bound = || self.values.first().and_then(|v| number(v));

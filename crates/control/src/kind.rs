@@ -132,6 +132,11 @@ pub trait Strategy: Send + Sync + fmt::Debug {
         Vec::new()
     }
 
+    /// Whether the document in the store differs from the one of this kind: `to_stored` and `from_stored` do something.
+    fn converts(&self) -> bool {
+        false
+    }
+
     /// From the document of this kind to the one in the store, where two kinds show the same objects.
     fn to_stored(&self, _object: &mut Value) {}
 
@@ -176,6 +181,24 @@ pub trait Strategy: Send + Sync + fmt::Debug {
     /// Seconds this object is given to end before it is removed; None removes it at once.
     fn grace(&self, _object: &Value, _asked: Option<i64>) -> Option<i64> {
         None
+    }
+
+    /// Whether something besides metadata.finalizers keeps a deleted object (a Namespace that is not empty yet).
+    fn is_held(&self, _object: &Value) -> bool {
+        false
+    }
+
+    /// What changes, besides metadata, when an object begins to wait for its end.
+    fn begin_deletion(&self, _object: &mut Value) {}
+
+    /// Whether dependents are left alone when nobody says what shall become of them (ReplicationController, Job).
+    fn orphans_by_default(&self) -> bool {
+        false
+    }
+
+    /// Whether a deletion answers with the object rather than with a Status (Pod).
+    fn returns_deleted(&self) -> bool {
+        false
     }
 
     fn scale(&self) -> Option<ScalePaths> {

@@ -26,6 +26,8 @@ pub struct Details {
     pub uid: String,
     pub causes: Vec<Cause>,
     pub retry_after_seconds: i32,
+    /// How a list whose token is too old can go on regardless.
+    pub continue_token: String,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -195,6 +197,9 @@ impl Refusal {
             "message": self.message, "reason": self.reason, "code": self.code,
         });
         if let Some(details) = &self.details {
+            if !details.continue_token.is_empty() {
+                status["metadata"]["continue"] = details.continue_token.as_str().into();
+            }
             status["details"] = details.to_json();
         }
         status
