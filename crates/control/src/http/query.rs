@@ -4,51 +4,11 @@ use api::selector::{FieldSelector, LabelSelector};
 
 use super::path::percent::decode_query;
 use crate::refusal::Refusal;
+use crate::registry::options::{DeleteOptions, FieldValidation, ListOptions, VersionMatch, WriteOptions};
 
 /// The parameters of a query, decoded.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query(Vec<(String, String)>);
-
-/// How strictly fields nobody knows are treated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FieldValidation {
-    Ignore,
-    #[default]
-    Warn,
-    Strict,
-}
-
-/// `resourceVersionMatch`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VersionMatch {
-    NotOlderThan,
-    Exact,
-}
-
-/// Which objects, and as of when.
-#[derive(Clone, Debug, Default)]
-pub struct ListOptions {
-    pub labels: LabelSelector,
-    pub fields: FieldSelector,
-    /// As it was sent: nothing and zero differ.
-    pub version: Option<u64>,
-    pub version_match: Option<VersionMatch>,
-    pub limit: Option<usize>,
-    pub continue_token: Option<String>,
-    pub timeout_seconds: Option<u64>,
-    pub bookmarks: bool,
-    pub send_initial_events: Option<bool>,
-}
-
-/// What every write may say.
-#[derive(Clone, Debug, Default)]
-pub struct WriteOptions {
-    pub dry_run: bool,
-    pub field_manager: String,
-    pub field_validation: FieldValidation,
-    /// Server-side apply only.
-    pub force: bool,
-}
 
 // === impl Query ===
 
@@ -148,6 +108,16 @@ impl Query {
             field_validation,
             force: self.flag("force"),
         })
+    }
+
+    /// What the query adds to the DeleteOptions of the body.
+    pub(crate) fn delete_options(&self, mut options: DeleteOptions) -> Result<DeleteOptions, Refusal> {
+        if let Some(grace) = self.number("gracePeriodSeconds")? {
+            options.grace_seconds = Some(grace);
+        }
+        let orphan = self.get("orphanDependents").map(|_| self.flag("orphanDependents"));
+        options.say(self.get("propagationPolicy"), orphan, self.all("dryRun"))?;
+        Ok(options)
     }
 }
 

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::store::Entry;
 
@@ -19,7 +20,7 @@ const HEAD: &[u8] = b"{\"metadata\":{";
 #[derive(Clone, Debug)]
 pub struct Document {
     /// Where it lies.
-    pub key: Box<str>,
+    pub key: Arc<str>,
     pub rev: u64,
     stored: Bytes,
 }
@@ -75,7 +76,7 @@ fn write_member(out: &mut Vec<u8>, first: &mut bool, name: &str, value: &Value) 
 
 impl Document {
     #[must_use]
-    pub fn new(key: impl Into<Box<str>>, rev: u64, stored: Bytes) -> Document {
+    pub fn new(key: impl Into<Arc<str>>, rev: u64, stored: Bytes) -> Document {
         Document { key: key.into(), rev, stored }
     }
 

@@ -1,0 +1,125 @@
+//! Create.
+
+use api::field::FieldErrors;
+use serde_json::Value;
+
+use super::document::{self, Document};
+use super::selection::present;
+use super::{Call, Outcome, Registry, Written, meta, write_fault};
+use crate::kind::Kind;
+use crate::kinds;
+use crate::refusal::Refusal;
+use crate::store::{Expect, WriteError};
+
+/// How often a generated name may be taken already.
+const TRIES: usize = 8;
+
+impl Registry {
+    /// Writes a new object. It was decoded as the call's kind.
+    pub async fn create(&self, call: &mut Call, mut object: Value) -> Result<Written, Refusal> {
+        if !meta::text(&object, "resourceVersion").is_empty() {
+            let why = "resourceVersion should not be set on objects to be created";
+            return Err(Refusal::new(500, "", why));
+        }
+        place(call, &mut object)?;
+        let kind = call.kind.clone();
+        let base = meta::text(&object, "generateName").to_owned();
+        let generated = meta::name(&object).is_empty() && !base.is_empty();
+        for _ in 0..TRIES {
+            let mut object = object.clone();
+            if generated {
+                let name = meta::generated_name(&base);
+                meta::metadata_mut(&mut object).insert("name".to_owned(), name.into());
+            }
+            let object = self.prepare_new(call, object).await?;
+            match self.write_new(call, &object).await {
+                Err(refusal) if generated && refusal.reason == "AlreadyExists" => {}
+                outcome => return outcome,
+            }
+        }
+        let name = base.as_str();
+        let mut refusal = Refusal::already_exists(&kind, name);
+        refusal.message = format!(
+            "{} {name:?} already exists, the server was not able to generate a unique name for the object",
+            kind.resource_name()
+        );
+        Err(refusal)
+    }
+
+    async fn prepare_new(&self, call: &mut Call, mut object: Value) -> Result<Value, Refusal> {
+        let kind = call.kind.clone();
+        kind.strategy.set_defaults(&mut object);
+        self.admit(call, &mut object, None).await?;
+        meta::stamp(&mut object, self.now(), kind.strategy.counts_generation());
+        if kind.has_status() && !kind.strategy.keeps_status()
+            && let Some(map) = object.as_object_mut()
+        {
+            map.remove("status");
+        }
+        kind.strategy.prepare_create(&mut object);
+        self.own_fields(call, &mut object, None)?;
+        let mut errors = FieldErrors::default();
+        kinds::meta::validate(&kind, &object, &mut errors);
+        kind.strategy.validate(&object, &mut errors);
+        if !errors.is_empty() {
+            return Err(Refusal::invalid(&kind, meta::name(&object), &errors));
+        }
+        call.warn(kind.strategy.warnings(&object, None));
+        self.admit_final(call, &object, None).await?;
+        Ok(object)
+    }
+
+    async fn write_new(&self, call: &Call, object: &Value) -> Result<Written, Refusal> {
+        let kind = &call.kind;
+        let name = meta::name(object);
+        let key = call.key(name);
+        if call.options.dry_run {
+            return match self.find(kind, call.namespace(), name).await? {
+                Some(_) => Err(Refusal::already_exists(kind, name)),
+                None => Ok(Written { object: object.clone(), outcome: Outcome::Created }),
+            };
+        }
+        let stored = stored_form(kind, object);
+        match self.store().put(&key, stored, Expect::Absent).await {
+            Ok(entry) => {
+                let object = present(kind, &Document::from(entry));
+                Ok(Written { object, outcome: Outcome::Created })
+            }
+            Err(WriteError::Conflict { .. }) => Err(Refusal::already_exists(kind, name)),
+            Err(error) => Err(write_fault(&error)),
+        }
+    }
+}
+
+/// The bytes of an object, in the form all kinds of its place share.
+pub(super) fn stored_form(kind: &Kind, object: &Value) -> bytes::Bytes {
+    if kind.strategy.converts() {
+        let mut converted = object.clone();
+        kind.strategy.to_stored(&mut converted);
+        return document::encode(&converted);
+    }
+    document::encode(object)
+}
+
+/// Puts the object where the path says it belongs, unless it says otherwise itself.
+pub(super) fn place(call: &Call, object: &mut Value) -> Result<(), Refusal> {
+    let namespace = call.namespace();
+    if !call.kind.is_namespaced() {
+        // Upstream forgives a namespace on what has none.
+        meta::metadata_mut(object).remove("namespace");
+        return Ok(());
+    }
+    match meta::namespace(object) {
+        "" => {
+            meta::metadata_mut(object).insert("namespace".to_owned(), namespace.into());
+        }
+        same if same == namespace => {}
+        other => {
+            let _ = other;
+            return Err(Refusal::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+    }
+    Ok(())
+}

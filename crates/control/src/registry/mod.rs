@@ -1,0 +1,190 @@
+//! The verbs, over every kind: what is read from the store and what may be written to it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use base::time::{Clock, Wall};
+use serde_json::Value;
+
+use crate::kind::Kind;
+use crate::refusal::Refusal;
+use crate::request::{Attributes, Resource, User};
+use crate::store::{ReadError, Store, WriteError};
+
+pub mod catalog;
+mod create;
+mod delete;
+pub mod document;
+pub mod list;
+pub mod meta;
+mod modify;
+pub mod options;
+pub mod selection;
+pub mod watch;
+
+use catalog::Catalog;
+use document::Document;
+use options::WriteOptions;
+
+/// Everything the verbs need. Cheap to clone.
+#[derive(Clone)]
+pub struct Registry(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    catalog: ArcSwap<Catalog>,
+    clock: Arc<dyn Clock>,
+}
+
+/// One request for a verb.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub kind: Arc<Kind>,
+    pub attributes: Attributes,
+    pub options: WriteOptions,
+    /// Sentences for `Warning` headers, whether the call succeeds or not.
+    pub warnings: Vec<String>,
+}
+
+/// What a write left behind.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// The object as its kind shows it.
+    pub object: Value,
+    pub outcome: Outcome,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Created,
+    Updated,
+    /// The write removed the last thing that held a deleted object.
+    Deleted,
+}
+
+// === impl Registry ===
+
+impl Registry {
+    #[must_use]
+    pub fn new(store: Store, catalog: Catalog, clock: Arc<dyn Clock>) -> Registry {
+        Registry(Arc::new(Inner { store, catalog: ArcSwap::from_pointee(catalog), clock }))
+    }
+
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    #[must_use]
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.0.catalog.load_full()
+    }
+
+    /// Serves other kinds from now on.
+    pub fn set_catalog(&self, catalog: Catalog) {
+        self.0.catalog.store(Arc::new(catalog));
+    }
+
+    #[must_use]
+    pub fn now(&self) -> Wall {
+        self.0.clock.now().wall
+    }
+
+    /// The kind, which a caller inside the server knows to exist.
+    pub fn kind(&self, group: &str, version: &str, plural: &str) -> Result<Arc<Kind>, Refusal> {
+        let catalog = self.0.catalog.load();
+        catalog.find(group, version, plural).cloned().ok_or_else(Refusal::no_resource)
+    }
+
+    /// One object.
+    pub async fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Result<Document, Refusal> {
+        let found = self.find(kind, namespace, name).await?;
+        found.ok_or_else(|| Refusal::not_found(kind, name))
+    }
+
+    /// One object, if it is there.
+    pub async fn find(&self, kind: &Kind, namespace: &str, name: &str) -> Result<Option<Document>, Refusal> {
+        if name.is_empty() || name.contains('/') || namespace.contains('/') {
+            return Ok(None);
+        }
+        let key = selection::key(kind, namespace, name);
+        let entry = self.store().get(&key).await.map_err(|e| fault(&e))?;
+        Ok(entry.map(Document::from))
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry").field("store", &self.0.store).finish_non_exhaustive()
+    }
+}
+
+// === impl Call ===
+
+impl Call {
+    /// A call of the server itself.
+    #[must_use]
+    pub fn internal(kind: Arc<Kind>, verb: &'static str, namespace: &str, name: &str) -> Call {
+        let resource = Resource {
+            group: kind.group.to_string(),
+            version: kind.version.to_string(),
+            plural: kind.plural.to_string(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            ..Resource::default()
+        };
+        let attributes = Attributes {
+            user: Arc::new(User::server()),
+            verb: verb.into(),
+            resource: Some(resource),
+            ..Attributes::default()
+        };
+        let options = WriteOptions { field_manager: "longshore".to_owned(), ..WriteOptions::default() };
+        Call { kind, attributes, options, warnings: Vec::new() }
+    }
+
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        // The namespace of a Namespace is a courtesy to authorization, not a place.
+        match &self.attributes.resource {
+            Some(resource) if self.kind.is_namespaced() => &resource.namespace,
+            _ => "",
+        }
+    }
+
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.attributes.resource.as_ref().map(|r| r.name.as_str()).unwrap_or_default()
+    }
+
+    #[must_use]
+    pub fn subresource(&self) -> &str {
+        self.attributes.resource.as_ref().map(|r| r.subresource.as_str()).unwrap_or_default()
+    }
+
+    fn key(&self, name: &str) -> String {
+        selection::key(&self.kind, self.namespace(), name)
+    }
+
+    fn warn(&mut self, warnings: impl IntoIterator<Item = String>) {
+        self.warnings.extend(warnings);
+    }
+}
+
+/// Trouble of the store, in the words of an answer.
+fn fault(error: &dyn std::error::Error) -> Refusal {
+    tracing::error!(%error, "the store failed a request");
+    Refusal::internal(error.to_string())
+}
+
+impl From<ReadError> for Refusal {
+    fn from(error: ReadError) -> Refusal {
+        fault(&error)
+    }
+}
+
+/// A write that failed for another reason than the object's state.
+fn write_fault(error: &WriteError) -> Refusal {
+    fault(error)
+}
