@@ -169,8 +169,11 @@ mod tests {
     #[test]
     fn refusals_read_as_upstream_writes_them() {
         let jane = Arc::new(User::new("jane", &[groups::AUTHENTICATED]));
-        let on = |resource: Option<Resource>, verb: &'static str, path: &str| {
-            Attributes { user: jane.clone(), verb: verb.into(), path: path.into(), resource }
+        let on = |resource: Option<Resource>, verb: &'static str, path: &str| Attributes {
+            user: jane.clone(),
+            verb: verb.into(),
+            path: path.into(),
+            resource,
         };
         let pods = Resource { plural: "pods".into(), namespace: "web".into(), ..Resource::default() };
         let cases = [
@@ -184,7 +187,11 @@ mod tests {
             ),
             (
                 on(
-                    Some(Resource { group: "apps".into(), plural: "deployments".into(), ..Resource::default() }),
+                    Some(Resource {
+                        group: "apps".into(),
+                        plural: "deployments".into(),
+                        ..Resource::default()
+                    }),
                     "list",
                     "",
                 ),
@@ -193,7 +200,10 @@ mod tests {
             (on(None, "get", "/metrics"), "forbidden: User \"jane\" cannot get path \"/metrics\""),
         ];
         for (attributes, message) in cases {
-            assert_eq!(Authorizer::default().check(&attributes).map_err(|r| r.message), Err(message.to_owned()));
+            assert_eq!(
+                Authorizer::default().check(&attributes).map_err(|r| r.message),
+                Err(message.to_owned())
+            );
         }
     }
 

@@ -111,9 +111,7 @@ impl Graph {
     pub fn is_related(&self, node: &str, asked: Asked, namespace: &str, name: &str) -> bool {
         let own = |found: Option<&Box<str>>| found.is_some_and(|n| &**n == node);
         match asked {
-            Asked::Pod => {
-                own(self.pods.get(&(namespace.into(), name.into())).map(|p| &p.node))
-            }
+            Asked::Pod => own(self.pods.get(&(namespace.into(), name.into())).map(|p| &p.node)),
             Asked::VolumeAttachment => own(self.attachments.get(name)),
             Asked::ResourceSlice => own(self.slices.get(name)),
             Asked::PersistentVolume => {

@@ -237,7 +237,8 @@ mod tests {
             &json!({"metadata": {"name": "pv-a"}, "spec": {"claimRef": {"namespace": "web", "name": "c-a"},
                 "csi": {"nodeStageSecretRef": {"name": "stage", "namespace": "csi"}}}}),
         );
-        rights.put(Watched::VolumeAttachment, &json!({"metadata": {"name": "va"}, "spec": {"nodeName": "n1"}}));
+        rights
+            .put(Watched::VolumeAttachment, &json!({"metadata": {"name": "va"}, "spec": {"nodeName": "n1"}}));
         rights
     }
 
@@ -346,7 +347,8 @@ mod tests {
             ..ask("get -/secrets web s-b")
         };
         assert!(!rights.authorize(&other).is_allowed());
-        let outsider = Attributes { user: Arc::new(User::new("system:node:n1", &[])), ..ask("list -/services - -") };
+        let outsider =
+            Attributes { user: Arc::new(User::new("system:node:n1", &[])), ..ask("list -/services - -") };
         assert!(!rights.authorize(&outsider).is_allowed());
     }
 }

@@ -21,10 +21,8 @@ const WITH_SECRET_REF: [&str; 7] = ["cephfs", "cinder", "flexVolume", "rbd", "sc
 #[must_use]
 pub fn of_pod(pod: &Value) -> References {
     let spec = &pod["spec"];
-    let mut out = References {
-        service_account: text(&spec["serviceAccountName"]).to_owned(),
-        ..References::default()
-    };
+    let mut out =
+        References { service_account: text(&spec["serviceAccountName"]).to_owned(), ..References::default() };
     for secret in items(&spec["imagePullSecrets"]) {
         note(&mut out.secrets, &secret["name"]);
     }

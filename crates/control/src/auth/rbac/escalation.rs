@@ -32,7 +32,8 @@ pub fn confirm(
                 return Ok(());
             }
             confirm_held(authorizer.rbac(), user, namespace, &Rule::all_of(new))?;
-            if kind == RbacKind::ClusterRole && new["aggregationRule"].is_object() && !same("aggregationRule") {
+            if kind == RbacKind::ClusterRole && new["aggregationRule"].is_object() && !same("aggregationRule")
+            {
                 return confirm_held(authorizer.rbac(), user, "", &everything())
                     .map_err(|_| "must have cluster-admin privileges to use an aggregationRule".to_owned());
             }
@@ -132,8 +133,7 @@ mod tests {
     fn rights_are_passed_on_only_by_those_who_hold_them() {
         let authorizer = authorizer();
         let jane = write(User::new("jane", &["dev"]), "web");
-        let role =
-            |rules: Value| json!({"metadata": {"name": "r", "namespace": "web"}, "rules": rules});
+        let role = |rules: Value| json!({"metadata": {"name": "r", "namespace": "web"}, "rules": rules});
         let pods = role(json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]));
         let nodes = role(json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["nodes"]}]));
         assert_eq!(confirm(&authorizer, &jane, RbacKind::Role, &pods, None), Ok(()));
@@ -146,7 +146,8 @@ mod tests {
         assert_eq!(confirm(&authorizer, &jane, RbacKind::Role, &nodes, Some(&nodes)), Ok(()));
         let root = write(User::new("root", &["system:masters"]), "web");
         assert_eq!(confirm(&authorizer, &root, RbacKind::Role, &nodes, None), Ok(()));
-        let to = |role: &str| json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": role}});
+        let to =
+            |role: &str| json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": role}});
         assert_eq!(confirm(&authorizer, &jane, RbacKind::RoleBinding, &to("view"), None), Ok(()));
         assert!(confirm(&authorizer, &jane, RbacKind::RoleBinding, &to("cluster-admin"), None).is_err());
         assert_eq!(
@@ -171,8 +172,12 @@ mod tests {
                 "subjects": [{"kind": "User", "name": "bo"}]}),
         );
         let bo = write(User::new("bo", &[]), "");
-        let to = |role: &str| json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": role}});
-        assert_eq!(confirm(&authorizer, &bo, RbacKind::ClusterRoleBinding, &to("cluster-admin"), None), Ok(()));
+        let to =
+            |role: &str| json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": role}});
+        assert_eq!(
+            confirm(&authorizer, &bo, RbacKind::ClusterRoleBinding, &to("cluster-admin"), None),
+            Ok(())
+        );
         assert!(confirm(&authorizer, &bo, RbacKind::ClusterRoleBinding, &to("admin"), None).is_err());
         let any = json!({"metadata": {"name": "x"}, "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]});
         assert_eq!(confirm(&authorizer, &bo, RbacKind::ClusterRole, &any, None), Ok(()));

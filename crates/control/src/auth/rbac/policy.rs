@@ -45,7 +45,8 @@ pub fn defaults() -> Vec<(RbacKind, Value)> {
 #[must_use]
 pub fn node_rules() -> Vec<Rule> {
     let roles = defaults();
-    let node = roles.iter().find(|(k, o)| *k == RbacKind::ClusterRole && o["metadata"]["name"] == "system:node");
+    let node =
+        roles.iter().find(|(k, o)| *k == RbacKind::ClusterRole && o["metadata"]["name"] == "system:node");
     node.map(|(_, role)| Rule::all_of(role)).unwrap_or_default()
 }
 

@@ -228,7 +228,8 @@ mod tests {
     fn a_rule_allows_what_it_names() {
         let pods = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods", "pods/log"]});
         let scales = json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*/scale"]});
-        let named = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["secrets"], "resourceNames": ["a"]});
+        let named =
+            json!({"verbs": ["get"], "apiGroups": [""], "resources": ["secrets"], "resourceNames": ["a"]});
         let all = json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]});
         let cases = [
             (&pods, on("get", "", "pods", "x"), true),
@@ -247,8 +248,7 @@ mod tests {
             assert_eq!(rule(value.clone()).allows(&attributes), allowed, "{value} {attributes:?}");
         }
         let paths = rule(json!({"verbs": ["get"], "nonResourceURLs": ["/api/*", "/healthz"]}));
-        let at =
-            |path: &str| Attributes { verb: "get".into(), path: path.into(), ..Attributes::default() };
+        let at = |path: &str| Attributes { verb: "get".into(), path: path.into(), ..Attributes::default() };
         assert!(paths.allows(&at("/api/v1")) && paths.allows(&at("/healthz")));
         assert!(!paths.allows(&at("/api")) && !paths.allows(&at("/healthz/x")));
     }
@@ -256,8 +256,9 @@ mod tests {
     #[test]
     fn what_is_missing_is_told_as_upstream_tells_it() {
         let held = [rule(json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}))];
-        let wanted =
-            [rule(json!({"verbs": ["get", "list", "watch"], "apiGroups": [""], "resources": ["pods", "secrets"]}))];
+        let wanted = [rule(
+            json!({"verbs": ["get", "list", "watch"], "apiGroups": [""], "resources": ["pods", "secrets"]}),
+        )];
         assert_eq!(
             describe(missing(&held, &wanted)),
             "{APIGroups:[\"\"], Resources:[\"pods\"], Verbs:[\"list\" \"watch\"]}\n\
@@ -281,7 +282,13 @@ mod tests {
             word(&["a", "b"]),
             word(&["/a", "/a/*", "/a/b", "*"]),
         )
-            .prop_map(|(verbs, groups, resources, names, paths)| Rule { verbs, groups, resources, names, paths })
+            .prop_map(|(verbs, groups, resources, names, paths)| Rule {
+                verbs,
+                groups,
+                resources,
+                names,
+                paths,
+            })
     }
 
     fn any_request() -> impl Strategy<Value = Attributes> {
@@ -292,8 +299,9 @@ mod tests {
             prop::sample::select(&["a", "b", "c", ""][..]),
         )
             .prop_map(|(v, g, r, n)| on(v, g, r, n));
-        let path = (prop::sample::select(&["get", "list"][..]), prop::sample::select(&["/a", "/a/b", "/c"][..]))
-            .prop_map(|(v, p)| Attributes { verb: v.into(), path: p.into(), ..Attributes::default() });
+        let path =
+            (prop::sample::select(&["get", "list"][..]), prop::sample::select(&["/a", "/a/b", "/c"][..]))
+                .prop_map(|(v, p)| Attributes { verb: v.into(), path: p.into(), ..Attributes::default() });
         prop_oneof![resource, path]
     }
 
