@@ -5,4 +5,5 @@ pub mod kind;
 pub mod kinds;
 pub mod refusal;
 pub mod request;
+pub mod store;
 pub mod table;

@@ -1,0 +1,194 @@
+//! What can go wrong in the store, and what a caller does about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::class::{Class, Classify};
+
+use super::Entry;
+
+/// Why the store cannot be opened, copied or restored. Nothing was changed when one of these is returned.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("the store in {} is in use{}", dir.display(), holder.map(|pid| format!(" by process {pid}")).unwrap_or_default())]
+    Locked { dir: PathBuf, holder: Option<u32> },
+    #[error(
+        "{} has store format {found}, and this build knows no format above {known}: \
+         use a newer build, nothing was changed", path.display()
+    )]
+    Newer { path: PathBuf, found: i64, known: i64 },
+    #[error("{} is a database of some other program: nothing was changed", path.display())]
+    Foreign { path: PathBuf },
+    #[error("{0}; nothing was changed: restore a backup, or move the file away to start empty")]
+    Corrupt(#[from] Corruption),
+    #[error("{act} {}: {cause}", path.display())]
+    Io { act: &'static str, path: PathBuf, cause: io::Error },
+    #[error("{act} {}: {cause}", path.display())]
+    Engine { act: &'static str, path: PathBuf, cause: rusqlite::Error },
+    #[error("{} exists already: nothing was changed", path.display())]
+    Exists { path: PathBuf },
+}
+
+/// A row, or the file as a whole, does not say what was once written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the store file {} is corrupt{}: {what}", path.display(), row.map(|r| format!(" at revision {r}")).unwrap_or_default())]
+pub struct Corruption {
+    pub path: PathBuf,
+    /// The revision whose row is wrong, where one row can be named.
+    pub row: Option<u64>,
+    pub what: String,
+}
+
+/// Trouble of the store itself, not of the request.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Fault {
+    #[error(transparent)]
+    Corrupt(#[from] Corruption),
+    #[error("{act}: the disk is full")]
+    Full { act: &'static str },
+    #[error("{act}: {cause}")]
+    Engine { act: &'static str, cause: Arc<rusqlite::Error> },
+    /// A commit failed in a way that leaves it open what reached the disk: nothing is written until a restart.
+    #[error("the store stopped writing after a failed commit: {cause}")]
+    Stopped { cause: Arc<str> },
+    #[error("the store is closed")]
+    Closed,
+}
+
+/// The history asked for is no longer kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("revision {requested} is compacted: history starts after {compacted}")]
+pub struct Compacted {
+    pub requested: u64,
+    pub compacted: u64,
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error(transparent)]
+    Compacted(#[from] Compacted),
+    #[error("revision {requested} is ahead of the store's {revision}")]
+    Ahead { requested: u64, revision: u64 },
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The expectation of the write at `index` did not hold; nothing of the transaction was written.
+    #[error("a key is not in the expected state")]
+    Conflict { index: usize, current: Option<Entry> },
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+/// Why a watch ended.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum WatchError {
+    /// The watcher was so slow that its next change was compacted away.
+    #[error(transparent)]
+    Compacted(#[from] Compacted),
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+// === impl OpenError ===
+
+impl OpenError {
+    pub(super) fn io(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
+        move |cause| OpenError::Io { act, path: path.to_owned(), cause }
+    }
+
+    pub(super) fn engine(act: &'static str, path: &Path) -> impl FnOnce(rusqlite::Error) -> OpenError {
+        move |cause| match Corruption::from_engine(path, &cause) {
+            Some(corruption) => OpenError::Corrupt(corruption),
+            None => OpenError::Engine { act, path: path.to_owned(), cause },
+        }
+    }
+}
+
+impl Classify for OpenError {
+    fn class(&self) -> Class {
+        match self {
+            OpenError::Locked { .. } => Class::Retry,
+            _ => Class::Fault,
+        }
+    }
+}
+
+// === impl Corruption ===
+
+impl Corruption {
+    pub(super) fn new(path: &Path, row: u64, what: impl Into<String>) -> Corruption {
+        Corruption { path: path.to_owned(), row: Some(row), what: what.into() }
+    }
+
+    pub(super) fn whole(path: &Path, what: impl Into<String>) -> Corruption {
+        Corruption { path: path.to_owned(), row: None, what: what.into() }
+    }
+
+    /// The engine's own word for a file it cannot read.
+    fn from_engine(path: &Path, cause: &rusqlite::Error) -> Option<Corruption> {
+        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+        match cause.sqlite_error_code() {
+            Some(DatabaseCorrupt | NotADatabase) => Some(Corruption::whole(path, cause.to_string())),
+            // A type or text the schema cannot hold got there by no write of ours.
+            None => Some(Corruption::whole(path, cause.to_string())),
+            Some(_) => None,
+        }
+    }
+}
+
+// === impl Fault ===
+
+impl Fault {
+    pub(super) fn engine(act: &'static str, path: &Path, cause: rusqlite::Error) -> Fault {
+        if cause.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) {
+            return Fault::Full { act };
+        }
+        match Corruption::from_engine(path, &cause) {
+            Some(corruption) => Fault::Corrupt(corruption),
+            None => Fault::Engine { act, cause: Arc::new(cause) },
+        }
+    }
+}
+
+impl Classify for Fault {
+    fn class(&self) -> Class {
+        match self {
+            Fault::Full { .. } => Class::Retry,
+            _ => Class::Fault,
+        }
+    }
+}
+
+// === impl ReadError, WriteError, WatchError ===
+
+impl Classify for ReadError {
+    fn class(&self) -> Class {
+        match self {
+            ReadError::Compacted(_) => Class::Reject,
+            ReadError::Ahead { .. } => Class::Retry,
+            ReadError::Fault(fault) => fault.class(),
+        }
+    }
+}
+
+impl Classify for WriteError {
+    fn class(&self) -> Class {
+        match self {
+            WriteError::Conflict { .. } => Class::Retry,
+            WriteError::Fault(fault) => fault.class(),
+        }
+    }
+}
+
+impl Classify for WatchError {
+    fn class(&self) -> Class {
+        match self {
+            WatchError::Compacted(_) => Class::Reject,
+            WatchError::Fault(fault) => fault.class(),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The file: its tables, its version, and the connections to it.
+//!
+//! `log` holds one row per revision, so revisions above the compacted one have no gaps. `cur` names the newest row
+//! of every key, tombstones included until compaction has passed them. A row links to the one it superseded, so
+//! the state at any kept revision is found by walking back from `cur`. The store's revision is that of the newest
+//! row, or the compacted one when that is higher.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
+use rustix::fs::FlockOperation;
+
+use super::error::OpenError;
+
+/// `LSHR`
+const APPLICATION: i64 = 0x4c53_4852;
+/// The newest format this build knows.
+const FORMAT: i64 = 1;
+
+const SCHEMA: &str = "
+CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE log (
+    rev INTEGER PRIMARY KEY,
+    key TEXT NOT NULL,
+    create_rev INTEGER NOT NULL,
+    prev_rev INTEGER NOT NULL,
+    dead INTEGER NOT NULL,
+    sum INTEGER NOT NULL,
+    value BLOB NOT NULL
+) STRICT;
+CREATE TABLE cur (key TEXT PRIMARY KEY, rev INTEGER NOT NULL, dead INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+INSERT INTO meta VALUES ('compacted', 0), ('swept', 0);
+";
+
+/// Where the store's file is in its directory.
+#[must_use]
+pub(super) fn file(dir: &Path) -> PathBuf {
+    dir.join("store.db")
+}
+
+/// The write-ahead log beside a store file.
+#[must_use]
+pub(super) fn wal_file(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    PathBuf::from(name)
+}
+
+/// Holds the directory for one process as long as it lives.
+#[derive(Debug)]
+pub(super) struct Lock {
+    _file: File,
+}
+
+// === impl Lock ===
+
+impl Lock {
+    pub(super) fn take(dir: &Path) -> Result<Lock, OpenError> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(OpenError::io("creating the store directory", dir))?;
+        let path = dir.join("store.lock");
+        let mut file = private(OpenOptions::new().read(true).write(true).create(true), &path)?;
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut text = String::new();
+            let holder = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+            return Err(OpenError::Locked { dir: dir.to_owned(), holder });
+        }
+        // Only told to whoever finds the lock taken; the lock itself dies with the process.
+        let told = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| writeln!(file, "{}", std::process::id()));
+        told.map_err(OpenError::io("writing the lock file", &path))?;
+        Ok(Lock { _file: file })
+    }
+}
+
+/// Opens the store file of a directory for its one writer, making it when there is none.
+pub(super) fn open_writer(path: &Path) -> Result<Connection, OpenError> {
+    let fresh = fs::metadata(path).map_or(true, |m| m.len() == 0);
+    if fresh {
+        // The engine would make it readable for everybody; its companions take the mode of this file.
+        private(OpenOptions::new().write(true).create(true), path)?;
+    }
+    let conn = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    let known = identify(&conn, path)?;
+    tune(&conn).map_err(OpenError::engine("opening the store", path))?;
+    if !known {
+        create(&conn).map_err(OpenError::engine("making the store", path))?;
+    }
+    Ok(conn)
+}
+
+/// Opens an existing store file for reading.
+pub(super) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
+    let conn = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    if !identify(&conn, path)? {
+        return Err(OpenError::Foreign { path: path.to_owned() });
+    }
+    tune_cache(&conn).map_err(OpenError::engine("opening the store", path))?;
+    Ok(conn)
+}
+
+pub(super) fn sync_dir(dir: &Path) -> Result<(), OpenError> {
+    File::open(dir).and_then(|d| d.sync_all()).map_err(OpenError::io("syncing the directory", dir))
+}
+
+/// Opens a file only its owner may read.
+pub(super) fn private(options: &mut OpenOptions, path: &Path) -> Result<File, OpenError> {
+    options.mode(0o600).open(path).map_err(OpenError::io("opening", path))
+}
+
+fn connect(path: &Path, mode: OpenFlags) -> Result<Connection, OpenError> {
+    let flags = mode | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_EXRESCODE;
+    let conn =
+        Connection::open_with_flags(path, flags).map_err(OpenError::engine("opening the store", path))?;
+    // A refusal below must leave the files as they are.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
+        .map_err(OpenError::engine("opening the store", path))?;
+    Ok(conn)
+}
+
+/// True for a store we know, false for an empty file; everything else is refused.
+fn identify(conn: &Connection, path: &Path) -> Result<bool, OpenError> {
+    let number = |sql| conn.query_row(sql, [], |row| row.get::<_, i64>(0));
+    let read = |sql| number(sql).map_err(OpenError::engine("reading the format of", path));
+    let application = read("PRAGMA application_id")?;
+    let format = read("PRAGMA user_version")?;
+    let tables = read("SELECT count(*) FROM sqlite_schema")?;
+    match (application, format) {
+        (0, 0) if tables == 0 => Ok(false),
+        (APPLICATION, 1..=FORMAT) => Ok(true),
+        (APPLICATION, _) => Err(OpenError::Newer { path: path.to_owned(), found: format, known: FORMAT }),
+        _ => Err(OpenError::Foreign { path: path.to_owned() }),
+    }
+}
+
+fn tune(conn: &Connection) -> rusqlite::Result<()> {
+    conn.execute_batch(
+        "PRAGMA journal_mode = WAL;
+         PRAGMA synchronous = FULL;
+         PRAGMA journal_size_limit = 16777216;",
+    )?;
+    tune_cache(conn)
+}
+
+fn tune_cache(conn: &Connection) -> rusqlite::Result<()> {
+    // Kilobytes. The kernel's page cache does the rest, and gives it back under pressure.
+    conn.execute_batch(
+        "PRAGMA cache_size = -768;
+         PRAGMA temp_store = MEMORY;
+         PRAGMA cell_size_check = ON;
+         PRAGMA busy_timeout = 10000;",
+    )
+}
+
+fn create(conn: &Connection) -> rusqlite::Result<()> {
+    conn.execute_batch(&format!(
+        "BEGIN IMMEDIATE; {SCHEMA}
+         PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT}; COMMIT"
+    ))
+}

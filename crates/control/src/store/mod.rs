@@ -1,0 +1,406 @@
+//! The store: durable, revisioned, watchable.
+//!
+//! Keys hold bytes. Every write gets the next revision of the one global count, is synced to the disk before anybody
+//! hears of it, and is kept in an ordered log for as long as [`Retention`] says. Reads come from a snapshot of one
+//! revision; watches deliver every change of a prefix after a revision, in order, once.
+
+mod check;
+mod error;
+mod format;
+mod history;
+mod queue;
+mod reader;
+mod recent;
+mod record;
+mod stats;
+mod watch;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+pub use error::{Compacted, Corruption, Fault, OpenError, ReadError, WatchError, WriteError};
+pub use history::Retention;
+pub use stats::Stats;
+pub use watch::Watch;
+
+use queue::Queue;
+use recent::Recent;
+use stats::Counters;
+
+/// A handle; clones are cheap and share the store. The files close after the last one is dropped.
+#[derive(Clone, Debug)]
+pub struct Store {
+    handle: Arc<Handle>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    pub retention: Retention,
+    /// Bytes of recent changes kept in memory.
+    pub recent_bytes: usize,
+    /// Threads that read.
+    pub readers: usize,
+}
+
+/// A key and its value at some revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub key: Arc<str>,
+    pub create_rev: u64,
+    /// The revision of the last change of this key.
+    pub rev: u64,
+    pub value: Bytes,
+}
+
+/// What a write presumes of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    Absent,
+    Rev(u64),
+    /// Anything; a delete or a check still wants the key to exist.
+    Any,
+}
+
+/// One part of a transaction. A key is written at most once in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    pub key: Arc<str>,
+    pub op: Op,
+    pub expect: Expect,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    Put(Bytes),
+    Delete,
+    /// Changes nothing; the transaction fails unless the expectation holds.
+    Check,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListOptions {
+    pub prefix: Arc<str>,
+    /// Only keys after this one.
+    pub after: Option<Arc<str>>,
+    /// Entries at most; zero for all.
+    pub limit: usize,
+    /// Bytes of values at which the page ends; zero for no end. A page has one entry at least.
+    pub max_bytes: usize,
+    /// The state at this revision; the newest when None.
+    pub at: Option<u64>,
+    /// Whether to count what remains after a page that is not the last.
+    pub count: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    pub entries: Vec<Entry>,
+    /// The revision whose state this is.
+    pub revision: u64,
+    pub more: bool,
+    /// How many entries follow; at least one when there are more, all of them when it was asked to count.
+    pub remaining: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ChangeKind {
+    Created,
+    Updated,
+    Deleted,
+}
+
+/// One row of the log.
+#[derive(Debug)]
+pub struct Change {
+    pub rev: u64,
+    /// Of a deletion: when the deleted object was created.
+    pub create_rev: u64,
+    pub key: Arc<str>,
+    pub kind: ChangeKind,
+    /// Of a deletion: the last value.
+    pub value: Bytes,
+    pub previous: Option<Bytes>,
+    frame: OnceLock<Bytes>,
+}
+
+#[derive(Debug)]
+struct Handle {
+    shared: Arc<Shared>,
+}
+
+/// What the handles, the watches and the threads have in common.
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    options: Options,
+    recent: Mutex<Recent>,
+    published: tokio::sync::watch::Sender<u64>,
+    compacted: AtomicU64,
+    closed: AtomicBool,
+    /// Turns true when the files are closed and the lock is free.
+    released: tokio::sync::watch::Sender<bool>,
+    writes: Queue<writer::Request>,
+    reads: Queue<reader::Request>,
+    counters: Counters,
+}
+
+// === impl Options ===
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { retention: Retention::default(), recent_bytes: 6 << 20, readers: 2 }
+    }
+}
+
+// === impl Store ===
+
+impl Store {
+    /// Opens the store in a directory, making both when there are none. Every row is checked first; a file that is
+    /// corrupt, of a newer format or in use is refused and left as it is. Blocks.
+    pub fn open(dir: &Path, options: Options) -> Result<Store, OpenError> {
+        let lock = format::Lock::take(dir)?;
+        let path = format::file(dir);
+        let conn = format::open_writer(&path)?;
+        format::sync_dir(dir)?;
+        let start = check::check(&conn, &path)?;
+        let readers: Vec<_> =
+            (0..options.readers.max(1)).map(|_| format::open_reader(&path)).collect::<Result<_, _>>()?;
+        let shared = Arc::new(Shared::new(path.clone(), options, start));
+        for conn in readers {
+            let shared = shared.clone();
+            spawn("store-reader", &path, move || reader::run(&conn, &shared.path, &shared.reads))?;
+        }
+        let handle = Handle { shared: shared.clone() };
+        spawn("store-writer", &path, move || {
+            writer::run(conn, &shared, start, &lock);
+            drop(lock);
+            shared.released.send_replace(true);
+        })?;
+        Ok(Store { handle: Arc::new(handle) })
+    }
+
+    /// The revision of the last write that is on the disk.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.shared().recent().revision()
+    }
+
+    /// History starts after this revision.
+    #[must_use]
+    pub fn compacted(&self) -> u64 {
+        self.shared().compacted.load(Ordering::Acquire)
+    }
+
+    pub async fn get(&self, key: &str) -> Result<Option<Entry>, ReadError> {
+        let recent = self.shared().recent().get(key);
+        match recent {
+            Some(known) => Ok(known),
+            None => self.read(key, None).await,
+        }
+    }
+
+    /// The state of a key at a revision.
+    pub async fn get_at(&self, key: &str, rev: u64) -> Result<Option<Entry>, ReadError> {
+        self.read(key, Some(rev)).await
+    }
+
+    /// Entries in the order of their keys.
+    pub async fn list(&self, options: ListOptions) -> Result<Page, ReadError> {
+        let (reply, answer) = oneshot::channel();
+        let page = self.shared().ask(reader::Request::List { options, reply }, answer).await?;
+        self.shared().reached(page.revision).await;
+        Ok(page)
+    }
+
+    /// Writes a value and returns it with its new revision.
+    pub async fn put(&self, key: &str, value: Bytes, expect: Expect) -> Result<Entry, WriteError> {
+        self.write_one(Write { key: key.into(), op: Op::Put(value), expect }).await
+    }
+
+    /// Deletes a key and returns the revision of the deletion.
+    pub async fn delete(&self, key: &str, expect: Expect) -> Result<u64, WriteError> {
+        let gone = self.write_one(Write { key: key.into(), op: Op::Delete, expect }).await?;
+        Ok(gone.rev)
+    }
+
+    /// All of the writes or none. Each put or delete has a revision of its own, in order, and an entry in the answer.
+    pub async fn transact(&self, writes: Vec<Write>) -> Result<Vec<Entry>, WriteError> {
+        let (reply, answer) = oneshot::channel();
+        if !self.shared().writes.send(writer::Request::Write { writes, reply }).await {
+            return Err(Fault::Closed.into());
+        }
+        answer.await.unwrap_or(Err(WriteError::Fault(Fault::Closed)))
+    }
+
+    /// The changes of a prefix after a revision.
+    pub fn watch(&self, prefix: &str, from: u64) -> Result<Watch, Compacted> {
+        let watch = Watch::new(self.shared().clone(), prefix, from);
+        let compacted = self.compacted();
+        if from < compacted { Err(Compacted { requested: from, compacted }) } else { Ok(watch) }
+    }
+
+    /// Forgets the history up to a revision now, whatever its age.
+    pub async fn compact(&self, upto: u64) -> Result<(), WriteError> {
+        let (reply, answer) = oneshot::channel();
+        if !self.shared().writes.send(writer::Request::Compact { upto, reply }).await {
+            return Err(Fault::Closed.into());
+        }
+        answer.await.unwrap_or(Err(WriteError::Fault(Fault::Closed)))
+    }
+
+    /// Finishes what was asked for, then closes the files and frees the directory. Watches end.
+    pub async fn close(self) {
+        self.shared().writes.close();
+        let mut released = self.shared().released.subscribe();
+        // The sender lives in what `self` holds.
+        let _ = released.wait_for(|released| *released).await;
+    }
+
+    async fn write_one(&self, write: Write) -> Result<Entry, WriteError> {
+        let mut entries = self.transact(vec![write]).await?;
+        entries.pop().ok_or(WriteError::Fault(Fault::Closed))
+    }
+
+    async fn read(&self, key: &str, at: Option<u64>) -> Result<Option<Entry>, ReadError> {
+        let (reply, answer) = oneshot::channel();
+        let got = self.shared().ask(reader::Request::Get { key: key.into(), at, reply }, answer).await?;
+        self.shared().reached(got.revision).await;
+        Ok(got.entry)
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.handle.shared
+    }
+}
+
+// === impl Handle ===
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.writes.close();
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn new(path: PathBuf, options: Options, start: writer::Start) -> Shared {
+        Shared {
+            path,
+            options,
+            recent: Mutex::new(Recent::new(start.revision, options.recent_bytes)),
+            published: tokio::sync::watch::Sender::new(start.revision),
+            compacted: AtomicU64::new(start.compacted),
+            closed: AtomicBool::new(false),
+            released: tokio::sync::watch::Sender::new(false),
+            writes: Queue::new(1024),
+            reads: Queue::new(1024),
+            counters: Counters::new(),
+        }
+    }
+
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish(&self, changes: Vec<Change>) {
+        let mut recent = self.recent();
+        recent.publish(changes);
+        let revision = recent.revision();
+        drop(recent);
+        self.published.send_replace(revision);
+    }
+
+    /// A reader may see a commit a moment before it is published. Waiting for that keeps every later answer from
+    /// being older than this one.
+    async fn reached(&self, revision: u64) {
+        if *self.published.borrow() < revision && !self.is_closed() {
+            let _ = self.published.subscribe().wait_for(|r| *r >= revision || self.is_closed()).await;
+        }
+    }
+
+    async fn ask<T>(
+        &self,
+        request: reader::Request,
+        answer: oneshot::Receiver<Result<T, ReadError>>,
+    ) -> Result<T, ReadError> {
+        if !self.reads.send(request).await {
+            return Err(Fault::Closed.into());
+        }
+        answer.await.unwrap_or(Err(ReadError::Fault(Fault::Closed)))
+    }
+
+    fn compacted(&self, upto: u64) {
+        self.compacted.store(upto, Ordering::Release);
+        self.recent().wake_all();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// No more reads, and whoever waits for a change stops waiting.
+    fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.reads.close();
+        self.recent().wake_all();
+        self.published.send_modify(|_| {});
+    }
+}
+
+// === impl Change ===
+
+impl Change {
+    fn new(
+        rev: u64,
+        create_rev: u64,
+        key: Arc<str>,
+        kind: ChangeKind,
+        value: Bytes,
+        previous: Option<Bytes>,
+    ) -> Change {
+        let value = match (kind, &previous) {
+            (ChangeKind::Deleted, Some(last)) => last.clone(),
+            _ => value,
+        };
+        Change { rev, create_rev, key, kind, value, previous, frame: OnceLock::new() }
+    }
+
+    /// What most watchers are sent for this change, rendered by the first of them.
+    pub fn frame(&self, render: impl FnOnce(&Change) -> Bytes) -> Bytes {
+        self.frame.get_or_init(|| render(self)).clone()
+    }
+}
+
+// === impl Write ===
+
+impl Write {
+    #[must_use]
+    pub fn put(key: &str, value: Bytes, expect: Expect) -> Write {
+        Write { key: key.into(), op: Op::Put(value), expect }
+    }
+
+    #[must_use]
+    pub fn delete(key: &str, expect: Expect) -> Write {
+        Write { key: key.into(), op: Op::Delete, expect }
+    }
+
+    #[must_use]
+    pub fn check(key: &str, expect: Expect) -> Write {
+        Write { key: key.into(), op: Op::Check, expect }
+    }
+}
+
+fn spawn(name: &str, path: &Path, run: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
+    let spawned = thread::Builder::new().name(name.to_owned()).stack_size(512 << 10).spawn(run);
+    spawned.map(drop).map_err(OpenError::io("starting a thread for", path))
+}

@@ -1,0 +1,179 @@
+//! The recent past in memory: what watches are served from, and the state of the keys that changed lately.
+//!
+//! Changes are kept in lanes, one per resource and one for all of them. A watcher sleeps on its lane and looks only
+//! there, so a busy resource does not wake the watchers of a quiet one, and a quiet lane is complete however far
+//! the rest of the store has moved on.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::{Change, ChangeKind, Entry};
+
+#[derive(Debug)]
+pub(super) struct Recent {
+    /// The newest revision whose change is here: what the store calls its revision.
+    revision: u64,
+    /// Changes up to here were never here.
+    opened: u64,
+    limit: usize,
+    bytes: usize,
+    all: Lane,
+    lanes: HashMap<Box<str>, Lane>,
+    latest: HashMap<Arc<str>, Arc<Change>>,
+}
+
+#[derive(Debug)]
+struct Lane {
+    /// Every change of the lane above this revision is in `changes`.
+    floor: u64,
+    changes: VecDeque<Arc<Change>>,
+    wake: watch::Sender<()>,
+}
+
+/// What comes next for a watcher.
+#[derive(Debug)]
+pub(super) enum Next {
+    Change(Arc<Change>),
+    /// Nothing yet; everything up to this revision was seen.
+    Nothing(u64),
+    /// What comes next is only in the log, which has to be read up to this revision.
+    Behind(u64),
+}
+
+/// The lane of a key or prefix: its first two segments. A shorter prefix has none of its own.
+pub(super) fn lane_of(key: &str) -> &str {
+    let mut slashes = key.bytes().enumerate().filter(|(_, b)| *b == b'/').map(|(i, _)| i);
+    slashes.nth(2).map_or("", |end| &key[..=end])
+}
+
+// === impl Recent ===
+
+impl Recent {
+    pub(super) fn new(revision: u64, limit: usize) -> Recent {
+        let all = Lane::new(revision);
+        Recent {
+            revision,
+            opened: revision,
+            limit,
+            bytes: 0,
+            all,
+            lanes: HashMap::new(),
+            latest: HashMap::new(),
+        }
+    }
+
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Changes and bytes held.
+    pub(super) fn size(&self) -> (usize, usize) {
+        (self.all.changes.len(), self.bytes)
+    }
+
+    /// The newest state of a key that changed lately: `Some(None)` when it was deleted.
+    pub(super) fn get(&self, key: &str) -> Option<Option<Entry>> {
+        let change = self.latest.get(key)?;
+        Some((change.kind != ChangeKind::Deleted).then(|| Entry {
+            key: change.key.clone(),
+            create_rev: change.create_rev,
+            rev: change.rev,
+            value: change.value.clone(),
+        }))
+    }
+
+    /// The lane a watcher of `prefix` sleeps on.
+    pub(super) fn subscribe(&mut self, prefix: &str) -> watch::Receiver<()> {
+        match lane_of(prefix) {
+            "" => self.all.wake.subscribe(),
+            name => self.lane(name).wake.subscribe(),
+        }
+    }
+
+    pub(super) fn next(&self, prefix: &str, after: u64) -> Next {
+        let lane = match lane_of(prefix) {
+            "" => Some(&self.all),
+            name => self.lanes.get(name),
+        };
+        // A lane that does not exist yet had no change since the start.
+        let floor = lane.map_or(self.opened, |lane| lane.floor);
+        if after < floor {
+            return Next::Behind(floor);
+        }
+        let changes = lane.map(|lane| &lane.changes);
+        let start = changes.map_or(0, |c| c.partition_point(|change| change.rev <= after));
+        let found = changes.and_then(|c| c.range(start..).find(|change| change.key.starts_with(prefix)));
+        match found {
+            Some(change) => Next::Change(change.clone()),
+            None => Next::Nothing(self.revision.max(after)),
+        }
+    }
+
+    /// Takes in what was committed and wakes whom it concerns.
+    pub(super) fn publish(&mut self, changes: Vec<Change>) {
+        let mut touched: Vec<Arc<str>> = Vec::new();
+        for change in changes {
+            let change = Arc::new(change);
+            self.revision = change.rev;
+            self.bytes += weight(&change);
+            self.latest.insert(change.key.clone(), change.clone());
+            self.all.changes.push_back(change.clone());
+            let name = lane_of(&change.key);
+            if !name.is_empty() {
+                self.lane(name).changes.push_back(change.clone());
+                if !touched.iter().any(|key| lane_of(key) == name) {
+                    touched.push(change.key.clone());
+                }
+            }
+        }
+        while self.bytes > self.limit && self.all.changes.len() > 1 {
+            self.forget_oldest();
+        }
+        for key in touched {
+            self.lane(lane_of(&key)).wake.send_replace(());
+        }
+        self.all.wake.send_replace(());
+    }
+
+    /// Lets every watcher take note of how far the store is.
+    pub(super) fn wake_all(&self) {
+        for lane in self.lanes.values().chain([&self.all]) {
+            lane.wake.send_replace(());
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some(oldest) = self.all.changes.pop_front() else { return };
+        self.all.floor = oldest.rev;
+        self.bytes -= weight(&oldest);
+        if let Some(lane) = self.lanes.get_mut(lane_of(&oldest.key)) {
+            lane.changes.pop_front();
+            lane.floor = oldest.rev;
+        }
+        if self.latest.get(&oldest.key).is_some_and(|change| change.rev == oldest.rev) {
+            self.latest.remove(&oldest.key);
+        }
+    }
+
+    fn lane(&mut self, name: &str) -> &mut Lane {
+        if !self.lanes.contains_key(name) {
+            self.lanes.insert(name.into(), Lane::new(self.opened));
+        }
+        self.lanes.get_mut(name).unwrap_or(&mut self.all)
+    }
+}
+
+// === impl Lane ===
+
+impl Lane {
+    fn new(floor: u64) -> Lane {
+        Lane { floor, changes: VecDeque::new(), wake: watch::Sender::new(()) }
+    }
+}
+
+/// About what a change costs: the watchers' common rendering of it is as long as its value.
+fn weight(change: &Change) -> usize {
+    256 + change.key.len() + 2 * change.value.len() + change.previous.as_ref().map_or(0, bytes::Bytes::len)
+}

@@ -1,0 +1,429 @@
+//! The writing thread: the only one that changes the file.
+//!
+//! It takes everything that waits, does it in one transaction and syncs once for all of it. Nobody hears of a write,
+//! neither its author nor a watcher, before it is on the disk.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base::time::Mono;
+use bytes::Bytes;
+use rusqlite::{Connection, Statement, params};
+use tokio::sync::oneshot;
+
+use super::error::{Fault, WriteError};
+use super::format::Lock;
+use super::history::History;
+use super::queue::Taken;
+use super::record::{self, FETCH, Head, Record, signed, unsigned};
+use super::{Change, ChangeKind, Entry, Expect, Op, Shared, Write};
+
+#[derive(Debug)]
+pub(super) enum Request {
+    Write { writes: Vec<Write>, reply: oneshot::Sender<Result<Vec<Entry>, WriteError>> },
+    /// Forget the history up to a revision.
+    Compact { upto: u64, reply: oneshot::Sender<Result<(), WriteError>> },
+}
+
+/// Requests in one transaction.
+const BATCH: usize = 256;
+/// Rows one transaction of a compaction looks at; writers wait that long at most.
+const SWEEP: usize = 256;
+/// After a compaction that failed.
+const REST: Duration = Duration::from_secs(5);
+
+pub(super) struct Writer<'c> {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    conn: &'c Connection,
+    newest: Statement<'c>,
+    fetch: Statement<'c>,
+    insert: Statement<'c>,
+    point: Statement<'c>,
+    unpoint: Statement<'c>,
+    remove: Statement<'c>,
+    next_rows: Statement<'c>,
+    set_meta: Statement<'c>,
+    revision: u64,
+    compacted: u64,
+    swept: u64,
+    history: History,
+    started: Instant,
+    /// A compaction failed; the next try is not before this.
+    tired_until: Mono,
+    stopped: Option<Arc<str>>,
+}
+
+/// Where the store was when it was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Start {
+    pub(super) revision: u64,
+    pub(super) compacted: u64,
+    pub(super) swept: u64,
+    /// Bytes of the changes above `compacted`.
+    pub(super) history_bytes: u64,
+}
+
+/// What a transaction will tell its callers once it is on the disk.
+#[derive(Default)]
+struct Batch {
+    changes: Vec<Change>,
+    answers: Vec<(oneshot::Sender<Result<Vec<Entry>, WriteError>>, Result<Vec<Entry>, WriteError>)>,
+    compactions: Vec<(oneshot::Sender<Result<(), WriteError>>, u64)>,
+}
+
+/// Writes until the queue is closed; the lock is let go after the last one.
+pub(super) fn run(conn: Connection, shared: &Arc<Shared>, start: Start, _lock: &Lock) {
+    match Writer::new(&conn, shared.clone(), start) {
+        Ok(mut writer) => writer.serve(),
+        Err(cause) => tracing::error!(error = %cause, "store writer cannot start"),
+    }
+    shared.writes.close();
+    // The next start has nothing to recover.
+    if let Err(cause) = conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)") {
+        tracing::warn!(error = %cause, "store checkpoint at close failed");
+    }
+    shared.close();
+}
+
+// === impl Writer ===
+
+impl<'c> Writer<'c> {
+    fn new(conn: &'c Connection, shared: Arc<Shared>, start: Start) -> rusqlite::Result<Writer<'c>> {
+        let started = Instant::now();
+        let history =
+            History::new(shared.options.retention, Mono::default(), start.revision, start.history_bytes);
+        Ok(Writer {
+            path: shared.path.clone(),
+            conn,
+            newest: conn.prepare("SELECT rev FROM cur WHERE key = ?1")?,
+            fetch: conn.prepare(FETCH)?,
+            insert: conn.prepare(
+                "INSERT INTO log (rev, key, create_rev, prev_rev, dead, sum, value)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            )?,
+            point: conn.prepare(
+                "INSERT INTO cur (key, rev, dead) VALUES (?1, ?2, ?3)
+                 ON CONFLICT (key) DO UPDATE SET rev = excluded.rev, dead = excluded.dead",
+            )?,
+            unpoint: conn.prepare("DELETE FROM cur WHERE key = ?1 AND rev = ?2")?,
+            remove: conn.prepare("DELETE FROM log WHERE rev = ?1")?,
+            next_rows: conn.prepare(
+                "SELECT rev, key, create_rev, prev_rev, dead FROM log
+                 WHERE rev > ?1 AND rev <= ?2 ORDER BY rev LIMIT ?3",
+            )?,
+            set_meta: conn.prepare("UPDATE meta SET value = ?2 WHERE name = ?1")?,
+            revision: start.revision,
+            compacted: start.compacted,
+            swept: start.swept,
+            history,
+            started,
+            tired_until: Mono::default(),
+            stopped: None,
+            shared,
+        })
+    }
+
+    fn serve(&mut self) {
+        loop {
+            match self.shared.writes.take(BATCH, self.patience()) {
+                Taken::Items(requests) => self.commit(requests),
+                Taken::Nothing => {}
+                Taken::Closed => return,
+            }
+            self.tidy();
+        }
+    }
+
+    /// How long to wait for requests before the next step of a compaction.
+    fn patience(&self) -> Option<Duration> {
+        let now = self.now();
+        if self.stopped.is_some() {
+            None
+        } else if now < self.tired_until {
+            Some(self.tired_until.since(now))
+        } else if self.swept < self.compacted {
+            Some(Duration::ZERO)
+        } else {
+            self.history.patience(now)
+        }
+    }
+
+    fn now(&self) -> Mono {
+        Mono(self.started.elapsed())
+    }
+
+    fn commit(&mut self, requests: Vec<Request>) {
+        if let Some(cause) = &self.stopped {
+            refuse(requests, &Fault::Stopped { cause: cause.clone() });
+            return;
+        }
+        let started = Instant::now();
+        let mut batch = Batch::default();
+        let mut rest = VecDeque::from(requests);
+        let before = self.revision;
+        let done = self.transact("writing to the store", |writer| {
+            while let Some(request) = rest.pop_front() {
+                writer.apply(request, &mut batch)?;
+            }
+            Ok(())
+        });
+        if let Err(fault) = done {
+            self.revision = before;
+            refuse(rest.into(), &fault);
+            batch.fail(&fault);
+            return;
+        }
+        let bytes = batch.changes.iter().map(|c| (c.value.len() + c.key.len()) as u64).sum();
+        if !batch.changes.is_empty() {
+            self.history.note(self.now(), self.revision, bytes);
+            self.shared.counters.committed(batch.changes.len(), bytes, started.elapsed());
+            self.shared.publish(std::mem::take(&mut batch.changes));
+        }
+        for (reply, upto) in std::mem::take(&mut batch.compactions) {
+            let done = self.compact(upto);
+            let _ = reply.send(done.map_err(WriteError::from));
+        }
+        batch.answer();
+    }
+
+    /// Runs `act` between BEGIN and a COMMIT that syncs.
+    fn transact(
+        &mut self,
+        what: &'static str,
+        act: impl FnOnce(&mut Self) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let path = self.path.clone();
+        let fault = |cause| Fault::engine(what, &path, cause);
+        self.conn.execute_batch("BEGIN IMMEDIATE").map_err(fault)?;
+        let acted = act(self);
+        let result = match acted {
+            Ok(()) => self.conn.execute_batch("COMMIT").map_err(|cause| {
+                let fault = fault(cause);
+                if !matches!(fault, Fault::Full { .. }) {
+                    // Some of it may be on the disk and some not, and the kernel tells of a failed sync only once.
+                    tracing::error!(error = %fault, "store commit failed; no more writes until a restart");
+                    self.stopped = Some(fault.to_string().into());
+                }
+                fault
+            }),
+            Err(fault) => Err(fault),
+        };
+        if result.is_err() && !self.conn.is_autocommit() {
+            let _ = self.conn.execute_batch("ROLLBACK");
+        }
+        result
+    }
+
+    fn apply(&mut self, request: Request, batch: &mut Batch) -> Result<(), Fault> {
+        match request {
+            Request::Compact { upto, reply } => {
+                batch.compactions.push((reply, upto));
+                Ok(())
+            }
+            Request::Write { writes, reply } => {
+                let before = self.revision;
+                let outcome = self.apply_all(&writes, batch);
+                match &outcome {
+                    // A bad row is the trouble of those who want it, as long as the transaction is whole.
+                    Err(WriteError::Fault(_)) if self.revision == before && !self.conn.is_autocommit() => {}
+                    Err(WriteError::Fault(fault)) => {
+                        let fault = fault.clone();
+                        let _ = reply.send(outcome);
+                        return Err(fault);
+                    }
+                    Err(WriteError::Conflict { .. }) => self.shared.counters.conflicted(),
+                    Ok(_) => {}
+                }
+                batch.answers.push((reply, outcome));
+                Ok(())
+            }
+        }
+    }
+
+    /// All of the writes, or none when one of them meets a key in another state than expected.
+    fn apply_all(&mut self, writes: &[Write], batch: &mut Batch) -> Result<Vec<Entry>, WriteError> {
+        let mut found = Vec::with_capacity(writes.len());
+        for (index, write) in writes.iter().enumerate() {
+            let current = self.current(&write.key)?;
+            let again = writes[..index].iter().any(|earlier| earlier.key == write.key);
+            if again || !write.holds(current.as_ref()) {
+                let current = current.filter(|r| !r.head.dead).map(Record::into_entry);
+                return Err(WriteError::Conflict { index, current });
+            }
+            found.push(current);
+        }
+        let mut entries = Vec::with_capacity(writes.len());
+        for (write, current) in writes.iter().zip(found) {
+            match &write.op {
+                Op::Put(value) => entries.push(self.append(write, current, Some(value), batch)?),
+                Op::Delete => entries.push(self.append(write, current, None, batch)?),
+                Op::Check => {}
+            }
+        }
+        Ok(entries)
+    }
+
+    fn current(&mut self, key: &str) -> Result<Option<Record>, Fault> {
+        let newest = match self.newest.query_row([key], |row| unsigned(row, 0)) {
+            Ok(rev) => rev,
+            Err(rusqlite::Error::QueryReturnedNoRows) => return Ok(None),
+            Err(cause) => return Err(record::engine(&self.path)(cause)),
+        };
+        record::fetch(&mut self.fetch, &self.path, newest).map(Some)
+    }
+
+    /// Adds one row to the log: a value, or a tombstone.
+    fn append(
+        &mut self,
+        write: &Write,
+        current: Option<Record>,
+        value: Option<&Bytes>,
+        batch: &mut Batch,
+    ) -> Result<Entry, Fault> {
+        let rev = self.revision + 1;
+        let prev_rev = current.as_ref().map_or(0, |r| r.head.rev);
+        let live = current.filter(|r| !r.head.dead);
+        let create_rev = live.as_ref().map_or(rev, |r| r.head.create_rev);
+        let head = Head { rev, create_rev, prev_rev, dead: value.is_none() };
+        let bytes = value.map_or(&[][..], |v| v);
+        let sum = i64::from(head.sum(&write.key, bytes));
+        let fault = |cause| Fault::engine("writing to the store", &self.path, cause);
+        self.insert
+            .execute(params![
+                signed(rev),
+                &*write.key,
+                signed(create_rev),
+                signed(prev_rev),
+                head.dead,
+                sum,
+                bytes
+            ])
+            .map_err(fault)?;
+        self.point.execute(params![&*write.key, signed(rev), head.dead]).map_err(fault)?;
+        self.revision = rev;
+        let (kind, previous) = match (value, live) {
+            (None, live) => (ChangeKind::Deleted, live.map(|r| r.value)),
+            (Some(_), Some(live)) => (ChangeKind::Updated, Some(live.value)),
+            (Some(_), None) => (ChangeKind::Created, None),
+        };
+        let value = value.cloned().unwrap_or_default();
+        let change = Change::new(rev, create_rev, write.key.clone(), kind, value, previous);
+        let entry = Entry { key: write.key.clone(), create_rev, rev, value: change.value.clone() };
+        batch.changes.push(change);
+        Ok(entry)
+    }
+
+    /// Moves the compacted revision; the rows go in small steps afterwards.
+    fn compact(&mut self, upto: u64) -> Result<(), Fault> {
+        if upto <= self.compacted {
+            return Ok(());
+        }
+        let upto = upto.min(self.revision);
+        self.transact("compacting the store", |writer| writer.set("compacted", upto))?;
+        self.compacted = upto;
+        self.shared.compacted(upto);
+        Ok(())
+    }
+
+    /// What may be done when nobody waits.
+    fn tidy(&mut self) {
+        if self.stopped.is_some() || self.now() < self.tired_until {
+            return;
+        }
+        let due = self.history.due(self.now());
+        let done = match due {
+            Some(upto) => self.compact(upto),
+            None => Ok(()),
+        };
+        let done = done.and_then(|()| if self.swept < self.compacted { self.sweep() } else { Ok(()) });
+        if let Err(fault) = done {
+            // Rows that stay a while longer harm nobody; the next pass tries again.
+            tracing::warn!(error = %fault, "store compaction failed");
+            self.tired_until = self.now() + REST;
+        }
+    }
+
+    /// Removes the rows that the next few revisions up to the compacted one superseded.
+    fn sweep(&mut self) -> Result<(), Fault> {
+        let (swept, compacted) = (self.swept, self.compacted);
+        let mut upto = swept;
+        self.transact("compacting the store", |writer| {
+            let heads = writer.heads(swept, compacted)?;
+            upto = if heads.len() < SWEEP { compacted } else { heads.last().map_or(compacted, |h| h.0.rev) };
+            let path = writer.path.clone();
+            let fault = |cause| Fault::engine("compacting the store", &path, cause);
+            for (head, key) in &heads {
+                if head.prev_rev != 0 {
+                    writer.remove.execute([signed(head.prev_rev)]).map_err(fault)?;
+                }
+                // A tombstone that nothing superseded since is no longer needed either.
+                if head.dead && writer.unpoint.execute(params![key, signed(head.rev)]).map_err(fault)? > 0 {
+                    writer.remove.execute([signed(head.rev)]).map_err(fault)?;
+                }
+            }
+            writer.set("swept", upto)
+        })?;
+        self.swept = upto;
+        Ok(())
+    }
+
+    fn heads(&mut self, after: u64, upto: u64) -> Result<Vec<(Head, String)>, Fault> {
+        let limit = SWEEP as i64;
+        let rows = self.next_rows.query_map(params![signed(after), signed(upto), limit], |row| {
+            Ok((Head::read(row)?, row.get(1)?))
+        });
+        rows.and_then(Iterator::collect).map_err(record::engine(&self.path))
+    }
+
+    fn set(&mut self, name: &str, value: u64) -> Result<(), Fault> {
+        let done = self.set_meta.execute(params![name, signed(value)]);
+        done.map(drop).map_err(|cause| Fault::engine("compacting the store", &self.path, cause))
+    }
+}
+
+// === impl Batch ===
+
+impl Batch {
+    fn answer(self) {
+        for (reply, outcome) in self.answers {
+            // Whoever stopped waiting finds the write in the store.
+            let _ = reply.send(outcome);
+        }
+    }
+
+    fn fail(self, fault: &Fault) {
+        for (reply, _) in self.answers {
+            let _ = reply.send(Err(fault.clone().into()));
+        }
+        for (reply, _) in self.compactions {
+            let _ = reply.send(Err(fault.clone().into()));
+        }
+    }
+}
+
+fn refuse(requests: Vec<Request>, fault: &Fault) {
+    for request in requests {
+        match request {
+            Request::Write { reply, .. } => drop(reply.send(Err(fault.clone().into()))),
+            Request::Compact { reply, .. } => drop(reply.send(Err(fault.clone().into()))),
+        }
+    }
+}
+
+// === impl Write ===
+
+impl Write {
+    fn holds(&self, current: Option<&Record>) -> bool {
+        let rev = current.filter(|r| !r.head.dead).map(|r| r.head.rev);
+        match (self.expect, &self.op) {
+            (Expect::Any, Op::Delete | Op::Check) => rev.is_some(),
+            (Expect::Any, Op::Put(_)) => true,
+            (Expect::Absent, Op::Delete) => false,
+            (Expect::Absent, _) => rev.is_none(),
+            (Expect::Rev(expected), _) => rev == Some(expected),
+        }
+    }
+}
