@@ -66,9 +66,11 @@ impl History {
     /// The revision up to which history may go now.
     pub(super) fn due(&mut self, now: Mono) -> Option<u64> {
         // A store that fell silent still has a present, and it will be old some day.
-        if self.marks.back().is_some_and(|last| {
-            last.revision < self.revision && now.since(last.at) >= self.keep.age / 20
-        }) {
+        if self
+            .marks
+            .back()
+            .is_some_and(|last| last.revision < self.revision && now.since(last.at) >= self.keep.age / 20)
+        {
             self.marks.push_back(Mark { at: now, revision: self.revision, written: self.written });
         }
         let mut target = None;

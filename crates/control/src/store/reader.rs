@@ -208,8 +208,7 @@ impl<'c> Reader<'c> {
         }
         let mut stretch = Stretch { changes: Vec::new(), upto: span.after };
         let (mut bytes, mut looked) = (0, 0);
-        let mut rows =
-            self.log.query([signed(span.after), signed(span.upto)]).map_err(engine(&self.path))?;
+        let mut rows = self.log.query([signed(span.after), signed(span.upto)]).map_err(engine(&self.path))?;
         while let Some(row) = rows.next().map_err(engine(&self.path))? {
             if bytes >= span.bytes || looked >= ROWS_PER_STRETCH {
                 return Ok(stretch);

@@ -103,8 +103,17 @@ impl Store {
         let stats = self.stats();
         let mut text = Text::new(out);
         let size = "apiserver_storage_size_bytes";
-        text.header(size, Kind::Gauge, "[STABLE] Size of the storage database file physically allocated in bytes.")?;
-        text.sample(size, &[("storage_cluster_id", "store")], (stats.file_bytes + stats.wal_bytes) as f64, None)?;
+        text.header(
+            size,
+            Kind::Gauge,
+            "[STABLE] Size of the storage database file physically allocated in bytes.",
+        )?;
+        text.sample(
+            size,
+            &[("storage_cluster_id", "store")],
+            (stats.file_bytes + stats.wal_bytes) as f64,
+            None,
+        )?;
         let rows = [
             ("longshore_store_revision", Kind::Gauge, "Revision of the last write.", stats.revision),
             ("longshore_store_compacted_revision", Kind::Gauge, "History starts after it.", stats.compacted),

@@ -1,6 +1,5 @@
 #![allow(clippy::unwrap_used)]
 
-
 use super::*;
 
 fn bytes(text: &str) -> Bytes {
@@ -186,10 +185,13 @@ async fn a_second_owner_is_refused_by_name() {
 async fn concurrent_writers_share_commits() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir);
-    let writes = (0..200).map(|i| {
-        let store = store.clone();
-        async move { store.put(&format!("/registry/pods/a/{i}"), bytes("v"), Expect::Absent).await.unwrap().rev }
-    });
+    let writes =
+        (0..200).map(|i| {
+            let store = store.clone();
+            async move {
+                store.put(&format!("/registry/pods/a/{i}"), bytes("v"), Expect::Absent).await.unwrap().rev
+            }
+        });
     let mut revs = futures_util::future::join_all(writes).await;
     revs.sort_unstable();
     assert_eq!(revs, (1..=200).collect::<Vec<u64>>());

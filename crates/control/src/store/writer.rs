@@ -22,9 +22,15 @@ use super::{Change, ChangeKind, Entry, Expect, Op, Shared, Write};
 
 #[derive(Debug)]
 pub(super) enum Request {
-    Write { writes: Vec<Write>, reply: oneshot::Sender<Result<Vec<Entry>, WriteError>> },
+    Write {
+        writes: Vec<Write>,
+        reply: oneshot::Sender<Result<Vec<Entry>, WriteError>>,
+    },
     /// Forget the history up to a revision.
-    Compact { upto: u64, reply: oneshot::Sender<Result<(), WriteError>> },
+    Compact {
+        upto: u64,
+        reply: oneshot::Sender<Result<(), WriteError>>,
+    },
 }
 
 /// Requests in one transaction.
