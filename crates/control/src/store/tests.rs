@@ -129,11 +129,11 @@ async fn a_watch_tells_every_change_after_its_revision() {
     let updated = (2, ChangeKind::Updated, bytes("2"), Some(bytes("1")));
     let deleted = (4, ChangeKind::Deleted, bytes("2"), Some(bytes("2")));
     assert_eq!(watch.progress(), None);
-    assert_eq!(tell(&*watch.next().await.unwrap()), updated);
-    assert_eq!(tell(&*watch.next().await.unwrap()), deleted);
+    assert_eq!(tell(&watch.next().await.unwrap()), updated);
+    assert_eq!(tell(&watch.next().await.unwrap()), deleted);
     assert_eq!((watch.try_next().map(|c| c.rev), watch.progress()), (None, Some(4)));
     let created = (1, ChangeKind::Created, bytes("1"), None);
-    assert_eq!(tell(&*old.next().await.unwrap()), created);
+    assert_eq!(tell(&old.next().await.unwrap()), created);
     assert_eq!(old.next().await.unwrap().rev, 2);
     // The same from the log.
     store.close().await;
@@ -141,7 +141,7 @@ async fn a_watch_tells_every_change_after_its_revision() {
     let store = open(&dir);
     let mut watch = store.watch("/registry/pods/", 0).unwrap();
     for expected in [created, updated, deleted] {
-        assert_eq!(tell(&*watch.next().await.unwrap()), expected);
+        assert_eq!(tell(&watch.next().await.unwrap()), expected);
     }
     assert_eq!(watch.progress(), Some(4));
 }

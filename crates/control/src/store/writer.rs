@@ -33,6 +33,8 @@ pub(super) enum Request {
     },
 }
 
+type Outcome = Result<Vec<Entry>, WriteError>;
+
 /// Requests in one transaction.
 const BATCH: usize = 256;
 /// Rows one transaction of a compaction looks at; writers wait that long at most.
@@ -76,7 +78,7 @@ pub(super) struct Start {
 #[derive(Default)]
 struct Batch {
     changes: Vec<Change>,
-    answers: Vec<(oneshot::Sender<Result<Vec<Entry>, WriteError>>, Result<Vec<Entry>, WriteError>)>,
+    answers: Vec<(oneshot::Sender<Outcome>, Outcome)>,
     compactions: Vec<(oneshot::Sender<Result<(), WriteError>>, u64)>,
 }
 
