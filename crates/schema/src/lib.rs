@@ -2,3 +2,10 @@
 //!
 //! Pure: documents in, documents out. The types are read at build time from the Kubernetes types the workspace
 //! depends on, so there is one source of field truth.
+
+pub mod decode;
+pub mod patch;
+pub mod types;
+
+#[cfg(test)]
+mod testing;
