@@ -52,6 +52,9 @@ impl Path {
 
     #[must_use]
     pub fn child(&self, name: &str) -> Path {
+        if self.0.is_empty() {
+            return Path::new(name);
+        }
         Path(format!("{}.{name}", self.0))
     }
 
@@ -98,6 +101,10 @@ impl FieldErrors {
 
     pub fn duplicate(&mut self, at: &Path, value: impl Into<Value>) {
         self.push(at, Problem::Duplicate, Some(value.into()), "");
+    }
+
+    pub fn duplicate_because(&mut self, at: &Path, value: impl Into<Value>, detail: &str) {
+        self.push(at, Problem::Duplicate, Some(value.into()), detail);
     }
 
     pub fn not_found(&mut self, at: &Path, value: impl Into<Value>) {

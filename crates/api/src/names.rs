@@ -32,6 +32,46 @@ pub fn dns_subdomain(value: &str) -> Vec<String> {
     out
 }
 
+/// RFC 1035 label: starts with a letter.
+#[must_use]
+pub fn dns_1035_label(value: &str) -> Vec<String> {
+    let mut out = at_most(value, 63);
+    if !is_dns_label(value) || !value.starts_with(|c: char| c.is_ascii_lowercase()) {
+        out.push(
+            "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an \
+             alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex \
+             used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')"
+                .to_owned(),
+        );
+    }
+    out
+}
+
+/// A subdomain whose first label may be `*`.
+#[must_use]
+pub fn wildcard_dns_subdomain(value: &str) -> Vec<String> {
+    let mut out = at_most(value, 253);
+    if !value.strip_prefix("*.").is_some_and(is_dns_subdomain) {
+        out.push(
+            "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must \
+             consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character \
+             (e.g. '*.example.com', regex used for validation is \
+             '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+                .to_owned(),
+        );
+    }
+    out
+}
+
+/// Anything that can stand between two slashes of a path.
+#[must_use]
+pub fn path_segment(value: &str) -> Vec<String> {
+    if value == "." || value == ".." {
+        return vec![format!("may not be '{value}'")];
+    }
+    ["/", "%"].iter().filter(|c| value.contains(**c)).map(|c| format!("may not contain '{c}'")).collect()
+}
+
 /// A DNS search path: a subdomain whose labels may hold underscores.
 #[must_use]
 pub fn search_domain(value: &str) -> Vec<String> {
@@ -76,7 +116,7 @@ pub fn qualified_name(value: &str) -> Vec<String> {
     if name.is_empty() {
         out.push("name part must be non-empty".to_owned());
     } else if name.len() > 63 {
-        out.push("name part must be no more than 63 characters".to_owned());
+        out.push("name part must be no more than 63 bytes".to_owned());
     }
     if !is_label_text(name) {
         out.push(format!(
@@ -89,7 +129,10 @@ pub fn qualified_name(value: &str) -> Vec<String> {
 
 #[must_use]
 pub fn label_value(value: &str) -> Vec<String> {
-    let mut out = at_most(value, 63);
+    let mut out = Vec::new();
+    if value.len() > 63 {
+        out.push("must be no more than 63 bytes".to_owned());
+    }
     if !value.is_empty() && !is_label_text(value) {
         out.push(
             "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and \
@@ -241,9 +284,17 @@ mod tests {
     #[test]
     fn syntaxes() {
         type Check = fn(&str) -> bool;
-        let table: [(&str, Check, &[&str], &[&str]); 9] = [
+        let table: [(&str, Check, &[&str], &[&str]); 12] = [
             ("label", |v| dns_label(v).is_empty(), &["a", "a-b", "0"], &["", "-a", "a-", "A", "a.b", "é"]),
             ("subdomain", |v| dns_subdomain(v).is_empty(), &["a.b", "a"], &["", "a..b", ".a", "a_b"]),
+            ("1035", |v| dns_1035_label(v).is_empty(), &["a", "a-1"], &["", "1a", "a-", "a.b"]),
+            (
+                "wildcard",
+                |v| wildcard_dns_subdomain(v).is_empty(),
+                &["*.a", "*.a.b"],
+                &["*", "*.", "a.*", "a"],
+            ),
+            ("segment", |v| path_segment(v).is_empty(), &["a:b", "..."], &[".", "..", "a/b", "a%"]),
             ("search", |v| search_domain(v).is_empty(), &["_a.b", "a_b"], &["", "A", "a..b"]),
             ("qualified", |v| qualified_name(v).is_empty(), &["A_b", "x.y/Z"], &["", "/a", "a/", "a/b/c"]),
             ("value", |v| label_value(v).is_empty(), &["", "A.b"], &["-", " "]),

@@ -88,7 +88,7 @@ pub enum NameRule {
     IpAddress,
 }
 
-/// Where `/scale` finds its numbers, as JSON pointers.
+/// Where `/scale` finds its numbers, as dotted paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScalePaths {
     pub replicas: Cow<'static, str>,

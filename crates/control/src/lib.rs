@@ -1,6 +1,7 @@
 //! The control side of a one-machine node: an API server that kubectl, client libraries and kubelets talk to.
 
 pub mod auth;
+pub mod doc;
 pub mod kind;
 pub mod kinds;
 pub mod refusal;

@@ -3,6 +3,8 @@
 use base::time::Wall;
 use serde_json::Value;
 
+use crate::doc;
+
 /// The cell of the name column.
 #[must_use]
 pub fn name(object: &Value) -> Value {
@@ -22,6 +24,55 @@ pub fn since(time: &Value, now: Wall) -> String {
         Some(then) => short_duration(now.secs().saturating_sub(then.as_second())),
         None => "<unknown>".to_owned(),
     }
+}
+
+/// `a=1,b=2`, or `<none>`.
+#[must_use]
+pub fn labels(map: &Value) -> String {
+    let labels: Vec<String> = map
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    or_none(labels.join(","))
+}
+
+/// The text of a label selector, or `<none>`.
+#[must_use]
+pub fn selector(selector: &Value) -> String {
+    or_none(crate::kinds::selector::to_text(selector))
+}
+
+/// Names and images of the containers of a template.
+#[must_use]
+pub fn containers(template: &Value) -> [Value; 2] {
+    let containers = doc::list(template, "spec.containers");
+    let joined = |field: &str| containers.iter().map(|c| doc::text(c, field)).collect::<Vec<_>>().join(",");
+    [joined("name").into(), joined("image").into()]
+}
+
+/// The text, or `<none>` where it is empty.
+#[must_use]
+pub fn or_none(text: impl Into<String>) -> String {
+    let text = text.into();
+    if text.is_empty() { "<none>".to_owned() } else { text }
+}
+
+/// The text at a path, or what stands for nothing.
+#[must_use]
+pub fn text_or(object: &Value, path: &str, nothing: &str) -> String {
+    match doc::text(object, path) {
+        "" => nothing.to_owned(),
+        text => text.to_owned(),
+    }
+}
+
+/// The first `max` of a list, and how many more there are.
+#[must_use]
+pub fn first_few(list: &[String], max: usize) -> String {
+    let shown = list[..list.len().min(max)].join(",");
+    if list.len() > max { format!("{shown} + {} more...", list.len() - max) } else { shown }
 }
 
 /// `41s`, `3m20s`, `18m`, `5h10m`, `26h`, `3d4h`, `90d`, `2y40d`: the more there is, the coarser it is told.

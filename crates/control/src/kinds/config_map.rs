@@ -5,7 +5,7 @@ use base::time::Wall;
 use serde_json::Value;
 
 use crate::kind::{Column, Kind, Strategy};
-use crate::table;
+use crate::{doc, table};
 
 /// Bytes of all values together, as upstream limits them.
 const MAX_SIZE: usize = 1 << 20;
@@ -42,18 +42,7 @@ impl Strategy for ConfigMap {
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut FieldErrors) {
         self.validate(new, errors);
-        if old["immutable"] != Value::Bool(true) {
-            return;
-        }
-        let why = "field is immutable when `immutable` is set";
-        if new["immutable"] != Value::Bool(true) {
-            errors.forbidden(&Path::new("immutable"), why);
-        }
-        for field in ["data", "binaryData"] {
-            if new[field] != old[field] {
-                errors.forbidden(&Path::new(field), why);
-            }
-        }
+        frozen(errors, new, old, &["data", "binaryData"]);
     }
 
     fn columns(&self) -> &[Column] {
@@ -63,6 +52,20 @@ impl Strategy for ConfigMap {
     fn cells(&self, object: &Value, now: Wall) -> Vec<Value> {
         let count = |field: &str| object[field].as_object().map_or(0, serde_json::Map::len);
         let entries = count("data") + count("binaryData");
-        vec![table::name(object), entries.to_string().into(), table::age(object, now).into()]
+        vec![table::name(object), entries.into(), table::age(object, now).into()]
+    }
+}
+
+/// What was declared immutable stays as it is, the declaration included.
+pub(super) fn frozen(errors: &mut FieldErrors, new: &Value, old: &Value, fields: &[&str]) {
+    if old["immutable"] != Value::Bool(true) {
+        return;
+    }
+    let why = "field is immutable when `immutable` is set";
+    if new["immutable"] != Value::Bool(true) {
+        errors.forbidden(&Path::new("immutable"), why);
+    }
+    for field in fields.iter().filter(|f| !doc::same(&new[**f], &old[**f])) {
+        errors.forbidden(&Path::new(field), why);
     }
 }
