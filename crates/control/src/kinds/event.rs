@@ -173,6 +173,10 @@ impl Strategy for Events {
         true
     }
 
+    fn converts(&self) -> bool {
+        true
+    }
+
     fn to_stored(&self, object: &mut Value) {
         rename(object, |(here, core)| (here, core));
         doc::set(object, "apiVersion", "v1");

@@ -85,6 +85,14 @@ impl Strategy for Namespace {
         }
     }
 
+    fn is_held(&self, object: &Value) -> bool {
+        !doc::list(object, "spec.finalizers").is_empty()
+    }
+
+    fn begin_deletion(&self, object: &mut Value) {
+        doc::set(object, "status.phase", "Terminating");
+    }
+
     fn name_rule(&self) -> NameRule {
         NameRule::DnsLabel
     }
