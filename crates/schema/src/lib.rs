@@ -3,6 +3,7 @@
 //! Pure: documents in, documents out. The types are read at build time from the Kubernetes types the workspace
 //! depends on, so there is one source of field truth.
 
+pub mod apply;
 pub mod decode;
 pub mod patch;
 pub mod types;

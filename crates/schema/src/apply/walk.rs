@@ -1,0 +1,384 @@
+//! Walks that know which fields of an object can be owned apart: what there is, what changed, what is taken out.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::set::{Element, Set};
+use crate::types::{At, ListKind, Presence, Shape};
+
+/// How one place is owned.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Atom<'a> {
+    /// As one.
+    Leaf,
+    /// Item by item.
+    List(At<'a>, &'a ListKind),
+    /// Field by field.
+    Map(At<'a>),
+}
+
+/// What differs between two objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Comparison {
+    pub(super) removed: Set,
+    pub(super) modified: Set,
+    pub(super) added: Set,
+}
+
+/// How the place `at` is owned while `value` stands there.
+pub(super) fn atom<'a>(at: At<'a>, value: Option<&Value>) -> Atom<'a> {
+    match at.shape {
+        Shape::Object(id) if at.types.get(*id).atomic => Atom::Leaf,
+        Shape::Object(_) => Atom::Map(at),
+        Shape::Map { atomic: true, .. } | Shape::List { kind: ListKind::Atomic, .. } => Atom::Leaf,
+        Shape::Map { .. } => Atom::Map(at),
+        Shape::List { kind, .. } => Atom::List(at.item(), kind),
+        // Of unknown places only objects are owned field by field.
+        Shape::Any | Shape::Raw | Shape::FieldSet | Shape::Either(_) => match value {
+            Some(Value::Object(_)) => Atom::Map(At::UNKNOWN),
+            _ => Atom::Leaf,
+        },
+        _ => Atom::Leaf,
+    }
+}
+
+impl Atom<'_> {
+    fn is_same_kind(&self, other: &Atom<'_>) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+/// What tells an item of such a list from its siblings.
+pub(super) fn item_element(item: &Value, at: At<'_>, kind: &ListKind) -> Result<Element, String> {
+    match kind {
+        ListKind::Atomic => Err("invalid indexing of non-associative list".into()),
+        ListKind::Set => match item {
+            Value::Object(_) => Err("associative list without keys has an element that's a map type".into()),
+            Value::Array(_) => Err("not supported: associative list with lists as elements".into()),
+            Value::Null => Err("associative list without keys has an element that's an explicit null".into()),
+            scalar => Ok(Element::Value(scalar.to_string().into())),
+        },
+        ListKind::Keyed(keys) => {
+            let Value::Object(map) = item else {
+                let kind = if item.is_null() { "a null element" } else { "non-map elements" };
+                return Err(format!("associative list with keys may not have {kind}"));
+            };
+            let default = |key: &str| at.object()?.field(key)?.default.clone();
+            let found: Map<String, Value> = keys
+                .iter()
+                .filter_map(|key| Some((key.to_string(), map.get(&**key).cloned().or_else(|| default(key))?)))
+                .collect();
+            if found.is_empty() {
+                return Err(format!(
+                    "associative list with keys has an element that omits all key fields {keys:?} \
+                     (and doesn't have default values for any key fields)"
+                ));
+            }
+            Ok(Element::Key(Value::Object(found).to_string().into()))
+        }
+    }
+}
+
+/// The fields that are set in `value`.
+pub(super) fn fields_of(value: &Value, at: At<'_>) -> Set {
+    let mut set = Set::default();
+    collect(value, at, &mut Vec::new(), &mut set);
+    set
+}
+
+fn collect(value: &Value, at: At<'_>, path: &mut Vec<Element>, set: &mut Set) {
+    match (atom(at, Some(value)), value) {
+        (Atom::Leaf, _) => set.insert(path),
+        (Atom::List(item_at, kind), Value::Array(list)) => {
+            let mut seen: BTreeMap<Element, usize> = BTreeMap::new();
+            let elements: Vec<_> =
+                list.iter().filter_map(|i| item_element(i, item_at, kind).ok().map(|e| (e, i))).collect();
+            for (element, _) in &elements {
+                *seen.entry(element.clone()).or_default() += 1;
+            }
+            for (element, item) in elements {
+                let is_single = seen.get(&element) == Some(&1);
+                path.push(element);
+                // Of items that cannot be told apart only the key is owned.
+                if is_single {
+                    collect(item, item_at, path, set);
+                }
+                set.insert(path);
+                path.pop();
+            }
+        }
+        (Atom::Map(map_at), Value::Object(map)) => {
+            for (key, value) in map {
+                path.push(Element::field(key));
+                collect(value, map_at.child(key), path, set);
+                let is_empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
+                if is_empty || !is_named_field(map_at, key) {
+                    set.insert(path);
+                }
+                path.pop();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A field of a type, as against a key of a map: its presence alone says nothing.
+pub(super) fn is_named_field(at: At<'_>, key: &str) -> bool {
+    matches!(at.shape, Shape::Object(id) if at.types.get(*id).field(key).is_some())
+}
+
+/// Adds the fields of types that only have members below them.
+pub(super) fn with_named_fields(set: &Set, at: At<'_>) -> Set {
+    set.mapped(&|element, is_member, below| {
+        let (named, child) = match element {
+            Element::Field(name) => (is_named_field(at, name), at.child(name)),
+            Element::Key(_) => (false, at.item()),
+            _ => (false, At::UNKNOWN),
+        };
+        let is_member = is_member || (named && !below.is_empty());
+        (is_member, with_named_fields(below, child))
+    })
+}
+
+/// What makes `new` of `old`.
+pub(super) fn compare(old: &Value, new: &Value, at: At<'_>) -> Comparison {
+    let mut walk = Compare { path: Vec::new(), found: Comparison::default() };
+    walk.place(Some(old), Some(new), at);
+    walk.found
+}
+
+struct Compare {
+    path: Vec<Element>,
+    found: Comparison,
+}
+
+impl Compare {
+    fn place(&mut self, old: Option<&Value>, new: Option<&Value>, at: At<'_>) {
+        let (old_atom, new_atom) = (atom(at, old), atom(at, new));
+        let mut is_leaf = false;
+        if new.is_none() {
+            is_leaf = self.atom(old_atom, old, new);
+        } else {
+            if old.is_some() && !old_atom.is_same_kind(&new_atom) {
+                self.atom(old_atom, old, new);
+            }
+            is_leaf |= self.atom(new_atom, old, new);
+        }
+        if !is_leaf {
+            self.leaf_presence(old, new);
+        }
+    }
+
+    /// Compares as `atom` says; true where the place is one leaf.
+    fn atom(&mut self, atom: Atom<'_>, old: Option<&Value>, new: Option<&Value>) -> bool {
+        let is_empty = |value: Option<&Value>| match value {
+            Some(Value::Array(list)) => list.is_empty(),
+            Some(Value::Object(map)) => map.is_empty(),
+            _ => true,
+        };
+        match atom {
+            Atom::List(item, kind) if !(is_empty(old) && is_empty(new)) => {
+                self.list(old.and_then(Value::as_array), new.and_then(Value::as_array), item, kind);
+                false
+            }
+            Atom::Map(at) if !(is_empty(old) && is_empty(new)) => {
+                self.map(old.and_then(Value::as_object), new.and_then(Value::as_object), at);
+                false
+            }
+            _ => {
+                if old.is_some() && new.is_some() {
+                    if old != new {
+                        self.found.modified.insert(&self.path);
+                    }
+                } else {
+                    self.leaf_presence(old, new);
+                }
+                true
+            }
+        }
+    }
+
+    fn leaf_presence(&mut self, old: Option<&Value>, new: Option<&Value>) {
+        match (old, new) {
+            (None, Some(_)) => self.found.added.insert(&self.path),
+            (Some(_), None) => self.found.removed.insert(&self.path),
+            _ => {}
+        }
+    }
+
+    fn map(&mut self, old: Option<&Map<String, Value>>, new: Option<&Map<String, Value>>, at: At<'_>) {
+        let keys = old.into_iter().flat_map(Map::keys);
+        let only_new =
+            new.into_iter().flat_map(Map::keys).filter(|k| !old.is_some_and(|o| o.contains_key(*k)));
+        for key in keys.chain(only_new) {
+            self.path.push(Element::field(key));
+            self.place(old.and_then(|o| o.get(key)), new.and_then(|n| n.get(key)), at.child(key));
+            self.path.pop();
+        }
+    }
+
+    fn list(&mut self, old: Option<&Vec<Value>>, new: Option<&Vec<Value>>, at: At<'_>, kind: &ListKind) {
+        // Items by key; each side may hold several that cannot be told apart.
+        let mut items: BTreeMap<Element, (Vec<&Value>, Vec<&Value>)> = BTreeMap::new();
+        for item in old.into_iter().flatten() {
+            if let Ok(element) = item_element(item, at, kind) {
+                items.entry(element).or_default().0.push(item);
+            }
+        }
+        for item in new.into_iter().flatten() {
+            if let Ok(element) = item_element(item, at, kind) {
+                items.entry(element).or_default().1.push(item);
+            }
+        }
+        for (element, (old, new)) in items {
+            self.path.push(element);
+            match (&*old, &*new) {
+                ([_, _, ..], [_, _, ..]) => {
+                    if old != new {
+                        self.found.modified.insert(&self.path);
+                    }
+                }
+                ([_, _, ..], rest) => {
+                    if let Some(item) = rest.first() {
+                        self.place(None, Some(item), at);
+                    }
+                    self.found.removed.insert(&self.path);
+                }
+                (rest, [_, _, ..]) => {
+                    if let Some(item) = rest.first() {
+                        self.place(Some(item), None, at);
+                    }
+                    self.found.added.insert(&self.path);
+                }
+                (old, new) => self.place(old.first().copied(), new.first().copied(), at),
+            }
+            self.path.pop();
+        }
+    }
+}
+
+/// `value` without the fields of `gone`; None where nothing is left.
+pub(super) fn remove(value: &Value, gone: &Set, at: At<'_>) -> Option<Value> {
+    match (atom(at, Some(value)), value) {
+        (Atom::List(item_at, kind), Value::Array(list)) => {
+            let kept: Vec<Value> = list
+                .iter()
+                .filter_map(|item| {
+                    let Ok(element) = item_element(item, item_at, kind) else { return Some(item.clone()) };
+                    if gone.has(&element) {
+                        return None;
+                    }
+                    match gone.below(&element) {
+                        Some(below) => remove(item, below, item_at),
+                        None => Some(item.clone()),
+                    }
+                })
+                .collect();
+            (!kept.is_empty()).then_some(Value::Array(kept))
+        }
+        (Atom::Map(map_at), Value::Object(map)) => {
+            let kept: Map<String, Value> = map
+                .iter()
+                .filter_map(|(key, value)| {
+                    let element = Element::field(key);
+                    if gone.has(&element) {
+                        return None;
+                    }
+                    let value = match gone.below(&element) {
+                        Some(below) => remove(value, below, map_at.child(key))?,
+                        None => value.clone(),
+                    };
+                    Some((key.clone(), value))
+                })
+                .collect();
+            (!kept.is_empty()).then_some(Value::Object(kept))
+        }
+        (Atom::Leaf, Value::Array(_) | Value::Object(_)) => None,
+        _ => Some(value.clone()),
+    }
+}
+
+/// An object of the type as it is before anything was said about it: the fields that are always there.
+pub(super) fn blank(at: At<'_>) -> Value {
+    let Some(known) = at.object() else { return Value::Object(Map::new()) };
+    let always = known.fields.iter().filter(|f| f.presence == Presence::Always);
+    let fields = always.map(|field| {
+        let value = match &field.shape {
+            Shape::String => "".into(),
+            Shape::Int32 | Shape::Int64 => 0.into(),
+            Shape::Boolean => false.into(),
+            Shape::Object(_) => blank(at.with(&field.shape)),
+            _ => Value::Null,
+        };
+        (field.name.to_string(), value)
+    });
+    fields.collect()
+}
+
+/// Mistakes that keep `value` from being owned field by field, each with its place.
+pub(super) fn mistakes(value: &Value, at: At<'_>) -> Vec<String> {
+    let mut found = Vec::new();
+    check(value, at, &mut String::new(), &mut found);
+    found
+}
+
+fn check(value: &Value, at: At<'_>, path: &mut String, found: &mut Vec<String>) {
+    if value.is_null() || found.len() >= crate::decode::MAX_COMPLAINTS {
+        return;
+    }
+    let wrong = |what: &str, found: &mut Vec<String>| {
+        found.push(if path.is_empty() { what.to_owned() } else { format!("{path}: {what}") });
+    };
+    let shown = || value.to_string().chars().take(128).collect::<String>();
+    match (at.shape, value) {
+        (Shape::Object(_) | Shape::Map { .. }, Value::Object(map)) => {
+            for (key, value) in map {
+                let length = path.len();
+                path.push('.');
+                path.push_str(key);
+                let is_open = at.object().is_none_or(|t| t.open || t.field(key).is_some());
+                if is_open {
+                    check(value, at.child(key), path, found);
+                } else {
+                    found.push(format!("{path}: field not declared in schema"));
+                }
+                path.truncate(length);
+            }
+        }
+        (Shape::Object(_) | Shape::Map { .. }, _) => wrong(&format!("expected map, got {}", shown()), found),
+        (Shape::List { item, kind }, Value::Array(list)) => {
+            let mut seen = std::collections::BTreeSet::new();
+            for (i, value) in list.iter().enumerate() {
+                let element = match kind {
+                    ListKind::Atomic => Element::Index(i64::try_from(i).unwrap_or(i64::MAX)),
+                    _ => match item_element(value, at.with(item), kind) {
+                        Ok(element) => element,
+                        Err(what) => {
+                            found.push(format!("{path}: element {i}: {what}"));
+                            return;
+                        }
+                    },
+                };
+                if !seen.insert(element.clone()) {
+                    found.push(format!("{path}: duplicate entries for key {element}"));
+                }
+                let length = path.len();
+                path.push_str(&element.to_string());
+                check(value, at.with(item), path, found);
+                path.truncate(length);
+            }
+        }
+        (Shape::List { .. }, _) => wrong(&format!("expected list, got {}", shown()), found),
+        (Shape::String | Shape::Bytes | Shape::Time | Shape::MicroTime, value) if !value.is_string() => {
+            wrong(&format!("expected string, got {}", shown()), found);
+        }
+        (Shape::Int32 | Shape::Int64 | Shape::Number, value) if !value.is_number() => {
+            wrong(&format!("expected numeric (int or float), got {}", shown()), found);
+        }
+        (Shape::Boolean, value) if !value.is_boolean() => {
+            wrong(&format!("expected boolean, got {}", shown()), found);
+        }
+        _ => {}
+    }
+}
