@@ -7,7 +7,7 @@
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 
-use api::config::kubelet::{Logging, VModule};
+use api::config::{Logging, VModule};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use tracing::field::{Field, Visit};

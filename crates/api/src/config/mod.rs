@@ -9,9 +9,18 @@ use std::path::{Path, PathBuf};
 use base::class::{Class, Classify};
 use base::flags::FlagError;
 
+mod check;
+mod compatibility;
 pub mod doc;
+mod file;
+pub mod flag;
 pub mod gates;
 pub mod kubelet;
+mod logging;
+pub mod proxy;
+
+pub use compatibility::compatibility;
+pub use logging::{Logging, LoggingOptions, OutputRouting, VModule};
 
 /// The loader's only view of the file system.
 pub trait ReadFiles {

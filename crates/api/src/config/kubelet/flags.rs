@@ -6,25 +6,9 @@ use Kind::{
 };
 use base::flags::{Flag, Kind};
 
-use super::fields;
 use crate::config::doc::Standing;
+use crate::config::flag::{self, FlagRow, Target};
 use Standing::{Honoured as YES, NotYet as NO};
-
-/// What a flag sets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// A KubeletConfiguration field, by path.
-    Field(&'static str),
-    /// A setting that only flags have.
-    Own(Standing),
-}
-
-/// One row of the kubelet's flag table.
-#[derive(Clone, Copy, Debug)]
-pub struct KubeletFlag {
-    pub flag: Flag,
-    pub target: Target,
-}
 
 /// The rows as the parser takes them.
 pub fn table() -> Vec<Flag> {
@@ -33,20 +17,7 @@ pub fn table() -> Vec<Flag> {
 
 /// The flag that sets a field, if any.
 pub fn for_field(path: &str) -> Option<&'static str> {
-    let sets = |r: &&KubeletFlag| matches!(r.target, Target::Field(p) if p == path);
-    let row = FLAGS.iter().find(sets)?;
-    Some(row.flag.name)
-}
-
-// === impl KubeletFlag ===
-
-impl KubeletFlag {
-    pub fn standing(&self) -> Standing {
-        match self.target {
-            Target::Own(standing) => standing,
-            Target::Field(path) => fields::find(path).map_or(NO, |f| f.standing),
-        }
-    }
+    flag::for_field(FLAGS, path)
 }
 
 const USE_FILE: &str = "set this in the file named by --config instead.";
@@ -59,8 +30,8 @@ const fn own(
     default: &'static str,
     standing: Standing,
     help: &'static str,
-) -> KubeletFlag {
-    KubeletFlag { flag: Flag::new(name, kind, default, help), target: Target::Own(standing) }
+) -> FlagRow {
+    FlagRow { flag: Flag::new(name, kind, default, help), target: Target::Own(standing) }
 }
 
 const fn old(
@@ -70,8 +41,8 @@ const fn old(
     why: &'static str,
     standing: Standing,
     help: &'static str,
-) -> KubeletFlag {
-    KubeletFlag { flag: Flag::new(name, kind, default, help).deprecated(why), target: Target::Own(standing) }
+) -> FlagRow {
+    FlagRow { flag: Flag::new(name, kind, default, help).deprecated(why), target: Target::Own(standing) }
 }
 
 const fn field(
@@ -80,11 +51,8 @@ const fn field(
     kind: Kind,
     default: &'static str,
     help: &'static str,
-) -> KubeletFlag {
-    KubeletFlag {
-        flag: Flag::new(name, kind, default, help).deprecated(USE_FILE),
-        target: Target::Field(path),
-    }
+) -> FlagRow {
+    FlagRow { flag: Flag::new(name, kind, default, help).deprecated(USE_FILE), target: Target::Field(path) }
 }
 
 /// A field's flag that stays: logging and identity.
@@ -94,17 +62,17 @@ const fn kept(
     kind: Kind,
     default: &'static str,
     help: &'static str,
-) -> KubeletFlag {
-    KubeletFlag { flag: Flag::new(name, kind, default, help), target: Target::Field(path) }
+) -> FlagRow {
+    FlagRow { flag: Flag::new(name, kind, default, help), target: Target::Field(path) }
 }
 
-const fn short(mut row: KubeletFlag, c: char) -> KubeletFlag {
+const fn short(mut row: FlagRow, c: char) -> FlagRow {
     row.flag = row.flag.short(c);
     row
 }
 
 #[rustfmt::skip]
-pub const FLAGS: &[KubeletFlag] = &[
+pub const FLAGS: &[FlagRow] = &[
     // Settings that only flags have
     short(own("help", Bool, "false", YES, "Print this text and exit."), 'h'),
     own("version", Bool, "false", YES, "Print the version and exit."),
@@ -280,7 +248,7 @@ pub const FLAGS: &[KubeletFlag] = &[
 mod tests {
     use super::*;
     use crate::config::doc;
-    use crate::config::kubelet::defaults;
+    use crate::config::kubelet::{defaults, fields};
     use std::collections::BTreeSet;
 
     #[test]

@@ -3,19 +3,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use base::flags::{self, Parsed};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::fields::{self, FIELDS};
-use super::flags::{FLAGS, Target};
+use super::flags::FLAGS;
 use super::settings::{self, KubeletFlags};
 use super::types::{API_VERSION, KIND, KubeletConfiguration};
 use super::{defaults, validate};
 use crate::config::doc::{self, Findings, Standing};
+use crate::config::file::{self, Doc};
+use crate::config::flag::Target;
 use crate::config::gates::Gates;
-use crate::config::{ConfigError, FieldError, LoadError, MAX_FILE, ReadFiles};
+use crate::config::{ConfigError, FieldError, LoadError, ReadFiles};
 use crate::yaml::{self, DuplicateKeys, YamlError};
 
 /// What a command line asks for.
@@ -67,8 +69,6 @@ pub fn help() -> String {
                  Usage:\n  kubelet [flags]\n\nFlags:\n";
     format!("{intro}{}", flags::render_help(&super::flags::table(), 100))
 }
-
-type Doc = Map<String, Value>;
 
 struct Loader<'f> {
     files: &'f dyn ReadFiles,
@@ -183,13 +183,7 @@ impl<'f> Loader<'f> {
         let path = self.absolute(name)?;
         let label = path.display().to_string();
         let bytes = self.read_file(&path)?;
-        let value = match yaml::to_value(&bytes, DuplicateKeys::Reject) {
-            Err(e @ YamlError::DuplicateKey { .. }) => {
-                self.warnings.push(format!("{label}: {e}; the last one counts"));
-                yaml::to_value(&bytes, DuplicateKeys::LastWins)
-            }
-            other => other,
-        };
+        let value = file::decode_leniently(&label, &bytes, &mut self.warnings);
         let mut doc = self.expect_kind(&label, value)?;
         let findings = doc::check(FIELDS, &doc);
         let clean = findings.errors.is_empty();
@@ -201,7 +195,7 @@ impl<'f> Loader<'f> {
         if !clean || !decoded {
             return None;
         }
-        drop_nulls(&mut doc);
+        file::drop_nulls(&mut doc);
         defaults::fill(&mut doc);
         resolve_paths(&mut doc, path.parent().unwrap_or(Path::new("/")));
         defaults::fill_eviction_hard(&mut doc);
@@ -229,7 +223,7 @@ impl<'f> Loader<'f> {
         let Value::Object(mut doc) = merged else {
             return None;
         };
-        drop_nulls(&mut doc);
+        file::drop_nulls(&mut doc);
         defaults::fill(&mut doc);
         Some(doc)
     }
@@ -246,7 +240,7 @@ impl<'f> Loader<'f> {
         let mut entries = match listed {
             Ok(entries) => entries,
             Err(e) => {
-                self.fail_read(&label, &e);
+                self.errors.push(file::unreadable(&label, &e));
                 return None;
             }
         };
@@ -264,25 +258,20 @@ impl<'f> Loader<'f> {
         Some(())
     }
 
-    /// A document must be a KubeletConfiguration; the two words that say so are taken off.
-    fn expect_kind(&mut self, label: &str, value: Result<Value, YamlError>) -> Option<Doc> {
-        let mut doc = match value {
-            Ok(Value::Object(doc)) => doc,
-            Ok(Value::Null) => return self.fail_decode(label, "the file is empty".into()),
-            Ok(_) => return self.fail_decode(label, "the document is not an object".into()),
-            Err(e) => return self.fail_decode(label, e.to_string()),
-        };
-        let mut word = |key: &str| match doc.remove(key) {
-            Some(Value::String(s)) => s,
-            _ => String::new(),
-        };
-        let (version, kind) = (word("apiVersion"), word("kind"));
-        if version != API_VERSION || kind != KIND {
-            let text =
-                format!("apiVersion {version:?} and kind {kind:?} must be {API_VERSION:?} and {KIND:?}");
-            return self.fail_decode(label, text);
+    /// Both the reader's mistakes and a document's kind end the reading of that document.
+    fn kept<T>(&mut self, result: Result<T, ConfigError>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.errors.push(error);
+                None
+            }
         }
-        Some(doc)
+    }
+
+    fn expect_kind(&mut self, label: &str, value: Result<Value, YamlError>) -> Option<Doc> {
+        let doc = file::expect_kind(label, value, API_VERSION, KIND);
+        self.kept(doc)
     }
 
     /// Decodes the lists of objects, whose insides the field table does not describe.
@@ -318,62 +307,24 @@ impl<'f> Loader<'f> {
         let by_flag = FLAGS
             .iter()
             .filter(|row| parsed.values.contains_key(row.flag.name))
-            .filter(|row| row.standing() == Standing::NotYet)
+            .filter(|row| row.standing(FIELDS) == Standing::NotYet)
             .map(|row| format!("--{}", row.flag.name));
         in_files.chain(by_flag).collect()
     }
 
     fn read_file(&mut self, path: &Path) -> Option<Vec<u8>> {
-        let label = path.display().to_string();
-        match self.files.read(path) {
-            Ok(bytes) if bytes.is_empty() => self.fail_decode(&label, "the file is empty".into()),
-            Ok(bytes) if bytes.len() as u64 > MAX_FILE => {
-                self.fail_decode(&label, format!("the file is larger than {MAX_FILE} bytes"))
-            }
-            Ok(bytes) => Some(bytes),
-            Err(e) => {
-                self.fail_read(&label, &e);
-                None
-            }
-        }
+        let bytes = file::read(self.files, path);
+        self.kept(bytes)
     }
 
     fn absolute(&mut self, name: &str) -> Option<PathBuf> {
-        let path = Path::new(name);
-        if path.is_absolute() {
-            return Some(clean(path));
-        }
-        match self.files.current_dir() {
-            Ok(dir) => Some(clean(&dir.join(path))),
-            Err(e) => {
-                self.fail_read("the current directory", &e);
-                None
-            }
-        }
-    }
-
-    fn fail_read(&mut self, path: &str, e: &std::io::Error) {
-        self.errors.push(ConfigError::Read { path: path.to_owned(), reason: e.to_string() });
-    }
-
-    fn fail_decode<T>(&mut self, path: &str, reason: String) -> Option<T> {
-        self.errors.push(ConfigError::Decode { path: path.to_owned(), reason });
-        None
+        let path = file::absolute(self.files, name);
+        self.kept(path)
     }
 
     fn fail_flag(&mut self, flag: &str, why: String) {
         let error = FieldError::new(format!("--{flag}"), why);
         self.errors.push(ConfigError::Field(error));
-    }
-}
-
-/// In a configuration file null means unset; only drop-ins give it a meaning.
-fn drop_nulls(doc: &mut Doc) {
-    doc.retain(|_, v| !v.is_null());
-    for value in doc.values_mut() {
-        if let Value::Object(child) = value {
-            drop_nulls(child);
-        }
     }
 }
 
@@ -394,25 +345,10 @@ fn resolve_paths(doc: &mut Doc, dir: &Path) {
             continue;
         };
         if !text.is_empty() && !text.starts_with('/') {
-            let path = clean(&dir.join(text)).to_string_lossy().into_owned();
+            let path = file::clean(&dir.join(text)).to_string_lossy().into_owned();
             doc::set(doc, field, Value::from(path));
         }
     }
-}
-
-/// Removes `.` and resolves `..` in the text alone, as Go's path cleaning does.
-pub(super) fn clean(path: &Path) -> PathBuf {
-    let mut out = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir => {
-                out.pop();
-            }
-            other => out.push(other),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

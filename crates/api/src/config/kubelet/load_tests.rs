@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::DirEntry;
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Map, json};
 use std::io;
 
 /// Files in memory; `/etc/k` is the current directory.

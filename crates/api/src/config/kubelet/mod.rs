@@ -1,6 +1,5 @@
 //! The kubelet's flags and KubeletConfiguration (`kubelet.config.k8s.io/v1beta1`).
 
-mod compatibility;
 mod defaults;
 pub mod fields;
 pub mod flags;
@@ -9,7 +8,6 @@ mod settings;
 mod types;
 mod validate;
 
-pub use compatibility::compatibility;
 pub use defaults::EVICTION_HARD;
 pub use load::{Loaded, Outcome, help, load};
 pub use settings::KubeletFlags;

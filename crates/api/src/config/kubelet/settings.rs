@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::config::FieldError;
+use crate::config::logging::read_vmodule;
 
 /// The flag-only settings, decoded from the parsed flags by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -251,22 +252,6 @@ fn read_reserved_memory<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Valu
     }
     let list = nodes.into_iter().map(|(node, limits)| json!({"numaNode": node, "limits": limits}));
     Ok(list.collect())
-}
-
-/// `pattern=N,…`
-fn read_vmodule<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Value, String> {
-    let text = texts.last().unwrap_or_default();
-    let pairs = text.split(',').filter(|p| !p.is_empty());
-    let read = |pair: &str| {
-        let malformed = || format!("malformed pair {pair:?}, expected pattern=N");
-        let (pattern, level) = pair.split_once('=').ok_or_else(malformed)?;
-        let level: u32 = level.parse().map_err(|_| malformed())?;
-        if pattern.is_empty() {
-            return Err(malformed());
-        }
-        Ok(json!({"filePattern": pattern, "verbosity": level}))
-    };
-    pairs.map(read).collect()
 }
 
 #[cfg(test)]

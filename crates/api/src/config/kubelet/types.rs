@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::fields::FIELDS;
 use crate::config::doc;
+use crate::config::logging::{Logging, VModule};
 
 pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 pub const KIND: &str = "KubeletConfiguration";
@@ -187,18 +188,6 @@ pub struct MemorySwap {
     pub swap_behavior: String,
 }
 
-/// How the agent writes its own log.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Logging {
-    pub format: String,
-    #[serde(deserialize_with = "duration_or_nanos")]
-    pub flush_frequency: GoDuration,
-    pub verbosity: u32,
-    pub vmodule: Vec<VModule>,
-    pub options: LoggingOptions,
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UserNamespaces {
@@ -248,21 +237,6 @@ pub struct WebhookAuthorization {
     pub cache_unauthorized_ttl: GoDuration,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct LoggingOptions {
-    pub text: OutputRouting,
-    pub json: OutputRouting,
-}
-
-/// Where one log format writes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct OutputRouting {
-    pub split_stream: bool,
-    pub info_buffer_size: Quantity,
-}
-
 /// A taint the node registers with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -283,14 +257,6 @@ pub struct MemoryReservation {
     pub numa_node: i32,
     #[serde(default)]
     pub limits: BTreeMap<String, Quantity>,
-}
-
-/// A verbosity for the source files a pattern names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct VModule {
-    pub file_pattern: String,
-    pub verbosity: u32,
 }
 
 /// The shutdown time of Pods at or above a priority.
@@ -370,19 +336,6 @@ pub(super) fn check_object(path: &str, item: &Value) -> Result<(), String> {
         "shutdownGracePeriodByPodPriority" => decode::<ShutdownGracePeriodByPodPriority>(item),
         _ => Err("this list has no reader".into()),
     }
-}
-
-fn duration_or_nanos<'de, D: serde::Deserializer<'de>>(d: D) -> Result<GoDuration, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Either {
-        Nanos(i64),
-        Text(GoDuration),
-    }
-    Ok(match Either::deserialize(d)? {
-        Either::Nanos(n) => GoDuration::from_nanos(n),
-        Either::Text(t) => t,
-    })
 }
 
 #[cfg(test)]

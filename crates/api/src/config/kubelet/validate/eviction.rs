@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use base::duration::GoDuration;
 use base::quantity::Quantity;
 
-use super::Check;
+use crate::config::check::Check;
 use crate::config::kubelet::types::KubeletConfiguration;
 
 const SIGNALS: [&str; 9] = [

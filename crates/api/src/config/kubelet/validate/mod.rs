@@ -1,23 +1,22 @@
 //! What a configuration may not say. Every mistake is reported, each with its field's path.
 
-use std::fmt::Display;
 use std::net::IpAddr;
 
 use base::duration::GoDuration;
-use base::quantity::Quantity;
 
 use super::flags;
 use super::types::KubeletConfiguration;
 use crate::config::FieldError;
+use crate::config::check::Check;
 use crate::config::gates::Gates;
+use crate::config::logging;
 
 mod eviction;
-mod logging;
 mod reservations;
 
 /// Checks everything that needs no look at the machine.
 pub(super) fn validate(config: &KubeletConfiguration, gates: &Gates) -> Vec<FieldError> {
-    let mut check = Check::default();
+    let mut check = Check::new(flags::for_field);
     server(config, gates, &mut check);
     rates_and_limits(config, &mut check);
     images(config, gates, &mut check);
@@ -30,8 +29,8 @@ pub(super) fn validate(config: &KubeletConfiguration, gates: &Gates) -> Vec<Fiel
     user_namespaces(config, &mut check);
     reservations::check(config, &mut check);
     eviction::check(config, &mut check);
-    logging::check(config, gates, &mut check);
-    check.errors
+    logging::check(&config.logging, gates, &mut check);
+    check.into_errors()
 }
 
 /// What the start-up checks need to know about the machine.
@@ -43,7 +42,7 @@ pub struct HostFacts {
 
 /// Settings that are valid but not on this machine.
 pub fn check_host(config: &KubeletConfiguration, host: HostFacts) -> Vec<FieldError> {
-    let mut check = Check::default();
+    let mut check = Check::new(flags::for_field);
     if config.fail_swap_on && host.swap_on {
         check.fail("failSwapOn", "swap is on; turn it off or set this to false");
     }
@@ -55,54 +54,7 @@ pub fn check_host(config: &KubeletConfiguration, host: HostFacts) -> Vec<FieldEr
             check.fail("singleProcessOOMKill", "must not be false on a cgroup v1 host");
         }
     }
-    check.errors
-}
-
-/// Collects mistakes.
-#[derive(Default)]
-struct Check {
-    errors: Vec<FieldError>,
-}
-
-// === impl Check ===
-
-impl Check {
-    fn fail(&mut self, path: &str, why: impl Into<String>) {
-        let mut message = why.into();
-        if let Some(flag) = flags::for_field(path) {
-            message.push_str(&format!(" (flag --{flag})"));
-        }
-        self.errors.push(FieldError::new(path, message));
-    }
-
-    fn range<T: PartialOrd + Display>(&mut self, path: &str, value: T, min: T, max: T) {
-        if value < min || value > max {
-            self.fail(path, format!("{value} must be between {min} and {max}, inclusive"));
-        }
-    }
-
-    fn at_least<T: PartialOrd + Display>(&mut self, path: &str, value: T, min: T) {
-        if value < min {
-            self.fail(path, format!("{value} must be at least {min}"));
-        }
-    }
-
-    fn one_of(&mut self, path: &str, value: &str, allowed: &[&str]) {
-        if !allowed.contains(&value) {
-            let list: Vec<String> = allowed.iter().map(|a| format!("{a:?}")).collect();
-            self.fail(path, format!("{value:?} must be one of {}", list.join(", ")));
-        }
-    }
-
-    fn quantity(&mut self, path: &str, text: &str) -> Option<Quantity> {
-        match text.parse() {
-            Ok(quantity) => Some(quantity),
-            Err(e) => {
-                self.fail(path, format!("{e}"));
-                None
-            }
-        }
-    }
+    check.into_errors()
 }
 
 fn server(c: &KubeletConfiguration, gates: &Gates, check: &mut Check) {
@@ -270,21 +222,12 @@ fn node(c: &KubeletConfiguration, _gates: &Gates, check: &mut Check) {
             check.fail(&path, "timeAdded must not be set");
         }
     }
-    check_hidden_metrics(&c.show_hidden_metrics_for_version, check);
+    check.hidden_metrics(&c.show_hidden_metrics_for_version);
     if let Some(rate) = c.tracing.sampling_rate_per_million {
         check.range("tracing.samplingRatePerMillion", rate, 0, 1_000_000);
     }
     if c.tracing.endpoint.as_deref().is_some_and(|e| e.contains(char::is_whitespace)) {
         check.fail("tracing.endpoint", "must not contain white space");
-    }
-}
-
-/// Metrics hidden in the minor version before this one may be shown once more; older are gone.
-fn check_hidden_metrics(version: &str, check: &mut Check) {
-    const PREVIOUS: &str = "1.35";
-    if !version.is_empty() && version != PREVIOUS {
-        let text = format!("{version:?} must be omitted or have the value {PREVIOUS:?}");
-        check.fail("showHiddenMetricsForVersion", text);
     }
 }
 
@@ -329,7 +272,7 @@ fn container_logs(c: &KubeletConfiguration, check: &mut Check) {
     let path = std::path::Path::new(dir);
     if !path.is_absolute() {
         check.fail("podLogsDir", format!("{dir:?} must be an absolute path"));
-    } else if super::load::clean(path).to_string_lossy() != dir {
+    } else if crate::config::file::clean(path).to_string_lossy() != dir {
         check.fail("podLogsDir", format!("{dir:?} must be a clean path without '.', '..' or '//'"));
     }
     if !dir.is_ascii() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::quantity::Quantity;
 
-use super::Check;
+use crate::config::check::Check;
 use crate::config::kubelet::types::KubeletConfiguration;
 
 pub(super) fn check(c: &KubeletConfiguration, check: &mut Check) {

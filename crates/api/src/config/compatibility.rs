@@ -1,18 +1,17 @@
 //! The page that says which settings this build acts on, made from the tables themselves.
 
-use super::fields::FIELDS;
-use super::flags::{self, FLAGS, Target};
-use crate::config::doc::{Field, Standing};
+use super::doc::{Field, Standing};
+use super::flag::{self, FlagRow, Target};
 
-/// The configuration section of the compatibility page.
-pub fn compatibility() -> String {
-    let mut out = String::from(
+/// The configuration section of one agent on the compatibility page.
+pub fn compatibility(agent: &str, fields: &[Field], flags: &[FlagRow]) -> String {
+    let mut out = format!(
         "Every field and flag is read, defaulted and validated. \"not yet honoured\" means that nothing acts on\n\
-         the value so far; the kubelet says so in its log when a user sets it.\n\n\
+         the value so far; {agent} says so in its log when a user sets it.\n\n\
          | field | flag | default | standing |\n|---|---|---|---|\n",
     );
-    for field in FIELDS {
-        let flag = flags::for_field(field.path).map(|f| format!("`--{f}`"));
+    for field in fields {
+        let flag = flag::for_field(flags, field.path).map(|f| format!("`--{f}`"));
         out.push_str(&format!(
             "| `{}` | {} | {} | {} |\n",
             field.path,
@@ -22,7 +21,7 @@ pub fn compatibility() -> String {
         ));
     }
     out.push_str("\n| flag without field | default | standing |\n|---|---|---|\n");
-    for row in FLAGS {
+    for row in flags {
         if let Target::Own(standing) = row.target {
             let default = match row.flag.default {
                 "" => String::new(),
@@ -55,26 +54,33 @@ fn default_text(field: &Field) -> String {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::config::{kubelet, proxy};
     use std::path::Path;
 
-    const BEGIN: &str = "<!-- configuration: begin, made from the tables of crates/api -->\n";
-    const END: &str = "<!-- configuration: end -->\n";
-
-    /// `UPDATE_DOCS=1 cargo test -p api compatibility` writes the section anew.
+    /// `UPDATE_DOCS=1 cargo test -p api compatibility` writes the sections anew.
     #[test]
     fn the_page_says_what_the_tables_say() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/compatibility.md");
         let page = std::fs::read_to_string(&path).unwrap();
-        let (head, rest) = page.split_once(BEGIN).expect("the page has no beginning mark");
-        let (section, tail) = rest.split_once(END).expect("the page has no end mark");
-        let wanted = format!("\n{}\n", compatibility());
-        if section == wanted {
+        let kubelet = compatibility("the kubelet", kubelet::fields::FIELDS, kubelet::flags::FLAGS);
+        let proxy = compatibility("kube-proxy", proxy::fields::FIELDS, proxy::flags::FLAGS);
+        let wanted = replaced(&page, "configuration", &kubelet);
+        let wanted = replaced(&wanted, "kube-proxy configuration", &proxy);
+        if page == wanted {
             return;
         }
         if std::env::var_os("UPDATE_DOCS").is_some() {
-            std::fs::write(&path, format!("{head}{BEGIN}{wanted}{END}{tail}")).unwrap();
+            std::fs::write(&path, wanted).unwrap();
             return;
         }
         panic!("docs/compatibility.md is stale: UPDATE_DOCS=1 cargo test -p api compatibility");
+    }
+
+    fn replaced(page: &str, name: &str, section: &str) -> String {
+        let begin = format!("<!-- {name}: begin, made from the tables of crates/api -->\n");
+        let end = format!("<!-- {name}: end -->\n");
+        let (head, rest) = page.split_once(&begin).expect("the page has no beginning mark");
+        let (_, tail) = rest.split_once(&end).expect("the page has no end mark");
+        format!("{head}{begin}\n{section}\n{end}{tail}")
     }
 }

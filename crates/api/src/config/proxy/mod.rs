@@ -1,0 +1,11 @@
+//! kube-proxy's flags and KubeProxyConfiguration (`kubeproxy.config.k8s.io/v1alpha1`).
+
+mod defaults;
+pub mod fields;
+pub mod flags;
+mod load;
+mod types;
+mod validate;
+
+pub use load::{Loaded, Outcome, help, load};
+pub use types::*;
