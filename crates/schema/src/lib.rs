@@ -5,6 +5,7 @@
 
 pub mod apply;
 pub mod decode;
+pub mod openapi;
 pub mod patch;
 pub mod types;
 

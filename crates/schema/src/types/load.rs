@@ -41,6 +41,11 @@ pub(crate) fn descriptions() -> String {
     inflate(DESCRIPTIONS)
 }
 
+/// Changes when the types or their prose do.
+pub(crate) fn source_digest() -> String {
+    format!("{:x}{:x}", base::fnv::fnv1a128(TYPES), base::fnv::fnv1a32(DESCRIPTIONS))
+}
+
 fn inflate(bytes: &[u8]) -> String {
     let mut text = String::new();
     let _ = flate2::read::DeflateDecoder::new(bytes).read_to_string(&mut text);

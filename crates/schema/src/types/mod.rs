@@ -4,6 +4,8 @@
 
 mod load;
 
+pub(crate) use load::{descriptions, source_digest};
+
 use std::sync::OnceLock;
 
 use serde_json::Value;

@@ -1,0 +1,110 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+const ALL: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+
+fn deployments() -> Resource<'static> {
+    let kind = ("apps", "v1", "Deployment");
+    Resource {
+        group: "apps",
+        version: "v1",
+        kind: "Deployment",
+        plural: "deployments",
+        is_namespaced: true,
+        verbs: ALL.to_vec(),
+        subresources: vec![
+            Sub { name: "status", kind, verbs: vec!["get", "patch", "update"] },
+            Sub {
+                name: "scale",
+                kind: ("autoscaling", "v1", "Scale"),
+                verbs: vec!["get", "patch", "update"],
+            },
+        ],
+        schema: Source::Builtin("io.k8s.api.apps.v1.Deployment"),
+    }
+}
+
+fn crontabs(schema: &Value) -> Resource<'_> {
+    Resource {
+        group: "stable.example.com",
+        version: "v1",
+        kind: "CronTab",
+        plural: "crontabs",
+        is_namespaced: false,
+        verbs: ALL.to_vec(),
+        subresources: vec![],
+        schema: Source::Custom(schema),
+    }
+}
+
+/// Every `$ref` of a document.
+fn references(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                match value {
+                    // A field of that name has a schema, a reference has a text.
+                    Value::String(to) if key == "$ref" => found.push(to.clone()),
+                    value => references(value, found),
+                }
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|value| references(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn documents_are_whole() {
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "n": {"type": "integer", "nullable": true}, "either": {"x-kubernetes-int-or-string": true,
+            "anyOf": [{"type": "integer"}, {"type": "string"}]}}}}});
+    let resources = [deployments(), crontabs(&schema)];
+    for (document, prefix) in [(v3(&resources), "#/components/schemas/"), (v2(&resources), "#/definitions/")]
+    {
+        let document: Value = serde_json::from_slice(&document).unwrap();
+        let mut found = Vec::new();
+        references(&document, &mut found);
+        assert!(found.len() > 200, "{}", found.len());
+        for reference in found {
+            let name = reference.strip_prefix(prefix).unwrap();
+            let definitions =
+                document.pointer("/components/schemas").or(document.get("definitions")).unwrap();
+            assert!(definitions.get(name).is_some(), "{reference}");
+        }
+    }
+}
+
+#[test]
+fn what_kubectl_looks_for_is_there() {
+    let document: Value = serde_json::from_slice(&v3(&[deployments()])).unwrap();
+    let patch = &document["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"]["patch"];
+    assert_eq!(patch["operationId"], "patchAppsV1NamespacedDeployment");
+    let kind = json!({"group": "apps", "version": "v1", "kind": "Deployment"});
+    assert_eq!(patch["x-kubernetes-group-version-kind"], kind);
+    let parameters: Vec<&str> =
+        patch["parameters"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
+    assert_eq!(parameters, ["dryRun", "fieldManager", "fieldValidation", "force"]);
+    assert!(patch["requestBody"]["content"].get("application/strategic-merge-patch+json").is_some());
+    let schemas = &document["components"]["schemas"];
+    assert_eq!(schemas["io.k8s.api.apps.v1.Deployment"]["x-kubernetes-group-version-kind"], json!([kind]));
+    let containers = &schemas["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"];
+    assert_eq!(containers["x-kubernetes-patch-merge-key"], "name");
+    assert_eq!(containers["x-kubernetes-list-type"], "map");
+    assert!(containers["description"].as_str().unwrap().starts_with("List of containers"));
+    let protocol = &schemas["io.k8s.api.core.v1.ContainerPort"]["properties"]["protocol"];
+    assert_eq!(protocol["default"], "TCP");
+    let scale = &document["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale"]["get"];
+    assert_eq!(scale["x-kubernetes-group-version-kind"]["kind"], "Scale");
+}
+
+#[test]
+fn digests_follow_what_is_served() {
+    let (one, two) = (json!({"type": "object"}), json!({"type": "object", "description": "x"}));
+    assert_eq!(digest(&[crontabs(&one)]), digest(&[crontabs(&one)]));
+    assert_ne!(digest(&[crontabs(&one)]), digest(&[crontabs(&two)]));
+    let index = v3_index([("apis/apps/v1", digest(&[deployments()]))]);
+    let address = index["paths"]["apis/apps/v1"]["serverRelativeURL"].as_str().unwrap();
+    assert!(address.starts_with("/openapi/v3/apis/apps/v1?hash="));
+}
