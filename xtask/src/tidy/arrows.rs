@@ -7,13 +7,14 @@ use serde_json::Value;
 /// The rooms each room may enter. A room that is not built yet is listed too: its place is decided.
 const ARROWS: &[(&str, &[&str])] = &[
     ("base", &[]),
+    ("nft", &[]),
     ("api", &["base"]),
     ("schema", &["base"]),
     ("client", &["api", "base"]),
     ("cri", &["api", "base"]),
-    ("sys", &["api", "base"]),
+    ("sys", &["nft", "api", "base"]),
     ("kubelet-core", &["api", "base"]),
-    ("proxy-core", &["api", "base"]),
+    ("proxy-core", &["nft", "api", "base"]),
     ("kubelet", AGENT),
     ("proxy", AGENT),
     ("runtime", AGENT),
@@ -30,6 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "kubelet-core",
             "proxy-core",
             "sys",
+            "nft",
             "cri",
             "client",
             "api",
@@ -52,6 +54,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "proxy-core",
             "schema",
             "sys",
+            "nft",
             "cri",
             "client",
             "api",
@@ -62,13 +65,13 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Agents join cores and hands; none knows another agent.
-const AGENT: &[&str] = &["kubelet-core", "proxy-core", "sys", "cri", "client", "api", "base"];
+const AGENT: &[&str] = &["kubelet-core", "proxy-core", "sys", "nft", "cri", "client", "api", "base"];
 
 /// Only tests may know these.
 const FOR_TESTS: &[&str] = &["testkit", "fixture"];
 
 /// Rooms that decide: whatever they are made of may not touch the world.
-const PURE: &[&str] = &["base", "api", "schema", "kubelet-core", "proxy-core"];
+const PURE: &[&str] = &["base", "nft", "api", "schema", "kubelet-core", "proxy-core"];
 const WORLDLY: &[&str] =
     &["tokio", "libc", "rustix", "mio", "hyper", "tonic", "inotify", "rand", "getrandom"];
 
