@@ -6,10 +6,12 @@
 //! * [`tree`]: walking and removing a directory tree that never leaves its mount.
 //! * [`mount`]: bind mounts, tmpfs, hugetlbfs, unmounting.
 //! * [`mountinfo`]: what is mounted where.
+//! * [`nft`]: nf_tables: transactions, dumps, and a monitor of what others do to it.
 
 pub mod fd;
 pub mod mount;
 pub mod mountinfo;
+pub mod nft;
 #[doc(hidden)]
 pub mod scratch;
 pub mod tree;

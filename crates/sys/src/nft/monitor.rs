@@ -1,0 +1,76 @@
+//! Word of what others do to nf_tables.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nft::wire::Messages;
+use nft::{Notice, TableId};
+use rustix::io::Errno;
+
+use super::socket::Socket;
+use super::{Error, socket_error};
+
+/// `NFNLGRP_NFTABLES` is group seven.
+const GROUPS: u32 = 1 << 6;
+
+/// What others may do before we look without our losing count. When we do, we look at everything.
+const ROOM: usize = 4 << 20;
+
+/// Readings at one go; the rest waits for the next.
+const MOST_AT_ONCE: usize = 4096;
+
+/// Listens to the changes of one network namespace. Readable when there is something to hear.
+#[derive(Debug)]
+pub struct Monitor {
+    socket: Socket,
+    buffer: Box<[u8]>,
+}
+
+/// What was heard about one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sighting {
+    Nothing,
+    /// Somebody other than us changed it.
+    Touched,
+    /// We could not follow: anything may have happened.
+    Lost,
+}
+
+// === impl Monitor ===
+
+impl Monitor {
+    pub fn open() -> Result<Self, Error> {
+        let socket = Socket::open(GROUPS)?;
+        socket.widen(ROOM)?;
+        Ok(Self { socket, buffer: vec![0; 1 << 16].into() })
+    }
+
+    /// Hears what there is to hear, without waiting. `own` is the number of the one whose changes are ours.
+    /// The second of the pair says whether there may be more.
+    pub fn read(&mut self, table: &TableId, own: u32) -> Result<(Sighting, bool), Error> {
+        let mut seen = Sighting::Nothing;
+        for _ in 0..MOST_AT_ONCE {
+            let len = match self.socket.receive_now(&mut self.buffer) {
+                Ok(Some(len)) => len,
+                Ok(None) => return Ok((seen, false)),
+                Err(Errno::NOBUFS) => {
+                    seen = Sighting::Lost;
+                    continue;
+                }
+                Err(e) => return Err(socket_error("listening", e)),
+            };
+            let is_foreign = Messages(&self.buffer[..len])
+                .filter(|(header, _)| header.port != own)
+                .any(|(header, body)| Notice::is_about(header, body, table));
+            if is_foreign && seen == Sighting::Nothing {
+                seen = Sighting::Touched;
+            }
+        }
+        Ok((seen, true))
+    }
+}
+
+impl AsFd for Monitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
