@@ -181,7 +181,14 @@ impl PortRules {
         claims
     }
 
-    pub(super) fn node_port_claim(&self) -> Option<NodePortKey> {
+    /// The same without who has them.
+    pub(crate) fn vip_keys(&self) -> impl Iterator<Item = VipKey> {
+        let others = self.external_ips.iter().chain(&self.load_balancer_vips).copied();
+        let (protocol, port) = (self.key.protocol, self.port);
+        others.chain([self.cluster_ip]).map(move |ip| VipKey { ip, protocol, port })
+    }
+
+    pub(crate) fn node_port_claim(&self) -> Option<NodePortKey> {
         self.node_port.map(|port| NodePortKey { protocol: self.key.protocol, port })
     }
 

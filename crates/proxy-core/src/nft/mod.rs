@@ -1,0 +1,35 @@
+//! The rules as nf_tables objects: a table `kube-proxy` in each family.
+//!
+//! A packet to a Service is looked up by address, protocol and port in `service-ips`, or, on an address of the
+//! node, by protocol and port in `service-nodeports`. The number found there says how many endpoints there are;
+//! `service-picks` leads from it to the chain that draws one of so many from `service-endpoints`. Chains and
+//! sets do not grow with the number of Services: a change of a Service is a change of a few elements, whatever
+//! the size of the cluster.
+//!
+//! * [`Renderer`]: a rule set as a whole [`Content`], or what a [`Delta`] changes in it.
+//! * [`compare`]: what brings a table to its content, whatever it holds.
+//! * [`walk`]: the fate of a packet under such a table.
+
+mod compare;
+mod content;
+mod elements;
+mod pick;
+mod render;
+mod sets;
+mod skeleton;
+pub mod walk;
+mod words;
+
+pub use compare::{Findings, compare};
+pub use content::Content;
+pub use render::Renderer;
+
+use crate::objects::Family;
+
+#[allow(unused_imports)] // For the documentation above.
+use crate::rules::Delta;
+
+/// As upstream calls it, so that people find it.
+pub fn table(family: Family) -> nft::TableId {
+    nft::TableId { family: words::Words(family).family(), name: "kube-proxy".into() }
+}

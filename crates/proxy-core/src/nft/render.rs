@@ -1,0 +1,243 @@
+//! From rules to objects: all of them, or those that a delta touches.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nft::{Chain, Element, Message, Rule, Value, Verdict};
+
+use crate::objects::{Family, PortKey};
+use crate::rules::{
+    Change, Delta, NodePortAddresses, NodePortKey, NodeRules, PortRules, RuleSet, Vip, VipKey,
+};
+
+use super::content::Content;
+use super::elements::{put_cluster_ip, put_hairpin, put_node_port, put_vip};
+use super::pick::Pick;
+use super::sets::{Elements, SetId};
+use super::skeleton;
+use super::words::{Door, Words, address};
+
+/// Renders the rules of one family, and remembers which chains it has made for them.
+#[derive(Clone, Debug)]
+pub struct Renderer {
+    words: Words,
+    masquerade_bit: u32,
+    node: Option<NodeRules>,
+    /// A chain stays when nobody needs it any more: the next Service with as many endpoints will.
+    picks: BTreeSet<(Door, Pick)>,
+}
+
+/// The state before a delta, looked up by key.
+struct Before<'a> {
+    rules: &'a RuleSet,
+    delta: &'a Delta,
+}
+
+// === impl Renderer ===
+
+impl Renderer {
+    /// `masquerade_bit` is the number of the bit that marks packets to be masqueraded.
+    pub fn new(family: Family, masquerade_bit: u8) -> Self {
+        let masquerade_bit = 1 << (masquerade_bit & 31);
+        Self { words: Words(family), masquerade_bit, node: None, picks: BTreeSet::new() }
+    }
+
+    /// Keeps the chains that an earlier life of ours made, used or not: a chain cannot be deleted in the same
+    /// instant in which the last map that leads to it lets it go, not by every kernel.
+    pub fn adopt(&mut self, is: &Content) {
+        for door in Door::BOTH {
+            let Some((_, elements)) = is.set(door.picks().name()) else { continue };
+            for element in elements {
+                let Some(number) = element.key.first_chunk() else { continue };
+                let pick = Pick::from_number(u32::from_ne_bytes(*number));
+                if pick.count() > 0 && pick_element(door, pick) == *element {
+                    self.picks.insert((door, pick));
+                }
+            }
+        }
+    }
+
+    /// The whole table.
+    pub fn whole(&mut self, rules: &RuleSet) -> Content {
+        let mut elements = Elements::default();
+        for (key, vip) in &rules.vips {
+            if let Some(port) = rules.ports.get(&vip.owner) {
+                put_vip(&mut elements, key, vip, port);
+            }
+        }
+        for (key, owner) in &rules.node_ports {
+            if let Some(port) = rules.ports.get(owner) {
+                put_node_port(&mut elements, key, port);
+            }
+        }
+        rules.cluster_ips.keys().for_each(|ip| put_cluster_ip(&mut elements, *ip));
+        rules.hairpins.keys().for_each(|hairpin| put_hairpin(&mut elements, hairpin));
+        put_node_port_ips(&mut elements, Some(&rules.node));
+        self.picks.extend(picks_of(&elements));
+        let mut chains = skeleton::chains(self.words, &rules.node, self.masquerade_bit);
+        for (door, pick) in &self.picks {
+            chains.push(pick.chain(*door, self.words));
+            elements.put(door.picks(), pick_element(*door, *pick));
+        }
+        self.node = Some(rules.node.clone());
+        elements.sort();
+        let define = |(set, elements): (SetId, _)| (set.define(self.words.0), elements);
+        Content {
+            chains,
+            sets: SetId::ALL.into_iter().zip(elements.0).map(define).collect(),
+            foreign_sets: Vec::new(),
+            is_there: true,
+        }
+    }
+
+    /// What `delta` changes in the table, given the rules after it. Only after [`Renderer::whole`].
+    pub fn change(&mut self, rules: &RuleSet, delta: &Delta) -> Vec<Message> {
+        let before = Before { rules, delta };
+        let (mut old, mut new) = (Elements::default(), Elements::default());
+        for key in touched_vips(delta) {
+            if let Some((vip, port)) = before.vip(&key) {
+                put_vip(&mut old, &key, vip, port);
+            }
+            let vip = rules.vips.get(&key);
+            if let Some((vip, port)) = vip.and_then(|vip| Some((vip, rules.ports.get(&vip.owner)?))) {
+                put_vip(&mut new, &key, vip, port);
+            }
+        }
+        for key in touched_node_ports(delta) {
+            if let Some(port) = before.node_port(&key) {
+                put_node_port(&mut old, &key, port);
+            }
+            if let Some(port) = rules.node_ports.get(&key).and_then(|owner| rules.ports.get(owner)) {
+                put_node_port(&mut new, &key, port);
+            }
+        }
+        for change in &delta.cluster_ips {
+            put_cluster_ip(side(change, &mut old, &mut new), change.key);
+        }
+        for change in &delta.hairpins {
+            put_hairpin(side(change, &mut old, &mut new), &change.key);
+        }
+        let mut messages = Vec::new();
+        if let Some(node) = &delta.node {
+            messages.extend(self.rewrite_skeleton(node));
+            put_node_port_ips(&mut old, self.node.as_ref());
+            put_node_port_ips(&mut new, Some(node));
+            self.node = Some(node.clone());
+        }
+        messages.extend(self.add_picks(&new));
+        old.sort();
+        new.sort();
+        for set in SetId::ALL {
+            messages.extend(exchange(set.name(), old.of(set), new.of(set)));
+        }
+        messages
+    }
+
+    fn rewrite_skeleton(&self, node: &NodeRules) -> Vec<Message> {
+        let render = |node: &NodeRules| skeleton::chains(self.words, node, self.masquerade_bit);
+        let known = self.node.as_ref().map(render).unwrap_or_default();
+        let is_same = |chain: &(Chain, Vec<Rule>)| known.contains(chain);
+        render(node).into_iter().filter(|chain| !is_same(chain)).flat_map(rewrite).collect()
+    }
+
+    fn add_picks(&mut self, elements: &Elements) -> Vec<Message> {
+        let new: BTreeSet<_> = picks_of(elements).filter(|pick| !self.picks.contains(pick)).collect();
+        let mut messages = Vec::new();
+        for (door, pick) in &new {
+            let (chain, rules) = pick.chain(*door, self.words);
+            let name = chain.name.clone();
+            messages.push(Message::AddChain(chain));
+            messages.extend(rules.into_iter().map(|rule| Message::AddRule(name.clone(), rule)));
+            let elements = vec![pick_element(*door, *pick)];
+            messages.push(Message::AddElements(door.picks().name().into(), elements));
+        }
+        self.picks.extend(new);
+        messages
+    }
+}
+
+/// Empties a chain and fills it again; nobody sees it empty, because it happens at once.
+pub(super) fn rewrite((chain, rules): (Chain, Vec<Rule>)) -> Vec<Message> {
+    let name = chain.name;
+    let rules = rules.into_iter().map(|rule| Message::AddRule(name.clone(), rule));
+    [Message::FlushChain(name.clone())].into_iter().chain(rules).collect()
+}
+
+/// Leads from one sorted list of elements to another. An element whose value changed goes and comes.
+pub(super) fn exchange(set: &str, old: &[Element], new: &[Element]) -> Vec<Message> {
+    let gone: Vec<Element> = old.iter().filter(|e| new.binary_search(e).is_err()).cloned().collect();
+    let come: Vec<Element> = new.iter().filter(|e| old.binary_search(e).is_err()).cloned().collect();
+    let delete = (!gone.is_empty()).then(|| Message::DeleteElements(set.into(), gone));
+    let add = (!come.is_empty()).then(|| Message::AddElements(set.into(), come));
+    delete.into_iter().chain(add).collect()
+}
+
+/// All picks that elements name. Of nobody there is nothing to pick, and no chain.
+fn picks_of(elements: &Elements) -> impl Iterator<Item = (Door, Pick)> {
+    let of = |door: Door, set: SetId| {
+        elements.of(set).iter().filter_map(move |element| match &element.value {
+            Some(Value::Data(data)) => {
+                let pick = Pick::from_number(u32::from_ne_bytes(*data.first_chunk()?));
+                (pick.count() > 0).then_some((door, pick))
+            }
+            _ => None,
+        })
+    };
+    Door::BOTH.into_iter().flat_map(move |door| of(door, door.all()).chain(of(door, door.local())))
+}
+
+fn pick_element(door: Door, pick: Pick) -> Element {
+    let value = Some(Value::Verdict(Verdict::Goto(pick.chain_name(door))));
+    Element { value, ..Element::new(pick.number().to_ne_bytes()) }
+}
+
+fn put_node_port_ips(out: &mut Elements, node: Option<&NodeRules>) {
+    if let Some(NodePortAddresses::Only(addresses)) = node.map(|node| &node.node_port_addresses) {
+        for ip in addresses {
+            out.put(SetId::NodePortIps, Element::new(address(*ip)));
+        }
+    }
+}
+
+fn side<'a, K>(change: &Change<K, ()>, old: &'a mut Elements, new: &'a mut Elements) -> &'a mut Elements {
+    if change.new.is_some() { new } else { old }
+}
+
+fn touched_vips(delta: &Delta) -> BTreeSet<VipKey> {
+    let of_ports = delta.ports.iter().flat_map(|change| [&change.old, &change.new]).flatten();
+    let claimed = of_ports.flat_map(|port| port.vip_keys());
+    delta.vips.iter().map(|change| change.key).chain(claimed).collect()
+}
+
+fn touched_node_ports(delta: &Delta) -> BTreeSet<NodePortKey> {
+    let of_ports = delta.ports.iter().flat_map(|change| [&change.old, &change.new]).flatten();
+    let claimed = of_ports.filter_map(|port| port.node_port_claim());
+    delta.node_ports.iter().map(|change| change.key).chain(claimed).collect()
+}
+
+// === impl Before ===
+
+impl<'a> Before<'a> {
+    fn port(&self, key: &PortKey) -> Option<&'a Arc<PortRules>> {
+        match self.delta.ports.binary_search_by(|change| change.key.cmp(key)) {
+            Ok(at) => self.delta.ports[at].old.as_ref(),
+            Err(_) => self.rules.ports.get(key),
+        }
+    }
+
+    fn vip(&self, key: &VipKey) -> Option<(&'a Vip, &'a PortRules)> {
+        let vip = match self.delta.vips.binary_search_by(|change| change.key.cmp(key)) {
+            Ok(at) => self.delta.vips[at].old.as_ref(),
+            Err(_) => self.rules.vips.get(key),
+        }?;
+        Some((vip, self.port(&vip.owner)?))
+    }
+
+    fn node_port(&self, key: &NodePortKey) -> Option<&'a Arc<PortRules>> {
+        let owner = match self.delta.node_ports.binary_search_by(|change| change.key.cmp(key)) {
+            Ok(at) => self.delta.node_ports[at].old.as_ref(),
+            Err(_) => self.rules.node_ports.get(key),
+        }?;
+        self.port(owner)
+    }
+}

@@ -1,0 +1,152 @@
+//! Properties: the rendered table does to every packet what the neutral rules and the reference model say, and
+//! the way it is kept up to date does not show in it.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use proxy_core::nft::walk::{Ending, Memory, ending, endings};
+use proxy_core::nft::{Content, Renderer, compare};
+use proxy_core::objects::{Cluster, Family};
+use proxy_core::rules::{Mode, Rulebook};
+use proxy_core::trace::{Fate, Packet, trace};
+use support::{World, drafts, reference};
+
+const MASQUERADE_BIT: u8 = 14;
+
+fn world() -> impl Strategy<Value = World> {
+    drafts::world().prop_map(|mut world| {
+        world.settings.mode = Mode::Nftables;
+        world
+    })
+}
+
+fn render(book: &Rulebook) -> Content {
+    Renderer::new(book.rules().family, MASQUERADE_BIT).whole(book.rules())
+}
+
+fn expected(fate: &Fate) -> BTreeSet<Ending> {
+    match fate {
+        Fate::Sent { targets, .. } => targets
+            .iter()
+            .map(|t| Ending::Sent { endpoint: t.endpoint, is_masqueraded: t.is_masqueraded })
+            .collect(),
+        Fate::Rejected => BTreeSet::from([Ending::Rejected]),
+        Fate::Dropped => BTreeSet::from([Ending::Dropped]),
+        Fate::Passed => BTreeSet::from([Ending::Passed]),
+    }
+}
+
+/// A packet as the kernel can see it: what comes in by an interface does not come from the node itself.
+fn is_possible(world: &World, packet: &Packet) -> bool {
+    packet.arrival.interface().is_none() || !world.host.is_local(packet.source)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_table_treats_every_packet_as_the_rules_do(
+        world in world(),
+        shots in prop::collection::vec(drafts::shot(), 40),
+    ) {
+        let books = Family::BOTH.map(|family| world.book(family));
+        let tables = [render(&books[0]), render(&books[1])];
+        for packet in shots.into_iter().map(|shot| shot.aim(&world)).filter(|p| is_possible(&world, p)) {
+            let family = Family::of(packet.destination) as usize;
+            let fate = trace(books[family].rules(), &world.host, &packet);
+            prop_assert_eq!(&fate, &reference::fate(&world, &packet));
+            prop_assert_eq!(
+                endings(&tables[family], &world.host, &packet),
+                expected(&fate),
+                "{:?}", packet
+            );
+        }
+    }
+
+    #[test]
+    fn a_table_kept_up_to_date_is_a_table_made_anew(worlds in prop::collection::vec(world(), 2..5)) {
+        let settings = worlds[0].settings.clone();
+        for family in Family::BOTH {
+            let mut cluster = worlds[0].cluster();
+            let mut book = Rulebook::new(family, settings.clone());
+            let mut renderer = Renderer::new(family, MASQUERADE_BIT);
+            let changed = cluster.take_changes(family).expect("both kinds are listed");
+            book.update(&cluster, &worlds[0].host, changed);
+            let mut table = renderer.whole(book.rules());
+            for world in &worlds[1..] {
+                become_another(&mut cluster, world);
+                let changed = cluster.take_changes(family).expect("both kinds are listed");
+                let delta = book.update(&cluster, &world.host, changed);
+                table.apply(&renderer.change(book.rules(), &delta));
+                // What it would take to put it right: nothing.
+                let mut anew = Renderer::new(family, MASQUERADE_BIT);
+                anew.adopt(&table);
+                let findings = compare(&table, anew.whole(book.rules()));
+                prop_assert_eq!(findings.steps, Vec::<Vec<_>>::new(), "{:?}", findings.faults);
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_is_in_the_table_is_put_right(one in world(), other in world(), cut in 0..400usize) {
+        for family in Family::BOTH {
+            let should = render(&one.book(family));
+            let mut table = render(&other.book(family));
+            // Somebody removed things, or a build was cut short.
+            if cut % 3 == 0 {
+                table.chains.truncate(cut % 40);
+                table.sets.truncate(cut % 30);
+            }
+            let repair = compare(&table, should.clone());
+            repair.steps.iter().for_each(|step| table.apply(step));
+            let again = compare(&table, should);
+            prop_assert!(again.steps.is_empty(), "{:?}", again.faults);
+        }
+    }
+
+    #[test]
+    fn a_client_keeps_its_endpoint_while_there_is_one(
+        world in world(),
+        shot in drafts::shot(),
+        first in 0..8u32,
+        draws in prop::collection::vec(0..8u32, 6),
+    ) {
+        let packet = shot.aim(&world);
+        prop_assume!(is_possible(&world, &packet));
+        let family = Family::of(packet.destination);
+        let book = world.book(family);
+        let Fate::Sent { affinity: Some(_), targets, port } = trace(book.rules(), &world.host, &packet) else {
+            return Ok(());
+        };
+        let mut memory = Memory::default();
+        let table = render(&book);
+        let had = ending(&table, &world.host, &packet, &mut memory, first);
+        for draw in &draws {
+            prop_assert_eq!(ending(&table, &world.host, &packet, &mut memory, *draw), had);
+        }
+        // The endpoint goes; from then on the client keeps another.
+        let Ending::Sent { endpoint, .. } = had else { return Err(TestCaseError::fail("not sent")) };
+        let mut after = world.clone();
+        for e in after.slices.iter_mut().flat_map(|s| s.endpoints.iter_mut().flatten()) {
+            if e.addresses[0].parse() == Ok(endpoint.ip()) {
+                e.conditions = serde_json::from_value(serde_json::json!({"ready": false, "serving": false})).unwrap();
+            }
+        }
+        let book = after.book(family);
+        let table = render(&book);
+        let had = ending(&table, &world.host, &packet, &mut memory, first);
+        prop_assert!(!matches!(had, Ending::Sent { endpoint: now, .. } if now == endpoint), "{} {:?}", port, targets);
+        for draw in &draws {
+            prop_assert_eq!(ending(&table, &world.host, &packet, &mut memory, *draw), had);
+        }
+    }
+}
+
+fn become_another(cluster: &mut Cluster, world: &World) {
+    cluster.put_node(&world.node);
+    cluster.replace_services(&world.services);
+    cluster.replace_slices(&world.slices);
+}
