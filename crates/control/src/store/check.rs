@@ -5,7 +5,7 @@ use std::path::Path;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::error::{Corruption, Fault, OpenError};
-use super::record::{FETCH, Record, engine, signed, unsigned};
+use super::record::{FETCH, Record, engine, meta_sum, signed, unsigned};
 use super::writer::Start;
 
 /// Checks every row and every link between rows, and says where the store stands.
@@ -23,8 +23,8 @@ pub(super) fn check(conn: &Connection, path: &Path) -> Result<Start, OpenError> 
 fn check_snapshot(conn: &Connection, path: &Path) -> Result<Start, Fault> {
     let compacted = meta(conn, path, "compacted")?;
     let swept = meta(conn, path, "swept")?;
-    if swept > compacted {
-        return Err(Corruption::whole(path, "more was swept than compacted").into());
+    if meta(conn, path, "sum")? != u64::from(meta_sum(compacted, swept)) || swept > compacted {
+        return Err(Corruption::whole(path, "the checksum of the compacted revision does not match").into());
     }
     let log = check_log(conn, path, swept, compacted)?;
     check_cur(conn, path, log.newest)?;
@@ -90,7 +90,7 @@ fn check_cur(conn: &Connection, path: &Path, newest: u64) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(super) fn meta(conn: &Connection, path: &Path, name: &str) -> Result<u64, Fault> {
+fn meta(conn: &Connection, path: &Path, name: &str) -> Result<u64, Fault> {
     conn.query_row("SELECT value FROM meta WHERE name = ?1", [name], |row| unsigned(row, 0))
         .map_err(engine(path))
 }

@@ -9,17 +9,22 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use rustix::fs::FlockOperation;
 
-use super::error::OpenError;
+use super::error::{Corruption, OpenError};
+use super::wal;
 
 /// `LSHR`
 const APPLICATION: i64 = 0x4c53_4852;
 /// The newest format this build knows.
 const FORMAT: i64 = 1;
+
+/// Only the recovery of another process, a backup, can be in the way of ours.
+const BUSY: Duration = Duration::from_secs(10);
 
 const SCHEMA: &str = "
 CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
@@ -33,7 +38,7 @@ CREATE TABLE log (
     value BLOB NOT NULL
 ) STRICT;
 CREATE TABLE cur (key TEXT PRIMARY KEY, rev INTEGER NOT NULL, dead INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-INSERT INTO meta VALUES ('compacted', 0), ('swept', 0);
+INSERT INTO meta VALUES ('compacted', 0), ('swept', 0), ('sum', 0);
 ";
 
 /// Where the store's file is in its directory.
@@ -84,11 +89,17 @@ impl Lock {
 
 /// Opens the store file of a directory for its one writer, making it when there is none.
 pub(super) fn open_writer(path: &Path) -> Result<Connection, OpenError> {
-    let fresh = fs::metadata(path).map_or(true, |m| m.len() == 0);
-    if fresh {
+    let size = |path: &Path| fs::metadata(path).map_or(0, |m| m.len());
+    let wal = wal_file(path);
+    if size(path) == 0 {
+        if size(&wal) > 0 {
+            // The engine would throw it away.
+            return Err(Corruption::whole(path, "it is empty, but its write-ahead log is not").into());
+        }
         // The engine would make it readable for everybody; its companions take the mode of this file.
         private(OpenOptions::new().write(true).create(true), path)?;
     }
+    wal::check(&wal)?;
     let conn = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     let known = identify(&conn, path)?;
     tune(&conn).map_err(OpenError::engine("opening the store", path))?;
@@ -106,6 +117,14 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
     }
     tune_cache(&conn).map_err(OpenError::engine("opening the store", path))?;
     Ok(conn)
+}
+
+/// Moves everything into the file itself, so that the write-ahead log starts anew. A reader may be in the way;
+/// then it stays as it is.
+pub(super) fn empty_wal(conn: &Connection) -> rusqlite::Result<()> {
+    conn.busy_timeout(Duration::from_millis(200))?;
+    conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    conn.busy_timeout(BUSY)
 }
 
 pub(super) fn sync_dir(dir: &Path) -> Result<(), OpenError> {
@@ -156,9 +175,9 @@ fn tune_cache(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(
         "PRAGMA cache_size = -768;
          PRAGMA temp_store = MEMORY;
-         PRAGMA cell_size_check = ON;
-         PRAGMA busy_timeout = 10000;",
-    )
+         PRAGMA cell_size_check = ON;",
+    )?;
+    conn.busy_timeout(BUSY)
 }
 
 fn create(conn: &Connection) -> rusqlite::Result<()> {

@@ -4,6 +4,7 @@
 //! hears of it, and is kept in an ordered log for as long as [`Retention`] says. Reads come from a snapshot of one
 //! revision; watches deliver every change of a prefix after a revision, in order, once.
 
+mod backup;
 mod check;
 mod error;
 mod format;
@@ -13,6 +14,7 @@ mod reader;
 mod recent;
 mod record;
 mod stats;
+mod wal;
 mod watch;
 mod writer;
 
@@ -27,6 +29,7 @@ use std::thread;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
+pub use backup::{Report, backup, restore};
 pub use error::{Compacted, Corruption, Fault, OpenError, ReadError, WatchError, WriteError};
 pub use history::Retention;
 pub use stats::Stats;
@@ -172,6 +175,8 @@ impl Store {
         let conn = format::open_writer(&path)?;
         format::sync_dir(dir)?;
         let start = check::check(&conn, &path)?;
+        // What an earlier crash left behind must not be mistaken for ours after the next one.
+        format::empty_wal(&conn).map_err(OpenError::engine("opening the store", &path))?;
         let readers: Vec<_> =
             (0..options.readers.max(1)).map(|_| format::open_reader(&path)).collect::<Result<_, _>>()?;
         let shared = Arc::new(Shared::new(path.clone(), options, start));

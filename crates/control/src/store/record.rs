@@ -76,6 +76,14 @@ pub(super) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(column, value))
 }
 
+/// The checksum of the two numbers in `meta`; zero of two zeros, as in a new file.
+pub(super) fn meta_sum(compacted: u64, swept: u64) -> u32 {
+    let mut sum = Crc::new();
+    sum.update(&compacted.to_le_bytes());
+    sum.update(&swept.to_le_bytes());
+    if (compacted, swept) == (0, 0) { 0 } else { sum.sum() }
+}
+
 fn missing(path: &Path, rev: u64) -> Fault {
     Corruption::new(path, rev, "the row is missing").into()
 }

@@ -14,7 +14,7 @@ use rusqlite::{Connection, Statement, params};
 use tokio::sync::oneshot;
 
 use super::error::{Fault, WriteError};
-use super::format::Lock;
+use super::format::{self, Lock};
 use super::history::History;
 use super::queue::Taken;
 use super::record::{self, FETCH, Head, Record, signed, unsigned};
@@ -53,7 +53,7 @@ pub(super) struct Writer<'c> {
     unpoint: Statement<'c>,
     remove: Statement<'c>,
     next_rows: Statement<'c>,
-    set_meta: Statement<'c>,
+    meta: Statement<'c>,
     revision: u64,
     compacted: u64,
     swept: u64,
@@ -90,7 +90,7 @@ pub(super) fn run(conn: Connection, shared: &Arc<Shared>, start: Start, _lock: &
     }
     shared.writes.close();
     // The next start has nothing to recover.
-    if let Err(cause) = conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)") {
+    if let Err(cause) = format::empty_wal(&conn) {
         tracing::warn!(error = %cause, "store checkpoint at close failed");
     }
     shared.close();
@@ -122,7 +122,7 @@ impl<'c> Writer<'c> {
                 "SELECT rev, key, create_rev, prev_rev, dead FROM log
                  WHERE rev > ?1 AND rev <= ?2 ORDER BY rev LIMIT ?3",
             )?,
-            set_meta: conn.prepare("UPDATE meta SET value = ?2 WHERE name = ?1")?,
+            meta: conn.prepare("UPDATE meta SET value = ?2 WHERE name = ?1")?,
             revision: start.revision,
             compacted: start.compacted,
             swept: start.swept,
@@ -330,7 +330,8 @@ impl<'c> Writer<'c> {
             return Ok(());
         }
         let upto = upto.min(self.revision);
-        self.transact("compacting the store", |writer| writer.set("compacted", upto))?;
+        let swept = self.swept;
+        self.transact("compacting the store", |writer| writer.set_meta(upto, swept))?;
         self.compacted = upto;
         self.shared.compacted(upto);
         Ok(())
@@ -372,7 +373,7 @@ impl<'c> Writer<'c> {
                     writer.remove.execute([signed(head.rev)]).map_err(fault)?;
                 }
             }
-            writer.set("swept", upto)
+            writer.set_meta(compacted, upto)
         })?;
         self.swept = upto;
         Ok(())
@@ -386,9 +387,13 @@ impl<'c> Writer<'c> {
         rows.and_then(Iterator::collect).map_err(record::engine(&self.path))
     }
 
-    fn set(&mut self, name: &str, value: u64) -> Result<(), Fault> {
-        let done = self.set_meta.execute(params![name, signed(value)]);
-        done.map(drop).map_err(|cause| Fault::engine("compacting the store", &self.path, cause))
+    fn set_meta(&mut self, compacted: u64, swept: u64) -> Result<(), Fault> {
+        let sum = u64::from(record::meta_sum(compacted, swept));
+        for (name, value) in [("compacted", compacted), ("swept", swept), ("sum", sum)] {
+            let done = self.meta.execute(params![name, signed(value)]);
+            done.map_err(|cause| Fault::engine("compacting the store", &self.path, cause))?;
+        }
+        Ok(())
     }
 }
 

@@ -1,6 +1,14 @@
 #![allow(clippy::unwrap_used)]
 
+mod damage;
+mod model;
+
 use super::*;
+
+/// A directory in memory where there is one: what these tests are about is not how long a disk takes to sync.
+fn room() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
 
 fn bytes(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
@@ -20,7 +28,7 @@ fn keys(page: &Page) -> Vec<&str> {
 
 #[tokio::test]
 async fn a_write_is_read_back_with_its_revisions_also_after_a_restart() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = room();
     let store = open(&dir);
     let made = store.put("/registry/pods/a/x", bytes("1"), Expect::Absent).await.unwrap();
     assert_eq!((made.create_rev, made.rev), (1, 1));
@@ -37,7 +45,7 @@ async fn a_write_is_read_back_with_its_revisions_also_after_a_restart() {
 
 #[tokio::test]
 async fn expectations_are_kept_and_the_current_entry_told() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = room();
     let store = open(&dir);
     let x = "/registry/pods/a/x";
     let refused = |r: Result<Entry, WriteError>| match r {
@@ -62,7 +70,7 @@ async fn expectations_are_kept_and_the_current_entry_told() {
 
 #[tokio::test]
 async fn a_transaction_is_done_whole_or_not_at_all() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = room();
     let store = open(&dir);
     store.put("/registry/a/n", bytes("0"), Expect::Any).await.unwrap();
     let writes = |expect| {
@@ -86,7 +94,7 @@ async fn a_transaction_is_done_whole_or_not_at_all() {
 
 #[tokio::test]
 async fn pages_show_one_revision_whatever_is_written_between_them() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = room();
     let store = open(&dir);
     for name in ["a", "b", "c", "d"] {
         store.put(&format!("/registry/pods/ns/{name}"), bytes(name), Expect::Absent).await.unwrap();
@@ -115,7 +123,7 @@ async fn pages_show_one_revision_whatever_is_written_between_them() {
 
 #[tokio::test]
 async fn a_watch_tells_every_change_after_its_revision() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = room();
     let store = open(&dir);
     let x = "/registry/pods/a/x";
     store.put(x, bytes("1"), Expect::Any).await.unwrap();
@@ -148,7 +156,7 @@ async fn a_watch_tells_every_change_after_its_revision() {
 
 #[tokio::test]
 async fn compaction_ends_what_needs_the_past_and_nothing_else() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = room();
     let store = open(&dir);
     let (x, y) = ("/registry/pods/a/x", "/registry/pods/a/y");
     for value in ["1", "2", "3"] {
@@ -171,7 +179,7 @@ async fn compaction_ends_what_needs_the_past_and_nothing_else() {
 
 #[tokio::test]
 async fn a_second_owner_is_refused_by_name() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = room();
     let store = open(&dir);
     match Store::open(&dir.path().join("s"), Options::default()) {
         Err(OpenError::Locked { holder, .. }) => assert_eq!(holder, Some(std::process::id())),
@@ -183,7 +191,7 @@ async fn a_second_owner_is_refused_by_name() {
 
 #[tokio::test]
 async fn concurrent_writers_share_commits() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = room();
     let store = open(&dir);
     let writes =
         (0..200).map(|i| {

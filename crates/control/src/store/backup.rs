@@ -1,0 +1,153 @@
+//! Copies of the store, and stores from copies.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+
+use super::error::OpenError;
+use super::format::{self, Lock};
+use super::writer::Start;
+use super::{check, record, wal};
+
+/// What is in a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub revision: u64,
+    pub keys: u64,
+    pub bytes: u64,
+}
+
+/// By how much a restore moves the revision on. Clients may hold revisions that the copy never saw; they must find them
+/// compacted, not taken by something else. So many writes no store does between two backups.
+const LEAP: u64 = 1_000_000_000;
+
+/// Copies the store in `dir`, in use or not, to the new file `to`: one revision of it, checked row by row. Blocks.
+pub fn backup(dir: &Path, to: &Path) -> Result<Report, OpenError> {
+    refuse_existing(to)?;
+    let path = format::file(dir);
+    if !path.exists() {
+        let cause = std::io::ErrorKind::NotFound.into();
+        return Err(OpenError::io("opening", &path)(cause));
+    }
+    // While nobody writes, the log can be checked too.
+    let lock = match Lock::take(dir) {
+        Ok(lock) => {
+            wal::check(&format::wal_file(&path))?;
+            Some(lock)
+        }
+        Err(OpenError::Locked { .. }) => None,
+        Err(other) => return Err(other),
+    };
+    let partial = beside(to, "partial");
+    remove(&partial)?;
+    format::private(OpenOptions::new().write(true).create_new(true), &partial)?;
+    let conn = format::open_reader(&path)?;
+    let name = partial.to_string_lossy();
+    conn.execute("VACUUM INTO ?1", [&*name]).map_err(OpenError::engine("copying", &path))?;
+    drop((conn, lock));
+    let (_, report) = examine(&partial)?;
+    settle(&partial, to)?;
+    Ok(report)
+}
+
+/// Makes the copy `from` the store in `dir`. A store that is there already is refused, or moved into a directory
+/// beside when `replace` is set. Revisions go on far above the copy's, with no history. Blocks.
+pub fn restore(from: &Path, dir: &Path, replace: bool) -> Result<Report, OpenError> {
+    let _lock = Lock::take(dir)?;
+    let path = format::file(dir);
+    if !replace {
+        refuse_existing(&path)?;
+        refuse_existing(&format::wal_file(&path))?;
+    }
+    let (start, _) = examine(from)?;
+    let fresh = beside(&path, "restoring");
+    remove(&fresh)?;
+    let mut target = format::private(OpenOptions::new().write(true).create_new(true), &fresh)?;
+    let mut source = File::open(from).map_err(OpenError::io("opening", from))?;
+    std::io::copy(&mut source, &mut target).map_err(OpenError::io("copying to", &fresh))?;
+    drop(target);
+    leap(&fresh, start).map_err(OpenError::engine("restoring", &fresh))?;
+    let (_, report) = examine(&fresh)?;
+    move_away(dir, &path)?;
+    settle(&fresh, &path)?;
+    Ok(report)
+}
+
+fn examine(path: &Path) -> Result<(Start, Report), OpenError> {
+    let conn = format::open_reader(path)?;
+    let start = check::check(&conn, path)?;
+    let keys = conn
+        .query_row("SELECT count(*) FROM cur WHERE NOT dead", [], |row| row.get::<_, i64>(0))
+        .map_err(OpenError::engine("reading", path))?;
+    let bytes = fs::metadata(path).map_err(OpenError::io("reading", path))?.len();
+    Ok((start, Report { revision: start.revision, keys: keys.unsigned_abs(), bytes }))
+}
+
+/// Leaves only what is current, and moves the revision on.
+fn leap(path: &Path, start: Start) -> rusqlite::Result<()> {
+    let conn = Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    let revision = start.revision + LEAP;
+    let sum = record::meta_sum(revision, revision);
+    conn.execute_batch(&format!(
+        "PRAGMA synchronous = FULL;
+         BEGIN IMMEDIATE;
+         DELETE FROM cur WHERE dead;
+         DELETE FROM log WHERE rev NOT IN (SELECT rev FROM cur);
+         UPDATE meta SET value = iif(name = 'sum', {sum}, {revision});
+         COMMIT;"
+    ))
+}
+
+/// The file first: a log without its file is refused at open, a file without its log would not be.
+fn move_away(dir: &Path, path: &Path) -> Result<(), OpenError> {
+    let wal = format::wal_file(path);
+    if !path.exists() && !wal.exists() {
+        return Ok(());
+    }
+    let aside = (1..).map(|n| dir.join(format!("replaced-{n}"))).find(|p| !p.exists());
+    let aside = aside.unwrap_or_else(|| dir.join("replaced"));
+    fs::create_dir(&aside).map_err(OpenError::io("creating", &aside))?;
+    for old in [path, &wal] {
+        let Some(name) = old.file_name().filter(|_| old.exists()) else { continue };
+        fs::rename(old, aside.join(name)).map_err(OpenError::io("moving away", old))?;
+    }
+    let mut shm = path.as_os_str().to_owned();
+    shm.push("-shm");
+    remove(Path::new(&shm))?;
+    format::sync_dir(&aside)?;
+    format::sync_dir(dir)
+}
+
+/// Gives a finished file its name, for good.
+fn settle(file: &Path, name: &Path) -> Result<(), OpenError> {
+    File::open(file).and_then(|f| f.sync_all()).map_err(OpenError::io("syncing", file))?;
+    fs::rename(file, name).map_err(OpenError::io("naming", name))?;
+    match name.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => format::sync_dir(dir),
+        _ => format::sync_dir(Path::new(".")),
+    }
+}
+
+fn refuse_existing(path: &Path) -> Result<(), OpenError> {
+    match fs::metadata(path) {
+        Ok(found) if found.len() > 0 => Err(OpenError::Exists { path: path.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
+fn remove(path: &Path) -> Result<(), OpenError> {
+    match fs::remove_file(path) {
+        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+            Err(OpenError::io("removing", path)(cause))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(ending);
+    PathBuf::from(name)
+}
