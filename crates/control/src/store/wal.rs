@@ -52,8 +52,9 @@ fn scan(input: &mut impl Read) -> io::Result<Option<String>> {
     }
     let generation = Generation { big_endian, page, salt: [word(&header, 16), word(&header, 20)] };
     let damaged = scan_frames(input, &generation, sums)?;
-    Ok(damaged
-        .map(|frame| format!("frame {frame} of the write-ahead log is damaged, and later ones would be lost")))
+    Ok(damaged.map(|frame| {
+        format!("frame {frame} of the write-ahead log is damaged, and later ones would be lost")
+    }))
 }
 
 /// What the frames of one filling of the log have in common.

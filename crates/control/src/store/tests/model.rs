@@ -27,8 +27,15 @@ enum Step {
     Get(usize),
     /// A key, and which part of the past to look at.
     GetAt(usize, u64),
-    List { prefix: usize, limit: usize, back: u64 },
-    Watch { prefix: usize, back: u64 },
+    List {
+        prefix: usize,
+        limit: usize,
+        back: u64,
+    },
+    Watch {
+        prefix: usize,
+        back: u64,
+    },
     Compact(u64),
     Reopen,
     /// Look at copies of the files as a crash right now would leave them.
