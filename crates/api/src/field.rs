@@ -120,9 +120,14 @@ impl FieldErrors {
     }
 
     pub fn unsupported(&mut self, at: &Path, value: &str, supported: &[&str]) {
+        self.unsupported_value(at, value.into(), supported);
+    }
+
+    /// `unsupported` where what is shown is more than a word.
+    pub fn unsupported_value(&mut self, at: &Path, value: Value, supported: &[&str]) {
         let list: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
         let detail = format!("supported values: {}", list.join(", "));
-        self.push(at, Problem::Unsupported, Some(value.into()), &detail);
+        self.push(at, Problem::Unsupported, Some(value), &detail);
     }
 
     /// `invalid` once for each message.

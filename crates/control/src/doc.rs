@@ -42,12 +42,12 @@ pub fn list<'a>(object: &'a Value, path: &str) -> &'a [Value] {
 }
 
 /// The entries of the object at `path`, none where there is none.
-pub fn entries<'a>(object: &'a Value, path: &str) -> impl Iterator<Item = (&'a str, &'a Value)> {
+pub fn entries<'a>(object: &'a Value, path: &str) -> impl Iterator<Item = (&'a str, &'a Value)> + use<'a> {
     at(object, path).as_object().into_iter().flatten().map(|(key, value)| (key.as_str(), value))
 }
 
 /// The elements of the list at `path`, to be changed in place.
-pub fn list_mut<'a>(object: &'a mut Value, path: &str) -> impl Iterator<Item = &'a mut Value> {
+pub fn list_mut<'a>(object: &'a mut Value, path: &str) -> impl Iterator<Item = &'a mut Value> + use<'a> {
     at_mut(object, path).and_then(Value::as_array_mut).into_iter().flatten()
 }
 

@@ -365,7 +365,8 @@ fn differs_in_substance(new: &Value, old: &Value) -> bool {
     let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return new != old };
     let counts = |key: &str| !matches!(key, "apiVersion" | "kind" | "metadata" | "status");
     let one_way = |a: &serde_json::Map<String, Value>, b: &serde_json::Map<String, Value>| {
-        a.iter().any(|(key, value)| counts(key) && b.get(key) != Some(value))
+        a.iter()
+            .any(|(key, value)| counts(key) && !crate::doc::same(value, b.get(key).unwrap_or(&Value::Null)))
     };
     one_way(new, old) || one_way(old, new)
 }

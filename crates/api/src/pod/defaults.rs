@@ -17,25 +17,31 @@ const FILE_MODE: i32 = 0o644;
 /// Fills in every default of a Pod. Idempotent.
 pub fn set_defaults(pod: &mut Pod) {
     let spec = pod.spec.get_or_insert_default();
-    set_spec_defaults(spec);
-    spec.volumes.iter_mut().flatten().for_each(default_volume);
+    set_template_defaults(spec);
+    spec.enable_service_links.get_or_insert(true);
     let host_network = spec.host_network == Some(true);
-    let mut each = |c: &mut Container| {
-        let mut parts = Parts::of(c);
-        parts.set_defaults();
+    for c in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
         if host_network {
             c.ports.iter_mut().flatten().for_each(default_host_port);
         }
         if let Some(resources) = &mut c.resources {
             default_requests(resources);
         }
-    };
-    spec.containers.iter_mut().for_each(&mut each);
-    spec.init_containers.iter_mut().flatten().for_each(&mut each);
+    }
+    default_pod_resources(spec);
+}
+
+/// Fills in the defaults of the Pods to be made from a template: what depends on where and when a Pod is made is left
+/// to the Pod itself. Idempotent.
+pub fn set_template_defaults(spec: &mut PodSpec) {
+    set_spec_defaults(spec);
+    spec.volumes.iter_mut().flatten().for_each(default_volume);
+    for c in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+        Parts::of(c).set_defaults();
+    }
     for c in spec.ephemeral_containers.iter_mut().flatten() {
         Parts::of_ephemeral(c).set_defaults();
     }
-    default_pod_resources(spec);
 }
 
 fn set_spec_defaults(spec: &mut PodSpec) {
@@ -43,7 +49,6 @@ fn set_spec_defaults(spec: &mut PodSpec) {
     fill(&mut spec.restart_policy, "Always");
     fill(&mut spec.scheduler_name, "default-scheduler");
     spec.security_context.get_or_insert_default();
-    spec.enable_service_links.get_or_insert(true);
     let grace = spec.termination_grace_period_seconds.get_or_insert(30);
     if *grace < 0 {
         *grace = 1;

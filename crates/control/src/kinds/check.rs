@@ -121,3 +121,11 @@ pub(super) fn percent(text: &str) -> Option<u64> {
     }
     Some(digits.parse().unwrap_or(u64::MAX))
 }
+
+/// No count and no share at all.
+pub(super) fn is_zero(field: &Field<'_>) -> bool {
+    match field.value {
+        Value::String(text) => percent(text).unwrap_or_default() == 0,
+        other => other.as_i64().unwrap_or_default() == 0,
+    }
+}

@@ -3,6 +3,9 @@
 mod address;
 mod check;
 mod config_map;
+mod controller_revision;
+mod daemon_set;
+mod deployment;
 mod endpoint_slice;
 mod endpoints;
 mod event;
@@ -10,10 +13,19 @@ mod lease;
 pub mod meta;
 pub mod namespace;
 mod node;
+mod persistent_volume_claim;
+pub mod pod;
+mod pod_template;
+mod pod_template_kind;
+mod quantity;
+mod replica_set;
+mod replicas;
+mod replication_controller;
 mod secret;
 pub mod selector;
 pub mod service;
 mod service_account;
+mod stateful_set;
 
 use crate::kind::{Kind, Verb};
 
@@ -21,14 +33,24 @@ use crate::kind::{Kind, Verb};
 #[must_use]
 pub fn all() -> Vec<Kind> {
     vec![
+        pod::binding(),
         config_map::kind(),
         endpoints::kind(),
         event::core(),
         namespace::kind(),
         node::kind(),
+        persistent_volume_claim::kind(),
+        pod::kind(),
+        pod_template_kind::kind(),
+        replication_controller::kind(),
         secret::kind(),
         service::kind(),
         service_account::kind(),
+        controller_revision::kind(),
+        daemon_set::kind(),
+        deployment::kind(),
+        replica_set::kind(),
+        stateful_set::kind(),
         lease::kind(),
         endpoint_slice::kind(),
         event::events(),

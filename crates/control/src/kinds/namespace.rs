@@ -93,6 +93,10 @@ impl Strategy for Namespace {
         doc::set(object, "status.phase", "Terminating");
     }
 
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
     fn name_rule(&self) -> NameRule {
         NameRule::DnsLabel
     }

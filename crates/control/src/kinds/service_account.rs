@@ -11,4 +11,8 @@ pub(super) fn kind() -> Kind {
 #[derive(Debug)]
 struct ServiceAccount;
 
-impl Strategy for ServiceAccount {}
+impl Strategy for ServiceAccount {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+}

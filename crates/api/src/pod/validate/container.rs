@@ -2,15 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Container, ContainerPort, ContainerRestartRule};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, ContainerRestartRule, EphemeralContainer, ResourceRequirements,
+};
 
-use super::{Scope, env, handlers, mounts, one_of, requirements, security};
+use super::{Scope, Stage, env, handlers, mounts, one_of, requirements, security};
 use crate::field::{FieldErrors, Path};
 use crate::names;
 
+const NOT_EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
 const NO_INIT_HANDLERS: &str = "may not be set for init containers without restartPolicy=Always";
 
-pub(super) fn all(errors: &mut FieldErrors, scope: &Scope<'_>, at: &Path) {
+pub(super) fn all(errors: &mut FieldErrors, scope: &Scope<'_>, at: &Path, stage: Stage) {
     let spec = scope.spec;
     let list = at.child("containers");
     if spec.containers.is_empty() {
@@ -37,8 +40,72 @@ pub(super) fn all(errors: &mut FieldErrors, scope: &Scope<'_>, at: &Path) {
         // They run one after the other, so only a container's own ports can collide.
         unique_host_ports(errors, &mut BTreeSet::new(), c, &at);
     }
-    if spec.ephemeral_containers.as_ref().is_some_and(|e| !e.is_empty()) {
-        errors.forbidden(&at.child("ephemeralContainers"), "cannot be set on create");
+    let ephemeral = spec.ephemeral_containers.as_deref().unwrap_or_default();
+    let list = at.child("ephemeralContainers");
+    match stage {
+        _ if ephemeral.is_empty() => {}
+        Stage::Create => errors.forbidden(&list, "cannot be set on create"),
+        Stage::Template => errors.forbidden(&list, "ephemeral containers not allowed in pod template"),
+        Stage::Update => self::ephemeral(errors, scope, &names, ephemeral, &list),
+    }
+}
+
+fn ephemeral(
+    errors: &mut FieldErrors,
+    scope: &Scope<'_>,
+    others: &BTreeSet<&str>,
+    list: &[EphemeralContainer],
+    at: &Path,
+) {
+    let mut seen = others.clone();
+    for (i, e) in list.iter().enumerate() {
+        let at = at.index(i);
+        let forbidden = [
+            ("ports", e.ports.as_ref().is_some_and(|p| !p.is_empty())),
+            ("resources", e.resources.as_ref().is_some_and(|r| *r != ResourceRequirements::default())),
+            ("resizePolicy", e.resize_policy.as_ref().is_some_and(|p| !p.is_empty())),
+            ("livenessProbe", e.liveness_probe.is_some()),
+            ("readinessProbe", e.readiness_probe.is_some()),
+            ("startupProbe", e.startup_probe.is_some()),
+            ("lifecycle", e.lifecycle.is_some()),
+        ];
+        common(errors, scope, &ordinary(e), &at);
+        if !e.name.is_empty() && !seen.insert(&e.name) {
+            errors.duplicate(&at.child("name"), e.name.as_str());
+        }
+        if let Some(target) =
+            e.target_container_name.as_deref().filter(|t| !t.is_empty() && !others.contains(t))
+        {
+            errors.not_found(&at.child("targetContainerName"), target);
+        }
+        for (name, _) in forbidden.iter().filter(|(_, set)| *set) {
+            errors.forbidden(&at.child(name), NOT_EPHEMERAL);
+        }
+        for (j, mount) in e.volume_mounts.iter().flatten().enumerate() {
+            let at = at.child("volumeMounts").index(j);
+            for (name, path) in [("subPath", &mount.sub_path), ("subPathExpr", &mount.sub_path_expr)] {
+                if path.as_ref().is_some_and(|p| !p.is_empty()) {
+                    errors.forbidden(&at.child(name), NOT_EPHEMERAL);
+                }
+            }
+        }
+    }
+}
+
+/// What an ephemeral container, another type, has in common with the others.
+fn ordinary(e: &EphemeralContainer) -> Container {
+    let e = e.clone();
+    Container {
+        name: e.name,
+        image: e.image,
+        image_pull_policy: e.image_pull_policy,
+        env: e.env,
+        env_from: e.env_from,
+        volume_mounts: e.volume_mounts,
+        volume_devices: e.volume_devices,
+        security_context: e.security_context,
+        termination_message_policy: e.termination_message_policy,
+        ..Container::default()
     }
 }
 

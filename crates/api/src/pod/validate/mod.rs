@@ -31,10 +31,38 @@ pub fn validate(pod: &Pod) -> FieldErrors {
         errors.required(&Path::new("spec"), "");
         return errors;
     };
-    metadata(&mut errors, &pod.metadata, spec);
-    let at = Path::new("spec");
+    metadata(&mut errors, &pod.metadata);
+    errors.extend(validate_spec(&pod.metadata, spec, &Path::new(""), Stage::Create));
+    errors
+}
+
+/// When a spec is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// A new Pod.
+    Create,
+    /// A Pod that is there; only now it may have ephemeral containers.
+    Update,
+    /// The template of a controller.
+    Template,
+}
+
+/// Every mistake in a defaulted spec and in the annotations that belong to it. `at` is where the Pod or the template is:
+/// empty, or `spec.template`.
+#[must_use]
+pub fn validate_spec(meta: &ObjectMeta, spec: &PodSpec, at: &Path, stage: Stage) -> FieldErrors {
+    let mut errors = FieldErrors::default();
+    let annotations = match stage {
+        // Upstream leaves the metadata of templates out of the path.
+        Stage::Template => at.child("annotations"),
+        Stage::Create | Stage::Update => at.child("metadata").child("annotations"),
+    };
+    for (key, value) in meta.annotations.iter().flatten() {
+        security::annotation(&mut errors, &annotations, key, value, spec);
+    }
+    let at = at.child("spec");
     let scope = Scope::new(spec, &mut errors, &at);
-    container::all(&mut errors, &scope, &at);
+    container::all(&mut errors, &scope, &at, stage);
     requirements::of_pod(&mut errors, spec, &at);
     names_and_numbers(&mut errors, spec, &at);
     policies(&mut errors, spec, &at);
@@ -67,7 +95,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-fn metadata(errors: &mut FieldErrors, meta: &ObjectMeta, spec: &PodSpec) {
+fn metadata(errors: &mut FieldErrors, meta: &ObjectMeta) {
     let at = Path::new("metadata");
     let name = meta.name.as_deref().unwrap_or_default();
     if name.is_empty() {
@@ -87,7 +115,6 @@ fn metadata(errors: &mut FieldErrors, meta: &ObjectMeta, spec: &PodSpec) {
     for (key, value) in meta.annotations.iter().flatten() {
         size += key.len() + value.len();
         errors.each(&annotations, key, names::qualified_name(&key.to_lowercase()));
-        security::annotation(errors, &annotations, key, value, spec);
     }
     if size > ANNOTATIONS_MAX {
         errors.too_long(&annotations, ANNOTATIONS_MAX);

@@ -40,12 +40,13 @@ pub(super) fn of_pod(errors: &mut FieldErrors, spec: &PodSpec, at: &Path) {
         }
     }
     let Some(resources) = &spec.resources else { return };
+    let spec_at = at;
     let at = at.child("resources");
     if resources.claims.is_some() {
         errors.forbidden(&at.child("claims"), "claims may not be set for Resources at pod-level");
     }
     requirements(errors, resources, pod_name, &at);
-    consistency(errors, spec, resources, &at);
+    consistency(errors, spec, resources, &at, spec_at);
 }
 
 fn requirements(
@@ -131,7 +132,13 @@ fn pod_name(errors: &mut FieldErrors, name: &str, at: &Path) {
 }
 
 /// The Pod as a whole may not have less than its containers together.
-fn consistency(errors: &mut FieldErrors, spec: &PodSpec, resources: &ResourceRequirements, at: &Path) {
+fn consistency(
+    errors: &mut FieldErrors,
+    spec: &PodSpec,
+    resources: &ResourceRequirements,
+    at: &Path,
+    spec_at: &Path,
+) {
     let stated = |list: &Option<std::collections::BTreeMap<String, Quantity>>, name: &str| {
         let quantity = list.as_ref()?.get(name)?.0.clone();
         Amount::parse(&quantity).ok().map(|amount| (amount, quantity))
@@ -157,7 +164,7 @@ fn consistency(errors: &mut FieldErrors, spec: &PodSpec, resources: &ResourceReq
             if let (Some((pod, text)), Ok(mine)) = (stated(&resources.limits, name), Amount::parse(&limit.0))
                 && mine > pod
             {
-                let at = Path::new("spec").child("containers").index(i).child("resources").child("limits");
+                let at = spec_at.child("containers").index(i).child("resources").child("limits");
                 let message = format!("must be less than or equal to pod limits of {text}");
                 errors.invalid(&at.key(name), limit.0.as_str(), message);
             }

@@ -130,6 +130,10 @@ impl Strategy for Service {
         warnings(new)
     }
 
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
     fn name_rule(&self) -> NameRule {
         NameRule::DnsLabel
     }
