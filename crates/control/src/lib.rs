@@ -4,6 +4,7 @@ pub mod auth;
 pub mod doc;
 pub mod kind;
 pub mod kinds;
+pub mod objects;
 pub mod refusal;
 pub mod request;
 pub mod store;

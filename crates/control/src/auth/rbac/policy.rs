@@ -90,7 +90,7 @@ pub fn reconcile(kind: RbacKind, stored: &Value, default: &Value) -> Option<Valu
             next["aggregationRule"] = rule.clone();
         } else {
             let lacking = missing(&Rule::all_of(stored), &Rule::all_of(default));
-            append(&mut next["rules"], lacking.iter().map(Rule::to_json));
+            append(&mut next, "rules", lacking.iter().map(Rule::to_json));
         }
     } else {
         if stored["roleRef"] != default["roleRef"] {
@@ -100,7 +100,7 @@ pub fn reconcile(kind: RbacKind, stored: &Value, default: &Value) -> Option<Valu
         let has = |s: &Value| stored["subjects"].as_array().is_some_and(|all| all.contains(s));
         let lacking: Vec<Value> =
             default["subjects"].as_array().into_iter().flatten().filter(|s| !has(s)).cloned().collect();
-        append(&mut next["subjects"], lacking.into_iter());
+        append(&mut next, "subjects", lacking.into_iter());
     }
     (next != *stored).then_some(next)
 }
@@ -109,11 +109,12 @@ fn is_role(kind: RbacKind) -> bool {
     matches!(kind, RbacKind::Role | RbacKind::ClusterRole)
 }
 
-fn append(list: &mut Value, more: impl Iterator<Item = Value>) {
+fn append(object: &mut Value, field: &str, more: impl Iterator<Item = Value>) {
     let mut more = more.peekable();
     if more.peek().is_none() {
         return;
     }
+    let list = &mut object[field];
     if !list.is_array() {
         *list = json!([]);
     }
@@ -271,7 +272,9 @@ mod tests {
     #[test]
     fn what_was_taken_away_comes_back_and_what_was_added_stays() {
         let default = named(RbacKind::ClusterRole, "system:basic-user");
-        assert_eq!(reconcile(RbacKind::ClusterRole, &default, &default), None);
+        for (kind, object) in defaults() {
+            assert_eq!(reconcile(kind, &object, &object), None, "{object}");
+        }
         let mut stored = default.clone();
         let extra = json!({"verbs": ["get"], "apiGroups": ["x"], "resources": ["y"]});
         stored["rules"] = json!([extra]);

@@ -1,0 +1,457 @@
+//! Who is asking: client certificates, bearer tokens, or nobody in particular.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base::time::{Clock, Mono, Wall};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use x509_parser::prelude::FromDer;
+
+use super::bootstrap_token;
+use super::pki::ClientCas;
+use super::service_account;
+use super::static_tokens::StaticTokens;
+use super::tokens::{TokenError, Tokens};
+use crate::objects::Objects;
+use crate::refusal::Refusal;
+use crate::request::User;
+
+/// Recognises users.
+pub struct Authenticator {
+    client_cas: Arc<ClientCas>,
+    tokens: Arc<Tokens>,
+    static_tokens: StaticTokens,
+    objects: Objects,
+    anonymous: Anonymous,
+    clock: Arc<dyn Clock>,
+    known: Mutex<Known>,
+}
+
+/// Where nobody in particular is let in, before roles are asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Anonymous {
+    /// Health and version only.
+    #[default]
+    Probes,
+    /// `--anonymous-auth=true`
+    Everywhere,
+    /// `--anonymous-auth=false`
+    Nowhere,
+}
+
+/// The other end of a connection: the certificates it showed, verified once.
+#[derive(Debug, Default)]
+pub struct Peer {
+    chain: Vec<CertificateDer<'static>>,
+    verified: Mutex<Option<Verified>>,
+}
+
+#[derive(Clone, Debug)]
+struct Verified {
+    generation: u64,
+    user: Option<User>,
+    not_before: Wall,
+    not_after: Wall,
+}
+
+/// Tokens that were believed a moment ago. A pod that asks ten times a second is not looked up ten times.
+#[derive(Debug, Default)]
+struct Known(HashMap<[u8; 32], (User, Vec<String>, Mono)>);
+
+/// The user a token stands for, and the audiences it is for among those asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recognised {
+    pub user: User,
+    pub audiences: Vec<String>,
+}
+
+/// As long as upstream remembers a token that was good.
+const REMEMBERED: Duration = Duration::from_secs(10);
+const MOST_REMEMBERED: usize = 512;
+const WEBSOCKET_BEARER: &str = "base64url.bearer.authorization.k8s.io.";
+const UID_OID: &str = "1.3.6.1.4.1.57683.2";
+
+// === impl Authenticator ===
+
+impl std::fmt::Debug for Authenticator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Authenticator").field("anonymous", &self.anonymous).finish_non_exhaustive()
+    }
+}
+
+impl Authenticator {
+    #[must_use]
+    pub fn new(
+        client_cas: Arc<ClientCas>,
+        tokens: Arc<Tokens>,
+        static_tokens: StaticTokens,
+        objects: Objects,
+        anonymous: Anonymous,
+        clock: Arc<dyn Clock>,
+    ) -> Authenticator {
+        Authenticator { client_cas, tokens, static_tokens, objects, anonymous, clock, known: Mutex::default() }
+    }
+
+    /// The user of a request on this connection, or 401. What proved it is to be dropped before the request goes on.
+    pub async fn authenticate(
+        &self,
+        peer: &Peer,
+        headers: &HeaderMap,
+        path: &str,
+    ) -> Result<User, Refusal> {
+        let mut refused = false;
+        if !peer.chain.is_empty() {
+            match self.by_certificate(peer) {
+                Some(user) => return Ok(user.authenticated()),
+                None => refused = true,
+            }
+        }
+        if let Some(token) = bearer(headers) {
+            match self.by_token(&token, self.tokens.audiences()).await {
+                Some(recognised) => return Ok(recognised.user.authenticated()),
+                None => refused = true,
+            }
+        }
+        // Whoever shows something that is not good is not nobody: they are to learn that it is not good.
+        if !refused && self.anonymous.admits(path) {
+            return Ok(User::anonymous());
+        }
+        Err(Refusal::unauthorized())
+    }
+
+    /// The user of a token that is for one of these audiences.
+    pub async fn by_token(&self, token: &str, audiences: &[String]) -> Option<Recognised> {
+        let key = token_key(token, audiences);
+        let now = self.clock.now();
+        if let Some(known) = self.known().get(&key, now.mono) {
+            return Some(known);
+        }
+        let recognised = self.look_up(token, audiences, now.wall).await?;
+        self.known().remember(key, &recognised, now.mono);
+        Some(recognised)
+    }
+
+    async fn look_up(&self, token: &str, audiences: &[String], now: Wall) -> Option<Recognised> {
+        if let Some(user) = self.static_tokens.authenticate(token) {
+            return self.for_server(user, audiences);
+        }
+        match self.by_service_account(token, audiences, now).await {
+            Ok(recognised) => return Some(recognised),
+            Err(TokenError::Foreign) => {}
+            Err(error) => {
+                tracing::debug!(%error, "a service account token is not believed");
+                return None;
+            }
+        }
+        let user = bootstrap_token::authenticate(&self.objects, token, now).await?;
+        self.for_server(user, audiences)
+    }
+
+    /// Tokens without an audience of their own are for this server.
+    fn for_server(&self, user: User, asked: &[String]) -> Option<Recognised> {
+        let audiences = common(self.tokens.audiences(), asked);
+        (!audiences.is_empty()).then_some(Recognised { user, audiences })
+    }
+
+    async fn by_service_account(
+        &self,
+        token: &str,
+        audiences: &[String],
+        now: Wall,
+    ) -> Result<Recognised, TokenError> {
+        let claims = self.tokens.verify(token, now)?;
+        let audiences_met = common(&claims.aud.0, audiences);
+        if audiences_met.is_empty() {
+            return Err(TokenError::Audience(claims.aud.0, audiences.to_vec()));
+        }
+        let user = service_account::user_of(&self.objects, &claims, now).await?;
+        Ok(Recognised { user, audiences: audiences_met })
+    }
+
+    fn by_certificate(&self, peer: &Peer) -> Option<User> {
+        let now = self.clock.now().wall;
+        let generation = self.client_cas.generation();
+        let mut slot = peer.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = slot.as_ref().is_some_and(|v| v.generation == generation && v.not_before <= now && now <= v.not_after);
+        if !fresh {
+            *slot = Some(verify_chain(&self.client_cas, &peer.chain, generation, now));
+        }
+        slot.as_ref().and_then(|v| v.user.clone())
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Peer ===
+
+impl Peer {
+    #[must_use]
+    pub fn new(chain: Option<&[CertificateDer<'_>]>) -> Peer {
+        let chain = chain.unwrap_or_default().iter().map(|c| c.clone().into_owned()).collect();
+        Peer { chain, verified: Mutex::default() }
+    }
+}
+
+// === impl Anonymous ===
+
+impl Anonymous {
+    fn admits(&self, path: &str) -> bool {
+        match self {
+            Anonymous::Everywhere => true,
+            Anonymous::Nowhere => false,
+            Anonymous::Probes => {
+                let path = path.trim_end_matches('/');
+                let below = |root: &str| path == root || path.strip_prefix(root).is_some_and(|r| r.starts_with('/'));
+                path == "/version" || ["/healthz", "/livez", "/readyz"].into_iter().any(below)
+            }
+        }
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    fn get(&self, key: &[u8; 32], now: Mono) -> Option<Recognised> {
+        let (user, audiences, until) = self.0.get(key)?;
+        (*until > now).then(|| Recognised { user: user.clone(), audiences: audiences.clone() })
+    }
+
+    fn remember(&mut self, key: [u8; 32], recognised: &Recognised, now: Mono) {
+        if self.0.len() >= MOST_REMEMBERED {
+            self.0.retain(|_, (_, _, until)| *until > now);
+        }
+        if self.0.len() >= MOST_REMEMBERED {
+            self.0.clear();
+        }
+        self.0.insert(key, (recognised.user.clone(), recognised.audiences.clone(), now + REMEMBERED));
+    }
+}
+
+/// The token of `Authorization: Bearer`, or of the protocol a browser may name instead.
+fn bearer(headers: &HeaderMap) -> Option<String> {
+    let from_header = headers.get(AUTHORIZATION).and_then(|value| {
+        let (scheme, token) = value.to_str().ok()?.trim().split_once(' ')?;
+        let token = token.trim();
+        (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| token.to_owned())
+    });
+    from_header.or_else(|| {
+        let protocols = headers.get_all(SEC_WEBSOCKET_PROTOCOL).into_iter().filter_map(|v| v.to_str().ok());
+        let encoded = protocols.flat_map(|p| p.split(',')).find_map(|p| p.trim().strip_prefix(WEBSOCKET_BEARER))?;
+        String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok().filter(|t| !t.is_empty())
+    })
+}
+
+fn verify_chain(cas: &ClientCas, chain: &[CertificateDer<'_>], generation: u64, now: Wall) -> Verified {
+    let nobody = Verified { generation, user: None, not_before: Wall(i64::MIN), not_after: now };
+    let at = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(now.secs()).unwrap_or_default()));
+    if let Err(error) = cas.verify(chain, at) {
+        tracing::debug!(%error, "a client certificate is not believed");
+        return nobody;
+    }
+    let Some(leaf) = chain.first() else { return nobody };
+    let Ok((_, certificate)) = x509_parser::certificate::X509Certificate::from_der(leaf) else { return nobody };
+    let subject = certificate.subject();
+    let texts = |found: Vec<&x509_parser::x509::AttributeTypeAndValue<'_>>| -> Vec<String> {
+        found.iter().filter_map(|a| a.as_str().ok()).map(str::to_owned).collect()
+    };
+    // The last common name counts, as Go reads a name.
+    let Some(name) = texts(subject.iter_common_name().collect()).pop().filter(|n| !n.is_empty()) else {
+        return nobody;
+    };
+    let uid = subject
+        .iter_attributes()
+        .find(|a| a.attr_type().to_id_string() == UID_OID)
+        .and_then(|a| a.as_str().ok())
+        .unwrap_or_default();
+    let mut user = User {
+        name,
+        uid: uid.to_owned(),
+        groups: texts(subject.iter_organization().collect()),
+        ..User::default()
+    };
+    let fingerprint: String = digest(&SHA256, leaf).as_ref().iter().map(|b| format!("{b:02x}")).collect();
+    user.extra.insert(
+        "authentication.kubernetes.io/credential-id".to_owned(),
+        vec![format!("X509SHA256={fingerprint}")],
+    );
+    let validity = certificate.validity();
+    Verified {
+        generation,
+        user: Some(user),
+        not_before: Wall::from_secs(validity.not_before.timestamp()),
+        not_after: Wall::from_secs(validity.not_after.timestamp()),
+    }
+}
+
+fn common(have: &[String], asked: &[String]) -> Vec<String> {
+    have.iter().filter(|a| asked.contains(a)).cloned().collect()
+}
+
+fn token_key(token: &str, audiences: &[String]) -> [u8; 32] {
+    let mut context = aws_lc_rs::digest::Context::new(&SHA256);
+    context.update(token.as_bytes());
+    for audience in audiences {
+        context.update(&[0]);
+        context.update(audience.as_bytes());
+    }
+    let mut out = [0; 32];
+    out.copy_from_slice(context.finish().as_ref());
+    out
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::auth::pki::{AlternativeNames, Ca, Key, Leaf, Subject, Usage};
+    use crate::auth::tokens::tests::tokens;
+    use crate::objects::places;
+    use crate::objects::testing::Scratch;
+    use crate::request::groups;
+    use crate::store::Expect;
+    use base::time::Now;
+    use serde_json::json;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    /// A clock that goes when it is told to.
+    #[derive(Debug)]
+    pub(crate) struct Hand(AtomicI64);
+
+    impl Hand {
+        pub(crate) fn at(secs: i64) -> Arc<Hand> {
+            Arc::new(Hand(AtomicI64::new(secs)))
+        }
+
+        fn pass(&self, secs: i64) {
+            self.0.fetch_add(secs, Ordering::Relaxed);
+        }
+    }
+
+    impl Clock for Hand {
+        fn now(&self) -> Now {
+            let secs = self.0.load(Ordering::Relaxed);
+            Now { mono: Mono(Duration::from_secs(secs as u64)), wall: Wall::from_secs(secs) }
+        }
+    }
+
+    const NOW: i64 = 1_800_000_000;
+
+    struct Door {
+        door: Authenticator,
+        ca: Ca,
+        clock: Arc<Hand>,
+        cluster: Scratch,
+    }
+
+    async fn door(anonymous: Anonymous) -> Door {
+        let ca = Ca::create("ca", Wall::from_secs(NOW)).unwrap();
+        let cas = ClientCas::new(&[CertificateDer::from(ca.certificate().to_vec())]).unwrap();
+        let account = json!({"metadata": {"name": "bot", "namespace": "ns", "uid": "1"}});
+        let cluster = Scratch::new().with(&[(places::SERVICE_ACCOUNTS, account)]).await;
+        let clock = Hand::at(NOW);
+        let door = Authenticator::new(
+            Arc::new(cas),
+            Arc::new(tokens()),
+            StaticTokens::default(),
+            cluster.objects.clone(),
+            anonymous,
+            clock.clone(),
+        );
+        Door { door, ca, clock, cluster }
+    }
+
+    fn certificate(ca: &Ca, subject: Subject, usage: Usage) -> CertificateDer<'static> {
+        let leaf = Leaf {
+            subject,
+            public_key: Key::generate().unwrap().public_key(),
+            names: AlternativeNames::default(),
+            usages: vec![Usage::DigitalSignature, usage],
+            not_before: Wall::from_secs(NOW),
+            not_after: Wall::from_secs(NOW + 3600),
+        };
+        ca.issue(&leaf).unwrap().into()
+    }
+
+    fn with_token(token: &str) -> HeaderMap {
+        HeaderMap::from_iter([(AUTHORIZATION, format!("Bearer {token}").parse().unwrap())])
+    }
+
+    #[tokio::test]
+    async fn a_certificate_names_user_and_groups_while_it_lasts() {
+        let d = door(Anonymous::Everywhere).await;
+        let none = HeaderMap::new();
+        let subject = Subject::new("jane", &["dev", "ops"]);
+        let peer = Peer::new(Some(&[certificate(&d.ca, subject.clone(), Usage::ClientAuth)]));
+        let user = d.door.authenticate(&peer, &none, "/api").await.unwrap();
+        assert_eq!((user.name.as_str(), user.groups.as_slice()), ("jane", &["dev", "ops", groups::AUTHENTICATED].map(String::from)[..]));
+        d.clock.pass(3601);
+        assert_eq!(d.door.authenticate(&peer, &none, "/api").await.unwrap_err().code, 401);
+        d.clock.pass(-3601);
+        for bad in [
+            certificate(&Ca::create("other", Wall::from_secs(NOW)).unwrap(), subject.clone(), Usage::ClientAuth),
+            certificate(&d.ca, subject, Usage::ServerAuth),
+            CertificateDer::from(vec![1, 2, 3]),
+        ] {
+            let peer = Peer::new(Some(&[bad]));
+            assert_eq!(d.door.authenticate(&peer, &none, "/api").await.unwrap_err().code, 401);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_service_account_token_is_remembered_for_a_moment_only() {
+        let d = door(Anonymous::Nowhere).await;
+        let peer = Peer::default();
+        let lifetimes = service_account::Lifetimes { max_seconds: None, extend: true };
+        let (made, _) = service_account::request_token(
+            &d.cluster.objects,
+            &d.door.tokens,
+            lifetimes,
+            ("ns", "bot"),
+            json!({"spec": {}}),
+            Wall::from_secs(NOW),
+        )
+        .await
+        .unwrap();
+        let headers = with_token(made["status"]["token"].as_str().unwrap());
+        let user = d.door.authenticate(&peer, &headers, "/api").await.unwrap();
+        assert_eq!(user.name, "system:serviceaccount:ns:bot");
+        assert!(user.is_in(groups::AUTHENTICATED) && user.is_in("system:serviceaccounts:ns"));
+        d.cluster.objects.delete(places::SERVICE_ACCOUNTS, "ns", "bot", Expect::Any).await.unwrap();
+        assert!(d.door.authenticate(&peer, &headers, "/api").await.is_ok());
+        d.clock.pass(11);
+        assert_eq!(d.door.authenticate(&peer, &headers, "/api").await.unwrap_err().code, 401);
+    }
+
+    #[tokio::test]
+    async fn nobody_in_particular_may_ask_for_health_and_version() {
+        let d = door(Anonymous::default()).await;
+        let (peer, none) = (Peer::default(), HeaderMap::new());
+        for path in ["/healthz", "/livez/", "/readyz/store", "/version"] {
+            assert_eq!(d.door.authenticate(&peer, &none, path).await.unwrap(), User::anonymous());
+        }
+        for path in ["/api", "/healthzz", "/versions", "/"] {
+            assert_eq!(d.door.authenticate(&peer, &none, path).await.unwrap_err().code, 401);
+        }
+        assert_eq!(d.door.authenticate(&peer, &with_token("bad"), "/version").await.unwrap_err().code, 401);
+    }
+
+    #[test]
+    fn tokens_are_found_where_clients_put_them() {
+        let header = |value: &str| HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())]);
+        assert_eq!(bearer(&header("bearer  abc")).as_deref(), Some("abc"));
+        assert_eq!(bearer(&header("Basic abc")), None);
+        assert_eq!(bearer(&header("Bearer ")), None);
+        let encoded = URL_SAFE_NO_PAD.encode("tok");
+        let value = format!("v5.channel.k8s.io, {WEBSOCKET_BEARER}{encoded}");
+        let socket = HeaderMap::from_iter([(SEC_WEBSOCKET_PROTOCOL, value.parse().unwrap())]);
+        assert_eq!(bearer(&socket).as_deref(), Some("tok"));
+    }
+}

@@ -1,0 +1,277 @@
+//! Objects as the inside of the server reads and writes them: straight from the store, without the verbs.
+//!
+//! Authentication, admission and the small controllers of the server use this; what clients send goes through the
+//! registry.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::refusal::Refusal;
+use crate::store::{Entry, Expect, ListOptions, ReadError, Store, Write, WriteError};
+
+/// Where the objects of a kind lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub storage: &'static str,
+    pub namespaced: bool,
+    /// How a refusal names the kind: `serviceaccounts`, `priorityclasses.scheduling.k8s.io`.
+    pub resource: &'static str,
+}
+
+/// Access to the store in terms of places and names. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Objects(Store);
+
+/// An object and the revision it has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stored {
+    pub object: Value,
+    pub rev: u64,
+}
+
+/// The places the server itself looks into.
+pub mod places {
+    use super::Place;
+
+    pub const NAMESPACES: Place = cluster("namespaces");
+    pub const NODES: Place = cluster("nodes");
+    pub const PODS: Place = namespaced("pods");
+    pub const SECRETS: Place = namespaced("secrets");
+    pub const CONFIG_MAPS: Place = namespaced("configmaps");
+    pub const SERVICE_ACCOUNTS: Place = namespaced("serviceaccounts");
+    pub const SERVICES: Place = namespaced("services");
+    pub const LIMIT_RANGES: Place = namespaced("limitranges");
+    pub const RESOURCE_QUOTAS: Place = namespaced("resourcequotas");
+    pub const CLAIMS: Place = namespaced("persistentvolumeclaims");
+    pub const VOLUMES: Place = cluster("persistentvolumes");
+    pub const ROLES: Place = namespaced("roles.rbac.authorization.k8s.io");
+    pub const CLUSTER_ROLES: Place = cluster("clusterroles.rbac.authorization.k8s.io");
+    pub const ROLE_BINDINGS: Place = namespaced("rolebindings.rbac.authorization.k8s.io");
+    pub const CLUSTER_ROLE_BINDINGS: Place = cluster("clusterrolebindings.rbac.authorization.k8s.io");
+    pub const PRIORITY_CLASSES: Place = cluster("priorityclasses.scheduling.k8s.io");
+    pub const RUNTIME_CLASSES: Place = cluster("runtimeclasses.node.k8s.io");
+    pub const STORAGE_CLASSES: Place = cluster("storageclasses.storage.k8s.io");
+    pub const INGRESS_CLASSES: Place = cluster("ingressclasses.networking.k8s.io");
+    pub const VOLUME_ATTACHMENTS: Place = cluster("volumeattachments.storage.k8s.io");
+    pub const SIGNING_REQUESTS: Place = cluster("certificatesigningrequests.certificates.k8s.io");
+
+    const fn cluster(storage: &'static str) -> Place {
+        Place { storage, namespaced: false, resource: storage }
+    }
+
+    const fn namespaced(storage: &'static str) -> Place {
+        Place { storage, namespaced: true, resource: storage }
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    #[must_use]
+    pub fn key(&self, namespace: &str, name: &str) -> String {
+        if self.namespaced {
+            format!("/registry/{}/{namespace}/{name}", self.storage)
+        } else {
+            format!("/registry/{}/{name}", self.storage)
+        }
+    }
+
+    /// What all keys begin with, of one namespace or of all ("").
+    #[must_use]
+    pub fn prefix(&self, namespace: &str) -> String {
+        if self.namespaced && !namespace.is_empty() {
+            format!("/registry/{}/{namespace}/", self.storage)
+        } else {
+            format!("/registry/{}/", self.storage)
+        }
+    }
+
+    /// Namespace and name from a key below this place.
+    #[must_use]
+    pub fn split<'k>(&self, key: &'k str) -> (&'k str, &'k str) {
+        let mut parts = key.rsplit('/');
+        let name = parts.next().unwrap_or_default();
+        (if self.namespaced { parts.next().unwrap_or_default() } else { "" }, name)
+    }
+
+    /// `serviceaccounts "default" not found`
+    #[must_use]
+    pub fn not_found(&self, name: &str) -> Refusal {
+        Refusal::new(404, "NotFound", format!("{} {name:?} not found", self.resource))
+    }
+}
+
+// === impl Objects ===
+
+impl Objects {
+    #[must_use]
+    pub fn new(store: Store) -> Objects {
+        Objects(store)
+    }
+
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.0
+    }
+
+    pub async fn find(&self, place: Place, namespace: &str, name: &str) -> Result<Option<Stored>, Refusal> {
+        // A name from outside must not reach into another place.
+        if name.is_empty() || name.contains('/') || namespace.contains('/') {
+            return Ok(None);
+        }
+        let entry = self.0.get(&place.key(namespace, name)).await.map_err(|e| trouble(&e))?;
+        entry.map(|e| decode(&e)).transpose()
+    }
+
+    /// All objects of a namespace, or of all ("").
+    pub async fn list(&self, place: Place, namespace: &str) -> Result<Vec<Stored>, Refusal> {
+        let mut out = Vec::new();
+        let mut options =
+            ListOptions { prefix: place.prefix(namespace).into(), limit: 500, ..ListOptions::default() };
+        loop {
+            let page = self.0.list(options.clone()).await.map_err(|e| trouble(&e))?;
+            for entry in &page.entries {
+                out.push(decode(entry)?);
+            }
+            match page.entries.last() {
+                Some(last) if page.more => {
+                    options.after = Some(last.key.clone());
+                    options.at = Some(page.revision);
+                }
+                _ => return Ok(out),
+            }
+        }
+    }
+
+    /// Writes an object; false when it is not in the expected state.
+    pub async fn put(&self, place: Place, object: &Value, expect: Expect) -> Result<bool, Refusal> {
+        let key = place.key(text(object, "namespace"), text(object, "name"));
+        settle(self.0.put(&key, encode(object), expect).await.map(drop))
+    }
+
+    /// Removes an object; false when it is not in the expected state.
+    pub async fn delete(
+        &self,
+        place: Place,
+        namespace: &str,
+        name: &str,
+        expect: Expect,
+    ) -> Result<bool, Refusal> {
+        settle(self.0.delete(&place.key(namespace, name), expect).await.map(drop))
+    }
+
+    /// Writes several objects at once or none of them.
+    pub async fn put_all(&self, writes: Vec<(Place, Value, Expect)>) -> Result<bool, Refusal> {
+        if writes.is_empty() {
+            return Ok(true);
+        }
+        let writes = writes.iter().map(|(place, object, expect)| {
+            Write::put(&place.key(text(object, "namespace"), text(object, "name")), encode(object), *expect)
+        });
+        settle(self.0.transact(writes.collect()).await.map(drop))
+    }
+}
+
+/// The object of an entry or a change, as it lies in the store.
+pub fn decode_bytes(value: &Bytes) -> Result<Value, serde_json::Error> {
+    serde_json::from_slice(value)
+}
+
+fn decode(entry: &Entry) -> Result<Stored, Refusal> {
+    match decode_bytes(&entry.value) {
+        Ok(object) => Ok(Stored { object, rev: entry.rev }),
+        Err(error) => Err(Refusal::internal(format!("reading {}: {error}", entry.key))),
+    }
+}
+
+/// The stored form: metadata first, without its resourceVersion, which is the store's to say.
+fn encode(object: &Value) -> Bytes {
+    let mut metadata = object["metadata"].clone();
+    if let Some(map) = metadata.as_object_mut() {
+        map.remove("resourceVersion");
+    }
+    let mut out = format!("{{\"metadata\":{metadata}");
+    for (name, value) in object.as_object().into_iter().flatten().filter(|(n, _)| *n != "metadata") {
+        out.push_str(&format!(",{}:{value}", Value::from(name.as_str())));
+    }
+    out.push('}');
+    Bytes::from(out)
+}
+
+fn settle(outcome: Result<(), WriteError>) -> Result<bool, Refusal> {
+    match outcome {
+        Ok(()) => Ok(true),
+        Err(WriteError::Conflict { .. }) => Ok(false),
+        Err(error) => {
+            tracing::error!(%error, "the store failed a write");
+            Err(Refusal::internal(error.to_string()))
+        }
+    }
+}
+
+fn trouble(error: &ReadError) -> Refusal {
+    tracing::error!(%error, "the store failed a read");
+    Refusal::internal(error.to_string())
+}
+
+fn text<'o>(object: &'o Value, field: &str) -> &'o str {
+    object["metadata"][field].as_str().unwrap_or_default()
+}
+
+/// A random (version 4) uid.
+#[must_use]
+pub fn new_uid() -> Arc<str> {
+    let mut b = [0u8; 16];
+    // The kernel's generator does not fail once it is seeded, which it is before any service runs.
+    let _ = aws_lc_rs::rand::fill(&mut b);
+    b[6] = b[6] & 0x0f | 0x40;
+    b[8] = b[8] & 0x3f | 0x80;
+    let hex: String = b.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]).into()
+}
+
+/// A store in a temporary directory, for tests.
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub(crate) mod testing {
+    use super::*;
+
+    pub(crate) struct Scratch {
+        pub(crate) objects: Objects,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Scratch {
+        pub(crate) fn new() -> Scratch {
+            let dir = tempfile::tempdir().unwrap();
+            let store = Store::open(dir.path(), crate::store::Options::default()).unwrap();
+            Scratch { objects: Objects::new(store), _dir: dir }
+        }
+
+        pub(crate) async fn with(self, items: &[(Place, Value)]) -> Scratch {
+            for (place, object) in items {
+                assert!(self.objects.put(*place, object, Expect::Any).await.unwrap());
+            }
+            self
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_put_is_found_and_listed() {
+        use serde_json::json;
+        let scratch = Scratch::new();
+        let objects = &scratch.objects;
+        let pod = |ns: &str, name: &str| json!({"kind": "Pod", "metadata": {"name": name, "namespace": ns}});
+        for (ns, name) in [("a", "x"), ("a", "y"), ("b", "x")] {
+            assert!(objects.put(places::PODS, &pod(ns, name), Expect::Absent).await.unwrap());
+        }
+        assert!(!objects.put(places::PODS, &pod("a", "x"), Expect::Absent).await.unwrap());
+        assert_eq!(objects.find(places::PODS, "b", "x").await.unwrap().unwrap().object, pod("b", "x"));
+        assert_eq!(objects.find(places::PODS, "b", "y").await.unwrap(), None);
+        assert_eq!(objects.list(places::PODS, "a").await.unwrap().len(), 2);
+        assert_eq!(objects.list(places::PODS, "").await.unwrap().len(), 3);
+        assert_eq!(objects.find(places::NODES, "", "../pods/a/x").await.unwrap(), None);
+    }
+}
