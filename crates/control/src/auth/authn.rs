@@ -95,16 +95,19 @@ impl Authenticator {
         anonymous: Anonymous,
         clock: Arc<dyn Clock>,
     ) -> Authenticator {
-        Authenticator { client_cas, tokens, static_tokens, objects, anonymous, clock, known: Mutex::default() }
+        Authenticator {
+            client_cas,
+            tokens,
+            static_tokens,
+            objects,
+            anonymous,
+            clock,
+            known: Mutex::default(),
+        }
     }
 
     /// The user of a request on this connection, or 401. What proved it is to be dropped before the request goes on.
-    pub async fn authenticate(
-        &self,
-        peer: &Peer,
-        headers: &HeaderMap,
-        path: &str,
-    ) -> Result<User, Refusal> {
+    pub async fn authenticate(&self, peer: &Peer, headers: &HeaderMap, path: &str) -> Result<User, Refusal> {
         let mut refused = false;
         if !peer.chain.is_empty() {
             match self.by_certificate(peer) {
@@ -178,7 +181,9 @@ impl Authenticator {
         let now = self.clock.now().wall;
         let generation = self.client_cas.generation();
         let mut slot = peer.verified.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = slot.as_ref().is_some_and(|v| v.generation == generation && v.not_before <= now && now <= v.not_after);
+        let fresh = slot
+            .as_ref()
+            .is_some_and(|v| v.generation == generation && v.not_before <= now && now <= v.not_after);
         if !fresh {
             *slot = Some(verify_chain(&self.client_cas, &peer.chain, generation, now));
         }
@@ -209,7 +214,8 @@ impl Anonymous {
             Anonymous::Nowhere => false,
             Anonymous::Probes => {
                 let path = path.trim_end_matches('/');
-                let below = |root: &str| path == root || path.strip_prefix(root).is_some_and(|r| r.starts_with('/'));
+                let below =
+                    |root: &str| path == root || path.strip_prefix(root).is_some_and(|r| r.starts_with('/'));
                 path == "/version" || ["/healthz", "/livez", "/readyz"].into_iter().any(below)
             }
         }
@@ -244,7 +250,8 @@ fn bearer(headers: &HeaderMap) -> Option<String> {
     });
     from_header.or_else(|| {
         let protocols = headers.get_all(SEC_WEBSOCKET_PROTOCOL).into_iter().filter_map(|v| v.to_str().ok());
-        let encoded = protocols.flat_map(|p| p.split(',')).find_map(|p| p.trim().strip_prefix(WEBSOCKET_BEARER))?;
+        let encoded =
+            protocols.flat_map(|p| p.split(',')).find_map(|p| p.trim().strip_prefix(WEBSOCKET_BEARER))?;
         String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok().filter(|t| !t.is_empty())
     })
 }
@@ -257,7 +264,9 @@ fn verify_chain(cas: &ClientCas, chain: &[CertificateDer<'_>], generation: u64, 
         return nobody;
     }
     let Some(leaf) = chain.first() else { return nobody };
-    let Ok((_, certificate)) = x509_parser::certificate::X509Certificate::from_der(leaf) else { return nobody };
+    let Ok((_, certificate)) = x509_parser::certificate::X509Certificate::from_der(leaf) else {
+        return nobody;
+    };
     let subject = certificate.subject();
     let texts = |found: Vec<&x509_parser::x509::AttributeTypeAndValue<'_>>| -> Vec<String> {
         found.iter().filter_map(|a| a.as_str().ok()).map(str::to_owned).collect()
@@ -391,12 +400,19 @@ pub(crate) mod tests {
         let subject = Subject::new("jane", &["dev", "ops"]);
         let peer = Peer::new(Some(&[certificate(&d.ca, subject.clone(), Usage::ClientAuth)]));
         let user = d.door.authenticate(&peer, &none, "/api").await.unwrap();
-        assert_eq!((user.name.as_str(), user.groups.as_slice()), ("jane", &["dev", "ops", groups::AUTHENTICATED].map(String::from)[..]));
+        assert_eq!(
+            (user.name.as_str(), user.groups.as_slice()),
+            ("jane", &["dev", "ops", groups::AUTHENTICATED].map(String::from)[..])
+        );
         d.clock.pass(3601);
         assert_eq!(d.door.authenticate(&peer, &none, "/api").await.unwrap_err().code, 401);
         d.clock.pass(-3601);
         for bad in [
-            certificate(&Ca::create("other", Wall::from_secs(NOW)).unwrap(), subject.clone(), Usage::ClientAuth),
+            certificate(
+                &Ca::create("other", Wall::from_secs(NOW)).unwrap(),
+                subject.clone(),
+                Usage::ClientAuth,
+            ),
             certificate(&d.ca, subject, Usage::ServerAuth),
             CertificateDer::from(vec![1, 2, 3]),
         ] {

@@ -15,16 +15,16 @@ const TYPE: &str = "bootstrap.kubernetes.io/token";
 /// The user of a token `id.secret`, if a Secret in kube-system says so.
 pub(super) async fn authenticate(objects: &Objects, token: &str, now: Wall) -> Option<User> {
     let (id, secret) = parse(token)?;
-    let found = objects.find(places::SECRETS, "kube-system", &format!("bootstrap-token-{id}")).await.ok()??;
+    let found =
+        objects.find(places::SECRETS, "kube-system", &format!("bootstrap-token-{id}")).await.ok()??;
     user_of(&found.object, id, secret, now)
 }
 
 /// Six and sixteen lower-case letters and digits.
 fn parse(token: &str) -> Option<(&str, &str)> {
     let (id, secret) = token.split_once('.')?;
-    let plain = |s: &str, n: usize| {
-        s.len() == n && s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
-    };
+    let plain =
+        |s: &str, n: usize| s.len() == n && s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     (plain(id, 6) && plain(secret, 16)).then_some((id, secret))
 }
 
@@ -115,7 +115,8 @@ mod tests {
     #[test]
     fn only_the_known_shape_is_a_token() {
         assert_eq!(parse("abcdef.0123456789abcdef"), Some(("abcdef", "0123456789abcdef")));
-        for bad in ["abcdef", "abcde.0123456789abcdef", "ABCDEF.0123456789abcdef", "../../.0123456789abcdef"] {
+        for bad in ["abcdef", "abcde.0123456789abcdef", "ABCDEF.0123456789abcdef", "../../.0123456789abcdef"]
+        {
             assert_eq!(parse(bad), None);
         }
     }

@@ -35,7 +35,8 @@ pub async fn reconcile_policy(objects: &Objects, now: Wall) -> Result<(), Refusa
     let mut writes = Vec::new();
     for (kind, default) in policy::defaults() {
         let place = place_of(kind);
-        let (namespace, name) = (doc::text(&default, "metadata.namespace"), doc::text(&default, "metadata.name"));
+        let (namespace, name) =
+            (doc::text(&default, "metadata.namespace"), doc::text(&default, "metadata.name"));
         match objects.find(place, namespace, name).await? {
             None => writes.push((place, stamped(default, now), Expect::Absent)),
             Some(Stored { object, rev }) => {
@@ -99,7 +100,8 @@ async fn follow_once(objects: &Objects, authorizer: &Authorizer) -> Result<(), L
             Err(WatchError::Compacted(_)) => return Err(Lost::Behind),
             Err(WatchError::Fault(_)) => return Ok(()),
         };
-        let Some((place, meaning)) = FED.iter().find(|(place, _)| is_below(&change.key, place.storage)) else {
+        let Some((place, meaning)) = FED.iter().find(|(place, _)| is_below(&change.key, place.storage))
+        else {
             continue;
         };
         apply(authorizer, *place, *meaning, &change);
@@ -171,10 +173,15 @@ mod tests {
     const NOW: Wall = Wall(1_800_000_000_000_000_000);
 
     fn may(authorizer: &Authorizer, user: &str, verb: &'static str, group: &str, plural: &str) -> bool {
-        let resource =
-            Resource { group: group.into(), plural: plural.into(), namespace: "web".into(), ..Resource::default() };
+        let resource = Resource {
+            group: group.into(),
+            plural: plural.into(),
+            namespace: "web".into(),
+            ..Resource::default()
+        };
         let user = Arc::new(User::new(user, &[]));
-        let attributes = Attributes { user, verb: verb.into(), resource: Some(resource), ..Attributes::default() };
+        let attributes =
+            Attributes { user, verb: verb.into(), resource: Some(resource), ..Attributes::default() };
         authorizer.authorize(&attributes).is_allowed()
     }
 
@@ -211,7 +218,9 @@ mod tests {
         })
         .await
         .unwrap();
-        assert!(may(&authorizer, "jane", "list", "", "pods") && !may(&authorizer, "jane", "create", "", "pods"));
+        assert!(
+            may(&authorizer, "jane", "list", "", "pods") && !may(&authorizer, "jane", "create", "", "pods")
+        );
         objects.delete(places::ROLE_BINDINGS, "web", "b", Expect::Any).await.unwrap();
         tokio::time::timeout(within, async {
             while may(&authorizer, "jane", "list", "", "pods") {

@@ -68,9 +68,7 @@ fn asked(headers: &HeaderMap) -> Result<Option<User>, Refusal> {
         return Ok(None);
     }
     if user.name.is_empty() {
-        return Err(Refusal::internal(format!(
-            "requested {user:?} without impersonating a user"
-        )));
+        return Err(Refusal::internal(format!("requested {user:?} without impersonating a user")));
     }
     Ok(Some(user))
 }
@@ -169,7 +167,10 @@ mod tests {
         let extra = act(&[("Impersonate-User", "jane"), ("Impersonate-Extra-example.com%2fteam", "x")]);
         assert_eq!(extra.unwrap().unwrap().extra["example.com/team"], ["x"]);
         let bot = act(&[("Impersonate-User", "system:serviceaccount:ns:bot")]).unwrap().unwrap();
-        assert_eq!(bot.groups, ["system:serviceaccounts", "system:serviceaccounts:ns", "system:authenticated"]);
+        assert_eq!(
+            bot.groups,
+            ["system:serviceaccounts", "system:serviceaccounts:ns", "system:authenticated"]
+        );
         for list in [
             &[("Impersonate-User", "root")][..],
             &[("Impersonate-User", "jane"), ("Impersonate-Group", "system:masters")],

@@ -140,7 +140,8 @@ fn complete(body: &mut Value, account: &Value, tokens: &Tokens) -> Result<(), Re
     for (field, what) in [("name", "name"), ("namespace", "namespace")] {
         let (said, is) = (doc::text(&body["metadata"], field), doc::text(&account["metadata"], field));
         if !said.is_empty() && said != is {
-            let message = format!("Invalid value: {said:?}: must match the service account {what} if specified");
+            let message =
+                format!("Invalid value: {said:?}: must match the service account {what} if specified");
             return Err(invalid(&format!("metadata.{field}"), &message));
         }
     }
@@ -150,7 +151,9 @@ fn complete(body: &mut Value, account: &Value, tokens: &Tokens) -> Result<(), Re
         return Err(conflict(
             "TokenRequest.authentication.k8s.io",
             name,
-            &format!("the UID in the token request ({said}) does not match the UID of the service account ({is})"),
+            &format!(
+                "the UID in the token request ({said}) does not match the UID of the service account ({is})"
+            ),
         ));
     }
     for field in ["name", "namespace", "uid"] {
@@ -172,12 +175,7 @@ fn complete(body: &mut Value, account: &Value, tokens: &Tokens) -> Result<(), Re
 }
 
 /// Ties the token to a Pod, a Secret or a Node.
-async fn bind(
-    objects: &Objects,
-    bound: &Value,
-    account: &str,
-    private: &mut Private,
-) -> Result<(), Refusal> {
+async fn bind(objects: &Objects, bound: &Value, account: &str, private: &mut Private) -> Result<(), Refusal> {
     if !bound.is_object() {
         return Ok(());
     }
@@ -244,8 +242,11 @@ fn conflict(resource: &str, name: &str, why: &str) -> Refusal {
 
 fn invalid(field: &str, message: &str) -> Refusal {
     let text = format!("TokenRequest.authentication.k8s.io \"\" is invalid: {field}: {message}");
-    let cause =
-        Cause { reason: "FieldValueInvalid".to_owned(), message: message.to_owned(), field: field.to_owned() };
+    let cause = Cause {
+        reason: "FieldValueInvalid".to_owned(),
+        message: message.to_owned(),
+        field: field.to_owned(),
+    };
     let mut refusal = Refusal::new(422, "Invalid", text).with_causes(vec![cause]);
     if let Some(details) = &mut refusal.details {
         "authentication.k8s.io".clone_into(&mut details.group);
@@ -323,9 +324,7 @@ mod tests {
     #[tokio::test]
     async fn what_cannot_be_bound_or_lives_too_short_is_refused() {
         let (cluster, tokens) = (cluster().await, tokens());
-        let bound = |kind: &str, name: &str, uid: &str| {
-            json!({"boundObjectRef": {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid}})
-        };
+        let bound = |kind: &str, name: &str, uid: &str| json!({"boundObjectRef": {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid}});
         for (spec, code) in [
             (json!({"expirationSeconds": 599}), 422),
             (json!({"expirationSeconds": 1i64 << 33}), 422),
@@ -337,7 +336,8 @@ mod tests {
             assert_eq!(refusal.code, code, "{spec}: {}", refusal.message);
         }
         let body = json!({"metadata": {"name": "other"}, "spec": {}});
-        let refusal = request_token(&cluster.objects, &tokens, USUAL, ("ns", "bot"), body, NOW).await.unwrap_err();
+        let refusal =
+            request_token(&cluster.objects, &tokens, USUAL, ("ns", "bot"), body, NOW).await.unwrap_err();
         assert_eq!(refusal.code, 422);
         let strict = Lifetimes { max_seconds: Some(900), extend: false };
         let body = json!({"spec": {}});

@@ -165,7 +165,8 @@ impl Tokens {
     pub fn verify(&self, token: &str, now: Wall) -> Result<Claims, TokenError> {
         let header = jsonwebtoken::decode_header(token).map_err(|_| TokenError::Foreign)?;
         // Read before it is believed, only to know whose it is.
-        let unread = jsonwebtoken::dangerous::insecure_decode::<Issuer>(token).map_err(|_| TokenError::Foreign)?;
+        let unread =
+            jsonwebtoken::dangerous::insecure_decode::<Issuer>(token).map_err(|_| TokenError::Foreign)?;
         if unread.claims.iss != self.issuer {
             return Err(TokenError::Foreign);
         }
@@ -249,8 +250,12 @@ fn believed_in(text: &str) -> Vec<Believed> {
             let jwk = jwk.and_then(|jwk| {
                 let algorithm = match &jwk.algorithm {
                     AlgorithmParameters::RSA(_) => Algorithm::RS256,
-                    AlgorithmParameters::EllipticCurve(p) if p.curve == EllipticCurve::P256 => Algorithm::ES256,
-                    AlgorithmParameters::EllipticCurve(p) if p.curve == EllipticCurve::P384 => Algorithm::ES384,
+                    AlgorithmParameters::EllipticCurve(p) if p.curve == EllipticCurve::P256 => {
+                        Algorithm::ES256
+                    }
+                    AlgorithmParameters::EllipticCurve(p) if p.curve == EllipticCurve::P384 => {
+                        Algorithm::ES384
+                    }
                     _ => return None,
                 };
                 Some((jwk, algorithm))
@@ -356,6 +361,9 @@ pub(crate) mod tests {
         assert_eq!(keys["keys"].as_array().unwrap().len(), 2);
         assert_eq!(keys["keys"][0]["alg"], "ES256");
         assert!(keys["keys"][0].get("d").is_none());
-        assert_eq!(after.discovery(None, "10.0.0.1:6443")["jwks_uri"], "https://10.0.0.1:6443/openid/v1/jwks");
+        assert_eq!(
+            after.discovery(None, "10.0.0.1:6443")["jwks_uri"],
+            "https://10.0.0.1:6443/openid/v1/jwks"
+        );
     }
 }
