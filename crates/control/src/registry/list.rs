@@ -163,6 +163,12 @@ impl Lister {
         self.read(Some(self.revision)).await.map(Some).map_err(refuse)
     }
 
+    /// Whether the store has more than was read.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        self.more
+    }
+
     /// What to say at the end.
     #[must_use]
     pub fn end(&self) -> End {
