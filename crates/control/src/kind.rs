@@ -104,6 +104,12 @@ pub struct ScalePaths {
 /// being written only through its subresource, and to optimistic concurrency; a strategy says only what is particular
 /// to the kind. No method may panic, whatever the document looks like.
 pub trait Strategy: Send + Sync + fmt::Debug {
+    /// Brings a document into the form of the kind's own schema; returns complaints about what it does not know.
+    /// Only asked of a kind without a built-in type.
+    fn conform(&self, _object: &mut Value) -> Result<Vec<String>, String> {
+        Ok(Vec::new())
+    }
+
     /// Fills what the user left out, as upstream's defaulting does. Idempotent.
     fn set_defaults(&self, _object: &mut Value) {}
 

@@ -15,6 +15,7 @@ use crate::store::{self, ReadError, Store};
 
 /// Objects read from the store at once: enough to be quick, few enough to hold in memory for every slow reader.
 const PAGE: usize = 500;
+const PAGE_BYTES: usize = 1 << 20;
 
 /// A list in progress.
 #[derive(Debug)]
@@ -190,11 +191,18 @@ impl Lister {
             Some(wanted) if !self.selection.is_filtering() => wanted.min(PAGE),
             _ => PAGE,
         };
-        let asked = store::ListOptions { prefix: self.selection.prefix(), after: self.after.clone(), limit, at };
+        let asked = store::ListOptions {
+            prefix: self.selection.prefix().into(),
+            after: self.after.clone(),
+            limit,
+            max_bytes: PAGE_BYTES,
+            at,
+            count: self.wanted.is_some() && !self.selection.is_filtering(),
+        };
         let page = self.store.list(asked).await?;
         self.revision = page.revision;
         self.more = page.more;
-        self.remaining = page.remaining;
+        self.remaining = Some(page.remaining);
         let entries = page.entries.len();
         let mut out = Vec::with_capacity(entries);
         for (i, entry) in page.entries.into_iter().enumerate() {

@@ -1,0 +1,105 @@
+//! Bodies: from bytes somebody sent to an object of the kind the path names.
+
+use api::yaml::{self, DuplicateKeys};
+use schema::decode::{self, Parsed};
+use schema::types::At;
+use serde_json::Value;
+
+use super::Call;
+use super::options::FieldValidation;
+use crate::kind::Kind;
+use crate::refusal::Refusal;
+
+/// The language of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    Json,
+    Yaml,
+}
+
+/// Reads an object of the call's kind. What its type does not know is warned about, refused or passed over, as the
+/// call wants it.
+pub fn read_object(call: &mut Call, bytes: &[u8], language: Language) -> Result<Value, Refusal> {
+    let kind = call.kind.clone();
+    let Parsed { mut value, mut complaints } = parse(bytes, language)?;
+    check_kind(&kind, &mut value)?;
+    complaints.extend(conform(&kind, &mut value).map_err(|why| cannot_handle(&kind, &why))?);
+    match complain(call, complaints) {
+        Some(why) => Err(cannot_handle(&kind, &why)),
+        None => Ok(value),
+    }
+}
+
+/// Reads text into a document, with what is odd about the text.
+pub fn parse(bytes: &[u8], language: Language) -> Result<Parsed, Refusal> {
+    let bad = |why: String| Refusal::bad_request(why);
+    match language {
+        Language::Json => decode::parse(bytes).map_err(|e| bad(format!("couldn't get version/kind; {e}"))),
+        Language::Yaml => match yaml::to_value(bytes, DuplicateKeys::Reject) {
+            Ok(value) => Ok(Parsed { value, complaints: Vec::new() }),
+            Err(yaml::YamlError::DuplicateKey { key, .. }) => {
+                let value = yaml::to_value(bytes, DuplicateKeys::LastWins);
+                let value = value.map_err(|e| bad(format!("error converting YAML to JSON: yaml: {e}")))?;
+                Ok(Parsed { value, complaints: vec![format!("duplicate field {key:?}")] })
+            }
+            Err(error) => Err(bad(format!("error converting YAML to JSON: yaml: {error}"))),
+        },
+    }
+}
+
+/// Brings an object into the form of its kind; returns what the kind does not know.
+pub fn conform(kind: &Kind, value: &mut Value) -> Result<Vec<String>, String> {
+    match kind.type_name.as_deref().and_then(At::named) {
+        Some(at) => decode::conform(value, at).map_err(|misfit| misfit.to_string()),
+        None => kind.strategy.conform(value),
+    }
+}
+
+/// Treats complaints as the call wants them: the text of a refusal, warnings, or nothing.
+pub fn complain(call: &mut Call, complaints: Vec<String>) -> Option<String> {
+    match call.options.field_validation {
+        FieldValidation::Strict if !complaints.is_empty() => {
+            Some(format!("strict decoding error: {}", complaints.join(", ")))
+        }
+        FieldValidation::Warn => {
+            call.warnings.extend(complaints);
+            None
+        }
+        _ => None,
+    }
+}
+
+/// The object must be of the kind the path names; it may leave that unsaid.
+fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
+    let version = kind.api_version();
+    let Some(object) = value.as_object_mut() else {
+        let why = "couldn't get version/kind; json parse error: json: cannot unmarshal into Go value of type struct";
+        return Err(Refusal::bad_request(why));
+    };
+    let said = |object: &serde_json::Map<String, Value>, field: &str| {
+        object.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+    };
+    let (said_version, said_kind) = (said(object, "apiVersion"), said(object, "kind"));
+    let version_fits = said_version.is_empty() || said_version == version;
+    let kind_fits = said_kind.is_empty() || said_kind == kind.kind;
+    if !version_fits && kind_fits {
+        return Err(Refusal::bad_request(format!(
+            "the API version in the data ({said_version}) does not match the expected API version ({version})"
+        )));
+    }
+    if !kind_fits {
+        let said_version = said_version.rsplit('/').next().unwrap_or_default().to_owned();
+        return Err(Refusal::bad_request(format!(
+            "{said_kind} in version {said_version:?} cannot be handled as a {}: converting ({said_kind}) to ({}): unknown conversion",
+            kind.kind, kind.kind
+        )));
+    }
+    object.insert("apiVersion".to_owned(), version.into());
+    object.insert("kind".to_owned(), kind.kind.clone().into());
+    Ok(())
+}
+
+fn cannot_handle(kind: &Kind, why: &str) -> Refusal {
+    let (name, version) = (&kind.kind, &kind.version);
+    Refusal::bad_request(format!("{name} in version \"{version}\" cannot be handled as a {name}: {why}"))
+}

@@ -1,0 +1,103 @@
+//! Patch: JSON, merge, strategic merge, and server-side apply.
+
+use schema::patch::{self, PatchError};
+use schema::types::At;
+use serde_json::Value;
+
+use super::body;
+use super::{Call, Registry, Written};
+use crate::kind::Kind;
+use crate::refusal::{Details, Refusal};
+
+/// A patch somebody sent.
+#[derive(Clone, Debug)]
+pub enum Patch {
+    Json(Value),
+    Merge(Value),
+    Strategic(Value),
+    /// The whole of what the sender wants to have a say in.
+    Apply(Value),
+}
+
+/// The media types of patches.
+pub const ACCEPTED: &[&str] = &[
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    "application/apply-patch+yaml",
+];
+
+impl Registry {
+    /// Patches the object the call names, or its subresource.
+    pub async fn patch(&self, call: &mut Call, patch: &Patch) -> Result<Written, Refusal> {
+        if let Patch::Apply(wanted) = patch {
+            return self.apply(call, wanted).await;
+        }
+        self.modify(call, &mut |call, old| {
+            let mut new = old.clone();
+            patch.apply_to(&call.kind, &mut new)?;
+            settle(call, patch, &mut new)?;
+            Ok(new)
+        })
+        .await
+    }
+}
+
+/// What a patch made must still be an object of its kind.
+fn settle(call: &mut Call, patch: &Patch, new: &mut Value) -> Result<(), Refusal> {
+    let kind = call.kind.clone();
+    let unprocessable = |why: String| {
+        let sent = patch.document().to_string();
+        let shown: String = sent.chars().take(1024).collect();
+        let message = format!(" \"\" is invalid: patch: Invalid value: {shown:?}: {why}");
+        Refusal::new(422, "Invalid", message)
+    };
+    if !new.is_object() {
+        return Err(unprocessable("the patched document is no object".to_owned()));
+    }
+    let complaints = body::conform(&kind, new).map_err(unprocessable)?;
+    match body::complain(call, complaints) {
+        Some(why) => Err(unprocessable(why)),
+        None => Ok(()),
+    }
+}
+
+// === impl Patch ===
+
+impl Patch {
+    /// Applies it to a document of a kind.
+    pub fn apply_to(&self, kind: &Kind, target: &mut Value) -> Result<(), Refusal> {
+        match self {
+            Patch::Json(patch) => patch::apply_json(target, patch).map_err(refuse),
+            Patch::Merge(patch) | Patch::Apply(patch) => {
+                if !patch.is_object() {
+                    return Err(Refusal::bad_request("a merge patch is an object"));
+                }
+                patch::apply_merge(target, patch);
+                Ok(())
+            }
+            Patch::Strategic(patch) => match kind.type_name.as_deref().and_then(At::named) {
+                Some(at) => patch::apply_strategic(target, patch.clone(), at).map_err(refuse),
+                None => Err(Refusal::unsupported_media_type(&[ACCEPTED[0], ACCEPTED[1], ACCEPTED[3]])),
+            },
+        }
+    }
+
+    fn document(&self) -> &Value {
+        match self {
+            Patch::Json(value) | Patch::Merge(value) | Patch::Strategic(value) | Patch::Apply(value) => value,
+        }
+    }
+}
+
+fn refuse(error: PatchError) -> Refusal {
+    match error {
+        PatchError::Malformed(why) => Refusal::bad_request(why),
+        PatchError::Refused(why) => {
+            let mut refusal = Refusal::new(422, "Invalid", format!("the server rejected our request due to an error in our request: {why}"));
+            refusal.details = Some(Box::new(Details::default()));
+            refusal
+        }
+        PatchError::TooLarge(why) => Refusal::too_large(why),
+    }
+}
