@@ -1,11 +1,16 @@
 //! The control side of a one-machine node: an API server that kubectl, client libraries and kubelets talk to.
 
 pub mod auth;
+pub mod clock;
 pub mod doc;
+mod first_objects;
+pub mod http;
 pub mod kind;
 pub mod kinds;
 pub mod objects;
 pub mod refusal;
+pub mod registry;
 pub mod request;
+pub mod run;
 pub mod store;
 pub mod table;

@@ -1,8 +1,6 @@
 //! Telling systemd that we are up, and that we still are.
 
 use std::ffi::OsString;
-use std::io;
-use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use base::class::{Class, Classify};
@@ -74,24 +72,10 @@ impl Systemd {
 
     fn tell(&self, state: &str) {
         let Some(socket) = &self.socket else { return };
-        if let Err(error) = send(socket, state) {
+        if let Err(error) = sys::notify::send(socket, state) {
             tracing::warn!(state, %error, "systemd not notified");
         }
     }
-}
-
-/// One datagram; never waits.
-fn send(socket: &OsString, state: &str) -> io::Result<()> {
-    use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::net::SocketAddr;
-    let address = match socket.as_bytes() {
-        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
-        _ => SocketAddr::from_pathname(socket)?,
-    };
-    let datagram = UnixDatagram::unbound()?;
-    datagram.set_nonblocking(true)?;
-    datagram.send_to_addr(state.as_bytes(), &address).map(drop)
 }
 
 #[cfg(test)]
@@ -99,6 +83,7 @@ fn send(socket: &OsString, state: &str) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::server::Check;
+    use std::os::unix::net::UnixDatagram;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -6,6 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
+mod apiserver_cmd;
 mod completion;
 mod console;
 mod kubelet_cmd;
@@ -18,6 +19,7 @@ const KUBERNETES: &str = "v1.36.4";
 /// Subcommands and what help says of them.
 const COMMANDS: &[(&str, &str)] = &[
     ("kubelet", "Run the Pods of this machine"),
+    ("apiserver", "Serve the Kubernetes API for this machine"),
     ("pods", "Give Pods to this machine's kubelet, and see how they do"),
     ("completion", "Print a completion script for bash, zsh or fish"),
     ("help", "Print this text"),
@@ -41,6 +43,7 @@ fn dispatch(args: &[OsString]) -> ExitCode {
     };
     match command.to_str() {
         Some("kubelet") => kubelet_cmd::main(rest),
+        Some("apiserver") => apiserver_cmd::main(rest),
         Some("pods") => pods_cmd::main(rest),
         Some("completion") => completion::main(rest),
         Some("help" | "--help" | "-help" | "-h") => {

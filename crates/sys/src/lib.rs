@@ -7,11 +7,13 @@
 //! * [`mount`]: bind mounts, tmpfs, hugetlbfs, unmounting.
 //! * [`mountinfo`]: what is mounted where.
 //! * [`nft`]: nf_tables: transactions, dumps, and a monitor of what others do to it.
+//! * [`notify`]: telling systemd how we are.
 
 pub mod fd;
 pub mod mount;
 pub mod mountinfo;
 pub mod nft;
+pub mod notify;
 #[doc(hidden)]
 pub mod scratch;
 pub mod tree;

@@ -113,7 +113,7 @@ impl Registry {
     }
 
     /// Refuses a revision that is still in the future.
-    pub(super) fn reach(&self, version: u64) -> Result<(), Refusal> {
+    pub fn reach(&self, version: u64) -> Result<(), Refusal> {
         let current = self.store().revision();
         if version <= current {
             return Ok(());

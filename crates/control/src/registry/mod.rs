@@ -12,6 +12,7 @@ use crate::refusal::Refusal;
 use crate::request::{Attributes, Resource, User};
 use crate::store::{ReadError, Store, WriteError};
 
+pub mod body;
 pub mod catalog;
 mod create;
 mod delete;
@@ -20,6 +21,7 @@ pub mod list;
 pub mod meta;
 mod modify;
 pub mod options;
+pub mod patch;
 pub mod selection;
 pub mod watch;
 
@@ -95,6 +97,23 @@ impl Registry {
     pub fn kind(&self, group: &str, version: &str, plural: &str) -> Result<Arc<Kind>, Refusal> {
         let catalog = self.0.catalog.load();
         catalog.find(group, version, plural).cloned().ok_or_else(Refusal::no_resource)
+    }
+
+    /// Lets the admission chain change an object before it is judged.
+    async fn admit(&self, _call: &mut Call, _object: &mut Value, _old: Option<&Value>) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    /// Lets the admission chain judge what is about to be written.
+    async fn admit_final(&self, _call: &mut Call, _object: &Value, _old: Option<&Value>) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    /// Notes in managedFields who set what.
+    fn own_fields(&self, _call: &Call, object: &mut Value, old: Option<&Value>) -> Result<(), Refusal> {
+        let kept = old.map(|o| o["metadata"]["managedFields"].clone()).filter(|m| !m.is_null());
+        meta::set_or_remove(meta::metadata_mut(object), "managedFields", kept);
+        Ok(())
     }
 
     /// One object.

@@ -1,0 +1,152 @@
+//! One request: who asks, for what, may they, and the answer.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use http::request::Parts;
+use http::{HeaderMap, Request, header};
+use hyper::body::Incoming;
+use serde_json::json;
+
+use super::accept::{self, Accepted, Format, Shape};
+use super::answer::{self, Answer};
+use super::path::{self, Asked};
+use super::query::Query;
+use super::server::Peer;
+use super::{App, discovery, verbs};
+use crate::refusal::Refusal;
+use crate::request::{Attributes, Resource, User};
+
+/// A request, told apart.
+#[derive(Debug)]
+pub(crate) struct Asking {
+    pub(crate) head: Parts,
+    pub(crate) query: Query,
+    pub(crate) attributes: Attributes,
+    /// What follows the subresource in the path.
+    pub(crate) rest: String,
+    pub(crate) peer: Peer,
+}
+
+/// Answers a request. A panic in it is this request's failure, and nobody else's.
+pub(crate) async fn answer(app: Arc<App>, peer: Peer, request: Request<Incoming>) -> Answer {
+    let work = std::panic::AssertUnwindSafe(Box::pin(respond(app, peer, request)));
+    match work.catch_unwind().await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(refusal)) => answer::refuse(&refusal),
+        Err(_) => {
+            tracing::error!("a request panicked");
+            answer::refuse(&Refusal::internal("the server failed to handle the request"))
+        }
+    }
+}
+
+async fn respond(app: Arc<App>, peer: Peer, request: Request<Incoming>) -> Result<Answer, Refusal> {
+    let (head, body) = request.into_parts();
+    let query = Query::parse(head.uri.query().unwrap_or_default())?;
+    let named = query.named();
+    let asked = path::read(&head.method, head.uri.path(), query.flag("watch"), named.as_deref());
+    let user = authenticate(&app, &head, &peer)?;
+    let path = head.uri.path().to_owned();
+    match asked {
+        Asked::Path { verb } => {
+            let attributes = Attributes { user: Arc::new(user), verb, path, resource: None };
+            app.authorizer.check(&attributes)?;
+            let asking = Asking { head, query, attributes, rest: String::new(), peer };
+            plain(&app, &asking)
+        }
+        Asked::Resource { verb, mut resource, rest } => {
+            say_selectors(&query, verb, &mut resource);
+            let attributes =
+                Attributes { user: Arc::new(user), verb: verb.into(), path, resource: Some(resource) };
+            app.authorizer.check(&attributes)?;
+            let asking = Asking { head, query, attributes, rest, peer };
+            verbs::serve(&app, asking, body).await
+        }
+    }
+}
+
+/// Authorization may depend on what a list is narrowed to.
+fn say_selectors(query: &Query, verb: &str, resource: &mut Resource) {
+    if matches!(verb, "list" | "watch" | "deletecollection")
+        && let Ok(options) = query.list_options()
+    {
+        resource.field_selector = options.fields;
+        resource.label_selector = options.labels;
+    }
+}
+
+fn authenticate(app: &App, _head: &Parts, peer: &Peer) -> Result<User, Refusal> {
+    use x509_parser::prelude::{FromDer, X509Certificate};
+    let Some(leaf) = peer.certificates.first() else { return Ok(User::anonymous()) };
+    let seconds = u64::try_from(app.registry.now().secs()).unwrap_or_default();
+    let now = rustls::pki_types::UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
+    app.pki.client_cas().verify(&peer.certificates, now).map_err(|_| Refusal::unauthorized())?;
+    let (_, certificate) = X509Certificate::from_der(leaf).map_err(|_| Refusal::unauthorized())?;
+    let subject = certificate.subject();
+    let name = subject.iter_common_name().next().and_then(|n| n.as_str().ok()).unwrap_or_default();
+    let groups: Vec<&str> = subject.iter_organization().filter_map(|o| o.as_str().ok()).collect();
+    Ok(User::new(name, &groups).authenticated())
+}
+
+/// Everything that is no resource.
+fn plain(app: &App, asking: &Asking) -> Result<Answer, Refusal> {
+    let accept = header_text(&asking.head.headers, header::ACCEPT);
+    let format = || {
+        let accepted = accept::negotiate(accept).ok_or_else(|| Refusal::not_acceptable(accept::OFFERED))?;
+        Ok::<_, Refusal>(accepted.format)
+    };
+    let catalog = app.registry.catalog();
+    let path = asking.head.uri.path().trim_end_matches('/');
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let aggregated = accept::aggregated_discovery(accept);
+    let document = match (&*parts, aggregated) {
+        (["api"] | ["apis"], Some(form)) => {
+            let body = discovery::aggregated(&catalog, parts == ["api"], form);
+            let mut answer = answer::document(200, &body, Format::Json);
+            let kind = format!("application/json;g=apidiscovery.k8s.io;v={form};as=APIGroupDiscoveryList");
+            if let Ok(value) = http::HeaderValue::from_str(&kind) {
+                answer.headers_mut().insert(header::CONTENT_TYPE, value);
+            }
+            answer.headers_mut().insert(header::VARY, http::HeaderValue::from_static("Accept"));
+            return Ok(answer);
+        }
+        (["api"], None) => discovery::api_versions(&app.address),
+        (["apis"], None) => discovery::group_list(&catalog),
+        (["apis", group], _) => discovery::group(&catalog, group)?,
+        (["api", version], _) => discovery::resource_list(&catalog, "", version)?,
+        (["apis", group, version], _) => discovery::resource_list(&catalog, group, version)?,
+        (["version"], _) => version(&app.version),
+        (["livez" | "readyz" | "healthz"], _) => return Ok(answer::text(200, "ok")),
+        ([""], _) => json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/readyz", "/version"]}),
+        _ => return Err(Refusal::no_resource()),
+    };
+    Ok(answer::document(200, &document, format()?))
+}
+
+fn version(version: &str) -> serde_json::Value {
+    let mut numbers = version.trim_start_matches('v').split('.');
+    json!({
+        "major": numbers.next().unwrap_or_default(), "minor": numbers.next().unwrap_or_default(),
+        "gitVersion": version, "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "", "compiler": "rustc",
+        "platform": format!("linux/{}", if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }),
+    })
+}
+
+/// The form of the answer a request for a resource wants.
+pub(crate) fn accepted(headers: &HeaderMap) -> Result<Accepted, Refusal> {
+    let header = header_text(headers, header::ACCEPT);
+    accept::negotiate(header).ok_or_else(|| Refusal::not_acceptable(accept::OFFERED))
+}
+
+/// The same where only whole objects are given.
+pub(crate) fn accepted_whole(headers: &HeaderMap) -> Format {
+    accept::negotiate(header_text(headers, header::ACCEPT))
+        .filter(|a| a.shape == Shape::Whole)
+        .map_or(Format::Json, |a| a.format)
+}
+
+pub(crate) fn header_text(headers: &HeaderMap, name: header::HeaderName) -> &str {
+    headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default()
+}

@@ -1,0 +1,37 @@
+//! The HTTP side: connections, requests, answers.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::authz::Authorizer;
+use crate::auth::pki::Pki;
+use crate::registry::Registry;
+
+mod accept;
+mod answer;
+mod body;
+mod discovery;
+mod handler;
+mod path;
+mod query;
+mod server;
+mod shape;
+mod stream;
+mod verbs;
+
+pub use server::{Bound, bind};
+
+/// What every request may need. One for the whole server.
+#[derive(Debug)]
+pub struct App {
+    pub registry: Registry,
+    pub pki: Arc<Pki>,
+    pub authorizer: Arc<Authorizer>,
+    /// `host:port`, as discovery tells it.
+    pub address: String,
+    /// `v1.36.4`: the release whose API this is.
+    pub version: String,
+    /// Ends watches when the server stops.
+    pub stopping: CancellationToken,
+}

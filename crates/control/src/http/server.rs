@@ -1,0 +1,156 @@
+//! The listener: TLS, HTTP/1.1 and HTTP/2, bounded in connections, patient with nobody.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use rustls::pki_types::CertificateDer;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::App;
+use super::handler;
+
+/// Connections served at once; more wait in the kernel's queue.
+const CONNECTIONS: usize = 4096;
+/// For the TLS handshake, and for the head of a request to arrive.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+const HEAD_TIME: Duration = Duration::from_secs(30);
+/// Bytes of a request's head.
+const HEAD_LIMIT: usize = 256 * 1024;
+const HEADERS: usize = 200;
+/// Requests at once on one HTTP/2 connection.
+const STREAMS: u32 = 250;
+/// An HTTP/2 peer that answers no ping for this long is gone.
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_PATIENCE: Duration = Duration::from_secs(15);
+/// Between two attempts when the process is out of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// For requests under way to finish when the server stops.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    /// The certificates it showed, not yet believed.
+    pub(crate) certificates: Arc<[CertificateDer<'static>]>,
+}
+
+/// A server whose address is taken and which nobody is served by yet.
+#[derive(Debug)]
+pub struct Bound {
+    listener: TcpListener,
+}
+
+/// Takes the address, so that a conflict is known before anything else starts.
+pub async fn bind(address: SocketAddr) -> io::Result<Bound> {
+    TcpListener::bind(address).await.map(|listener| Bound { listener })
+}
+
+// === impl Bound ===
+
+impl Bound {
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until cancelled; requests under way then get a moment to finish.
+    pub async fn serve(self, app: Arc<App>, tls: Arc<rustls::ServerConfig>, token: CancellationToken) {
+        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let acceptor = TlsAcceptor::from(tls);
+        let conversations = TaskTracker::new();
+        loop {
+            let accepted = tokio::select! {
+                () = token.cancelled() => break,
+                accepted = accept(&self.listener, &places) => accepted,
+            };
+            let (stream, address, place) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::debug!(%error, "connection not accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let (app, acceptor, token) = (app.clone(), acceptor.clone(), token.clone());
+            conversations.spawn(async move {
+                converse(app, acceptor, stream, address, token).await;
+                drop(place);
+            });
+        }
+        conversations.close();
+        let _ = tokio::time::timeout(FAREWELL, conversations.wait()).await;
+    }
+}
+
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
+    let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, address) = listener.accept().await?;
+    Ok((stream, address, place))
+}
+
+async fn converse(
+    app: Arc<App>,
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    address: SocketAddr,
+    token: CancellationToken,
+) {
+    let _ = stream.set_nodelay(true);
+    let stream = match tokio::time::timeout(HANDSHAKE_TIME, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%error, %address, "TLS handshake failed"),
+        Err(_) => return tracing::debug!(%address, "TLS handshake timed out"),
+    };
+    let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let certificates = certificates.iter().map(|c| c.clone().into_owned()).collect();
+    let peer = Peer { address, certificates };
+    let service = service_fn(move |request| {
+        let (app, peer) = (app.clone(), peer.clone());
+        async move { Ok::<_, Infallible>(handler::answer(app, peer, request).await) }
+    });
+    let builder = builder();
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = token.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::trace!(%error, %address, "connection ended");
+    }
+}
+
+fn builder() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME)
+        .max_buf_size(HEAD_LIMIT)
+        .max_headers(HEADERS);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(HEAD_LIMIT as u32)
+        .max_send_buf_size(64 * 1024)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_PATIENCE);
+    builder
+}

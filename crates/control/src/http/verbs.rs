@@ -1,0 +1,313 @@
+//! The verbs, from HTTP to the registry and back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header;
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use super::accept::{Accepted, Format, Shape};
+use super::answer::{self, Answer};
+use super::handler::{Asking, accepted, header_text};
+use super::shape::{Include, View};
+use super::{App, body, stream};
+use crate::kind::Kind;
+use crate::refusal::Refusal;
+use crate::registry::body::{Language, parse, read_object};
+use crate::registry::options::{DeleteOptions, ListOptions, WriteOptions};
+use crate::registry::patch::{self, Patch};
+use crate::registry::selection::{Selection, present};
+use crate::registry::{Call, Outcome, Registry, Written, meta};
+
+/// How long a watch lasts when the client does not say: half an hour to an hour, so that they do not all end at once.
+const WATCH_LEAST: u64 = 1800;
+
+/// Serves a request for a resource that was authorized.
+pub(crate) async fn serve(app: &App, asking: Asking, body: Incoming) -> Result<Answer, Refusal> {
+    let Some(resource) = &asking.attributes.resource else { return Err(Refusal::no_resource()) };
+    let kind = app.registry.kind(&resource.group, &resource.version, &resource.plural)?;
+    // A namespaced path for a kind without namespaces, or the other way round, is no path at all.
+    let placed = !resource.namespace.is_empty() && resource.plural != "namespaces";
+    let needs_place = kind.is_namespaced() && (!resource.name.is_empty() || asking.attributes.verb == "create");
+    let named_by_selector = matches!(&*asking.attributes.verb, "list" | "watch" | "deletecollection");
+    if (placed && !kind.is_namespaced()) || (!placed && needs_place && !named_by_selector && kind.is_stored()) {
+        return Err(Refusal::no_resource());
+    }
+    if !resource.subresource.is_empty() {
+        check_subresource(&kind, &asking)?;
+    } else {
+        check_verb(&kind, &asking)?;
+    }
+    let mut serving = Serving { app, registry: &app.registry, kind, asking };
+    serving.dispatch(body).await
+}
+
+fn check_verb(kind: &Kind, asking: &Asking) -> Result<(), Refusal> {
+    let verb = &*asking.attributes.verb;
+    if kind.verbs.iter().any(|v| v.as_str() == verb) {
+        return Ok(());
+    }
+    Err(Refusal::method_not_allowed())
+}
+
+fn check_subresource(kind: &Kind, asking: &Asking) -> Result<(), Refusal> {
+    let resource = asking.attributes.resource.as_ref();
+    let name = resource.map(|r| r.subresource.as_str()).unwrap_or_default();
+    let sub = kind.subresource(name).ok_or_else(Refusal::no_resource)?;
+    let verb = &*asking.attributes.verb;
+    let connects = matches!(sub.name, "exec" | "attach" | "portforward" | "proxy" | "log");
+    if connects || sub.verbs.iter().any(|v| v.as_str() == verb) {
+        return Ok(());
+    }
+    Err(Refusal::method_not_allowed())
+}
+
+/// A request on its way through a verb.
+struct Serving<'a> {
+    app: &'a App,
+    registry: &'a Registry,
+    kind: Arc<Kind>,
+    asking: Asking,
+}
+
+// === impl Serving ===
+
+impl Serving<'_> {
+    async fn dispatch(&mut self, body: Incoming) -> Result<Answer, Refusal> {
+        let subresource = self.asking.attributes.resource.as_ref().map(|r| r.subresource.clone());
+        match subresource.as_deref().unwrap_or_default() {
+            "" | "status" => {}
+            _ => return Err(Refusal::no_resource()),
+        }
+        match &*self.asking.attributes.verb.clone() {
+            "get" => self.get().await,
+            "list" => self.list().await,
+            "watch" => self.watch().await,
+            "create" => self.create(body).await,
+            "update" => self.update(body).await,
+            "patch" => self.patch(body).await,
+            "delete" => self.delete(body).await,
+            "deletecollection" => self.delete_collection(body).await,
+            _ => Err(Refusal::method_not_allowed()),
+        }
+    }
+
+    async fn get(&self) -> Result<Answer, Refusal> {
+        let (accepted, view) = self.view()?;
+        let call = self.call(WriteOptions::default());
+        let options = self.asking.query.list_options()?;
+        if let Some(version) = options.version.filter(|v| *v > 0) {
+            self.registry.reach(version)?;
+        }
+        let document = self.registry.get(&self.kind, call.namespace(), call.name()).await?;
+        if accepted.format == Format::Json && view == View::WHOLE && !self.kind.strategy.converts() {
+            return Ok(self.json(document.to_json()));
+        }
+        let object = present(&self.kind, &document);
+        let object = view.object(&self.kind, &object, self.registry.now(), true);
+        Ok(answer::document(200, &object, accepted.format))
+    }
+
+    /// JSON at hand, compressed where that is worth it.
+    fn json(&self, bytes: Bytes) -> Answer {
+        let kind = Format::Json.content_type();
+        if bytes.len() > answer::WORTH_GZIP
+            && self.takes_gzip()
+            && let Some(packed) = answer::gzip(&bytes)
+        {
+            let mut answer = answer::whole(200, kind, packed);
+            let gzip = http::HeaderValue::from_static("gzip");
+            answer.headers_mut().insert(header::CONTENT_ENCODING, gzip);
+            return answer;
+        }
+        answer::whole(200, kind, bytes)
+    }
+
+    async fn list(&self) -> Result<Answer, Refusal> {
+        let (accepted, view) = self.view()?;
+        let options = self.asking.query.list_options()?;
+        let selection = self.selection(&options)?;
+        let lister = self.registry.list(selection, &options).await?;
+        let (registry, kind) = (self.registry.clone(), self.kind.clone());
+        stream::list(registry, kind, lister, view, accepted.format, self.takes_gzip()).await
+    }
+
+    async fn watch(&self) -> Result<Answer, Refusal> {
+        let (accepted, view) = self.view()?;
+        if accepted.format != Format::Json {
+            return Err(Refusal::not_acceptable(&["application/json"]));
+        }
+        let mut options = self.asking.query.list_options()?;
+        // The old path that names one object.
+        let resource = self.asking.attributes.resource.as_ref();
+        if let Some(name) = resource.map(|r| r.name.as_str()).filter(|n| !n.is_empty())
+            && options.fields.exact("metadata.name").is_none()
+        {
+            let only = format!("metadata.name={name}");
+            options.fields = api::selector::FieldSelector::parse(&only).unwrap_or_default();
+        }
+        let watcher = self.registry.watch(self.selection(&options)?, &options).await?;
+        let spread = u64::from(self.asking.peer.address.port()) * WATCH_LEAST / 65536;
+        let seconds = options.timeout_seconds.unwrap_or(WATCH_LEAST + spread).min(24 * 3600);
+        let stopping = self.app.stopping.clone();
+        let timeout = Duration::from_secs(seconds);
+        Ok(stream::watch(self.registry.clone(), watcher, view, options.bookmarks, timeout, stopping))
+    }
+
+    async fn create(&self, body: Incoming) -> Result<Answer, Refusal> {
+        let mut call = self.call(self.write_options()?);
+        let language = body::language(&self.asking.head.headers)?;
+        let bytes = body::read(body).await?;
+        let outcome = match read_object(&mut call, &bytes, language) {
+            Ok(object) => self.registry.create(&mut call, object).await,
+            Err(refusal) => Err(refusal),
+        };
+        self.written(&call, outcome)
+    }
+
+    async fn update(&self, body: Incoming) -> Result<Answer, Refusal> {
+        let mut call = self.call(self.write_options()?);
+        let language = body::language(&self.asking.head.headers)?;
+        let bytes = body::read(body).await?;
+        let outcome = match read_object(&mut call, &bytes, language) {
+            Ok(object) => self.registry.update(&mut call, object).await,
+            Err(refusal) => Err(refusal),
+        };
+        self.written(&call, outcome)
+    }
+
+    async fn patch(&self, body: Incoming) -> Result<Answer, Refusal> {
+        let mut options = self.write_options()?;
+        let media_type = body::media_type(&self.asking.head.headers).to_owned();
+        let applies = media_type == "application/apply-patch+yaml";
+        if applies {
+            let said = self.asking.query.get("fieldManager").unwrap_or_default();
+            if said.is_empty() {
+                return Err(Refusal::bad_request("PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch"));
+            }
+        } else if options.force {
+            let why = "PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch";
+            return Err(Refusal::new(422, "Invalid", why));
+        } else {
+            options.force = false;
+        }
+        let bytes = body::read(body).await?;
+        let language = if applies { Language::Yaml } else { Language::Json };
+        let patch = |make: fn(Value) -> Patch| parse(&bytes, language).map(|parsed| make(parsed.value));
+        let patch = match media_type.as_str() {
+            "application/json-patch+json" => patch(Patch::Json)?,
+            "application/merge-patch+json" => patch(Patch::Merge)?,
+            "application/strategic-merge-patch+json" => patch(Patch::Strategic)?,
+            "application/apply-patch+yaml" => patch(Patch::Apply)?,
+            _ => return Err(Refusal::unsupported_media_type(patch::ACCEPTED)),
+        };
+        let mut call = self.call(options);
+        let outcome = self.registry.patch(&mut call, &patch).await;
+        self.written(&call, outcome)
+    }
+
+    async fn delete(&self, body: Incoming) -> Result<Answer, Refusal> {
+        let options = self.delete_options(body).await?;
+        let mut call = self.call(WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() });
+        let deletion = self.registry.delete(&mut call, &options).await?;
+        let kind = &self.kind;
+        let body = if deletion.done && !kind.strategy.returns_deleted() {
+            json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+                "details": {
+                    "name": meta::name(&deletion.object), "group": kind.group, "kind": kind.plural,
+                    "uid": meta::uid(&deletion.object),
+                },
+            })
+        } else {
+            deletion.object
+        };
+        let mut answer = self.document(200, &body)?;
+        answer::warn(&mut answer, &call.warnings);
+        Ok(answer)
+    }
+
+    async fn delete_collection(&self, body: Incoming) -> Result<Answer, Refusal> {
+        let options = self.delete_options(body).await?;
+        let list = self.asking.query.list_options()?;
+        let selection = self.selection(&list)?;
+        let mut call = self.call(WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() });
+        let items = self.registry.delete_collection(&mut call, selection, &list, &options).await?;
+        let body = json!({
+            "kind": format!("{}List", self.kind.kind), "apiVersion": self.kind.api_version(),
+            "metadata": {"resourceVersion": self.registry.store().revision().to_string()}, "items": items,
+        });
+        self.document(200, &body)
+    }
+
+    async fn delete_options(&self, body: Incoming) -> Result<DeleteOptions, Refusal> {
+        let bytes = body::read(body).await?;
+        let options = if bytes.is_empty() {
+            DeleteOptions::default()
+        } else {
+            let parsed = parse(&bytes, body::language(&self.asking.head.headers)?)?;
+            DeleteOptions::from_body(&parsed.value)?
+        };
+        self.asking.query.delete_options(options)
+    }
+
+    /// The answer to a write, with its warnings.
+    fn written(&self, call: &Call, outcome: Result<Written, Refusal>) -> Result<Answer, Refusal> {
+        let mut answer = match outcome {
+            Ok(written) => {
+                let code = if written.outcome == Outcome::Created { 201 } else { 200 };
+                self.document(code, &written.object)?
+            }
+            Err(refusal) => answer::refuse(&refusal),
+        };
+        answer::warn(&mut answer, &call.warnings);
+        Ok(answer)
+    }
+
+    /// An object in the form and shape the client wants.
+    fn document(&self, code: u16, object: &Value) -> Result<Answer, Refusal> {
+        let (accepted, view) = self.view()?;
+        let shaped = if object["kind"] == *self.kind.kind {
+            view.object(&self.kind, object, self.registry.now(), true)
+        } else {
+            object.clone()
+        };
+        Ok(answer::document(code, &shaped, accepted.format))
+    }
+
+    fn view(&self) -> Result<(Accepted, View), Refusal> {
+        let accepted = accepted(&self.asking.head.headers)?;
+        let include = match accepted.shape {
+            Shape::Table => Include::parse(self.asking.query.get("includeObject"))?,
+            _ => Include::Metadata,
+        };
+        Ok((accepted, View { shape: accepted.shape, include }))
+    }
+
+    fn takes_gzip(&self) -> bool {
+        let text = header_text(&self.asking.head.headers, header::ACCEPT_ENCODING);
+        super::accept::takes_gzip(text)
+    }
+
+    fn write_options(&self) -> Result<WriteOptions, Refusal> {
+        let agent = header_text(&self.asking.head.headers, header::USER_AGENT);
+        self.asking.query.write_options(agent)
+    }
+
+    fn selection(&self, options: &ListOptions) -> Result<Selection, Refusal> {
+        let namespace = self.asking.attributes.resource.as_ref().map(|r| r.namespace.as_str());
+        let namespace = namespace.filter(|_| self.kind.is_namespaced()).unwrap_or_default();
+        Selection::new(self.kind.clone(), namespace, options.labels.clone(), options.fields.clone())
+    }
+
+    fn call(&self, options: WriteOptions) -> Call {
+        Call {
+            kind: self.kind.clone(),
+            attributes: self.asking.attributes.clone(),
+            options,
+            warnings: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The whole server: from settings to serving.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::class::{Class, Classify};
+use base::time::Clock;
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::authz::Authorizer;
+use crate::auth::pki::{self, Pki, PkiError};
+use crate::clock::SystemClock;
+use crate::http::{self, App};
+use crate::refusal::Refusal;
+use crate::registry::Registry;
+use crate::registry::catalog::Catalog;
+use crate::store::{self, OpenError, Store};
+use crate::{first_objects, kinds};
+
+/// How often certificates and the files they come from are looked at.
+const PKI_PERIOD: Duration = Duration::from_secs(60);
+
+/// What the server is told from outside.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub data_dir: PathBuf,
+    /// `--bind-address` and `--secure-port`; port 0 takes any.
+    pub bind: SocketAddr,
+    /// Where others reach us; found out when it is not said.
+    pub advertise: Option<IpAddr>,
+    /// `--client-ca-file`
+    pub client_ca_file: Option<PathBuf>,
+    /// `--tls-cert-file` and `--tls-private-key-file`
+    pub tls_files: Option<(PathBuf, PathBuf)>,
+    /// More names and addresses for our certificate.
+    pub names: Vec<String>,
+    pub cluster_domain: String,
+    /// `v1.36.4`: the release whose API this is.
+    pub version: String,
+}
+
+/// A server that is up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Up {
+    pub address: SocketAddr,
+    pub kubeconfig: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error("listen on {address}: {cause}")]
+    Bind { address: SocketAddr, cause: io::Error },
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    #[error("prepare the cluster: {0}")]
+    Prepare(#[from] Refusal),
+    #[error("{0} was cut short")]
+    Interrupted(&'static str),
+}
+
+impl Classify for RunError {
+    fn class(&self) -> Class {
+        Class::Fault
+    }
+}
+
+/// Runs until cancelled. `ready` is told once requests are served.
+pub async fn run(settings: Settings, ready: impl FnOnce(&Up), token: CancellationToken) -> Result<(), RunError> {
+    let cannot_bind = |cause| RunError::Bind { address: settings.bind, cause };
+    let bound = http::bind(settings.bind).await.map_err(cannot_bind)?;
+    let address = bound.address().map_err(cannot_bind)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    // Opening checks every row, and making keys takes a while: both at once, off this thread.
+    let (dir, options) = (settings.data_dir.clone(), store::Options::default());
+    let opening = tokio::task::spawn_blocking(move || Store::open(&dir, options));
+    let (pki, up) = open_pki(&settings, address, &*clock).await?;
+    let store = opening.await.map_err(|_| RunError::Interrupted("opening the store"))??;
+
+    let catalog = Catalog::new(kinds::all().into_iter().map(Arc::new));
+    let registry = Registry::new(store, catalog, clock.clone());
+    first_objects::ensure(&registry).await?;
+
+    let app = Arc::new(App {
+        registry: registry.clone(),
+        pki: pki.clone(),
+        authorizer: Arc::new(Authorizer::default()),
+        address: up.address.to_string(),
+        version: settings.version.clone(),
+        stopping: token.clone(),
+    });
+    let keeping = tokio::spawn(keep_pki(pki.clone(), clock, token.clone()));
+    ready(&up);
+    tracing::info!(address = %up.address, kubeconfig = %up.kubeconfig.display(), "serving");
+    bound.serve(app, pki.server_config()?, token).await;
+    keeping.abort();
+    registry.store().clone().close().await;
+    Ok(())
+}
+
+async fn open_pki(settings: &Settings, address: SocketAddr, clock: &dyn Clock) -> Result<(Arc<Pki>, Up), RunError> {
+    let advertised = settings.advertise.unwrap_or_else(|| own_address(address.ip()));
+    let local = if address.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { address.ip() };
+    let up = Up {
+        address: SocketAddr::new(advertised, address.port()),
+        kubeconfig: settings.data_dir.join("admin.kubeconfig"),
+    };
+    let about = pki::Settings {
+        dir: settings.data_dir.join("pki"),
+        names: settings.names.clone(),
+        addresses: vec![local, advertised],
+        cluster_domain: settings.cluster_domain.clone(),
+        client_ca_file: settings.client_ca_file.clone(),
+        tls_files: settings.tls_files.clone(),
+    };
+    let (now, kubeconfig) = (clock.now().wall, up.kubeconfig.clone());
+    let server = format!("https://{}", SocketAddr::new(local, address.port()));
+    let opened = tokio::task::spawn_blocking(move || {
+        let pki = Pki::open(about, now)?;
+        pki.write_admin_kubeconfig(&kubeconfig, &server, now)?;
+        Ok::<_, PkiError>(pki)
+    });
+    let pki = opened.await.map_err(|_| RunError::Interrupted("making keys"))??;
+    Ok((Arc::new(pki), up))
+}
+
+/// The address packets to the world would leave from. Nothing is sent to find out.
+fn own_address(bound: IpAddr) -> IpAddr {
+    if !bound.is_unspecified() {
+        return bound;
+    }
+    let look = || {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        // TEST-NET-1: an address nobody has.
+        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
+        socket.local_addr()
+    };
+    look().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |address: SocketAddr| address.ip())
+}
+
+/// Renews certificates, and follows files that others renew.
+async fn keep_pki(pki: Arc<Pki>, clock: Arc<dyn Clock>, token: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = token.cancelled() => return,
+            () = tokio::time::sleep(PKI_PERIOD) => {}
+        }
+        let (pki, now) = (pki.clone(), clock.now().wall);
+        match tokio::task::spawn_blocking(move || pki.refresh(now)).await {
+            Ok(Ok(true)) => tracing::info!("certificates renewed"),
+            Ok(Ok(false)) | Err(_) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "certificates not renewed"),
+        }
+    }
+}

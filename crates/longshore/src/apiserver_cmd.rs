@@ -1,0 +1,140 @@
+//! `longshore apiserver`: from arguments to a running API server.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use api::config::kubelet::Logging;
+use base::flags::{self, Flag, Kind};
+use control::run::{Settings, Up, run};
+use serde_json::Value;
+use tokio::signal::unix::{self, SignalKind};
+use tokio_util::sync::CancellationToken;
+
+use crate::{KUBERNETES, console, logging};
+
+/// Every flag. Names are kube-apiserver's where it has the same thing.
+pub(crate) const FLAGS: &[Flag] = &[
+    Flag::new("advertise-address", Kind::Ip, "", "The address others reach this server at; found out when not given."),
+    Flag::new("bind-address", Kind::Ip, "0.0.0.0", "The address to listen on."),
+    Flag::new("secure-port", Kind::Int32, "6443", "The port to serve HTTPS on; 0 takes any that is free."),
+    Flag::new("data-dir", Kind::Text, "/var/lib/longshore", "Where the store, the keys and admin.kubeconfig are kept."),
+    Flag::new("client-ca-file", Kind::Text, "", "Authorities (PEM) whose client certificates are believed besides our own."),
+    Flag::new("tls-cert-file", Kind::Text, "", "The certificate (PEM) to show instead of our own."),
+    Flag::new("tls-private-key-file", Kind::Text, "", "The key (PEM) of --tls-cert-file."),
+    Flag::new("tls-san", Kind::List, "", "More names and addresses for our own certificate."),
+    Flag::new("cluster-domain", Kind::Text, "cluster.local", "The domain of Services."),
+    Flag::new("v", Kind::Uint32, "0", "Verbosity of the log.").short('v'),
+    Flag::new("logging-format", Kind::Text, "text", "Shape of log lines: text or json."),
+    Flag::new("help", Kind::Bool, "false", "Print this text.").short('h'),
+    Flag::new("version", Kind::Bool, "false", "Print the version."),
+];
+
+pub(crate) fn main(args: &[OsString]) -> ExitCode {
+    let parsed = match flags::parse(FLAGS, args.iter().cloned()) {
+        Ok(parsed) => parsed,
+        Err(mistakes) => {
+            for mistake in mistakes {
+                console::err(&format!("Error: {mistake}\n"));
+            }
+            return ExitCode::FAILURE;
+        }
+    };
+    let said = |name: &str| parsed.values.get(name) == Some(&Value::Bool(true));
+    if said("help") {
+        console::out(&format!(
+            "Serve the Kubernetes API for this machine.\n\nUsage:\n  longshore apiserver [flags]\n\nFlags:\n{}",
+            flags::render_help(FLAGS, 100)
+        ));
+        return ExitCode::SUCCESS;
+    }
+    if said("version") {
+        console::out(&format!("Kubernetes {KUBERNETES}\n"));
+        return ExitCode::SUCCESS;
+    }
+    match settings(&parsed.values) {
+        Ok(settings) => start(settings, &parsed.values),
+        Err(error) => fail(&error),
+    }
+}
+
+fn settings(values: &BTreeMap<&'static str, Value>) -> Result<Settings, String> {
+    let text = |name: &str| values.get(name).and_then(Value::as_str).filter(|t| !t.is_empty());
+    let ip = |name: &str| match text(name) {
+        Some(text) => text.parse::<IpAddr>().map(Some).map_err(|e| format!("--{name}: {e}")),
+        None => Ok(None),
+    };
+    let path = |name: &str| text(name).map(PathBuf::from);
+    let port = values.get("secure-port").and_then(Value::as_i64).unwrap_or(6443);
+    let port = u16::try_from(port).map_err(|_| format!("--secure-port: {port} is no port"))?;
+    let tls_files = match (path("tls-cert-file"), path("tls-private-key-file")) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        _ => return Err("--tls-cert-file and --tls-private-key-file go together".to_owned()),
+    };
+    let names = values.get("tls-san").and_then(Value::as_array).into_iter().flatten();
+    Ok(Settings {
+        data_dir: path("data-dir").unwrap_or_else(|| PathBuf::from("/var/lib/longshore")),
+        bind: SocketAddr::new(ip("bind-address")?.unwrap_or(IpAddr::from([0, 0, 0, 0])), port),
+        advertise: ip("advertise-address")?,
+        client_ca_file: path("client-ca-file"),
+        tls_files,
+        names: names.filter_map(|n| n.as_str().map(str::to_owned)).collect(),
+        cluster_domain: text("cluster-domain").unwrap_or("cluster.local").to_owned(),
+        version: KUBERNETES.to_owned(),
+    })
+}
+
+fn start(settings: Settings, values: &BTreeMap<&'static str, Value>) -> ExitCode {
+    let verbosity = values.get("v").and_then(Value::as_u64).and_then(|v| u32::try_from(v).ok());
+    let format = values.get("logging-format").and_then(Value::as_str).unwrap_or("text");
+    let log = Logging { format: format.into(), verbosity: verbosity.unwrap_or_default(), ..Logging::default() };
+    // Only a second start in one process could fail, and then somebody logs already.
+    let _ = logging::start(&log);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(8)
+        .thread_keep_alive(Duration::from_secs(2))
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&format!("start the event loop: {error}")),
+    };
+    match runtime.block_on(serve(settings)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+/// Runs until SIGTERM or SIGINT.
+async fn serve(settings: Settings) -> Result<(), String> {
+    let token = CancellationToken::new();
+    let signal = |kind| unix::signal(kind).map_err(|e| format!("listen for signals: {e}"));
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut server = Box::pin(run(settings, tell_systemd, token.clone()));
+    tokio::select! {
+        ended = &mut server => return ended.map_err(|e| e.to_string()),
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    tracing::info!("stopping");
+    token.cancel();
+    server.await.map_err(|e| e.to_string())
+}
+
+fn tell_systemd(_: &Up) {
+    if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
+        && let Err(error) = sys::notify::send(&socket, "READY=1")
+    {
+        tracing::warn!(%error, "systemd not notified");
+    }
+}
+
+fn fail(error: &str) -> ExitCode {
+    tracing::error!(error, "apiserver failed");
+    console::err(&format!("Error: {error}\n"));
+    ExitCode::FAILURE
+}
