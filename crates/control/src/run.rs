@@ -70,7 +70,11 @@ impl Classify for RunError {
 }
 
 /// Runs until cancelled. `ready` is told once requests are served.
-pub async fn run(settings: Settings, ready: impl FnOnce(&Up), token: CancellationToken) -> Result<(), RunError> {
+pub async fn run(
+    settings: Settings,
+    ready: impl FnOnce(&Up),
+    token: CancellationToken,
+) -> Result<(), RunError> {
     let cannot_bind = |cause| RunError::Bind { address: settings.bind, cause };
     let bound = http::bind(settings.bind).await.map_err(cannot_bind)?;
     let address = bound.address().map_err(cannot_bind)?;
@@ -102,7 +106,11 @@ pub async fn run(settings: Settings, ready: impl FnOnce(&Up), token: Cancellatio
     Ok(())
 }
 
-async fn open_pki(settings: &Settings, address: SocketAddr, clock: &dyn Clock) -> Result<(Arc<Pki>, Up), RunError> {
+async fn open_pki(
+    settings: &Settings,
+    address: SocketAddr,
+    clock: &dyn Clock,
+) -> Result<(Arc<Pki>, Up), RunError> {
     let advertised = settings.advertise.unwrap_or_else(|| own_address(address.ip()));
     let local = if address.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { address.ip() };
     let up = Up {

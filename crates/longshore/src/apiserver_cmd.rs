@@ -18,11 +18,26 @@ use crate::{KUBERNETES, console, logging};
 
 /// Every flag. Names are kube-apiserver's where it has the same thing.
 pub(crate) const FLAGS: &[Flag] = &[
-    Flag::new("advertise-address", Kind::Ip, "", "The address others reach this server at; found out when not given."),
+    Flag::new(
+        "advertise-address",
+        Kind::Ip,
+        "",
+        "The address others reach this server at; found out when not given.",
+    ),
     Flag::new("bind-address", Kind::Ip, "0.0.0.0", "The address to listen on."),
     Flag::new("secure-port", Kind::Int32, "6443", "The port to serve HTTPS on; 0 takes any that is free."),
-    Flag::new("data-dir", Kind::Text, "/var/lib/longshore", "Where the store, the keys and admin.kubeconfig are kept."),
-    Flag::new("client-ca-file", Kind::Text, "", "Authorities (PEM) whose client certificates are believed besides our own."),
+    Flag::new(
+        "data-dir",
+        Kind::Text,
+        "/var/lib/longshore",
+        "Where the store, the keys and admin.kubeconfig are kept.",
+    ),
+    Flag::new(
+        "client-ca-file",
+        Kind::Text,
+        "",
+        "Authorities (PEM) whose client certificates are believed besides our own.",
+    ),
     Flag::new("tls-cert-file", Kind::Text, "", "The certificate (PEM) to show instead of our own."),
     Flag::new("tls-private-key-file", Kind::Text, "", "The key (PEM) of --tls-cert-file."),
     Flag::new("tls-san", Kind::List, "", "More names and addresses for our own certificate."),
@@ -91,7 +106,8 @@ fn settings(values: &BTreeMap<&'static str, Value>) -> Result<Settings, String> 
 fn start(settings: Settings, values: &BTreeMap<&'static str, Value>) -> ExitCode {
     let verbosity = values.get("v").and_then(Value::as_u64).and_then(|v| u32::try_from(v).ok());
     let format = values.get("logging-format").and_then(Value::as_str).unwrap_or("text");
-    let log = Logging { format: format.into(), verbosity: verbosity.unwrap_or_default(), ..Logging::default() };
+    let log =
+        Logging { format: format.into(), verbosity: verbosity.unwrap_or_default(), ..Logging::default() };
     // Only a second start in one process could fail, and then somebody logs already.
     let _ = logging::start(&log);
     let runtime = tokio::runtime::Builder::new_current_thread()

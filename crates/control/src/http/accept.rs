@@ -131,7 +131,10 @@ mod tests {
             ("text/html", None),
             ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", json(Shape::Metadata)),
             ("application/json;as=Other;g=meta.k8s.io;v=v1, application/json", json(Shape::Whole)),
-            ("application/json;q=0.5,application/yaml", Some(Accepted { format: Format::Yaml, shape: Shape::Whole })),
+            (
+                "application/json;q=0.5,application/yaml",
+                Some(Accepted { format: Format::Yaml, shape: Shape::Whole }),
+            ),
         ];
         for (header, form) in rows {
             assert_eq!(negotiate(header), form, "{header}");

@@ -24,7 +24,8 @@ pub(crate) fn group_list(catalog: &Catalog) -> Value {
 /// `/apis/{group}`
 pub(crate) fn group(catalog: &Catalog, name: &str) -> Result<Value, Refusal> {
     let groups = catalog.groups();
-    let found = groups.iter().find(|g| !g.name.is_empty() && g.name == name).ok_or_else(Refusal::no_resource)?;
+    let found =
+        groups.iter().find(|g| !g.name.is_empty() && g.name == name).ok_or_else(Refusal::no_resource)?;
     let mut body = group_body(found);
     body["kind"] = "APIGroup".into();
     body["apiVersion"] = "v1".into();
@@ -44,7 +45,9 @@ pub(crate) fn resource_list(catalog: &Catalog, group: &str, version: &str) -> Re
     }
     resources.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
     let version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
-    Ok(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}))
+    Ok(
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}),
+    )
 }
 
 /// `/api` (the core group) or `/apis` (all others) for clients that want everything at once.
@@ -58,7 +61,8 @@ pub(crate) fn aggregated(catalog: &Catalog, core: bool, form: &str) -> Value {
                 .versions
                 .iter()
                 .map(|version| {
-                    let resources: Vec<Value> = catalog.of_version(group.name, version).map(|k| aggregated_kind(k)).collect();
+                    let resources: Vec<Value> =
+                        catalog.of_version(group.name, version).map(|k| aggregated_kind(k)).collect();
                     json!({"version": version, "freshness": "Current", "resources": resources})
                 })
                 .collect();

@@ -144,7 +144,11 @@ mod tests {
             ("POST", "/api/v1/namespaces/a/pods/p/exec", "create /v1 a pods p exec "),
             ("GET", "/api/v1/namespaces/a/services/s:80/proxy/x/y", "get /v1 a services s:80 proxy x/y"),
             ("DELETE", "/apis/apps/v1/namespaces/a/deployments", "deletecollection apps/v1 a deployments   "),
-            ("PATCH", "/apis/apps/v1/namespaces/a/deployments/d/scale", "patch apps/v1 a deployments d scale "),
+            (
+                "PATCH",
+                "/apis/apps/v1/namespaces/a/deployments/d/scale",
+                "patch apps/v1 a deployments d scale ",
+            ),
             ("GET", "/api/v1/watch/namespaces/a/pods", "watch /v1 a pods   "),
             ("GET", "/api/v1/watch/namespaces/a/pods/p", "watch /v1 a pods p  "),
             ("GET", "/api/v1/nodes/n%3A1", "get /v1  nodes n:1  "),

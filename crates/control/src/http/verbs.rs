@@ -30,9 +30,11 @@ pub(crate) async fn serve(app: &App, asking: Asking, body: Incoming) -> Result<A
     let kind = app.registry.kind(&resource.group, &resource.version, &resource.plural)?;
     // A namespaced path for a kind without namespaces, or the other way round, is no path at all.
     let placed = !resource.namespace.is_empty() && resource.plural != "namespaces";
-    let needs_place = kind.is_namespaced() && (!resource.name.is_empty() || asking.attributes.verb == "create");
+    let needs_place =
+        kind.is_namespaced() && (!resource.name.is_empty() || asking.attributes.verb == "create");
     let named_by_selector = matches!(&*asking.attributes.verb, "list" | "watch" | "deletecollection");
-    if (placed && !kind.is_namespaced()) || (!placed && needs_place && !named_by_selector && kind.is_stored()) {
+    if (placed && !kind.is_namespaced()) || (!placed && needs_place && !named_by_selector && kind.is_stored())
+    {
         return Err(Refusal::no_resource());
     }
     if !resource.subresource.is_empty() {
@@ -185,7 +187,9 @@ impl Serving<'_> {
         if applies {
             let said = self.asking.query.get("fieldManager").unwrap_or_default();
             if said.is_empty() {
-                return Err(Refusal::bad_request("PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch"));
+                return Err(Refusal::bad_request(
+                    "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
+                ));
             }
         } else if options.force {
             let why = "PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch";

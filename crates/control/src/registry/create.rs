@@ -51,7 +51,8 @@ impl Registry {
         kind.strategy.set_defaults(&mut object);
         self.admit(call, &mut object, None).await?;
         meta::stamp(&mut object, self.now(), kind.strategy.counts_generation());
-        if kind.has_status() && !kind.strategy.keeps_status()
+        if kind.has_status()
+            && !kind.strategy.keeps_status()
             && let Some(map) = object.as_object_mut()
         {
             map.remove("status");

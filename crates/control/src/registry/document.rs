@@ -154,7 +154,8 @@ mod tests {
 
     #[test]
     fn the_revision_is_spliced_in() {
-        let object = json!({"apiVersion": "v1", "kind": "X", "metadata": {"name": "a", "resourceVersion": "1"}});
+        let object =
+            json!({"apiVersion": "v1", "kind": "X", "metadata": {"name": "a", "resourceVersion": "1"}});
         let stored = encode(&object);
         assert!(!String::from_utf8_lossy(&stored).contains("resourceVersion"));
         let document = Document::new("/registry/x/a", 42, stored);
@@ -166,9 +167,12 @@ mod tests {
 
     #[test]
     fn labels_are_seen_without_the_rest() {
-        let object = json!({"metadata": {"name": "a", "labels": {"k\"": "v\n"}}, "spec": {"labels": {"x": "y"}}});
+        let object =
+            json!({"metadata": {"name": "a", "labels": {"k\"": "v\n"}}, "spec": {"labels": {"x": "y"}}});
         let document = Document::new("k", 1, encode(&object));
-        assert!(document.labels_satisfy(|label| label("k\"").as_deref() == Some("v\n") && label("x").is_none()));
+        assert!(
+            document.labels_satisfy(|label| label("k\"").as_deref() == Some("v\n") && label("x").is_none())
+        );
     }
 
     proptest! {

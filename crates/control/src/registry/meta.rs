@@ -102,7 +102,9 @@ fn random<const N: usize>() -> [u8; N] {
 /// What a new object gets from us, whatever it says itself.
 pub fn stamp(object: &mut Value, now: Wall, counts_generation: bool) {
     let metadata = metadata_mut(object);
-    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion", "generation"] {
+    for field in
+        ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion", "generation"]
+    {
         metadata.remove(field);
     }
     metadata.insert("uid".to_owned(), new_uid().into());

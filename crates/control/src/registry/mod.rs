@@ -100,12 +100,22 @@ impl Registry {
     }
 
     /// Lets the admission chain change an object before it is judged.
-    async fn admit(&self, _call: &mut Call, _object: &mut Value, _old: Option<&Value>) -> Result<(), Refusal> {
+    async fn admit(
+        &self,
+        _call: &mut Call,
+        _object: &mut Value,
+        _old: Option<&Value>,
+    ) -> Result<(), Refusal> {
         Ok(())
     }
 
     /// Lets the admission chain judge what is about to be written.
-    async fn admit_final(&self, _call: &mut Call, _object: &Value, _old: Option<&Value>) -> Result<(), Refusal> {
+    async fn admit_final(
+        &self,
+        _call: &mut Call,
+        _object: &Value,
+        _old: Option<&Value>,
+    ) -> Result<(), Refusal> {
         Ok(())
     }
 

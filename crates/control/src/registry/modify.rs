@@ -31,7 +31,11 @@ impl Registry {
     }
 
     /// Makes a new version of the object the call names.
-    pub(super) async fn modify(&self, call: &mut Call, propose: &mut Propose<'_>) -> Result<Written, Refusal> {
+    pub(super) async fn modify(
+        &self,
+        call: &mut Call,
+        propose: &mut Propose<'_>,
+    ) -> Result<Written, Refusal> {
         let name = call.name().to_owned();
         for _ in 0..TRIES {
             let document = self.get(&call.kind, call.namespace(), &name).await?;
@@ -156,7 +160,8 @@ fn check_versions(call: &Call, new: &Value, old: &Value) -> Result<(), Refusal> 
     let kind = &call.kind;
     let (wanted, present) = (meta::uid(new), meta::uid(old));
     if !wanted.is_empty() && wanted != present {
-        let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {present}");
+        let why =
+            format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {present}");
         return Err(Refusal::conflict(kind, call.name(), &why));
     }
     let based_on = meta::text(new, "resourceVersion");

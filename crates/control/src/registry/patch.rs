@@ -105,7 +105,11 @@ fn refuse(error: PatchError) -> Refusal {
     match error {
         PatchError::Malformed(why) => Refusal::bad_request(why),
         PatchError::Refused(why) => {
-            let mut refusal = Refusal::new(422, "Invalid", format!("the server rejected our request due to an error in our request: {why}"));
+            let mut refusal = Refusal::new(
+                422,
+                "Invalid",
+                format!("the server rejected our request due to an error in our request: {why}"),
+            );
             refusal.details = Some(Box::new(Details::default()));
             refusal
         }

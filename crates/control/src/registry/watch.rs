@@ -16,7 +16,10 @@ pub enum Event {
     /// The object as it last was, at the revision of its end.
     Deleted(Document),
     /// Everything up to this revision was told.
-    Bookmark { rev: u64, initial_events_end: bool },
+    Bookmark {
+        rev: u64,
+        initial_events_end: bool,
+    },
     /// The watch ends with this.
     Failed(Refusal),
 }
@@ -37,7 +40,10 @@ pub struct Watcher {
 #[derive(Debug)]
 enum Phase {
     /// The objects that are there already.
-    Initial { lister: Box<Lister>, page: std::vec::IntoIter<Document> },
+    Initial {
+        lister: Box<Lister>,
+        page: std::vec::IntoIter<Document>,
+    },
     Live(Watch),
     /// The revision asked for is gone.
     Failed(Compacted),
@@ -79,7 +85,9 @@ impl Registry {
 }
 
 fn check(options: &ListOptions) -> Result<(), Refusal> {
-    let invalid = |why: &str| Err(Refusal::new(422, "Invalid", format!("ListOptions.meta.k8s.io \"\" is invalid: {why}")));
+    let invalid = |why: &str| {
+        Err(Refusal::new(422, "Invalid", format!("ListOptions.meta.k8s.io \"\" is invalid: {why}")))
+    };
     match (options.send_initial_events, options.version_match) {
         (Some(_), Some(VersionMatch::NotOlderThan)) | (None, None) => Ok(()),
         (Some(_), _) => invalid(
