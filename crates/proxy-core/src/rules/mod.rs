@@ -193,6 +193,11 @@ impl PortRules {
         &self.load_balancer_vips
     }
 
+    /// The sources that may reach the load balancer's addresses; all, if absent.
+    pub fn firewall(&self) -> Option<&Arc<[Cidr]>> {
+        self.firewall.as_ref()
+    }
+
     /// Every endpoint that some packet may be sent to from this node, sorted, once.
     pub fn reachable(&self) -> Vec<Endpoint> {
         let mut all: Vec<Endpoint> = self.cluster.iter().chain(&*self.local).copied().collect();
