@@ -128,6 +128,12 @@ impl Authenticator {
         Err(Refusal::unauthorized())
     }
 
+    /// Whom tokens are for unless they say otherwise: this server.
+    #[must_use]
+    pub fn audiences(&self) -> &[String] {
+        self.tokens.audiences()
+    }
+
     /// The user of a token that is for one of these audiences.
     pub async fn by_token(&self, token: &str, audiences: &[String]) -> Option<Recognised> {
         let key = token_key(token, audiences);

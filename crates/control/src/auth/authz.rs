@@ -79,8 +79,13 @@ impl Authorizer {
         if is_master(user) {
             // The bypass allows it whether or not the cluster-admin binding still stands.
             let all = || vec![Box::from("*")];
-            rules.push(Rule { verbs: all(), groups: all(), resources: all(), ..Rule::default() });
-            rules.push(Rule { verbs: all(), paths: all(), ..Rule::default() });
+            let resources = Rule { verbs: all(), groups: all(), resources: all(), ..Rule::default() };
+            let paths = Rule { verbs: all(), paths: all(), ..Rule::default() };
+            for rule in [resources, paths] {
+                if !rules.contains(&rule) {
+                    rules.push(rule);
+                }
+            }
         }
         let mut errors: Vec<String> = gone.iter().map(ToString::to_string).collect();
         let is_node = user.node_name().is_some();

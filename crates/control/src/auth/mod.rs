@@ -8,6 +8,7 @@ pub mod impersonate;
 pub mod node;
 pub mod pki;
 pub mod rbac;
+pub mod review;
 pub mod service_account;
 pub mod static_tokens;
 pub mod tokens;
