@@ -237,7 +237,10 @@ mod tests {
         for (spec, which) in [
             (json!({"user": "bob"}), Access::Anybody),
             (json!({"resourceAttributes": list}), Access::Anybody),
-            (json!({"user": "bob", "resourceAttributes": {"verb": "get", "namespace": "other"}}), Access::Local),
+            (
+                json!({"user": "bob", "resourceAttributes": {"verb": "get", "namespace": "other"}}),
+                Access::Local,
+            ),
             (json!({"resourceAttributes": list, "nonResourceAttributes": {}}), Access::Own),
         ] {
             assert_eq!(ask(spec.clone(), which, &root).unwrap_err().code, 422, "{spec}");
@@ -264,8 +267,13 @@ mod tests {
 
     #[test]
     fn selectors_of_a_review_are_understood() {
-        let selector = field_selector(&json!({"requirements": [{"key": "spec.nodeName", "operator": "In", "values": ["n1"]}]}));
+        let selector = field_selector(
+            &json!({"requirements": [{"key": "spec.nodeName", "operator": "In", "values": ["n1"]}]}),
+        );
         assert_eq!(selector.exact("spec.nodeName"), Some("n1"));
-        assert!(field_selector(&json!({"requirements": [{"key": "a", "operator": "In", "values": ["1", "2"]}]})).is_empty());
+        assert!(
+            field_selector(&json!({"requirements": [{"key": "a", "operator": "In", "values": ["1", "2"]}]}))
+                .is_empty()
+        );
     }
 }
