@@ -2,6 +2,7 @@
 //!
 //! The only room where `unsafe` may appear, each block under a SAFETY comment.
 //!
+//! * [`conntrack`]: the connection tracking table: list entries, delete one.
 //! * [`fd`]: paths walked by file descriptor, so that whoever owns the directory cannot lead us out of it.
 //! * [`tree`]: walking and removing a directory tree that never leaves its mount.
 //! * [`mount`]: bind mounts, tmpfs, hugetlbfs, unmounting.
@@ -9,6 +10,7 @@
 //! * [`nft`]: nf_tables: transactions, dumps, and a monitor of what others do to it.
 //! * [`notify`]: telling systemd how we are.
 
+pub mod conntrack;
 pub mod fd;
 pub mod mount;
 pub mod mountinfo;
