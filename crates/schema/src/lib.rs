@@ -4,7 +4,9 @@
 //! depends on, so there is one source of field truth.
 
 pub mod apply;
+pub mod custom;
 pub mod decode;
+pub mod jsonpath;
 pub mod openapi;
 pub mod patch;
 pub mod types;

@@ -9,7 +9,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("nft", &[]),
     ("api", &["base"]),
-    ("schema", &["base"]),
+    ("schema", &["api", "base"]),
     ("client", &["api", "base"]),
     ("cri", &["api", "base"]),
     ("sys", &["nft", "api", "base"]),

@@ -160,6 +160,17 @@ impl Types {
         At { types: self, shape: &self.get(id).shape }
     }
 
+    /// Adds a type of a custom kind.
+    pub(crate) fn add(&mut self, name: &str, fields: Vec<Field>, atomic: bool, open: bool) -> TypeId {
+        let id = TypeId(u32::try_from(self.types.len()).unwrap_or(u32::MAX));
+        self.types.push(Type { name: name.into(), fields, atomic, open, shape: Shape::Object(id) });
+        id
+    }
+
+    pub(crate) fn set_fields(&mut self, id: TypeId, fields: Vec<Field>) {
+        self.types[id.0 as usize].fields = fields;
+    }
+
     pub fn ids(&self) -> impl Iterator<Item = TypeId> + use<> {
         (0..u32::try_from(self.types.len()).unwrap_or(0)).map(TypeId)
     }

@@ -1,0 +1,117 @@
+//! What a schema does not know goes; what it defaults comes.
+
+use serde_json::{Map, Value};
+
+use super::{Additional, Structural};
+use crate::decode::{Crumb, Step, complain};
+
+/// Kept in every resource, and checked elsewhere.
+const META: &[&str] = &["apiVersion", "kind", "metadata"];
+
+pub(super) fn prune(object: &mut Value, schema: &Structural, complaints: &mut Vec<String>) {
+    place(object, Some(schema), None, complaints);
+}
+
+fn place(
+    value: &mut Value,
+    schema: Option<&Structural>,
+    at: Option<&Crumb<'_>>,
+    complaints: &mut Vec<String>,
+) {
+    match value {
+        Value::Object(map) => object(map, schema, at, complaints),
+        Value::Array(list) => {
+            for (i, item) in list.iter_mut().enumerate() {
+                let crumb = Crumb { parent: at, step: Step::Index(i) };
+                match schema {
+                    // An open list is open for its items too, unless they say otherwise.
+                    Some(open) if open.keeps_unknown && open.items.is_none() => {}
+                    _ => place(item, schema.and_then(|s| s.items.as_deref()), Some(&crumb), complaints),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn object(
+    map: &mut Map<String, Value>,
+    schema: Option<&Structural>,
+    at: Option<&Crumb<'_>>,
+    complaints: &mut Vec<String>,
+) {
+    map.retain(|key, value| {
+        let crumb = Crumb { parent: at, step: Step::Key(key) };
+        let Some(schema) = schema else {
+            complain(complaints, "unknown", &crumb);
+            return false;
+        };
+        if schema.is_embedded && META.contains(&key.as_str()) {
+            return true;
+        }
+        match (schema.child(key), &schema.additional) {
+            (Some(child), _) => place(value, Some(child), Some(&crumb), complaints),
+            (None, Additional::Any) => {}
+            (None, _) if schema.keeps_unknown => {}
+            (None, _) => {
+                complain(complaints, "unknown", &crumb);
+                return false;
+            }
+        }
+        true
+    });
+}
+
+/// A null where the schema allows none and has nothing to put there is an absent field.
+pub(super) fn drop_nulls(value: &mut Value, schema: Option<&Structural>) {
+    match value {
+        Value::Object(map) => map.retain(|key, value| {
+            let child = schema.and_then(|schema| schema.child(key));
+            if value.is_null() {
+                return child.is_none_or(|child| child.is_nullable || child.default.is_some());
+            }
+            drop_nulls(value, child);
+            true
+        }),
+        Value::Array(list) => {
+            let items = schema.and_then(|schema| schema.items.as_deref());
+            list.iter_mut().for_each(|item| drop_nulls(item, items));
+        }
+        _ => {}
+    }
+}
+
+pub(super) fn set_defaults(value: &mut Value, schema: &Structural) {
+    match value {
+        Value::Object(map) => {
+            for (key, property) in &schema.properties {
+                let is_missing = match map.get(&**key) {
+                    Some(value) => value.is_null() && !property.is_nullable,
+                    None => true,
+                };
+                if let (true, Some(default)) = (is_missing, &property.default) {
+                    map.insert(key.to_string(), default.clone());
+                }
+            }
+            for (key, value) in map.iter_mut() {
+                let Some(child) = schema.child(key) else { continue };
+                replace_null(value, child);
+                set_defaults(value, child);
+            }
+        }
+        Value::Array(list) => {
+            let Some(items) = &schema.items else { return };
+            for item in list {
+                replace_null(item, items);
+                set_defaults(item, items);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn replace_null(value: &mut Value, schema: &Structural) {
+    if let (true, false, Some(default)) = (value.is_null(), schema.is_nullable, &schema.default) {
+        *value = default.clone();
+    }
+}
