@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use api::field::FieldErrors;
 use base::time::Wall;
+use schema::types::At;
 use serde_json::Value;
 
 /// One resource the server serves.
@@ -104,6 +105,16 @@ pub struct ScalePaths {
 /// being written only through its subresource, and to optimistic concurrency; a strategy says only what is particular
 /// to the kind. No method may panic, whatever the document looks like.
 pub trait Strategy: Send + Sync + fmt::Debug {
+    /// The kind's own schema, for those without a built-in type: what its lists and maps are.
+    fn at(&self) -> At<'_> {
+        At::UNKNOWN
+    }
+
+    /// The `openAPIV3Schema` of a kind without a built-in type.
+    fn openapi(&self) -> &Value {
+        &Value::Null
+    }
+
     /// Brings a document into the form of the kind's own schema; returns complaints about what it does not know.
     /// Only asked of a kind without a built-in type.
     fn conform(&self, _object: &mut Value) -> Result<Vec<String>, String> {
@@ -312,6 +323,12 @@ impl Kind {
     pub fn with(mut self, subresource: Subresource) -> Kind {
         self.subresources.push(subresource);
         self
+    }
+
+    /// The type of its objects.
+    #[must_use]
+    pub fn at(&self) -> At<'_> {
+        self.type_name.as_deref().and_then(At::named).unwrap_or_else(|| self.strategy.at())
     }
 
     /// `v1`, `apps/v1`.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use api::config::kubelet::Logging;
+use api::config::Logging;
 use base::flags::{self, Flag, Kind};
 use control::run::{Settings, Up, run};
 use serde_json::Value;

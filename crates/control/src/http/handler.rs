@@ -13,7 +13,7 @@ use super::answer::{self, Answer};
 use super::path::{self, Asked};
 use super::query::Query;
 use super::server::Peer;
-use super::{App, discovery, verbs};
+use super::{App, discovery, openapi, verbs};
 use crate::refusal::Refusal;
 use crate::request::{Attributes, Resource, User};
 
@@ -53,7 +53,7 @@ async fn respond(app: Arc<App>, peer: Peer, request: Request<Incoming>) -> Resul
             let attributes = Attributes { user: Arc::new(user), verb, path, resource: None };
             app.authorizer.check(&attributes)?;
             let asking = Asking { head, query, attributes, rest: String::new(), peer };
-            plain(&app, &asking)
+            plain(&app, &asking).await
         }
         Asked::Resource { verb, mut resource, rest } => {
             say_selectors(&query, verb, &mut resource);
@@ -90,7 +90,7 @@ fn authenticate(app: &App, _head: &Parts, peer: &Peer) -> Result<User, Refusal> 
 }
 
 /// Everything that is no resource.
-fn plain(app: &App, asking: &Asking) -> Result<Answer, Refusal> {
+async fn plain(app: &App, asking: &Asking) -> Result<Answer, Refusal> {
     let accept = header_text(&asking.head.headers, header::ACCEPT);
     let format = || {
         let accepted = accept::negotiate(accept).ok_or_else(|| Refusal::not_acceptable(accept::OFFERED))?;
@@ -116,6 +116,7 @@ fn plain(app: &App, asking: &Asking) -> Result<Answer, Refusal> {
         (["apis", group], _) => discovery::group(&catalog, group)?,
         (["api", version], _) => discovery::resource_list(&catalog, "", version)?,
         (["apis", group, version], _) => discovery::resource_list(&catalog, group, version)?,
+        (["openapi", below @ ..], _) => return openapi::serve(app, asking, below).await,
         (["version"], _) => version(&app.version),
         (["livez" | "readyz" | "healthz"], _) => return Ok(answer::text(200, "ok")),
         ([""], _) => json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/readyz", "/version"]}),

@@ -13,6 +13,7 @@ mod answer;
 mod body;
 mod discovery;
 mod handler;
+mod openapi;
 mod path;
 mod query;
 mod server;

@@ -311,6 +311,7 @@ impl Serving<'_> {
             kind: self.kind.clone(),
             attributes: self.asking.attributes.clone(),
             options,
+            applied: false,
             warnings: Vec::new(),
         }
     }

@@ -70,7 +70,7 @@ pub fn complain(call: &mut Call, complaints: Vec<String>) -> Option<String> {
 }
 
 /// The object must be of the kind the path names; it may leave that unsaid.
-fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
+pub(super) fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
     let version = kind.api_version();
     let Some(object) = value.as_object_mut() else {
         let why = "couldn't get version/kind; json parse error: json: cannot unmarshal into Go value of type struct";
@@ -99,7 +99,7 @@ fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn cannot_handle(kind: &Kind, why: &str) -> Refusal {
+pub(super) fn cannot_handle(kind: &Kind, why: &str) -> Refusal {
     let (name, version) = (&kind.kind, &kind.version);
     Refusal::bad_request(format!("{name} in version \"{version}\" cannot be handled as a {name}: {why}"))
 }

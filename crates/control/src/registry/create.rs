@@ -58,7 +58,7 @@ impl Registry {
             map.remove("status");
         }
         kind.strategy.prepare_create(&mut object);
-        self.own_fields(call, &mut object, None)?;
+        self.own_fields(call, &mut object, None);
         let mut errors = FieldErrors::default();
         kinds::meta::validate(&kind, &object, &mut errors);
         kind.strategy.validate(&object, &mut errors);

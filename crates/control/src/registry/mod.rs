@@ -20,6 +20,7 @@ pub mod document;
 pub mod list;
 pub mod meta;
 mod modify;
+pub mod owners;
 pub mod options;
 pub mod patch;
 pub mod selection;
@@ -45,6 +46,8 @@ pub struct Call {
     pub kind: Arc<Kind>,
     pub attributes: Attributes,
     pub options: WriteOptions,
+    /// Whether managedFields were settled by an apply.
+    pub(crate) applied: bool,
     /// Sentences for `Warning` headers, whether the call succeeds or not.
     pub warnings: Vec<String>,
 }
@@ -119,13 +122,6 @@ impl Registry {
         Ok(())
     }
 
-    /// Notes in managedFields who set what.
-    fn own_fields(&self, _call: &Call, object: &mut Value, old: Option<&Value>) -> Result<(), Refusal> {
-        let kept = old.map(|o| o["metadata"]["managedFields"].clone()).filter(|m| !m.is_null());
-        meta::set_or_remove(meta::metadata_mut(object), "managedFields", kept);
-        Ok(())
-    }
-
     /// One object.
     pub async fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Result<Document, Refusal> {
         let found = self.find(kind, namespace, name).await?;
@@ -170,7 +166,7 @@ impl Call {
             ..Attributes::default()
         };
         let options = WriteOptions { field_manager: "longshore".to_owned(), ..WriteOptions::default() };
-        Call { kind, attributes, options, warnings: Vec::new() }
+        Call { kind, attributes, options, applied: false, warnings: Vec::new() }
     }
 
     #[must_use]

@@ -74,7 +74,7 @@ impl Registry {
             meta::carry_over(&mut new, old);
             self.admit(call, &mut new, Some(old)).await?;
             strategy.prepare_status(&mut new, old);
-            self.own_fields(call, &mut new, Some(old))?;
+            self.own_fields(call, &mut new, Some(old));
             kinds::meta::validate_update(&kind, &new, old, &mut errors);
             strategy.validate_status(&new, old, &mut errors);
         } else {
@@ -84,7 +84,7 @@ impl Registry {
             meta::carry_over(&mut new, old);
             self.admit(call, &mut new, Some(old)).await?;
             strategy.prepare_update(&mut new, old);
-            self.own_fields(call, &mut new, Some(old))?;
+            self.own_fields(call, &mut new, Some(old));
             if strategy.counts_generation() && strategy.is_new_generation(&new, old) {
                 let next = old["metadata"]["generation"].as_i64().unwrap_or_default() + 1;
                 meta::metadata_mut(&mut new).insert("generation".to_owned(), next.into());

@@ -43,17 +43,6 @@ impl Registry {
     }
 }
 
-impl Registry {
-    /// Server-side apply.
-    async fn apply(&self, call: &mut Call, wanted: &Value) -> Result<Written, Refusal> {
-        let patch = Patch::Merge(wanted.clone());
-        if self.find(&call.kind, call.namespace(), call.name()).await?.is_none() {
-            return self.create(call, wanted.clone()).await;
-        }
-        Box::pin(self.patch(call, &patch)).await
-    }
-}
-
 /// What a patch made must still be an object of its kind.
 fn settle(call: &mut Call, patch: &Patch, new: &mut Value) -> Result<(), Refusal> {
     let kind = call.kind.clone();
