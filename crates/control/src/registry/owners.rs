@@ -49,8 +49,12 @@ impl Registry {
 fn read_config(call: &mut Call, sent: &Value) -> Result<Value, Refusal> {
     let kind = call.kind.clone();
     let mut config = sent.clone();
-    if config["apiVersion"].as_str().is_none_or(str::is_empty) || config["kind"].as_str().is_none_or(str::is_empty) {
-        return Err(Refusal::bad_request("couldn't get version/kind; apiVersion and kind must be set in an apply"));
+    if config["apiVersion"].as_str().is_none_or(str::is_empty)
+        || config["kind"].as_str().is_none_or(str::is_empty)
+    {
+        return Err(Refusal::bad_request(
+            "couldn't get version/kind; apiVersion and kind must be set in an apply",
+        ));
     }
     body::check_kind(&kind, &mut config)?;
     let name = call.name().to_owned();
@@ -62,7 +66,8 @@ fn read_config(call: &mut Call, sent: &Value) -> Result<Value, Refusal> {
         meta::metadata_mut(&mut config).insert("namespace".to_owned(), namespace.into());
     }
     // The type decides which fields there are, not what was left out: only the complaints of this copy count.
-    let complaints = body::conform(&kind, &mut config.clone()).map_err(|why| body::cannot_handle(&kind, &why))?;
+    let complaints =
+        body::conform(&kind, &mut config.clone()).map_err(|why| body::cannot_handle(&kind, &why))?;
     match body::complain(call, complaints) {
         Some(why) => Err(body::cannot_handle(&kind, &why)),
         None => Ok(config),
@@ -79,7 +84,13 @@ fn lay(call: &mut Call, live: Option<&Value>, config: &Value, now: &str) -> Resu
 }
 
 fn writer<'w>(call: &'w Call, version: &'w str, ignored: &'w Set, now: &'w str) -> Writer<'w> {
-    Writer { manager: &call.options.field_manager, api_version: version, subresource: call.subresource(), ignored, now }
+    Writer {
+        manager: &call.options.field_manager,
+        api_version: version,
+        subresource: call.subresource(),
+        ignored,
+        now,
+    }
 }
 
 /// What this way of writing cannot change, and therefore does not own.
@@ -102,7 +113,9 @@ fn refuse(call: &Call, error: ApplyError) -> Refusal {
                 message: format!("conflict with {}", conflict.manager),
                 field: conflict.field,
             });
-            Refusal::new(409, "Conflict", message).about(&call.kind, call.name()).with_causes(causes.collect())
+            Refusal::new(409, "Conflict", message)
+                .about(&call.kind, call.name())
+                .with_causes(causes.collect())
         }
     }
 }
