@@ -73,6 +73,12 @@ impl Watch {
         }
     }
 
+    /// Changes held in memory for this watch alone.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.backlog.len()
+    }
+
     fn step(&mut self) -> Next {
         if let Some(change) = self.backlog.pop_front() {
             return Next::Change(Arc::new(change));

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod damage;
+mod load;
 mod model;
 
 use super::*;
