@@ -180,8 +180,12 @@ impl Cluster {
     /// What changed since the last call. `None` until Services and slices have both been listed: rules made
     /// from half a cluster would cut live traffic.
     pub fn take_changes(&mut self, family: Family) -> Option<Changed> {
-        let is_complete = self.is_listed.services && self.is_listed.slices;
-        is_complete.then(|| Changed(mem::take(&mut self.changed[family as usize])))
+        self.is_complete().then(|| Changed(mem::take(&mut self.changed[family as usize])))
+    }
+
+    /// Whether Services and slices have both been listed.
+    pub fn is_complete(&self) -> bool {
+        self.is_listed.services && self.is_listed.slices
     }
 
     pub fn node_name(&self) -> &str {

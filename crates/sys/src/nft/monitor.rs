@@ -1,9 +1,8 @@
 //! Word of what others do to nf_tables.
 
-use std::os::fd::{AsFd, BorrowedFd};
-
 use nft::wire::Messages;
 use nft::{Notice, TableId};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::socket::Socket;
@@ -18,7 +17,7 @@ const ROOM: usize = 4 << 20;
 /// Readings at one go; the rest waits for the next.
 const MOST_AT_ONCE: usize = 4096;
 
-/// Listens to the changes of one network namespace. Readable when there is something to hear.
+/// Listens to the changes of one network namespace: the one the calling thread is in when it opens it.
 #[derive(Debug)]
 pub struct Monitor {
     socket: Socket,
@@ -44,6 +43,20 @@ impl Monitor {
         Ok(Self { socket, buffer: vec![0; 1 << 16].into() })
     }
 
+    /// Waits until there is something to hear, but not longer than so many milliseconds. Says whether there is.
+    pub fn wait(&self, milliseconds: u32) -> Result<bool, Error> {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        let limit = Timespec {
+            tv_sec: i64::from(milliseconds / 1000),
+            tv_nsec: i64::from(milliseconds % 1000) * 1_000_000,
+        };
+        match poll(&mut fds, Some(&limit)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(e) => Err(socket_error("waiting", e)),
+        }
+    }
+
     /// Hears what there is to hear, without waiting. `own` is the number of the one whose changes are ours.
     /// The second of the pair says whether there may be more.
     pub fn read(&mut self, table: &TableId, own: u32) -> Result<(Sighting, bool), Error> {
@@ -66,11 +79,5 @@ impl Monitor {
             }
         }
         Ok((seen, true))
-    }
-}
-
-impl AsFd for Monitor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 }

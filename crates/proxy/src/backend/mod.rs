@@ -1,0 +1,3 @@
+//! The backends: one file each, and its hand in `sys`.
+
+pub mod nft;

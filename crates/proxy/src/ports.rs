@@ -1,0 +1,37 @@
+//! What the loop needs of the world.
+
+use base::class::{Class, Classify};
+use proxy_core::rules::{Delta, RuleSet};
+use tokio::sync::mpsc;
+
+/// The rules of one family in the kernel. Its calls block: they are made on a thread of their own.
+pub trait Dataplane: Send + 'static {
+    /// Looks at what the kernel holds and brings it to the rules, touching nothing that is right. Says what was
+    /// wrong.
+    fn verify(&mut self, rules: &RuleSet) -> Result<Vec<String>, Error>;
+
+    /// Brings the kernel from the rules before `delta` to those after it, which are `rules`, at once. Only
+    /// after a [`Dataplane::verify`], and after a failure only after another one.
+    fn apply(&mut self, rules: &RuleSet, delta: &Delta) -> Result<(), Error>;
+
+    /// Starts to listen for others that touch what is ours: something arrives each time they did. Called from
+    /// within the runtime, once, after the first verification.
+    fn listen(&mut self) -> Result<mpsc::Receiver<()>, Error>;
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Nftables(#[from] sys::nft::Error),
+    #[error("listening to the kernel: {0}")]
+    Listening(#[source] std::io::Error),
+}
+
+// === impl Error ===
+
+impl Classify for Error {
+    /// A kernel that refuses today may agree tomorrow, and there is nobody else to ask.
+    fn class(&self) -> Class {
+        Class::Retry
+    }
+}

@@ -1,0 +1,66 @@
+//! What a source of objects says.
+
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+use proxy_core::objects::{Cluster, ServiceKey};
+use proxy_core::rules::Host;
+
+/// One piece of news. Whole lists come first, and again after a watch was lost; nothing is written before both
+/// of them have come.
+#[derive(Clone, Debug)]
+pub enum Update {
+    Services(Vec<Service>),
+    Slices(Vec<EndpointSlice>),
+    Service(Box<Service>),
+    NoService {
+        namespace: String,
+        name: String,
+    },
+    Slice(Box<EndpointSlice>),
+    NoSlice {
+        namespace: String,
+        name: String,
+    },
+    Node(Box<Node>),
+    NoNode,
+    ServiceCidr(Box<ServiceCIDR>),
+    NoServiceCidr {
+        name: String,
+    },
+    /// The machine's own addresses.
+    Host(Host),
+}
+
+// === impl Update ===
+
+impl Update {
+    /// Says whether anything that matters is different now.
+    pub(crate) fn absorb(self, cluster: &mut Cluster, host: &mut Host) -> bool {
+        match self {
+            Update::Services(services) => {
+                cluster.replace_services(&services);
+                true
+            }
+            Update::Slices(slices) => {
+                cluster.replace_slices(&slices);
+                true
+            }
+            Update::Service(service) => cluster.put_service(&service),
+            Update::NoService { namespace, name } => {
+                cluster.remove_service(&ServiceKey::new(&namespace, &name))
+            }
+            Update::Slice(slice) => cluster.put_slice(&slice),
+            Update::NoSlice { namespace, name } => cluster.remove_slice(&namespace, &name),
+            Update::Node(node) => cluster.put_node(&node),
+            Update::NoNode => cluster.remove_node(),
+            Update::ServiceCidr(range) => cluster.put_service_cidr(&range),
+            Update::NoServiceCidr { name } => cluster.remove_service_cidr(&name),
+            Update::Host(new) => {
+                let is_new = *host != new;
+                *host = new;
+                is_new
+            }
+        }
+    }
+}
