@@ -65,6 +65,7 @@ fn objects(lab: &Lab) -> (Vec<Service>, Vec<EndpointSlice>) {
     });
     let empty_here =
         json!({"spec": {"externalTrafficPolicy": "Local"}, "status": ingress("5.6.7.3", "fd05::3")});
+    let sticky = json!({"spec": {"sessionAffinity": "ClientIP", "externalTrafficPolicy": "Local"}});
     let rows: Vec<(&str, Value, Vec<&Party>)> = vec![
         ("plain", json!({}), vec![a, b, there]),
         ("alone", json!({}), vec![a]),
@@ -76,7 +77,7 @@ fn objects(lab: &Lab) -> (Vec<Service>, Vec<EndpointSlice>) {
         ("guarded", outside("LoadBalancer", 30007, guarded), vec![a, b]),
         ("away", outside("LoadBalancer", 30008, empty_here), vec![there]),
         ("extern", json!({"spec": {"externalIPs": ["172.16.0.9", "fd16::9"]}}), vec![b]),
-        ("sticky", json!({"spec": {"sessionAffinity": "ClientIP"}}), vec![a, b, there]),
+        ("sticky", outside("NodePort", 30010, sticky), vec![a, b, there]),
     ];
     let mut made = (Vec::new(), Vec::new());
     for (number, (name, over, endpoints)) in rows.into_iter().enumerate() {
@@ -97,7 +98,7 @@ fn destinations(family: Family) -> Vec<SocketAddr> {
         Family::V4 => at(&format!("10.96.0.{number}"), 80),
         Family::V6 => at(&format!("fd96::{number}"), 80),
     });
-    let node_ports = [30002, 30005, 30006, 30007, 30008].map(|port| at(node, port));
+    let node_ports = [30002, 30005, 30006, 30007, 30008, 30010].map(|port| at(node, port));
     let unused = cluster_ips.clone().next().map(|to| SocketAddr::new(to.ip(), 81));
     cluster_ips.chain(node_ports).chain(others.map(|ip| at(ip, 80))).chain(unused).collect()
 }
@@ -106,6 +107,7 @@ fn destinations(family: Family) -> Vec<SocketAddr> {
 fn is_as_said(lab: &Lab, fate: &Fate, client: IpAddr, answers: &BTreeSet<Answer>) -> bool {
     let only = |answer: Answer| *answers == BTreeSet::from([answer]);
     match fate {
+        Fate::Rejected | Fate::Dropped if lab.host.is_local(client) && only(Answer::Forbidden) => true,
         Fate::Rejected => only(Answer::Refused),
         Fate::Dropped => only(Answer::Silence),
         Fate::Passed => true,

@@ -89,7 +89,7 @@ impl Pick {
         rules.push(self.send(door, words, self.draw(words.key_len(door))));
         if self.count() > 1 {
             // A packet in flight while the list gets shorter may have drawn a number that is no more.
-            let first = load(Pick::slot(self.is_local(), 0), Reg(0).after(words.key_len(door)));
+            let first = constant(Pick::slot(self.is_local(), 0), Reg(0).after(words.key_len(door)));
             rules.push(self.send(door, words, first));
         }
         (Chain { name: self.chain_name(door), hook: None }, rules)
@@ -98,14 +98,11 @@ impl Pick {
     /// Draws the number of an endpoint.
     fn draw(self, after: usize) -> Expr {
         let (offset, into) = (Pick::slot(self.is_local(), 0), Reg(0).after(after));
-        match self.count() {
-            1 => load(offset, into),
-            modulus => Expr::Random { modulus, offset, into },
-        }
+        Expr::Random { modulus: self.count(), offset, into }
     }
 
     fn send(self, door: Door, words: Words, number: Expr) -> Rule {
-        let mut exprs = forget_pick();
+        let mut exprs = forget(Reg(0));
         exprs.extend(words.key(door, Reg(0)));
         exprs.push(number);
         exprs.push(map(door.endpoints(), Reg(0), Reg(0)));
@@ -128,11 +125,12 @@ impl Pick {
         let mut exprs = words.key(door, Reg(0));
         let name = Reg(0).after(words.key_len(door));
         exprs.push(Expr::Meta { key: Meta::Priority, into: name });
-        exprs.push(load(u32::from(self.is_local()), name.after(4)));
+        exprs.push(constant(u32::from(self.is_local()), name.after(4)));
         exprs.push(map(door.affinity_endpoints(), Reg(0), Reg(0)));
         let endpoint = exprs.clone();
         exprs.extend(remember(door, words, Dynset::Update, Some(milliseconds)));
         exprs.extend(endpoint);
+        exprs.extend(forget(Reg(0).after(words.address_len() + 4)));
         exprs.push(words.dnat(Reg(0)));
         rule(exprs)
     }
@@ -167,8 +165,10 @@ pub(super) fn note() -> Expr {
     Expr::SetMeta { key: Meta::Priority, from: Reg(0) }
 }
 
-fn forget_pick() -> Vec<Expr> {
-    vec![load(0, Reg(0)), note()]
+/// The packet goes on without a trace of it.
+fn forget(register: Reg) -> Vec<Expr> {
+    let none = Expr::Load { data: [0; 4].into(), into: register };
+    vec![none, Expr::SetMeta { key: Meta::Priority, from: register }]
 }
 
 pub(super) fn rule(exprs: Vec<Expr>) -> Rule {
@@ -179,8 +179,9 @@ pub(super) fn map(map: SetId, key: Reg, into: Reg) -> Expr {
     Expr::Map { map: map.name().into(), key, into }
 }
 
-pub(super) fn load(number: u32, into: Reg) -> Expr {
-    Expr::Load { data: number.to_ne_bytes().into(), into }
+/// One of one: `nft` has no way to print a number as part of a key.
+fn constant(number: u32, into: Reg) -> Expr {
+    Expr::Random { modulus: 1, offset: number, into }
 }
 
 pub(super) fn go(chain: &str) -> Expr {

@@ -62,6 +62,8 @@ pub(crate) enum Answer {
         source: IpAddr,
     },
     Refused,
+    /// The kernel would not even send it: how a packet of its own is dropped or refused on its way out.
+    Forbidden,
     Silence,
     Other(String),
 }
@@ -202,7 +204,9 @@ impl Party {
 
 fn call_tcp(to: SocketAddr) -> Answer {
     let ask = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&to, SILENCE)?;
+        // A connection over IPv6 is refused when the kernel asks again, a second later.
+        let patience = if to.is_ipv6() { 4 * SILENCE } else { SILENCE };
+        let mut stream = TcpStream::connect_timeout(&to, patience)?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
@@ -231,6 +235,7 @@ fn read(answer: std::io::Result<String>) -> Answer {
             _ => Answer::Other(text),
         },
         Err(e) if e.kind() == ErrorKind::ConnectionRefused => Answer::Refused,
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => Answer::Forbidden,
         Err(e) if matches!(e.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => Answer::Silence,
         Err(e) => Answer::Other(e.to_string()),
     }
