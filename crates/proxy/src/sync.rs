@@ -113,7 +113,7 @@ pub async fn run(
                 continue;
             }
         }
-        let deadline = planes.iter().map(|p| p.due_at(config.periods)).min();
+        let deadline = planes.iter().map(|p| p.due_at(now, config.periods)).min();
         let deadline = match is_stale && cluster.is_complete() {
             true => quiet_until,
             false => deadline.unwrap_or(now + config.periods.verify).max(quiet_until),
@@ -182,17 +182,17 @@ impl Plane {
     }
 
     /// When something has to be done without any news.
-    fn due_at(&self, periods: Periods) -> Instant {
+    fn due_at(&self, now: Instant, periods: Periods) -> Instant {
         match (self.retry, self.trust, self.verified_at) {
             (Some((at, _)), ..) => at,
             (None, Trust::Full, Some(verified)) => verified + periods.verify,
-            _ => Instant::now(),
+            _ => now,
         }
     }
 
     fn is_due(&self, is_stale: bool, now: Instant, periods: Periods) -> bool {
         let is_waiting = self.retry.is_some_and(|(at, _)| now < at);
-        !is_waiting && (is_stale || now >= self.due_at(periods))
+        !is_waiting && (is_stale || now >= self.due_at(now, periods))
     }
 
     async fn sync(
@@ -209,13 +209,14 @@ impl Plane {
             self.report.pending_since = None;
             return Ok(self);
         }
+        let has_news = !delta.is_empty() || self.retry.is_some();
         let (mut plane, outcome) = tokio::task::spawn_blocking(move || {
             let outcome = self.act(&delta, must_verify);
             (self, outcome)
         })
         .await?;
         match outcome {
-            Ok(faults) => plane.succeed(must_verify, &faults),
+            Ok(faults) => plane.succeed(must_verify, has_news, &faults),
             Err(error) => plane.fail(&error, periods),
         }
         Ok(plane)
@@ -229,13 +230,14 @@ impl Plane {
         }
     }
 
-    fn succeed(&mut self, did_verify: bool, faults: &[String]) {
+    /// With news, what a comparison found to differ is mostly the news.
+    fn succeed(&mut self, did_verify: bool, has_news: bool, faults: &[String]) {
         let now = Instant::now();
         let family = self.report.family.name();
         if did_verify {
             if self.trust == Trust::None {
                 tracing::info!(family, found = faults.len(), "the kernel has our rules");
-            } else if !faults.is_empty() {
+            } else if !faults.is_empty() && !has_news {
                 tracing::warn!(family, faults = faults.join(", "), "put right what was changed in our rules");
                 self.report.repairs += 1;
             }

@@ -193,6 +193,7 @@ pub(super) fn jump(chain: &str) -> Expr {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -213,15 +214,32 @@ mod tests {
         }
     }
 
+    /// Which registers an expression fills, by number; lengths as the sets and words define them.
+    fn filled(expr: &Expr, words: Words) -> std::ops::Range<usize> {
+        let (into, len) = match expr {
+            Expr::Network { len, into, .. } | Expr::Transport { len, into, .. } => (into, *len as usize),
+            Expr::Meta { into, .. } | Expr::Random { into, .. } | Expr::Load { into, .. } => (into, 4),
+            Expr::Map { map, into, .. } if map.ends_with("endpoints") => (into, words.address_len() + 4),
+            Expr::Map { into, .. } => (into, 4),
+            _ => return 0..0,
+        };
+        usize::from(into.0)..usize::from(into.0) + len.div_ceil(4)
+    }
+
     #[test]
-    fn no_rule_uses_more_registers_than_there_are() {
-        for family in crate::objects::Family::BOTH {
-            for door in [Door::Vip, Door::NodePort] {
-                let (_, rules) = Pick::new(5, Some(7), true).chain(door, Words(family));
-                for expr in rules.iter().flat_map(|rule| &rule.exprs) {
-                    if let Expr::Map { into: Reg(into), .. } | Expr::Load { into: Reg(into), .. } = expr {
-                        assert!(*into < 16, "{expr:?}");
-                    }
+    fn rules_stay_within_the_registers_and_leave_the_endpoint_alone() {
+        for words in crate::objects::Family::BOTH.map(Words) {
+            for door in Door::BOTH {
+                let (_, rules) = Pick::new(5, Some(7), true).chain(door, words);
+                for exprs in rules.iter().map(|rule| &rule.exprs) {
+                    assert!(exprs.iter().all(|expr| filled(expr, words).end <= 16), "{exprs:?}");
+                    let Some(Expr::Dnat { .. }) = exprs.last() else { continue };
+                    let is_endpoint =
+                        |e: &Expr| matches!(e, Expr::Map { map, .. } if map.ends_with("endpoints"));
+                    let drawn = exprs.iter().rposition(is_endpoint).unwrap();
+                    let kept = filled(&exprs[drawn], words).end;
+                    let is_kept = |e: &Expr| filled(e, words).is_empty() || filled(e, words).start >= kept;
+                    assert!(exprs[drawn + 1..].iter().all(is_kept), "{exprs:?}");
                 }
             }
         }

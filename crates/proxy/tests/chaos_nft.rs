@@ -1,0 +1,307 @@
+//! The agent under change, with traffic flowing and others meddling.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use nft::{Element, Expr, Message, Rule, Verdict};
+use proxy::Update;
+use proxy::backend::nft::NftDataplane;
+use proxy::ports::Dataplane;
+use proxy::sync::{Config, Periods, Report, run};
+use proxy_core::nft::{Renderer, compare, table};
+use proxy_core::objects::{Cluster, Family, Protocol};
+use proxy_core::rules::Rulebook;
+use serde_json::json;
+use support::{Answer, Lab, MASQUERADE_BIT, Party, service, settings, slices};
+use sys::nft::{Monitor, Nftables, Sighting};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+const CHANGES: u32 = 10_000;
+
+/// An agent on a thread of its own, in the lab's node.
+struct Agent {
+    news: mpsc::Sender<Update>,
+    report: watch::Receiver<Report>,
+    token: CancellationToken,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Agent {
+    fn start(lab: &Lab) -> Self {
+        // Short, so that the kernel is told often.
+        let (news, updates) = mpsc::channel(4);
+        let (report, seen) = watch::channel(Report::default());
+        let token = CancellationToken::new();
+        let stop = token.clone();
+        let ns = std::fs::File::open(format!("/proc/{}/ns/net", lab.node.ns.pid())).unwrap();
+        let thread = thread::spawn(move || {
+            let network = Some(rustix::thread::LinkNameSpaceType::Network);
+            rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&ns), network).unwrap();
+            let planes = Family::BOTH.map(|family| {
+                let plane = NftDataplane::open(family, MASQUERADE_BIT).unwrap();
+                (family, Box::new(plane) as Box<dyn Dataplane>)
+            });
+            let second = Duration::from_secs(1);
+            let periods = Periods { gap: Duration::ZERO, verify: 3600 * second, retry: second };
+            let config = Config { node_name: support::NODE.into(), settings: settings(), periods };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(run(config, planes.into(), updates, Arc::new(report), stop)).unwrap();
+        });
+        Self { news, report: seen, token, thread: Some(thread) }
+    }
+
+    fn tell(&self, update: Update) {
+        self.news.blocking_send(update).unwrap();
+    }
+
+    fn begin(&self, lab: &Lab, world: &World) {
+        self.tell(Update::Host(lab.host.clone()));
+        self.tell(Update::Node(Box::new(support::node())));
+        self.tell(Update::ServiceCidr(Box::new(support::service_cidr())));
+        self.tell(Update::Services(world.services.clone()));
+        self.tell(Update::Slices(world.slices.clone()));
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.token.cancel();
+        let done = self.thread.take().map(thread::JoinHandle::join);
+        assert!(thread::panicking() || matches!(done, Some(Ok(()))));
+    }
+}
+
+/// What the objects are, to compare the kernel with.
+#[derive(Default)]
+struct World {
+    services: Vec<Service>,
+    slices: Vec<EndpointSlice>,
+}
+
+impl World {
+    fn cluster(&self) -> Cluster {
+        let mut cluster = support::cluster();
+        cluster.replace_services(&self.services);
+        cluster.replace_slices(&self.slices);
+        cluster
+    }
+
+    fn put(&mut self, agent: &Agent, service: Service) {
+        self.services.retain(|s| s.metadata.name != service.metadata.name);
+        self.services.push(service.clone());
+        agent.tell(Update::Service(Box::new(service)));
+    }
+
+    fn remove(&mut self, agent: &Agent, name: &str) {
+        self.services.retain(|s| s.metadata.name.as_deref() != Some(name));
+        agent.tell(Update::NoService { namespace: "ns".into(), name: name.into() });
+        let of_it = |s: &EndpointSlice| {
+            s.metadata
+                .labels
+                .iter()
+                .flatten()
+                .any(|(label, value)| label.ends_with("service-name") && value == name)
+        };
+        for slice in self.slices.extract_if(.., |s| of_it(s)) {
+            let name = slice.metadata.name.unwrap();
+            agent.tell(Update::NoSlice { namespace: "ns".into(), name });
+        }
+    }
+
+    fn endpoints(&mut self, agent: &Agent, name: &str, parties: &[&Party]) {
+        for slice in slices(name, parties) {
+            self.slices.retain(|s| s.metadata.name != slice.metadata.name);
+            self.slices.push(slice.clone());
+            agent.tell(Update::Slice(Box::new(slice)));
+        }
+    }
+
+    /// What is wrong in the kernel, compared with a table made anew.
+    fn faults(&self, lab: &Lab, family: Family) -> Vec<String> {
+        let mut cluster = self.cluster();
+        let mut book = Rulebook::new(family, settings());
+        let changed = cluster.take_changes(family).unwrap();
+        book.update(&cluster, &lab.host, changed);
+        let mut reader = lab.node.ns.within(|| NftDataplane::open(family, MASQUERADE_BIT).unwrap());
+        let Ok(is) = reader.read() else { return vec!["in motion".into()] };
+        let mut renderer = Renderer::new(family, MASQUERADE_BIT);
+        renderer.adopt(&is);
+        compare(&is, renderer.whole(book.rules())).faults
+    }
+
+    fn until_right(&self, lab: &Lab, what: &str, limit: Duration) {
+        let start = Instant::now();
+        loop {
+            let faults: Vec<String> = Family::BOTH.iter().flat_map(|f| self.faults(lab, *f)).collect();
+            if faults.is_empty() {
+                return;
+            }
+            assert!(start.elapsed() < limit, "{what}: {faults:?}");
+            thread::yield_now();
+        }
+    }
+}
+
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u32) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 33) as u32 % sides
+    }
+}
+
+/// Somebody calls without a pause; every call has to be answered.
+fn call(
+    client: &Party,
+    to: SocketAddr,
+    protocol: Protocol,
+    stop: &AtomicBool,
+    count: &AtomicU64,
+) -> Vec<Answer> {
+    let mut bad = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        match client.call(to, protocol) {
+            Answer::From { .. } => drop(count.fetch_add(1, Ordering::Relaxed)),
+            other => bad.push(other),
+        }
+    }
+    bad
+}
+
+fn steady(lab: &Lab, agent: &Agent, world: &mut World) {
+    world.services = vec![service("steady", 10, json!({"spec": {"type": "NodePort"}}))];
+    world.slices = slices("steady", &[&lab.pods[0], &lab.pods[1]]);
+    agent.begin(lab, world);
+    world.until_right(lab, "the first sync", Duration::from_secs(10));
+}
+
+fn change(lab: &Lab, agent: &Agent, world: &mut World, dice: &mut Dice) {
+    let number = 20 + dice.roll(20) as u8;
+    let name = format!("s{number}");
+    let everybody = [&lab.pods[0], &lab.pods[1], &lab.there];
+    let some: Vec<&Party> = everybody.iter().filter(|_| dice.roll(2) == 0).copied().collect();
+    match dice.roll(10) {
+        0..3 => {
+            let policy = ["Cluster", "Local"][dice.roll(2) as usize];
+            let affinity = ["None", "ClientIP"][dice.roll(2) as usize];
+            let port = 31000 + i32::from(number);
+            let ports = json!([{"name": "tcp", "protocol": "TCP", "port": 80, "nodePort": port}]);
+            let spec = json!({"type": "NodePort", "externalTrafficPolicy": policy, "sessionAffinity": affinity,
+                              "ports": ports});
+            world.put(agent, service(&name, number, json!({"spec": spec})));
+        }
+        3 => world.remove(agent, &name),
+        4..8 => world.endpoints(agent, &name, &some),
+        // The one that is called has more endpoints for a while; two of them it always has.
+        _ => {
+            let with_more = [&lab.pods[0], &lab.pods[1], &lab.there];
+            world.endpoints(agent, "steady", &with_more[..2 + dice.roll(2) as usize]);
+        }
+    }
+}
+
+#[test]
+fn no_call_fails_while_everything_changes() {
+    if support::skipped() {
+        return;
+    }
+    let lab = Lab::new();
+    let (agent, mut world) = (Agent::start(&lab), World::default());
+    steady(&lab, &agent, &mut world);
+    let (stop, count, mut dice) = (AtomicBool::new(false), AtomicU64::new(0), Dice(0x5eed));
+    let bad: Vec<Answer> = thread::scope(|scope| {
+        let call = |client, to: &str, protocol| {
+            let (to, stop, count) = (to.parse().unwrap(), &stop, &count);
+            scope.spawn(move || call(client, to, protocol, stop, count))
+        };
+        let callers = [
+            call(&lab.pods[2], "10.96.0.10:80", Protocol::Tcp),
+            call(&lab.pods[2], "[fd96::10]:80", Protocol::Tcp),
+            call(&lab.outside, "10.96.0.10:80", Protocol::Tcp),
+            call(&lab.node, "10.96.0.10:80", Protocol::Udp),
+        ];
+        for _ in 0..CHANGES {
+            change(&lab, &agent, &mut world, &mut dice);
+        }
+        world.until_right(&lab, "after all changes", Duration::from_secs(20));
+        stop.store(true, Ordering::Relaxed);
+        callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect()
+    });
+    assert!(
+        bad.is_empty(),
+        "{} of {} calls failed: {:?}",
+        bad.len(),
+        count.into_inner(),
+        &bad[..bad.len().min(5)]
+    );
+    let report = agent.report.borrow().clone();
+    assert!(report.families.iter().all(|f| f.failures == 0 && f.repairs == 0), "{report:?}");
+}
+
+#[test]
+fn what_others_break_is_healed_and_a_restart_touches_nothing() {
+    if support::skipped() {
+        return;
+    }
+    let lab = Lab::new();
+    let (agent, mut world) = (Agent::start(&lab), World::default());
+    steady(&lab, &agent, &mut world);
+    let mut dice = Dice(7);
+    for _ in 0..60 {
+        change(&lab, &agent, &mut world, &mut dice);
+    }
+    world.until_right(&lab, "after changes", Duration::from_secs(20));
+    // The second comparison, after which the agent listens.
+    let is_listening = |agent: &Agent| agent.report.borrow().families.iter().all(|f| f.syncs >= 2);
+    while !is_listening(&agent) {
+        thread::yield_now();
+    }
+    let mut key = vec![10, 96, 0, 10, 6, 0, 0, 0, 0, 80, 0, 0];
+    let accept = Rule { exprs: vec![Expr::Verdict(Verdict::Accept)], comment: None };
+    let stranger = nft::Chain { name: "stranger".into(), hook: None };
+    let mut foreign: Nftables = lab.node.ns.within(|| Nftables::open().unwrap());
+    let mut edits = vec![
+        ("a rule more", vec![Message::AddRule("services".into(), accept)]),
+        ("a chain emptied", vec![Message::FlushChain("services".into())]),
+        (
+            "an element less",
+            vec![Message::DeleteElements("service-ips".into(), vec![Element::new(key.clone())])],
+        ),
+        ("a chain more", vec![Message::AddChain(stranger)]),
+        ("the table deleted", vec![Message::DeleteTable]),
+    ];
+    key[3] = 99;
+    edits.push((
+        "an element more",
+        vec![Message::AddElements("external-ips".into(), vec![Element::new(key)])],
+    ));
+    for (what, edit) in edits {
+        foreign.commit(&table(Family::V4), &edit).unwrap();
+        world.until_right(&lab, what, Duration::from_secs(5));
+        let answer = lab.pods[2].call("10.96.0.10:80".parse().unwrap(), Protocol::Tcp);
+        assert!(matches!(answer, Answer::From { .. }), "{what}: {answer:?}");
+    }
+    drop(agent);
+    // An agent that comes back finds everything right.
+    let mut monitor = lab.node.ns.within(|| Monitor::open().unwrap());
+    let agent = Agent::start(&lab);
+    agent.begin(&lab, &world);
+    while !is_listening(&agent) {
+        thread::yield_now();
+    }
+    for family in Family::BOTH {
+        assert_eq!(monitor.read(&table(family), 0).unwrap().0, Sighting::Nothing, "{family:?}");
+    }
+}
