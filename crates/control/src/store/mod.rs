@@ -156,6 +156,9 @@ struct Shared {
     counters: Counters,
 }
 
+/// Closes the store when a thread of it ends, also by a panic.
+struct Ending(Arc<Shared>);
+
 // === impl Options ===
 
 impl Default for Options {
@@ -182,14 +185,21 @@ impl Store {
         let shared = Arc::new(Shared::new(path.clone(), options, start));
         for conn in readers {
             let shared = shared.clone();
-            spawn("store-reader", &path, move || reader::run(&conn, &shared.path, &shared.reads))?;
+            spawn("store-reader", &path, move || {
+                // A reader ends when the store does. Should one die, the store is better closed than half alive.
+                let ending = Ending(shared);
+                reader::run(&conn, &ending.0.path, &ending.0.reads);
+            })?;
         }
         let handle = Handle { shared: shared.clone() };
         spawn("store-writer", &path, move || {
-            writer::run(conn, &shared, start, &lock);
+            let ending = Ending(shared);
+            writer::run(conn, &ending.0, start);
+            ending.0.close();
             drop(lock);
-            shared.released.send_replace(true);
-        })?;
+            ending.0.released.send_replace(true);
+        })
+        .inspect_err(|_| handle.shared.close())?;
         Ok(Store { handle: Arc::new(handle) })
     }
 
@@ -295,6 +305,14 @@ impl Drop for Handle {
     }
 }
 
+// === impl Ending ===
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 // === impl Shared ===
 
 impl Shared {
@@ -353,10 +371,11 @@ impl Shared {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// No more reads, and whoever waits for a change stops waiting.
+    /// No more reads and writes, and whoever waits for something stops waiting.
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        self.reads.close();
+        self.writes.abandon();
+        self.reads.abandon();
         self.recent().wake_all();
         self.published.send_modify(|_| {});
     }

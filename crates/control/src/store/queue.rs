@@ -88,6 +88,13 @@ impl<T> Queue<T> {
         self.ready.notify_all();
     }
 
+    /// Closes and drops what is queued, so that nobody waits for an answer that cannot come.
+    pub(super) fn abandon(&self) {
+        self.close();
+        let items = std::mem::take(&mut self.lock().items);
+        drop(items);
+    }
+
     pub(super) fn len(&self) -> usize {
         self.lock().items.len()
     }

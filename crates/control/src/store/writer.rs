@@ -14,7 +14,7 @@ use rusqlite::{Connection, Statement, params};
 use tokio::sync::oneshot;
 
 use super::error::{Fault, WriteError};
-use super::format::{self, Lock};
+use super::format;
 use super::history::History;
 use super::queue::Taken;
 use super::record::{self, FETCH, Head, Record, signed, unsigned};
@@ -82,18 +82,16 @@ struct Batch {
     compactions: Vec<(oneshot::Sender<Result<(), WriteError>>, u64)>,
 }
 
-/// Writes until the queue is closed; the lock is let go after the last one.
-pub(super) fn run(conn: Connection, shared: &Arc<Shared>, start: Start, _lock: &Lock) {
+/// Writes until the queue is closed, and closes the file.
+pub(super) fn run(conn: Connection, shared: &Arc<Shared>, start: Start) {
     match Writer::new(&conn, shared.clone(), start) {
         Ok(mut writer) => writer.serve(),
         Err(cause) => tracing::error!(error = %cause, "store writer cannot start"),
     }
-    shared.writes.close();
     // The next start has nothing to recover.
     if let Err(cause) = format::empty_wal(&conn) {
         tracing::warn!(error = %cause, "store checkpoint at close failed");
     }
-    shared.close();
 }
 
 // === impl Writer ===
