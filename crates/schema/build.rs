@@ -205,7 +205,8 @@ impl Types {
             let required = definition["required"].as_array().cloned().unwrap_or_default();
             for (field, schema) in definition["properties"].as_object().into_iter().flatten() {
                 let mut attributes = Vec::new();
-                if required.iter().any(|r| r == field.as_str()) {
+                // The dependency wants metadata in every kind; a request may leave it out.
+                if field != "metadata" && required.iter().any(|r| r == field.as_str()) {
                     attributes.push("r".to_owned());
                 }
                 let shape = shape(schema).ok_or_else(|| format!("{name}.{field}: unknown shape {schema}"))?;
@@ -261,7 +262,11 @@ impl Types {
                     .fields
                     .get_mut(field)
                     .ok_or_else(|| format!("facts.txt: no field {name}.{field}"))?;
-                known.attributes.push(attribute);
+                if topic == "optional" {
+                    known.attributes.retain(|a| a != "r");
+                } else {
+                    known.attributes.push(attribute);
+                }
             }
         }
         Ok(())
@@ -349,6 +354,7 @@ fn attribute<'a>(topic: &str, word: &'a str) -> Option<(&'a str, String)> {
     let plain = |letter: &str| Some((word, letter.to_owned()));
     match topic {
         "atomic" => plain("A"),
+        "optional" => plain(""),
         "set" => plain("S"),
         "pointer" => plain("p"),
         "always" => plain("a"),

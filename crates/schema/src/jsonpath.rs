@@ -92,11 +92,11 @@ impl JsonPath {
     /// The fields of a path that is nothing but fields: `.spec.replicas`. None for any other path.
     #[must_use]
     pub fn fields(&self) -> Option<Vec<&str>> {
-        let field = |step| match step {
-            &Step::Field(ref name) => Some(name.as_str()),
+        let names = self.steps.iter().map(|step| match step {
+            Step::Field(name) => Some(name.as_str()),
             _ => None,
-        };
-        self.steps.iter().map(field).collect()
+        });
+        names.collect()
     }
 }
 

@@ -64,7 +64,7 @@ pub(super) fn item_element(item: &Value, at: At<'_>, kind: &ListKind) -> Result<
                 let kind = if item.is_null() { "a null element" } else { "non-map elements" };
                 return Err(format!("associative list with keys may not have {kind}"));
             };
-            let default = |key: &str| at.object()?.field(key)?.default.clone();
+            let default = |key: &str| at.object()?.field(key)?.key_default();
             let found: Map<String, Value> = keys
                 .iter()
                 .filter_map(|key| Some((key.to_string(), map.get(&**key).cloned().or_else(|| default(key))?)))
@@ -374,11 +374,24 @@ fn check(value: &Value, at: At<'_>, path: &mut String, found: &mut Vec<String>) 
             wrong(&format!("expected string, got {}", shown()), found);
         }
         (Shape::Int32 | Shape::Int64 | Shape::Number, value) if !value.is_number() => {
-            wrong(&format!("expected numeric (int or float), got {}", shown()), found);
+            wrong(&format!("expected numeric (int or float), got {}", go_kind(value)), found);
         }
         (Shape::Boolean, value) if !value.is_boolean() => {
             wrong(&format!("expected boolean, got {}", shown()), found);
         }
         _ => {}
+    }
+}
+
+/// What upstream's messages call the kind of a value.
+fn go_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(n) if n.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
     }
 }

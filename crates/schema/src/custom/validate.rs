@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use api::field::{FieldErrors, Path};
 use serde_json::{Map, Value};
 
-use super::{Additional, Checks, Structural, format};
+use super::{Checks, Structural, format};
 
 /// Where composite schemas put their mistakes.
 const NOWHERE: &str = "<nil>";
@@ -52,9 +52,8 @@ fn object(map: &Map<String, Value>, schema: &Structural, at: &str, errors: &mut 
             }
             continue;
         }
-        match (schema.child(key), &schema.additional) {
-            (Some(child), _) => place(value, child, &below(at, key), errors),
-            (None, Additional::Any | Additional::None | Additional::Of(_)) => {}
+        if let Some(child) = schema.child(key) {
+            place(value, child, &below(at, key), errors);
         }
     }
 }
@@ -239,8 +238,11 @@ fn check_composites(value: &Value, checks: &Checks, at: &str, errors: &mut Field
             errors.invalid(&nowhere, "", format!("{at:?} must validate all the schemas (allOf)"));
         }
     }
-    if !checks.any_of.is_empty() && !checks.any_of.iter().any(|schema| passes(&schema)) {
+    if let Some(first) = checks.any_of.first()
+        && !checks.any_of.iter().any(|schema| passes(&schema))
+    {
         errors.invalid(&nowhere, "", format!("{at:?} must validate at least one schema (anyOf)"));
+        errors.extend(mistakes(first));
     }
     if !checks.one_of.is_empty() {
         let count = checks.one_of.iter().filter(passes).count();
@@ -249,6 +251,9 @@ fn check_composites(value: &Value, checks: &Checks, at: &str, errors: &mut Field
                 if count == 0 { "none valid".to_owned() } else { format!("{count} valid alternatives") };
             let what = format!("{at:?} must validate one and only one schema (oneOf). Found {found}");
             errors.invalid(&nowhere, "", what);
+            if let (0, Some(first)) = (count, checks.one_of.first()) {
+                errors.extend(mistakes(first));
+            }
         }
     }
     if checks.not.as_ref().is_some_and(|schema| passes(&schema)) {

@@ -47,7 +47,7 @@ impl Walk {
             Shape::Int64 => value.is_i64(),
             Shape::Int32 => is_int32(value),
             Shape::IntOrString => value.is_string() || is_int32(value),
-            Shape::Bytes => return self.text(value, at, context, |text| scalar::bytes(text)),
+            Shape::Bytes => return self.text(value, at, context, scalar::bytes),
             Shape::Time => return self.text(value, at, context, |text| scalar::time(text, false)),
             Shape::MicroTime => return self.text(value, at, context, |text| scalar::time(text, true)),
             Shape::Quantity => match scalar::quantity(value) {
@@ -239,9 +239,9 @@ fn misfit(value: &Value, at: At<'_>, context: &Context<'_>) -> Misfit {
         Value::Array(_) => "array".to_owned(),
         Value::Object(_) => "object".to_owned(),
     };
-    let place = match (context.owner, at.shape) {
-        (None, _) | (_, Shape::IntOrString | Shape::Time | Shape::MicroTime) => "value".to_owned(),
-        (Some(owner), _) => {
+    let place = match context.owner {
+        None => "value".to_owned(),
+        Some(owner) => {
             let mut fields = Vec::new();
             let mut crumb = context.at;
             while let Some(Crumb { parent, step }) = crumb {
@@ -341,7 +341,7 @@ mod tests {
             (
                 ("", "Service"),
                 json!({"spec": {"ports": [{"port": 1, "targetPort": 1.5}]}}),
-                "json: cannot unmarshal number 1.5 into Go value of type int32",
+                "json: cannot unmarshal number 1.5 into Go struct field ServicePort.spec.ports.targetPort of type int32",
             ),
             (("", "Secret"), json!({"data": {"a": "a*"}}), "illegal base64 data at input byte 1"),
         ];

@@ -19,6 +19,8 @@ pub enum BadScalar {
     Base64(usize),
 }
 
+/// What a suffix is made of.
+const SUFFIX: &str = "eEinumkKMGTP+-0123456789";
 /// Text shown in messages is cut here.
 const SHOWN: usize = 128;
 
@@ -35,8 +37,10 @@ pub(super) fn quantity(value: &Value) -> Option<Result<Value, BadScalar>> {
     }
     Some(match text.parse::<Quantity>() {
         Ok(quantity) => Ok(quantity.to_string().into()),
-        Err(ParseQuantityError::Suffix { .. }) => Err(BadScalar::Suffix),
-        Err(ParseQuantityError::Form(_)) => Err(BadScalar::Quantity),
+        Err(ParseQuantityError::Suffix { suffix, .. }) if suffix.chars().all(|c| SUFFIX.contains(c)) => {
+            Err(BadScalar::Suffix)
+        }
+        Err(_) => Err(BadScalar::Quantity),
     })
 }
 
@@ -78,7 +82,8 @@ mod tests {
             (json!(2), Ok("2")),
             (json!("1024Mi"), Ok("1Gi")),
             (json!("abc"), Err(BadScalar::Quantity)),
-            (json!("1Zi"), Err(BadScalar::Suffix)),
+            (json!("1Zi"), Err(BadScalar::Quantity)),
+            (json!("1KK"), Err(BadScalar::Suffix)),
         ] {
             assert_eq!(quantity(&given), Some(want.map(Value::from)), "{given}");
         }

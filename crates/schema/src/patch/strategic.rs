@@ -158,8 +158,8 @@ fn check_order(patch: &[Value], order: &[Value], key: &str) -> Result<(), PatchE
         if !named.any(|named| is_same(item, named, key)) {
             return Err(PatchError::Refused(format!(
                 "The order in patch list:\n{}\n doesn't match $setElementOrder list:\n{}\n",
-                Value::from(patch),
-                Value::from(order)
+                go_text(&Value::from(patch)),
+                go_text(&Value::from(order))
             )));
         }
     }
@@ -258,9 +258,22 @@ fn merge_key<'a>(item: &'a Value, key: &str) -> Result<&'a Value, PatchError> {
 }
 
 fn no_merge_key(map: &Object, key: &str) -> PatchError {
-    let shown = Value::Object(map.clone()).to_string();
-    let shown: String = shown.chars().take(256).collect();
+    let shown: String = go_text(&Value::Object(map.clone())).chars().take(256).collect();
     PatchError::Refused(format!("map: {shown} does not contain declared merge key: {key}"))
+}
+
+/// A value as upstream's messages print it: `map[image:x name:web]`.
+fn go_text(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(list) => format!("[{}]", list.iter().map(go_text).collect::<Vec<_>>().join(" ")),
+        Value::Object(map) => {
+            let entries: Vec<String> = map.iter().map(|(k, v)| format!("{k}:{}", go_text(v))).collect();
+            format!("map[{}]", entries.join(" "))
+        }
+        scalar => scalar.to_string(),
+    }
 }
 
 fn unknown_directive(directive: &Value) -> PatchError {

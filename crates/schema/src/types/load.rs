@@ -4,7 +4,7 @@ use std::io::Read;
 
 use serde_json::Value;
 
-use super::{Field, ListKind, Merge, Presence, Shape, Type, TypeId, Types};
+use super::{Field, ListKind, Merge, NamedKind, Presence, Shape, Type, TypeId, Types};
 
 static TYPES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/types"));
 static DESCRIPTIONS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptions"));
@@ -52,7 +52,7 @@ fn inflate(bytes: &[u8]) -> String {
     text
 }
 
-fn kind(line: &str) -> Option<(Box<str>, Box<str>, Box<str>, TypeId)> {
+fn kind(line: &str) -> Option<NamedKind> {
     let mut words = line.split(' ');
     let id = TypeId(words.next()?.parse().ok()?);
     Some((words.next()?.into(), words.next()?.into(), words.next()?.into(), id))

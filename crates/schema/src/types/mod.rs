@@ -14,9 +14,12 @@ use serde_json::Value;
 #[derive(Debug, Default)]
 pub struct Types {
     pub(crate) types: Vec<Type>,
-    /// Group, version, kind and type, sorted.
-    kinds: Vec<(Box<str>, Box<str>, Box<str>, TypeId)>,
+    /// Sorted.
+    kinds: Vec<NamedKind>,
 }
+
+/// Group, version, kind, and the type they name.
+type NamedKind = (Box<str>, Box<str>, Box<str>, TypeId);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TypeId(pub(crate) u32);
@@ -191,13 +194,14 @@ impl Type {
 }
 
 impl Field {
-    /// Whether a zero here is written out.
+    /// What an absent field means as part of a list's key: its default, or zero where it is always there.
     #[must_use]
-    pub fn keeps_zero(&self) -> bool {
-        match self.presence {
-            Presence::Always | Presence::Pointer => true,
-            Presence::Omitted => false,
-        }
+    pub fn key_default(&self) -> Option<Value> {
+        self.default.clone().or_else(|| match (&self.shape, self.presence) {
+            (Shape::String, Presence::Always) => Some("".into()),
+            (Shape::Int32 | Shape::Int64, Presence::Always) => Some(0.into()),
+            _ => None,
+        })
     }
 }
 
