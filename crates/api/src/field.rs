@@ -95,6 +95,11 @@ impl FieldErrors {
         self.push(at, Problem::Invalid, Some(value.into()), detail.as_ref());
     }
 
+    /// `invalid` where the value itself says nothing.
+    pub fn invalid_here(&mut self, at: &Path, detail: &str) {
+        self.push(at, Problem::Invalid, None, detail);
+    }
+
     pub fn forbidden(&mut self, at: &Path, detail: &str) {
         self.push(at, Problem::Forbidden, None, detail);
     }

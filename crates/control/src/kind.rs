@@ -224,13 +224,13 @@ pub trait Strategy: Send + Sync + fmt::Debug {
 
     /// The columns of a Table, all of them.
     fn columns(&self) -> &[Column] {
-        const NAME_AND_AGE: &[Column] = &[Column::NAME, Column::AGE];
-        NAME_AND_AGE
+        const NAME_AND_TIME: &[Column] = &[Column::NAME, Column::CREATED_AT];
+        NAME_AND_TIME
     }
 
     /// One cell per column.
-    fn cells(&self, object: &Value, now: Wall) -> Vec<Value> {
-        vec![crate::table::name(object), crate::table::age(object, now).into()]
+    fn cells(&self, object: &Value, _now: Wall) -> Vec<Value> {
+        vec![crate::table::name(object), crate::table::created_at(object)]
     }
 }
 
@@ -415,6 +415,7 @@ impl Subresource {
 impl Column {
     pub const NAME: Column = Column::new("Name", "string", "name", 0, "The name, unique within a namespace");
     pub const AGE: Column = Column::text("Age", "How long ago the object was created");
+    pub const CREATED_AT: Column = Column::new("Created At", "date", "", 0, "When the object was created");
 
     #[must_use]
     pub const fn text(name: &'static str, description: &'static str) -> Column {

@@ -11,6 +11,21 @@ pub fn name(object: &Value) -> Value {
     object["metadata"]["name"].as_str().unwrap_or_default().into()
 }
 
+/// The name, with a word added if an annotation makes the object the default of its kind.
+#[must_use]
+pub fn name_and_default(object: &Value, annotations: &[&str]) -> Value {
+    let given = &object["metadata"]["annotations"];
+    let is_default = annotations.iter().any(|a| given.get(a).and_then(Value::as_str) == Some("true"));
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    if is_default { format!("{name} (default)").into() } else { name.into() }
+}
+
+/// When the object was created, as it is written.
+#[must_use]
+pub fn created_at(object: &Value) -> Value {
+    object["metadata"]["creationTimestamp"].as_str().unwrap_or_default().into()
+}
+
 /// How long ago the object was created, in kubectl's short form.
 #[must_use]
 pub fn age(object: &Value, now: Wall) -> String {

@@ -43,14 +43,6 @@ pub(super) fn positive(errors: &mut FieldErrors, field: &Field<'_>) {
     }
 }
 
-pub(super) fn in_range(errors: &mut FieldErrors, field: &Field<'_>, lo: i64, hi: i64) {
-    if let Some(number) = field.int() {
-        for message in names::in_range(number, lo, hi) {
-            errors.invalid(&field.at, number, message);
-        }
-    }
-}
-
 /// A text that `rule` is content with.
 pub(super) fn spelled(errors: &mut FieldErrors, field: &Field<'_>, rule: fn(&str) -> Vec<String>) {
     errors.each(&field.at, field.text(), rule(field.text()));
@@ -127,5 +119,30 @@ pub(super) fn is_zero(field: &Field<'_>) -> bool {
     match field.value {
         Value::String(text) => percent(text).unwrap_or_default() == 0,
         other => other.as_i64().unwrap_or_default() == 0,
+    }
+}
+
+/// One of a few words; an empty one is none of them.
+pub(super) fn one_of_or_empty(errors: &mut FieldErrors, field: &Field<'_>, supported: &[&str]) {
+    if !supported.contains(&field.text()) {
+        errors.unsupported(&field.at, field.text(), supported);
+    }
+}
+
+/// A path after a domain, such as `acme.io/foo`.
+pub(super) fn domain_path(errors: &mut FieldErrors, field: &Field<'_>) {
+    let text = field.text();
+    match text.split_once('/') {
+        _ if text.is_empty() => errors.required(&field.at, ""),
+        Some((host, path)) if !host.is_empty() && !path.is_empty() => {
+            errors.each(&field.at, host, names::dns_subdomain(host));
+            let is_good = |b: u8| b.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&b);
+            if !path.bytes().all(is_good) {
+                let message =
+                    "Invalid path (regex used for validation is '[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+')";
+                errors.invalid(&field.at, path, message);
+            }
+        }
+        _ => errors.invalid(&field.at, text, "must be a domain-prefixed path (such as \"acme.io/foo\")"),
     }
 }

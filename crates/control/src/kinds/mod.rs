@@ -1,60 +1,108 @@
 //! The built-in kinds, one file each.
 
 mod address;
+pub mod certificate_signing_request;
 mod check;
 mod config_map;
 mod controller_revision;
+mod cron_job;
+pub mod custom_resource_definition;
 mod daemon_set;
 mod deployment;
 mod endpoint_slice;
 mod endpoints;
 mod event;
+mod horizontal_pod_autoscaler;
+mod ingress;
+mod ingress_class;
+mod ip_address;
+mod job;
 mod lease;
+mod limit_range;
 pub mod meta;
 pub mod namespace;
+mod network_policy;
 mod node;
+mod persistent_volume;
 mod persistent_volume_claim;
 pub mod pod;
+mod pod_disruption_budget;
 mod pod_template;
 mod pod_template_kind;
+pub mod priority_class;
 mod quantity;
+mod rbac;
 mod replica_set;
 mod replicas;
 mod replication_controller;
+mod resource_quota;
+mod reviews;
+mod runtime_class;
+pub mod scale;
 mod secret;
 pub mod selector;
 pub mod service;
 mod service_account;
+mod service_cidr;
 mod stateful_set;
+mod storage;
 
 use crate::kind::{Kind, Verb};
 
 /// Every built-in kind.
 #[must_use]
 pub fn all() -> Vec<Kind> {
-    vec![
+    let mut kinds = vec![
         pod::binding(),
         config_map::kind(),
         endpoints::kind(),
         event::core(),
+        limit_range::kind(),
         namespace::kind(),
         node::kind(),
+        persistent_volume::kind(),
         persistent_volume_claim::kind(),
         pod::kind(),
         pod_template_kind::kind(),
         replication_controller::kind(),
+        resource_quota::kind(),
         secret::kind(),
         service::kind(),
         service_account::kind(),
+        custom_resource_definition::kind(),
         controller_revision::kind(),
         daemon_set::kind(),
         deployment::kind(),
         replica_set::kind(),
         stateful_set::kind(),
+        horizontal_pod_autoscaler::kind(),
+        cron_job::kind(),
+        job::kind(),
+        certificate_signing_request::kind(),
         lease::kind(),
         endpoint_slice::kind(),
         event::events(),
-    ]
+        ingress::kind(),
+        ingress_class::kind(),
+        ip_address::kind(),
+        network_policy::kind(),
+        service_cidr::kind(),
+        runtime_class::kind(),
+        pod_disruption_budget::kind(),
+        rbac::cluster_role_bindings(),
+        rbac::cluster_roles(),
+        rbac::role_bindings(),
+        rbac::roles(),
+        priority_class::kind(),
+        storage::csi_driver(),
+        storage::csi_node(),
+        storage::csi_storage_capacity(),
+        storage::storage_class(),
+        storage::volume_attachment(),
+        storage::volume_attributes_class(),
+    ];
+    kinds.extend(reviews::kinds());
+    kinds
 }
 
 /// A proxied path takes every method.

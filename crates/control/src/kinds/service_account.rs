@@ -1,6 +1,12 @@
 //! ServiceAccount: who a Pod is towards the API.
 
-use crate::kind::{Kind, Strategy, Subresource, Verb};
+use base::time::Wall;
+use serde_json::Value;
+
+use crate::kind::{Column, Kind, Strategy, Subresource, Verb};
+use crate::table;
+
+const COLUMNS: &[Column] = &[Column::NAME, Column::AGE];
 
 pub(super) fn kind() -> Kind {
     let token =
@@ -14,5 +20,13 @@ struct ServiceAccount;
 impl Strategy for ServiceAccount {
     fn returns_deleted(&self) -> bool {
         true
+    }
+
+    fn columns(&self) -> &[Column] {
+        COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Wall) -> Vec<Value> {
+        vec![table::name(object), table::age(object, now).into()]
     }
 }
