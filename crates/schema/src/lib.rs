@@ -9,6 +9,7 @@ pub mod decode;
 pub mod jsonpath;
 pub mod openapi;
 pub mod patch;
+pub mod protobuf;
 pub mod types;
 
 #[cfg(test)]

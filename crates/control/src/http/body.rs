@@ -39,6 +39,7 @@ pub(crate) fn language(headers: &HeaderMap) -> Result<Language, Refusal> {
     match media_type(headers) {
         "" | "application/json" => Ok(Language::Json),
         "application/yaml" | "application/x-yaml" | "text/yaml" => Ok(Language::Yaml),
+        "application/vnd.kubernetes.protobuf" => Ok(Language::Protobuf),
         _ => Err(Refusal::unsupported_media_type(super::accept::OFFERED)),
     }
 }

@@ -2,6 +2,7 @@
 
 use api::yaml::{self, DuplicateKeys};
 use schema::decode::{self, Parsed};
+use schema::protobuf;
 use schema::types::At;
 use serde_json::Value;
 
@@ -15,6 +16,7 @@ use crate::refusal::Refusal;
 pub enum Language {
     Json,
     Yaml,
+    Protobuf,
 }
 
 /// Reads an object of the call's kind. What its type does not know is warned about, refused or passed over, as the
@@ -35,6 +37,14 @@ pub fn parse(bytes: &[u8], language: Language) -> Result<Parsed, Refusal> {
     let bad = |why: String| Refusal::bad_request(why);
     match language {
         Language::Json => decode::parse(bytes).map_err(|e| bad(format!("couldn't get version/kind; {e}"))),
+        Language::Protobuf => {
+            let at = |version: &str, kind: &str| {
+                let (group, version) = version.split_once('/').unwrap_or(("", version));
+                At::kind(group, version, kind)
+            };
+            let decoded = protobuf::decode(bytes, at).map_err(|e| bad(e.to_string()))?;
+            Ok(Parsed { value: decoded.value, complaints: Vec::new() })
+        }
         Language::Yaml => match yaml::to_value(bytes, DuplicateKeys::Reject) {
             Ok(value) => Ok(Parsed { value, complaints: Vec::new() }),
             Err(yaml::YamlError::DuplicateKey { key, .. }) => {
