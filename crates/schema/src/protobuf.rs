@@ -62,7 +62,8 @@ pub fn decode<'t>(
             _ => {}
         }
     }
-    let at = at(&api_version, &kind).ok_or_else(|| ProtobufError::Unknown(format!("{api_version} {kind}")))?;
+    let at =
+        at(&api_version, &kind).ok_or_else(|| ProtobufError::Unknown(format!("{api_version} {kind}")))?;
     let mut value = read_object(raw, at, 0)?;
     if let Value::Object(map) = &mut value {
         map.insert("apiVersion".to_owned(), api_version.as_str().into());
@@ -131,7 +132,12 @@ fn read_fields(
     Ok(())
 }
 
-fn read_entry(wire: &Wire<'_>, at: At<'_>, name: &str, depth: usize) -> Result<(String, Value), ProtobufError> {
+fn read_entry(
+    wire: &Wire<'_>,
+    at: At<'_>,
+    name: &str,
+    depth: usize,
+) -> Result<(String, Value), ProtobufError> {
     let value_at = at.child("");
     let (mut key, mut value) = (String::new(), Value::Null);
     for field in Fields(wire.bytes(name)?) {
@@ -393,8 +399,13 @@ mod tests {
 
     #[test]
     fn an_object_comes_out_as_json_would_give_it() {
-        let metadata = [bytes(1, b"a"), bytes(8, &[8, 0x80, 0xa3, 5]), bytes(11, &[bytes(1, b"k"), bytes(2, b"v")].concat())];
-        let port = [bytes(1, b"http"), vec![3 << 3, 80], bytes(4, &[vec![8, 1], bytes(3, b"web")].concat())].concat();
+        let metadata = [
+            bytes(1, b"a"),
+            bytes(8, &[8, 0x80, 0xa3, 5]),
+            bytes(11, &[bytes(1, b"k"), bytes(2, b"v")].concat()),
+        ];
+        let port = [bytes(1, b"http"), vec![3 << 3, 80], bytes(4, &[vec![8, 1], bytes(3, b"web")].concat())]
+            .concat();
         let spec = [bytes(1, &port), bytes(4, b"ClusterIP"), vec![16 << 3 & 0x7f | 0x80, 1, 1]].concat();
         let raw = [bytes(1, &metadata.concat()), bytes(2, &spec)].concat();
         let decoded = decode(&envelope("v1", "Service", &raw), find).unwrap();
