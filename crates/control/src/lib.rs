@@ -1,5 +1,6 @@
 //! The control side of a one-machine node: an API server that kubectl, client libraries and kubelets talk to.
 
+pub mod admission;
 pub mod auth;
 pub mod clock;
 pub mod doc;

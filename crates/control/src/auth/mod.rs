@@ -3,6 +3,7 @@
 pub mod authn;
 pub mod authz;
 mod bootstrap_token;
+pub mod csr;
 pub mod feed;
 pub mod impersonate;
 pub mod node;

@@ -1,0 +1,274 @@
+//! What happens between "you may" and "it is written": plugins that complete an object, and plugins that refuse it.
+//! One file each; the order of the lines below is upstream's, and matters.
+
+use std::sync::Arc;
+
+use base::time::Wall;
+use serde_json::Value;
+
+use crate::auth::authz::Authorizer;
+use crate::auth::rbac::{self, RbacKind};
+use crate::doc;
+use crate::kind::Kind;
+use crate::objects::Objects;
+use crate::refusal::Refusal;
+use crate::request::{Attributes, Resource, User};
+
+mod certificate;
+mod default_class;
+mod limit_range;
+mod namespace_lifecycle;
+mod node_restriction;
+mod node_taint;
+mod pod_security;
+mod priority;
+mod quota;
+mod resources;
+mod runtime_class;
+mod service_account;
+mod storage_protection;
+mod tolerations;
+mod volume_resize;
+
+pub use priority::system_classes;
+pub use quota::{follow as follow_quotas, recount as recount_quota};
+
+/// All plugins, with what they look at.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    objects: Objects,
+    authorizer: Arc<Authorizer>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Create,
+    Update,
+    Delete,
+}
+
+/// One write on its way.
+#[derive(Clone, Copy, Debug)]
+pub struct Review<'a> {
+    pub kind: &'a Kind,
+    pub attributes: &'a Attributes,
+    pub operation: Operation,
+    /// The object as it was, except for a create.
+    pub old: Option<&'a Value>,
+    pub dry_run: bool,
+    pub now: Wall,
+}
+
+/// Sentences for `Warning` headers.
+pub type Warnings = Vec<String>;
+
+// === impl Chain ===
+
+impl Chain {
+    #[must_use]
+    pub fn new(objects: Objects, authorizer: Arc<Authorizer>) -> Chain {
+        Chain { objects, authorizer }
+    }
+
+    /// Completes the object, or refuses it early. Runs after defaulting, before validation.
+    pub async fn mutate(&self, review: &Review<'_>, object: &mut Value) -> Result<Warnings, Refusal> {
+        namespace_lifecycle::admit(self, review, Some(object)).await?;
+        limit_range::mutate(self, review, object).await?;
+        service_account::mutate(self, review, object).await?;
+        node_restriction::admit(self, review, Some(object)).await?;
+        node_taint::mutate(review, object);
+        priority::mutate(self, review, object).await?;
+        tolerations::mutate(review, object);
+        default_class::mutate_claim(self, review, object).await?;
+        storage_protection::mutate(review, object);
+        runtime_class::mutate(self, review, object).await?;
+        certificate::mutate(review, object);
+        default_class::mutate_ingress(self, review, object).await?;
+        Ok(Warnings::new())
+    }
+
+    /// Refuses what must not be. Runs last, on the object as it would be written.
+    pub async fn validate(&self, review: &Review<'_>, object: &Value) -> Result<Warnings, Refusal> {
+        self.confirm_rights(review, object)?;
+        limit_range::validate(self, review, object).await?;
+        service_account::validate(self, review, object).await?;
+        let warnings = pod_security::validate(self, review, object).await?;
+        priority::validate(self, review, object).await?;
+        volume_resize::validate(self, review, object).await?;
+        runtime_class::validate(self, review, object).await?;
+        certificate::validate(self, review, object)?;
+        // Last: what is refused for another reason must not be counted.
+        quota::validate(self, review, object).await?;
+        Ok(warnings)
+    }
+
+    /// Whether the object may be deleted.
+    pub async fn delete(&self, review: &Review<'_>) -> Result<(), Refusal> {
+        namespace_lifecycle::admit(self, review, None).await?;
+        node_restriction::admit(self, review, None).await
+    }
+
+    /// Nobody writes a role or a binding that gives more than they have.
+    fn confirm_rights(&self, review: &Review<'_>, object: &Value) -> Result<(), Refusal> {
+        if review.kind.group != "rbac.authorization.k8s.io" {
+            return Ok(());
+        }
+        let Some(kind) = RbacKind::ALL.into_iter().find(|k| k.plural() == review.kind.plural) else {
+            return Ok(());
+        };
+        rbac::confirm(&self.authorizer, review.attributes, kind, object, review.old)
+            .map_err(|why| review.forbid(object, &why))
+    }
+}
+
+// === impl Review ===
+
+impl Review<'_> {
+    /// Whether the write is about this resource (and no subresource of it).
+    fn is_on(&self, group: &str, plural: &str) -> bool {
+        self.subresource().is_empty() && self.is_at(group, plural)
+    }
+
+    /// Whether the write is about this resource or anything below it.
+    fn is_at(&self, group: &str, plural: &str) -> bool {
+        self.kind.group == group && self.kind.plural == plural
+    }
+
+    fn user(&self) -> &User {
+        &self.attributes.user
+    }
+
+    fn resource(&self) -> Option<&Resource> {
+        self.attributes.resource.as_ref()
+    }
+
+    fn subresource(&self) -> &str {
+        self.resource().map_or("", |r| r.subresource.as_str())
+    }
+
+    /// The namespace the object is in; empty for what is in none.
+    fn namespace(&self) -> &str {
+        if self.kind.is_namespaced() { self.resource().map_or("", |r| r.namespace.as_str()) } else { "" }
+    }
+
+    /// The name in the path, or in the object where the path has none yet.
+    fn name<'o>(&'o self, object: &'o Value) -> &'o str {
+        match self.resource().map(|r| r.name.as_str()) {
+            Some(name) if !name.is_empty() => name,
+            _ => match doc::text(object, "metadata.name") {
+                "" => match doc::text(object, "metadata.generateName") {
+                    "" => "Unknown",
+                    base => base,
+                },
+                name => name,
+            },
+        }
+    }
+
+    fn forbid(&self, object: &Value, why: &str) -> Refusal {
+        Refusal::forbidden(self.kind, self.name(object), why)
+    }
+}
+
+/// Whether the node made the Pod itself, of a manifest on its disk.
+fn is_mirror(pod: &Value) -> bool {
+    pod["metadata"]["annotations"].get("kubernetes.io/config.mirror").is_some()
+}
+
+/// Tools of the plugins' tests.
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod testing {
+    use super::*;
+    use crate::kinds;
+    use crate::objects::Place;
+    use crate::objects::testing::Scratch;
+
+    pub(super) const NOW: Wall = Wall(1_800_000_000_000_000_000);
+
+    pub(super) struct Bench {
+        pub(super) chain: Chain,
+        pub(super) scratch: Scratch,
+    }
+
+    /// A request on a resource, by somebody.
+    pub(super) struct Ask {
+        kind: Kind,
+        attributes: Attributes,
+        operation: Operation,
+        old: Option<Value>,
+    }
+
+    impl Bench {
+        pub(super) async fn with(items: &[(Place, Value)]) -> Bench {
+            let scratch = Scratch::new().with(items).await;
+            let chain = Chain::new(scratch.objects.clone(), Arc::new(Authorizer::default()));
+            Bench { chain, scratch }
+        }
+    }
+
+    impl Ask {
+        pub(super) fn create(group: &str, path: &str, namespace: &str) -> Ask {
+            let (plural, subresource) = path.split_once('/').unwrap_or((path, ""));
+            let mut kind = kinds::all().remove(0);
+            kind.group = group.to_owned().into();
+            kind.plural = plural.to_owned().into();
+            kind.storage =
+                if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") }.into();
+            kind.scope = crate::kind::Scope::Namespaced;
+            if namespace.is_empty() {
+                kind.scope = crate::kind::Scope::Cluster;
+            }
+            let resource = Resource {
+                group: group.into(),
+                plural: plural.into(),
+                subresource: subresource.into(),
+                namespace: namespace.into(),
+                ..Resource::default()
+            };
+            let user = Arc::new(User::new("jane", &["dev"]));
+            let attributes = Attributes {
+                user,
+                verb: "create".into(),
+                resource: Some(resource),
+                ..Attributes::default()
+            };
+            Ask { kind, attributes, operation: Operation::Create, old: None }
+        }
+
+        pub(super) fn by(mut self, user: User) -> Ask {
+            self.attributes.user = Arc::new(user);
+            self
+        }
+
+        pub(super) fn update(mut self, old: Value) -> Ask {
+            self.operation = Operation::Update;
+            self.name(doc::text(&old, "metadata.name").to_owned());
+            self.old = Some(old);
+            self
+        }
+
+        pub(super) fn delete(mut self, old: Value) -> Ask {
+            self = self.update(old);
+            self.operation = Operation::Delete;
+            self
+        }
+
+        fn name(&mut self, name: String) {
+            if let Some(resource) = &mut self.attributes.resource {
+                resource.name = name;
+            }
+        }
+
+        pub(super) fn review(&self) -> Review<'_> {
+            Review {
+                kind: &self.kind,
+                attributes: &self.attributes,
+                operation: self.operation,
+                old: self.old.as_ref(),
+                dry_run: false,
+                now: NOW,
+            }
+        }
+    }
+}
