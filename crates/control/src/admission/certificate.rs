@@ -14,7 +14,9 @@ use crate::request::{Attributes, Resource, User, groups};
 
 /// A request says who made it, whatever its maker wrote there.
 pub(super) fn mutate(review: &Review<'_>, object: &mut Value) {
-    if !review.is_on("certificates.k8s.io", "certificatesigningrequests") || review.operation != Operation::Create {
+    if !review.is_on("certificates.k8s.io", "certificatesigningrequests")
+        || review.operation != Operation::Create
+    {
         return;
     }
     let user = review.user().to_json();
@@ -34,7 +36,9 @@ pub(super) fn validate(chain: &Chain, review: &Review<'_>, object: &Value) -> Re
     // The signer cannot change: the one that counts is the one that is stored.
     let signer = doc::text(review.old.unwrap_or(object), "spec.signerName");
     match (review.operation, review.subresource()) {
-        (Operation::Create, "") => restrict_subject(signer, object).map_err(|why| review.forbid(object, &why)),
+        (Operation::Create, "") => {
+            restrict_subject(signer, object).map_err(|why| review.forbid(object, &why))
+        }
         (Operation::Update, "approval") => confirm(chain, review, object, "approve", signer),
         (Operation::Update, "status") => {
             let old = review.old.unwrap_or(&Value::Null);
@@ -106,9 +110,7 @@ mod tests {
     async fn approving_and_signing_are_rights_on_the_signer() {
         let bench = Bench::with(&[]).await;
         let rbac = bench.chain.authorizer.rbac();
-        let rule = |verb: &str, name: &str| {
-            json!({"verbs": [verb], "apiGroups": ["certificates.k8s.io"], "resources": ["signers"], "resourceNames": [name]})
-        };
+        let rule = |verb: &str, name: &str| json!({"verbs": [verb], "apiGroups": ["certificates.k8s.io"], "resources": ["signers"], "resourceNames": [name]});
         rbac.put(
             RbacKind::ClusterRole,
             &json!({"metadata": {"name": "r"}, "rules": [rule("approve", "example.com/a"), rule("sign", "example.com/*")]}),
@@ -118,9 +120,7 @@ mod tests {
             &json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": "r"},
                 "subjects": [{"kind": "User", "name": "jane"}]}),
         );
-        let object = |signer: &str, certificate: &str| {
-            json!({"metadata": {"name": "c"}, "spec": {"signerName": signer}, "status": {"certificate": certificate}})
-        };
+        let object = |signer: &str, certificate: &str| json!({"metadata": {"name": "c"}, "spec": {"signerName": signer}, "status": {"certificate": certificate}});
         let allowed = |sub: &str, signer: &str| {
             let path = format!("certificatesigningrequests/{sub}");
             let ask = Ask::create("certificates.k8s.io", &path, "").update(object(signer, ""));

@@ -65,8 +65,11 @@ mod tests {
     #[tokio::test]
     async fn the_newest_default_is_taken_where_none_is_named() {
         let class = |name: &str, made: &str, default: &str| {
-            (places::STORAGE_CLASSES, json!({"metadata": {"name": name, "creationTimestamp": made,
-                "annotations": {STORAGE[0]: default}}}))
+            (
+                places::STORAGE_CLASSES,
+                json!({"metadata": {"name": name, "creationTimestamp": made,
+                "annotations": {STORAGE[0]: default}}}),
+            )
         };
         let bench = Bench::with(&[
             class("old", "2026-01-01T00:00:00Z", "true"),
@@ -74,7 +77,9 @@ mod tests {
             class("other", "2026-03-01T00:00:00Z", "false"),
         ])
         .await;
-        for (given, expected) in [(json!(null), json!("new")), (json!(""), json!("")), (json!("x"), json!("x"))] {
+        for (given, expected) in
+            [(json!(null), json!("new")), (json!(""), json!("")), (json!("x"), json!("x"))]
+        {
             let mut claim = json!({"spec": {"storageClassName": given}});
             let ask = Ask::create("", "persistentvolumeclaims", "web");
             mutate_claim(&bench.chain, &ask.review(), &mut claim).await.unwrap();

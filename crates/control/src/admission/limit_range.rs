@@ -87,8 +87,10 @@ fn pod_problems(range: &Value, pod: &Value) -> Vec<String> {
             "Container" => {
                 for field in ["spec.containers", "spec.initContainers"] {
                     for container in doc::list(pod, field) {
-                        let (requests, limits) =
-                            (amounts(&container["resources"]["requests"]), amounts(&container["resources"]["limits"]));
+                        let (requests, limits) = (
+                            amounts(&container["resources"]["requests"]),
+                            amounts(&container["resources"]["limits"]),
+                        );
                         constrain(limit, &requests, &limits, &mut out);
                     }
                 }
@@ -225,7 +227,10 @@ mod tests {
         for (extra, why) in [
             (json!({"min": {"cpu": "1"}}), "minimum cpu usage per Container is 1, but request is 500m"),
             (json!({"max": {"cpu": "1"}}), "maximum cpu usage per Container is 1, but limit is 2"),
-            (json!({"max": {"memory": "1Gi"}}), "maximum memory usage per Container is 1Gi.  No limit is specified"),
+            (
+                json!({"max": {"memory": "1Gi"}}),
+                "maximum memory usage per Container is 1Gi.  No limit is specified",
+            ),
             (
                 json!({"maxLimitRequestRatio": {"cpu": "3"}}),
                 "cpu max limit to request ratio per Container is 3, but provided ratio is 4.000000",
@@ -241,9 +246,14 @@ mod tests {
             assert_eq!(refusal.message, format!("pods \"p\" is forbidden: {why}"));
         }
         let bench = bench(json!({"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}})).await;
-        let claim = json!({"metadata": {"name": "c"}, "spec": {"resources": {"requests": {"storage": "2Gi"}}}});
+        let claim =
+            json!({"metadata": {"name": "c"}, "spec": {"resources": {"requests": {"storage": "2Gi"}}}});
         let ask = Ask::create("", "persistentvolumeclaims", "web");
         let refusal = validate(&bench.chain, &ask.review(), &claim).await.unwrap_err();
-        assert!(refusal.message.ends_with("maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi"));
+        assert!(
+            refusal
+                .message
+                .ends_with("maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi")
+        );
     }
 }

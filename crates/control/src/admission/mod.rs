@@ -227,12 +227,8 @@ mod testing {
                 ..Resource::default()
             };
             let user = Arc::new(User::new("jane", &["dev"]));
-            let attributes = Attributes {
-                user,
-                verb: "create".into(),
-                resource: Some(resource),
-                ..Attributes::default()
-            };
+            let attributes =
+                Attributes { user, verb: "create".into(), resource: Some(resource), ..Attributes::default() };
             Ask { kind, attributes, operation: Operation::Create, old: None }
         }
 

@@ -9,11 +9,7 @@ use crate::refusal::{Cause, Details, Refusal};
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
-pub(super) async fn admit(
-    chain: &Chain,
-    review: &Review<'_>,
-    object: Option<&Value>,
-) -> Result<(), Refusal> {
+pub(super) async fn admit(chain: &Chain, review: &Review<'_>, object: Option<&Value>) -> Result<(), Refusal> {
     let nothing = Value::Null;
     let object = object.or(review.old).unwrap_or(&nothing);
     if review.is_at("", "namespaces") {
@@ -47,8 +43,7 @@ pub(super) async fn admit(
 
 fn no_namespace(name: &str) -> Refusal {
     let mut refusal = places::NAMESPACES.not_found(name);
-    let details =
-        Details { name: name.to_owned(), kind: "namespaces".to_owned(), ..Details::default() };
+    let details = Details { name: name.to_owned(), kind: "namespaces".to_owned(), ..Details::default() };
     refusal.details = Some(Box::new(details));
     refusal
 }

@@ -37,11 +37,7 @@ enum Wrong {
 
 type Verdict = Result<(), Wrong>;
 
-pub(super) async fn admit(
-    chain: &Chain,
-    review: &Review<'_>,
-    object: Option<&Value>,
-) -> Result<(), Refusal> {
+pub(super) async fn admit(chain: &Chain, review: &Review<'_>, object: Option<&Value>) -> Result<(), Refusal> {
     let user = review.user();
     if !user.is_in(groups::NODES) || !user.name.starts_with("system:node:") {
         return Ok(());
@@ -79,9 +75,9 @@ impl Case<'_> {
             ("", "pods", "") => self.pod().await,
             ("", "pods", "status") => self.pod_status(),
             ("", "pods", "eviction") => self.eviction().await,
-            ("", "pods", other) => {
-                wrong(format!("unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"))
-            }
+            ("", "pods", other) => wrong(format!(
+                "unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"
+            )),
             ("", "nodes", _) => self.own_node(),
             ("", "persistentvolumeclaims", "status") => self.claim_status(),
             ("", "persistentvolumeclaims", _) => wrong("may only update PVC status"),
@@ -101,11 +97,13 @@ impl Case<'_> {
             Operation::Delete => {
                 let old = self.review.old.unwrap_or(&Value::Null);
                 let own = doc::text(old, "spec.nodeName") == node;
-                require(own, || format!("node {node:?} can only delete pods with spec.nodeName set to itself"))
+                require(own, || {
+                    format!("node {node:?} can only delete pods with spec.nodeName set to itself")
+                })
             }
-            Operation::Update => {
-                wrong(format!("unexpected operation \"UPDATE\", node {node:?} can only create and delete mirror pods"))
-            }
+            Operation::Update => wrong(format!(
+                "unexpected operation \"UPDATE\", node {node:?} can only create and delete mirror pods"
+            )),
         }
     }
 
@@ -120,13 +118,21 @@ impl Case<'_> {
         require(own, || format!("node {node:?} can only create pods with spec.nodeName set to itself"))?;
         let owner = match doc::list(pod, "metadata.ownerReferences") {
             [one] => one,
-            [] => return wrong(format!("node {node:?} can only create pods with an owner reference set to itself")),
+            [] => {
+                return wrong(format!(
+                    "node {node:?} can only create pods with an owner reference set to itself"
+                ));
+            }
             _ => {
-                return wrong(format!("node {node:?} can only create pods with a single owner reference set to itself"));
+                return wrong(format!(
+                    "node {node:?} can only create pods with a single owner reference set to itself"
+                ));
             }
         };
         let is_node = owner["apiVersion"] == "v1" && owner["kind"] == "Node" && owner["name"] == node;
-        require(is_node, || format!("node {node:?} can only create pods with an owner reference set to itself"))?;
+        require(is_node, || {
+            format!("node {node:?} can only create pods with an owner reference set to itself")
+        })?;
         require(owner["controller"] == true, || {
             format!("node {node:?} can only create pods with a controller owner reference set to itself")
         })?;
@@ -162,7 +168,9 @@ impl Case<'_> {
             let (a, b) = (doc::at(old, path), doc::at(self.object, path));
             a == b || (is_empty(a) && is_empty(b))
         };
-        require(same("metadata.labels"), || format!("node {node:?} cannot update labels through pod status"))?;
+        require(same("metadata.labels"), || {
+            format!("node {node:?} cannot update labels through pod status")
+        })?;
         require(same("status.resourceClaimStatuses"), || {
             format!("node {node:?} cannot update resource claim statues")
         })?;
@@ -256,8 +264,9 @@ impl Case<'_> {
         };
         for volume in doc::list(pod, "spec.volumes") {
             let mut sources = doc::list(volume, "projected.sources").iter();
-            if sources.any(|s| s["serviceAccountToken"].is_object() && doc::text(s, "serviceAccountToken.audience") == asked)
-            {
+            if sources.any(|s| {
+                s["serviceAccountToken"].is_object() && doc::text(s, "serviceAccountToken.audience") == asked
+            }) {
                 return Ok(());
             }
             let driver = self.driver_of(volume, pod).await?;
@@ -298,7 +307,8 @@ impl Case<'_> {
             doc::text(volume, "persistentVolumeClaim.claimName").to_owned()
         };
         let objects = &self.chain.objects;
-        let claim = objects.find(places::CLAIMS, self.review.namespace(), &claim).await.map_err(Wrong::Refusal)?;
+        let claim =
+            objects.find(places::CLAIMS, self.review.namespace(), &claim).await.map_err(Wrong::Refusal)?;
         let Some(claim) = claim else { return Ok(String::new()) };
         let name = doc::text(&claim.object, "spec.volumeName");
         let volume = objects.find(places::VOLUMES, "", name).await.map_err(Wrong::Refusal)?;
@@ -338,7 +348,9 @@ impl Case<'_> {
 
     fn signing_request(&self) -> Verdict {
         let signer = doc::text(self.object, "spec.signerName");
-        if self.review.operation != Operation::Create || ![csr::SERVING, csr::CLIENT_KUBELET].contains(&signer) {
+        if self.review.operation != Operation::Create
+            || ![csr::SERVING, csr::CLIENT_KUBELET].contains(&signer)
+        {
             return Ok(());
         }
         let request = csr::Request::from_object(self.object)
@@ -410,8 +422,11 @@ mod tests {
 
     async fn bench() -> Bench {
         let pod = |name: &str, node: &str| {
-            (places::PODS, json!({"metadata": {"name": name, "namespace": "web", "uid": name}, "spec": {"nodeName": node,
-                "volumes": [{"projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]}}))
+            (
+                places::PODS,
+                json!({"metadata": {"name": name, "namespace": "web", "uid": name}, "spec": {"nodeName": node,
+                "volumes": [{"projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]}}),
+            )
         };
         let node = (places::NODES, json!({"metadata": {"name": "n1", "uid": "u1"}}));
         Bench::with(&[pod("mine", "n1"), pod("other", "n2"), node]).await
@@ -432,18 +447,29 @@ mod tests {
     #[tokio::test]
     async fn a_node_changes_its_own_node_and_only_its_own_labels() {
         let bench = bench().await;
-        let node = |name: &str, labels: Value| json!({"metadata": {"name": name, "labels": labels}, "spec": {}});
+        let node =
+            |name: &str, labels: Value| json!({"metadata": {"name": name, "labels": labels}, "spec": {}});
         let create = || Ask::create("", "nodes", "");
         let fine = json!({"kubernetes.io/hostname": "n1", "example.com/x": "y", "node.kubernetes.io/z": "1"});
         assert_eq!(why(&bench, create(), Some(node("n1", fine))).await, "");
-        assert!(why(&bench, create(), Some(node("n2", json!({})))).await.contains("not allowed to modify node \"n2\""));
-        for label in ["node-role.kubernetes.io/control-plane", "node-restriction.kubernetes.io/x", "foo.k8s.io/y"] {
+        assert!(
+            why(&bench, create(), Some(node("n2", json!({}))))
+                .await
+                .contains("not allowed to modify node \"n2\"")
+        );
+        for label in
+            ["node-role.kubernetes.io/control-plane", "node-restriction.kubernetes.io/x", "foo.k8s.io/y"]
+        {
             let text = why(&bench, create(), Some(node("n1", json!({label: ""})))).await;
             assert!(text.contains(&format!("set the following labels: {label}")), "{text}");
         }
         let old = node("n1", json!({"node-role.kubernetes.io/x": ""}));
         let update = || create().update(old.clone());
-        assert!(why(&bench, update(), Some(node("n1", json!({})))).await.contains("is not allowed to modify labels"));
+        assert!(
+            why(&bench, update(), Some(node("n1", json!({}))))
+                .await
+                .contains("is not allowed to modify labels")
+        );
         let mut tainted = old.clone();
         tainted["spec"]["taints"] = json!([{"key": "x"}]);
         assert!(why(&bench, update(), Some(tainted)).await.contains("modify taints"));
@@ -467,7 +493,10 @@ mod tests {
             (changed("metadata.annotations", json!({})), "can only create mirror pods"),
             (changed("spec.nodeName", json!("n2")), "spec.nodeName set to itself"),
             (changed("metadata.ownerReferences", json!([])), "an owner reference set to itself"),
-            (changed("spec.serviceAccountName", json!("x")), "can not create pods that reference serviceaccounts"),
+            (
+                changed("spec.serviceAccountName", json!("x")),
+                "can not create pods that reference serviceaccounts",
+            ),
             (changed("spec.volumes", json!([{"configMap": {"name": "c"}}])), "reference configmaps"),
         ] {
             let text = why(&bench, create(), object).await;
@@ -480,7 +509,9 @@ mod tests {
         assert_eq!(why(&bench, status().update(stored("n1")), Some(stored("n1"))).await, "");
         assert!(why(&bench, status().update(stored("n2")), Some(stored("n2"))).await.contains("pod status"));
         let labelled = json!({"metadata": {"name": "s", "labels": {"a": "b"}}, "spec": {"nodeName": "n1"}});
-        assert!(why(&bench, status().update(stored("n1")), Some(labelled)).await.contains("cannot update labels"));
+        assert!(
+            why(&bench, status().update(stored("n1")), Some(labelled)).await.contains("cannot update labels")
+        );
     }
 
     #[tokio::test]

@@ -86,7 +86,8 @@ pub(super) async fn validate(chain: &Chain, review: &Review<'_>, class: &Value) 
     match default_class(chain).await? {
         Some(other) if other["metadata"]["name"] != class["metadata"]["name"] => {
             let name = doc::text(&other, "metadata.name");
-            let why = format!("PriorityClass {name} is already marked as default. Only one default can exist");
+            let why =
+                format!("PriorityClass {name} is already marked as default. Only one default can exist");
             Err(review.forbid(class, &why))
         }
         _ => Ok(()),
@@ -96,7 +97,8 @@ pub(super) async fn validate(chain: &Chain, review: &Review<'_>, class: &Value) 
 /// Should there be two by some accident, the lower one counts.
 async fn default_class(chain: &Chain) -> Result<Option<Value>, Refusal> {
     let all = chain.objects.list(places::PRIORITY_CLASSES, "").await?;
-    let defaults = all.into_iter().map(|Stored { object, .. }| object).filter(|c| doc::is_true(c, "globalDefault"));
+    let defaults =
+        all.into_iter().map(|Stored { object, .. }| object).filter(|c| doc::is_true(c, "globalDefault"));
     Ok(defaults.min_by_key(|c| doc::int(c, "value")))
 }
 
@@ -109,18 +111,27 @@ mod tests {
     #[tokio::test]
     async fn the_class_decides_the_number() {
         let class = |name: &str, value: i64, default: bool| {
-            (places::PRIORITY_CLASSES, json!({"metadata": {"name": name}, "value": value, "globalDefault": default,
-                "preemptionPolicy": "Never"}))
+            (
+                places::PRIORITY_CLASSES,
+                json!({"metadata": {"name": name}, "value": value, "globalDefault": default,
+                "preemptionPolicy": "Never"}),
+            )
         };
         let bench = Bench::with(&[class("usual", 5, true), class("high", 100, false)]).await;
         let cases = [
             (json!({}), Ok(("usual", 5))),
             (json!({"priorityClassName": "high"}), Ok(("high", 100))),
             (json!({"priorityClassName": "high", "priority": 100}), Ok(("high", 100))),
-            (json!({"priorityClassName": "system-node-critical"}), Ok(("system-node-critical", 2_000_001_000))),
+            (
+                json!({"priorityClassName": "system-node-critical"}),
+                Ok(("system-node-critical", 2_000_001_000)),
+            ),
             (json!({"priorityClassName": "lost"}), Err("no PriorityClass with name lost was found")),
             (json!({"priority": 7}), Err("the integer value of priority (7) must not be provided")),
-            (json!({"preemptionPolicy": "PreemptLowerPriority"}), Err("the string value of PreemptionPolicy")),
+            (
+                json!({"preemptionPolicy": "PreemptLowerPriority"}),
+                Err("the string value of PreemptionPolicy"),
+            ),
         ];
         for (spec, expected) in cases {
             let mut pod = json!({"metadata": {"name": "p"}, "spec": spec});
@@ -128,7 +139,10 @@ mod tests {
             match expected {
                 Ok((name, value)) => {
                     outcome.unwrap();
-                    assert_eq!((&pod["spec"]["priorityClassName"], &pod["spec"]["priority"]), (&json!(name), &json!(value)));
+                    assert_eq!(
+                        (&pod["spec"]["priorityClassName"], &pod["spec"]["priority"]),
+                        (&json!(name), &json!(value))
+                    );
                 }
                 Err(why) => assert!(outcome.unwrap_err().message.contains(why), "{why}"),
             }

@@ -81,7 +81,8 @@ mod tests {
         let cpu = |spec: Value| requests(&json!({"spec": spec})).get("cpu").map(ToString::to_string);
         assert_eq!(cpu(json!({"containers": [c("1", ""), c("500m", "")]})).as_deref(), Some("1500m"));
         assert_eq!(
-            cpu(json!({"containers": [c("1", "")], "initContainers": [c("1", "Always"), c("2", "")]})).as_deref(),
+            cpu(json!({"containers": [c("1", "")], "initContainers": [c("1", "Always"), c("2", "")]}))
+                .as_deref(),
             Some("3")
         );
         assert_eq!(

@@ -67,7 +67,9 @@ async fn look_up(chain: &Chain, review: &Review<'_>, pod: &Value) -> Result<Valu
     let name = doc::text(pod, "spec.serviceAccountName");
     if name.is_empty() {
         let pod_name = doc::text(pod, "metadata.name");
-        return Err(review.forbid(pod, &format!("no service account specified for pod {namespace}/{pod_name}")));
+        return Err(
+            review.forbid(pod, &format!("no service account specified for pod {namespace}/{pod_name}"))
+        );
     }
     let tries = if name == DEFAULT { TRIES } else { 1 };
     for attempt in 0..tries {
@@ -78,7 +80,8 @@ async fn look_up(chain: &Chain, review: &Review<'_>, pod: &Value) -> Result<Valu
             return Ok(found.object);
         }
     }
-    let why = format!("error looking up service account {namespace}/{name}: serviceaccount {name:?} not found");
+    let why =
+        format!("error looking up service account {namespace}/{name}: serviceaccount {name:?} not found");
     Err(review.forbid(pod, &why))
 }
 
@@ -141,7 +144,9 @@ fn limit_secrets(account: &Value, pod: &Value) -> Result<(), String> {
     };
     let mountable = names("secrets");
     let refuse = |what: String| {
-        Err(format!("{what} is not allowed because service account {account_name} does not reference that secret"))
+        Err(format!(
+            "{what} is not allowed because service account {account_name} does not reference that secret"
+        ))
     };
     for volume in doc::list(pod, "spec.volumes") {
         let secret = doc::text(volume, "secret.secretName");
@@ -168,7 +173,9 @@ fn limit_secrets(account: &Value, pod: &Value) -> Result<(), String> {
             for source in doc::list(container, "envFrom") {
                 let secret = doc::text(source, "secretRef.name");
                 if !secret.is_empty() && !mountable.contains(&secret) {
-                    return refuse(format!("{what} {name} with envFrom referencing secret.secretName=\"{secret}\""));
+                    return refuse(format!(
+                        "{what} {name} with envFrom referencing secret.secretName=\"{secret}\""
+                    ));
                 }
             }
         }

@@ -13,7 +13,9 @@ pub(super) fn mutate(review: &Review<'_>, pod: &mut Value) {
     }
     for taint in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
         let tolerated = doc::list(pod, "spec.tolerations").iter().any(|t| {
-            let is = |field: &str, wanted: &str| matches!(doc::text(t, field), "") || doc::text(t, field) == wanted;
+            let is = |field: &str, wanted: &str| {
+                matches!(doc::text(t, field), "") || doc::text(t, field) == wanted
+            };
             is("key", taint) && is("effect", "NoExecute")
         });
         if tolerated {
@@ -39,8 +41,14 @@ mod tests {
         for (given, added) in [
             (json!(null), 2),
             (json!([{"operator": "Exists"}]), 0),
-            (json!([{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}]), 1),
-            (json!([{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoSchedule"}]), 2),
+            (
+                json!([{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}]),
+                1,
+            ),
+            (
+                json!([{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoSchedule"}]),
+                2,
+            ),
         ] {
             let before = given.as_array().map_or(0, Vec::len);
             let mut pod = json!({"spec": {"tolerations": given}});

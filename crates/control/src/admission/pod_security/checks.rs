@@ -43,7 +43,8 @@ pub(super) fn all(standard: &Standard) -> impl Iterator<Item = Check> {
         "hostPathVolumes" => true,
         _ => false,
     };
-    let baseline = BASELINE.into_iter().filter(move |(name, _)| !(restricted && replaced(name))).map(|(_, c)| c);
+    let baseline =
+        BASELINE.into_iter().filter(move |(name, _)| !(restricted && replaced(name))).map(|(_, c)| c);
     baseline.chain(RESTRICTED.into_iter().filter(move |_| restricted))
 }
 
@@ -153,8 +154,11 @@ fn capabilities_baseline(_: &Value, spec: &Value, _: Version) -> Found {
     if names.is_empty() {
         return None;
     }
-    let detail =
-        format!("{} must not include {} in securityContext.capabilities.add", subjects(&names), quote(&extra));
+    let detail = format!(
+        "{} must not include {} in securityContext.capabilities.add",
+        subjects(&names),
+        quote(&extra)
+    );
     found("non-default capabilities", detail)
 }
 
@@ -222,10 +226,11 @@ fn host_handlers(_: &Value, spec: &Value, version: Version) -> Found {
         return None;
     }
     let hosts = |c: &Value| -> Vec<String> {
-        let handlers = ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle.postStart", "lifecycle.preStop"];
-        let hosts = handlers.into_iter().flat_map(|h| {
-            ["httpGet.host", "tcpSocket.host"].map(|f| doc::text(doc::at(c, h), f).to_owned())
-        });
+        let handlers =
+            ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle.postStart", "lifecycle.preStop"];
+        let hosts = handlers
+            .into_iter()
+            .flat_map(|h| ["httpGet.host", "tcpSocket.host"].map(|f| doc::text(doc::at(c, h), f).to_owned()));
         hosts.filter(|h| !h.is_empty()).collect()
     };
     let names: BTreeSet<&str> = named(spec, |c| !hosts(c).is_empty()).into_iter().collect();
@@ -262,7 +267,10 @@ fn proc_mount(_: &Value, spec: &Value, version: Version) -> Found {
     }
     let kinds: BTreeSet<String> = containers(spec).filter_map(kind).collect();
     let kinds: Vec<String> = kinds.into_iter().collect();
-    found("procMount", format!("{} must not set securityContext.procMount to {}", subjects(&names), quote(&kinds)))
+    found(
+        "procMount",
+        format!("{} must not set securityContext.procMount to {}", subjects(&names), quote(&kinds)),
+    )
 }
 
 fn selinux(_: &Value, spec: &Value, version: Version) -> Found {
@@ -274,7 +282,9 @@ fn selinux(_: &Value, spec: &Value, version: Version) -> Found {
     let options = |owner: &Value| doc::at(owner, "securityContext.seLinuxOptions").clone();
     let bad = |owner: &Value| {
         let o = options(owner);
-        !allowed(doc::text(&o, "type")) || !doc::text(&o, "user").is_empty() || !doc::text(&o, "role").is_empty()
+        !allowed(doc::text(&o, "type"))
+            || !doc::text(&o, "user").is_empty()
+            || !doc::text(&o, "role").is_empty()
     };
     let who = setters(bad(spec), &named(spec, bad))?;
     let all: Vec<Value> = std::iter::once(spec).chain(containers(spec)).map(options).collect();
@@ -289,7 +299,10 @@ fn selinux(_: &Value, spec: &Value, version: Version) -> Found {
             data.push(format!("{field} may not be set"));
         }
     }
-    found("seLinuxOptions", format!("{who} set forbidden securityContext.seLinuxOptions: {}", data.join("; ")))
+    found(
+        "seLinuxOptions",
+        format!("{who} set forbidden securityContext.seLinuxOptions: {}", data.join("; ")),
+    )
 }
 
 fn bad_seccomp(owner: &Value) -> Option<String> {
@@ -303,9 +316,13 @@ fn seccomp_baseline(metadata: &Value, spec: &Value, version: Version) -> Found {
         return seccomp_annotations(metadata, spec);
     }
     let who = setters(bad_seccomp(spec).is_some(), &named(spec, |c| bad_seccomp(c).is_some()))?;
-    let values: BTreeSet<String> = std::iter::once(spec).chain(containers(spec)).filter_map(bad_seccomp).collect();
+    let values: BTreeSet<String> =
+        std::iter::once(spec).chain(containers(spec)).filter_map(bad_seccomp).collect();
     let values: Vec<String> = values.into_iter().collect();
-    found("seccompProfile", format!("{who} must not set securityContext.seccompProfile.type to {}", quote(&values)))
+    found(
+        "seccompProfile",
+        format!("{who} must not set securityContext.seccompProfile.type to {}", quote(&values)),
+    )
 }
 
 fn seccomp_annotations(metadata: &Value, spec: &Value) -> Found {
@@ -377,7 +394,8 @@ fn privilege_escalation(_: &Value, spec: &Value, version: Version) -> Found {
     if is_windows(spec, version) || !version.is_at_least(8) {
         return None;
     }
-    let names = named(spec, |c| *doc::at(c, "securityContext.allowPrivilegeEscalation") != Value::Bool(false));
+    let names =
+        named(spec, |c| *doc::at(c, "securityContext.allowPrivilegeEscalation") != Value::Bool(false));
     if names.is_empty() {
         return None;
     }
@@ -401,7 +419,8 @@ fn restricted_volumes(_: &Value, spec: &Value, _: Version) -> Found {
         let fields = v.as_object().into_iter().flatten().filter(|(_, s)| !s.is_null());
         fields.map(|(k, _)| k.clone()).find(|k| k != "name").unwrap_or_else(|| "unknown".to_owned())
     };
-    let bad: Vec<&Value> = doc::list(spec, "volumes").iter().filter(|v| !FINE.contains(&source(v).as_str())).collect();
+    let bad: Vec<&Value> =
+        doc::list(spec, "volumes").iter().filter(|v| !FINE.contains(&source(v).as_str())).collect();
     if bad.is_empty() {
         return None;
     }
@@ -425,7 +444,10 @@ fn run_as_non_root(_: &Value, spec: &Value, version: Version) -> Found {
     }
     let said = |owner: &Value| doc::at(owner, "securityContext.runAsNonRoot").as_bool();
     if let Some(who) = setters(said(spec) == Some(false), &named(spec, |c| said(c) == Some(false))) {
-        return found("runAsNonRoot != true", format!("{who} must not set securityContext.runAsNonRoot=false"));
+        return found(
+            "runAsNonRoot != true",
+            format!("{who} must not set securityContext.runAsNonRoot=false"),
+        );
     }
     let names = if said(spec) == Some(true) { Vec::new() } else { named(spec, |c| said(c).is_none()) };
     if names.is_empty() {
@@ -451,7 +473,10 @@ mod tests {
 
     fn judged(level: Level, version: Version, spec: Value) -> Vec<String> {
         let standard = Standard { level, version };
-        all(&standard).filter_map(|c| c(&json!({}), &spec, version)).map(|(r, d)| format!("{r} ({d})")).collect()
+        all(&standard)
+            .filter_map(|c| c(&json!({}), &spec, version))
+            .map(|(r, d)| format!("{r} ({d})"))
+            .collect()
     }
 
     fn one(context: Value) -> Value {
@@ -461,7 +486,10 @@ mod tests {
     #[test]
     fn baseline_finds_each_breach() {
         let cases = [
-            (one(json!({"privileged": true})), "privileged (container \"a\" must not set securityContext.privileged=true)"),
+            (
+                one(json!({"privileged": true})),
+                "privileged (container \"a\" must not set securityContext.privileged=true)",
+            ),
             (
                 one(json!({"capabilities": {"add": ["SYS_ADMIN", "CHOWN"]}})),
                 "non-default capabilities (container \"a\" must not include \"SYS_ADMIN\" in securityContext.capabilities.add)",
@@ -521,7 +549,10 @@ mod tests {
             changed("volumes", json!([{"name": "v", "hostPath": {"path": "/"}}])),
             ["restricted volume types (volume \"v\" uses restricted volume type \"hostPath\")"]
         );
-        assert_eq!(changed("securityContext.runAsUser", json!(0)), ["runAsUser=0 (pod must not set runAsUser=0)"]);
+        assert_eq!(
+            changed("securityContext.runAsUser", json!(0)),
+            ["runAsUser=0 (pod must not set runAsUser=0)"]
+        );
         assert_eq!(
             changed("securityContext.runAsNonRoot", json!(false)),
             ["runAsNonRoot != true (pod must not set securityContext.runAsNonRoot=false)"]
@@ -538,6 +569,9 @@ mod tests {
         let probe = json!({"containers": [{"name": "a", "livenessProbe": {"tcpSocket": {"host": "x"}}}]});
         assert!(judged(Level::Baseline, Version::Minor(33), probe).is_empty());
         let sysctl = json!({"securityContext": {"sysctls": [{"name": "net.ipv4.tcp_rmem"}]}});
-        assert_eq!(judged(Level::Baseline, Version::Minor(31), sysctl), ["forbidden sysctls (net.ipv4.tcp_rmem)"]);
+        assert_eq!(
+            judged(Level::Baseline, Version::Minor(31), sysctl),
+            ["forbidden sysctls (net.ipv4.tcp_rmem)"]
+        );
     }
 }

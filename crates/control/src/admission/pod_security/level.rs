@@ -48,7 +48,11 @@ impl Policy {
             let level = match labels[&level_key].as_str() {
                 None => Level::Privileged,
                 Some(text) => Level::parse(text).unwrap_or_else(|| {
-                    errors.invalid(&at.key(&level_key), text, "must be one of privileged, baseline, restricted");
+                    errors.invalid(
+                        &at.key(&level_key),
+                        text,
+                        "must be one of privileged, baseline, restricted",
+                    );
                     unreadable
                 }),
             };

@@ -11,7 +11,11 @@ use crate::objects::places;
 use crate::refusal::Refusal;
 use level::{Level, Policy, Standard};
 
-pub(super) async fn validate(chain: &Chain, review: &Review<'_>, object: &Value) -> Result<Warnings, Refusal> {
+pub(super) async fn validate(
+    chain: &Chain,
+    review: &Review<'_>,
+    object: &Value,
+) -> Result<Warnings, Refusal> {
     if review.is_on("", "namespaces") {
         return namespace(chain, review, object).await;
     }
@@ -127,8 +131,11 @@ mod tests {
         };
         Bench::with(&[
             ns("open", json!({})),
-            ns("base", json!({"pod-security.kubernetes.io/enforce": "baseline",
-                "pod-security.kubernetes.io/warn": "restricted"})),
+            ns(
+                "base",
+                json!({"pod-security.kubernetes.io/enforce": "baseline",
+                "pod-security.kubernetes.io/warn": "restricted"}),
+            ),
             ns("tight", json!({"pod-security.kubernetes.io/enforce": "restricted"})),
         ])
         .await
@@ -154,11 +161,13 @@ mod tests {
         let warnings = validate(&bench.chain, &ask("base").review(), &pod(json!({}))).await.unwrap();
         assert_eq!(
             warnings,
-            ["would violate PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false (container \"a\" must \
+            [
+                "would violate PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false (container \"a\" must \
               set securityContext.allowPrivilegeEscalation=false), unrestricted capabilities (container \"a\" must set \
               securityContext.capabilities.drop=[\"ALL\"]), runAsNonRoot != true (pod or container \"a\" must set \
               securityContext.runAsNonRoot=true), seccompProfile (pod or container \"a\" must set \
-              securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")"]
+              securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")"
+            ]
         );
         let good = json!({"metadata": {"name": "p"}, "spec": {
             "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
@@ -170,7 +179,8 @@ mod tests {
     #[tokio::test]
     async fn templates_are_warned_about_and_old_pods_may_change_what_does_not_count() {
         let bench = bench().await;
-        let template = json!({"metadata": {"name": "d"}, "spec": {"template": pod(json!({"hostPID": true}))}});
+        let template =
+            json!({"metadata": {"name": "d"}, "spec": {"template": pod(json!({"hostPID": true}))}});
         let ask = Ask::create("apps", "deployments", "base");
         let warnings = validate(&bench.chain, &ask.review(), &template).await.unwrap();
         assert!(warnings[0].contains("host namespaces (hostPID=true)"));
@@ -191,9 +201,12 @@ mod tests {
                 "pod-security.kubernetes.io/enforce-version": version}}})
         };
         let ask = Ask::create("", "namespaces", "");
-        for (level, version, code) in
-            [("baseline", "latest", None), ("baseline", "v1.30", None), ("strict", "latest", Some(422)), ("baseline", "1.30", Some(422))]
-        {
+        for (level, version, code) in [
+            ("baseline", "latest", None),
+            ("baseline", "v1.30", None),
+            ("strict", "latest", Some(422)),
+            ("baseline", "1.30", Some(422)),
+        ] {
             let outcome = validate(&bench.chain, &ask.review(), &ns(level, version)).await;
             assert_eq!(outcome.err().map(|r| r.code), code, "{level} {version}");
         }

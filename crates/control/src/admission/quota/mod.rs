@@ -45,7 +45,11 @@ pub(super) async fn validate(chain: &Chain, review: &Review<'_>, object: &Value)
             return Ok(());
         }
     }
-    Err(Refusal::conflict(review.kind, review.name(object), "the resource quotas of the namespace keep changing"))
+    Err(Refusal::conflict(
+        review.kind,
+        review.name(object),
+        "the resource quotas of the namespace keep changing",
+    ))
 }
 
 /// The quota with the object's part in it; None when the object is none of its business.
@@ -69,7 +73,8 @@ async fn charge(
         return Ok(None);
     }
     let name = doc::text(quota, "metadata.name");
-    if storage == "pods" && now_in
+    if storage == "pods"
+        && now_in
         && let Some(why) = usage::unsaid(&limited, object)
     {
         return Err(review.forbid(object, &format!("failed quota: {name}: {why}")));
@@ -212,7 +217,8 @@ async fn count(objects: &Objects, quota: &Value) -> Result<Amounts, Refusal> {
             ..ListOptions::default()
         };
         loop {
-            let page = objects.store().list(options.clone()).await.map_err(|e| Refusal::internal(e.to_string()))?;
+            let page =
+                objects.store().list(options.clone()).await.map_err(|e| Refusal::internal(e.to_string()))?;
             for entry in &page.entries {
                 let Ok(object) = decode_bytes(&entry.value) else { continue };
                 if !usage::is_in_scope(quota, storage, &object) {
@@ -241,7 +247,8 @@ fn with_status(quota: &Value, hard: &Amounts, used: &Amounts) -> Value {
     let list = |amounts: &Amounts| -> Value {
         amounts.iter().map(|(k, v)| (k.clone(), Value::from(v.to_string()))).collect()
     };
-    let used: Amounts = used.iter().filter(|(k, _)| hard.contains_key(*k)).map(|(k, v)| (k.clone(), *v)).collect();
+    let used: Amounts =
+        used.iter().filter(|(k, _)| hard.contains_key(*k)).map(|(k, v)| (k.clone(), *v)).collect();
     let mut next = quota.clone();
     next["status"] = json!({"hard": list(hard), "used": list(&used)});
     next

@@ -51,7 +51,9 @@ pub(super) fn storage_of(resource: &str) -> &str {
 
 /// Whether a quota's scopes take the object in. Scopes are about Pods; a quota with scopes counts nothing else.
 pub(super) fn is_in_scope(quota: &Value, storage: &str, object: &Value) -> bool {
-    let plain = doc::list(quota, "spec.scopes").iter().map(|s| (s.as_str().unwrap_or_default(), "Exists", Vec::new()));
+    let plain = doc::list(quota, "spec.scopes")
+        .iter()
+        .map(|s| (s.as_str().unwrap_or_default(), "Exists", Vec::new()));
     let selected = doc::list(quota, "spec.scopeSelector.matchExpressions").iter().map(|e| {
         let values = doc::list(e, "values").iter().filter_map(Value::as_str).collect::<Vec<_>>();
         (doc::text(e, "scopeName"), doc::text(e, "operator"), values)
@@ -149,7 +151,8 @@ fn service(service: &Value, out: &mut Amounts) {
         "NodePort" => (0, ports),
         "LoadBalancer" => {
             let without = *doc::at(service, "spec.allocateLoadBalancerNodePorts") == Value::Bool(false);
-            let said = doc::list(service, "spec.ports").iter().filter(|p| doc::int(p, "nodePort") != 0).count();
+            let said =
+                doc::list(service, "spec.ports").iter().filter(|p| doc::int(p, "nodePort") != 0).count();
             (1, if without { i64::try_from(said).unwrap_or(i64::MAX) } else { ports })
         }
         _ => (0, 0),
@@ -175,9 +178,10 @@ fn claim(claim: &Value, out: &mut Amounts) {
 }
 
 fn is_best_effort(pod: &Value) -> bool {
-    requests(pod).into_iter().chain(limits(pod)).all(|(name, amount)| {
-        !matches!(name.as_str(), "cpu" | "memory") || amount.is_zero()
-    })
+    requests(pod)
+        .into_iter()
+        .chain(limits(pod))
+        .all(|(name, amount)| !matches!(name.as_str(), "cpu" | "memory") || amount.is_zero())
 }
 
 fn crosses_namespaces(pod: &Value) -> bool {
@@ -223,7 +227,8 @@ mod tests {
             shown(&of("services", &service)),
             ["count/services=1", "services=1", "services.loadbalancers=1", "services.nodeports=2"]
         );
-        let claim = json!({"spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}}});
+        let claim =
+            json!({"spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}}});
         assert_eq!(shown(&of("persistentvolumeclaims", &claim)).len(), 5);
         assert_eq!(shown(&of("deployments.apps", &json!({}))), ["count/deployments.apps=1"]);
         for resource in of("persistentvolumeclaims", &claim).keys() {
@@ -233,11 +238,10 @@ mod tests {
 
     #[test]
     fn scopes_choose_pods() {
-        let pod = json!({"spec": {"priorityClassName": "high", "activeDeadlineSeconds": 5, "containers": [{}]}});
+        let pod =
+            json!({"spec": {"priorityClassName": "high", "activeDeadlineSeconds": 5, "containers": [{}]}});
         let scoped = |spec: Value| is_in_scope(&json!({"spec": spec}), "pods", &pod);
-        let class = |operator: &str, values: Value| {
-            json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": operator, "values": values}]}})
-        };
+        let class = |operator: &str, values: Value| json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": operator, "values": values}]}});
         for (spec, taken) in [
             (json!({}), true),
             (json!({"scopes": ["BestEffort", "Terminating"]}), true),

@@ -97,7 +97,9 @@ pub(super) mod tests {
 
     #[test]
     fn a_request_says_who_and_proves_its_key() {
-        let text = String::from_utf8(STANDARD.decode(encoded("system:node:n1", "system:nodes", &["n1"])).unwrap()).unwrap();
+        let text =
+            String::from_utf8(STANDARD.decode(encoded("system:node:n1", "system:nodes", &["n1"])).unwrap())
+                .unwrap();
         let request = Request::from_pem(&text).unwrap();
         assert_eq!(request.common_name, "system:node:n1");
         assert_eq!(request.organizations, ["system:nodes"]);

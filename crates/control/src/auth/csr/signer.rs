@@ -39,7 +39,10 @@ pub fn step(object: &Value, authorizer: &Authorizer, ca: &Ca, now: Wall) -> Resu
         return Ok(Step::Delete);
     }
     let signer = doc::text(object, "spec.signerName");
-    if ![CLIENT, CLIENT_KUBELET, SERVING, LEGACY].contains(&signer) || has(object, "Denied") || has(object, "Failed") {
+    if ![CLIENT, CLIENT_KUBELET, SERVING, LEGACY].contains(&signer)
+        || has(object, "Denied")
+        || has(object, "Failed")
+    {
         return Ok(Step::Nothing);
     }
     if !doc::text(object, "status.certificate").is_empty() {
@@ -83,7 +86,11 @@ fn approval(object: &Value, request: &Request, authorizer: &Authorizer) -> Optio
     });
     let itself = user.name == request.common_name;
     let cases = [
-        (itself, "selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."),
+        (
+            itself,
+            "selfnodeclient",
+            "Auto approving self kubelet client certificate after SubjectAccessReview.",
+        ),
         (true, "nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview."),
     ];
     cases.into_iter().filter(|(fits, ..)| *fits).find_map(|(_, subresource, message)| {
@@ -136,7 +143,9 @@ fn check(signer: &str, request: &Request, object: &Value) -> Result<(), &'static
             if request.organizations.iter().any(|o| o == groups::MASTERS) {
                 return Err("subject must not name system:masters");
             }
-            if usages.contains(&"client auth") && within(&["digital signature", "key encipherment", "client auth"]) {
+            if usages.contains(&"client auth")
+                && within(&["digital signature", "key encipherment", "client auth"])
+            {
                 Ok(())
             } else {
                 Err("usages did not match expected usages")
@@ -236,7 +245,13 @@ mod tests {
         authorizer
     }
 
-    fn request(signer: &str, user: (&str, &str), subject: (&str, &str), dns: &[&str], usages: &[&str]) -> Value {
+    fn request(
+        signer: &str,
+        user: (&str, &str),
+        subject: (&str, &str),
+        dns: &[&str],
+        usages: &[&str],
+    ) -> Value {
         json!({"metadata": {"name": "r", "creationTimestamp": "2027-01-15T07:59:00Z"}, "spec": {
             "signerName": signer, "username": user.0, "groups": [user.1], "usages": usages,
             "request": encoded(subject.0, subject.1, dns)}})
@@ -247,7 +262,8 @@ mod tests {
             Step::Nothing => "nothing".to_owned(),
             Step::Delete => "delete".to_owned(),
             Step::Write(next) => {
-                let kinds: Vec<&str> = doc::list(&next, "status.conditions").iter().map(|c| doc::text(c, "type")).collect();
+                let kinds: Vec<&str> =
+                    doc::list(&next, "status.conditions").iter().map(|c| doc::text(c, "type")).collect();
                 let issued = if next["status"]["certificate"].is_string() { "+issued" } else { "" };
                 format!("{}{issued}", kinds.join(","))
             }
@@ -270,13 +286,31 @@ mod tests {
             (request(CLIENT_KUBELET, boot, ("root", "system:masters"), &[], &NODE_USAGES), "nothing"),
             (request(CLIENT_KUBELET, boot, node, &["n1"], &NODE_USAGES), "nothing"),
             (request(SERVING, node, node, &["n1"], &["digital signature", "server auth"]), "nothing"),
-            (approved(request(SERVING, node, node, &["n1"], &["digital signature", "server auth"])), "Approved+issued"),
-            (approved(request(SERVING, node, node, &[], &["digital signature", "server auth"])), "Approved,Failed"),
+            (
+                approved(request(SERVING, node, node, &["n1"], &["digital signature", "server auth"])),
+                "Approved+issued",
+            ),
+            (
+                approved(request(SERVING, node, node, &[], &["digital signature", "server auth"])),
+                "Approved,Failed",
+            ),
             (approved(request(SERVING, node, ("n1", "x"), &["n1"], &["server auth"])), "Approved,Failed"),
-            (approved(request(CLIENT, ("jane", "dev"), ("jane", "dev"), &[], &["client auth"])), "Approved+issued"),
-            (approved(request(CLIENT, ("jane", "dev"), ("jane", "dev"), &[], &["server auth"])), "Approved,Failed"),
-            (approved(request(CLIENT, ("jane", "dev"), ("jane", "system:masters"), &[], &["client auth"])), "Approved,Failed"),
-            (approved(request("example.com/own", ("jane", "dev"), ("jane", "dev"), &[], &["client auth"])), "nothing"),
+            (
+                approved(request(CLIENT, ("jane", "dev"), ("jane", "dev"), &[], &["client auth"])),
+                "Approved+issued",
+            ),
+            (
+                approved(request(CLIENT, ("jane", "dev"), ("jane", "dev"), &[], &["server auth"])),
+                "Approved,Failed",
+            ),
+            (
+                approved(request(CLIENT, ("jane", "dev"), ("jane", "system:masters"), &[], &["client auth"])),
+                "Approved,Failed",
+            ),
+            (
+                approved(request("example.com/own", ("jane", "dev"), ("jane", "dev"), &[], &["client auth"])),
+                "nothing",
+            ),
         ];
         for (object, expected) in cases {
             assert_eq!(outcome(&object, &ca), expected, "{}", object["spec"]["signerName"]);
@@ -287,11 +321,19 @@ mod tests {
     fn a_certificate_lives_as_long_as_it_was_asked_to() {
         let ca = Ca::create("ca", NOW).unwrap();
         let node = ("system:node:n1", "system:nodes");
-        for (seconds, life) in [(json!(3600), 3600), (json!(1), SHORTEST), (json!(null), LONGEST), (json!(10 * LONGEST), LONGEST)] {
+        for (seconds, life) in [
+            (json!(3600), 3600),
+            (json!(1), SHORTEST),
+            (json!(null), LONGEST),
+            (json!(10 * LONGEST), LONGEST),
+        ] {
             let mut object = request(CLIENT_KUBELET, node, node, &[], &NODE_USAGES);
             object["spec"]["expirationSeconds"] = seconds;
-            let Step::Write(next) = step(&object, &authorizer(), &ca, NOW).unwrap() else { panic!("not signed") };
-            let text = String::from_utf8(STANDARD.decode(doc::text(&next, "status.certificate")).unwrap()).unwrap();
+            let Step::Write(next) = step(&object, &authorizer(), &ca, NOW).unwrap() else {
+                panic!("not signed")
+            };
+            let text =
+                String::from_utf8(STANDARD.decode(doc::text(&next, "status.certificate")).unwrap()).unwrap();
             let der = pem::decode(&text).remove(0).1;
             let (_, cert) = x509_parser::certificate::X509Certificate::from_der(&der).unwrap();
             assert_eq!(cert.validity().not_after.timestamp() - NOW.secs(), life);
