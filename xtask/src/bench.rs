@@ -1,4 +1,4 @@
-//! `cargo xtask bench pods`: what the kubelet costs on top of the runtime.
+//! `cargo xtask bench pods`: what the kubelet costs on top of the runtime. `cargo xtask bench proxy`: what Services cost.
 
 use std::process::{Command, ExitCode};
 
@@ -9,10 +9,19 @@ use crate::terminal::step;
 use crate::{debs, images};
 
 pub(crate) fn bench(layout: &Layout, args: &[String]) -> Result<ExitCode> {
+    if let [what, counts @ ..] = args
+        && what == "proxy"
+    {
+        return bench_proxy(layout, counts);
+    }
     let quick = match args {
         [what] if what == "pods" => false,
         [what, flag] if what == "pods" && flag == "--quick" => true,
-        _ => return Err(Failure::new("what shall be measured? bench pods [--quick]")),
+        _ => {
+            return Err(Failure::new(
+                "what shall be measured? bench pods [--quick] or bench proxy [SERVICES…]",
+            ));
+        }
     };
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("containers need root: run it as root"));
@@ -43,5 +52,21 @@ pub(crate) fn bench(layout: &Layout, args: &[String]) -> Result<ExitCode> {
     let mut bench = Command::new(programs.join("bench_pods"));
     bench.env("LONGSHORE_NODE_CACHE", &layout.cache).env("LONGSHORE_BINARY", programs.join("longshore"));
     let status = bench.args(quick.then_some("--quick")).status().doing(|| "running the benchmark".into())?;
+    Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)))
+}
+
+/// Each of `counts` is a number of Services.
+fn bench_proxy(layout: &Layout, counts: &[String]) -> Result<ExitCode> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new("network namespaces need root: run it as root"));
+    }
+    step("building the benchmark (the first time takes minutes)");
+    let status = Command::new("cargo")
+        .args(["run", "--quiet", "--locked", "--profile", "release-fast", "--package", "proxy"])
+        .args(["--example", "bench_proxy", "--"])
+        .args(counts)
+        .current_dir(&layout.root)
+        .status()
+        .doing(|| "running the benchmark".into())?;
     Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)))
 }

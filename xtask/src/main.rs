@@ -31,6 +31,8 @@ cargo xtask <command>
   tidy                check the house rules
   bench pods [--quick]
                       what the kubelet costs on top of the runtime: latency, memory, processor time
+  bench proxy [SERVICES…]
+                      what Services cost: the first sync, one change, a restart, memory
 ";
 
 fn main() -> ExitCode {

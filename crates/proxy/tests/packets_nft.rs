@@ -152,8 +152,11 @@ fn check_party(lab: &Lab, kernels: &[Kernel; 2], party: &Party) -> Vec<String> {
                     arrival: party.interface.map_or(Arrival::Node, |name| Arrival::Interface(name.into())),
                 };
                 let fate = trace(rules, &lab.host, &packet);
-                let times = if matches!(fate, Fate::Sent { .. }) { 4 } else { 1 };
-                let answers = party.calls(to, protocol, times);
+                let answers = match fate {
+                    Fate::Sent { .. } => party.calls(to, protocol, 4),
+                    Fate::Rejected => party.calls(to, protocol, 1),
+                    Fate::Dropped | Fate::Passed => party.call_in_vain(to, protocol),
+                };
                 if !is_as_said(lab, &fate, packet.source, &answers) {
                     faults.push(format!("{} to {to}/{protocol}: {fate:?} but {answers:?}", party.name));
                 }

@@ -98,7 +98,8 @@ pub struct PortRules {
     pub cluster_ip: IpAddr,
     pub port: u16,
     pub node_port: Option<u16>,
-    /// Seconds for which a client keeps its endpoint, whichever of the port's addresses it came by.
+    /// Seconds for which a client keeps its endpoint: whichever of the port's addresses it came by, where the
+    /// backend can; nftables and ipvs remember by address.
     pub affinity: Option<u32>,
     /// The endpoints for traffic that may leave the node. Empty if the port never has such traffic.
     pub cluster: Arc<[Endpoint]>,

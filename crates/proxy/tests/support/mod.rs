@@ -23,6 +23,10 @@ pub(crate) const MASQUERADE_BIT: u8 = 14;
 /// How long nothing has to happen before it counts as silence.
 const SILENCE: Duration = Duration::from_millis(400);
 
+/// How long an answer or a refusal may take. Over IPv6 a connection is refused only when the kernel asks again,
+/// a second later.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Skips where namespaces cannot be made.
 pub(crate) fn skipped() -> bool {
     let why = Netns::available();
@@ -188,11 +192,16 @@ impl Party {
         self.ips[family as usize]
     }
 
+    /// Calls and waits long enough for an answer on a busy machine.
     pub(crate) fn call(&self, to: SocketAddr, protocol: Protocol) -> Answer {
+        self.call_for(to, protocol, PATIENCE)
+    }
+
+    fn call_for(&self, to: SocketAddr, protocol: Protocol, patience: Duration) -> Answer {
         let from = self.ip(Family::of(to.ip()));
         self.ns.within(|| match protocol {
-            Protocol::Tcp => call_tcp(to),
-            _ => call_udp(from, to),
+            Protocol::Tcp => call_tcp(to, patience),
+            _ => call_udp(from, to, patience),
         })
     }
 
@@ -200,12 +209,15 @@ impl Party {
     pub(crate) fn calls(&self, to: SocketAddr, protocol: Protocol, times: usize) -> BTreeSet<Answer> {
         (0..times).map(|_| self.call(to, protocol)).collect()
     }
+
+    /// A call that is to meet silence.
+    pub(crate) fn call_in_vain(&self, to: SocketAddr, protocol: Protocol) -> BTreeSet<Answer> {
+        BTreeSet::from([self.call_for(to, protocol, SILENCE)])
+    }
 }
 
-fn call_tcp(to: SocketAddr) -> Answer {
+fn call_tcp(to: SocketAddr, patience: Duration) -> Answer {
     let ask = || -> std::io::Result<String> {
-        // A connection over IPv6 is refused when the kernel asks again, a second later.
-        let patience = if to.is_ipv6() { 4 * SILENCE } else { SILENCE };
         let mut stream = TcpStream::connect_timeout(&to, patience)?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         let mut text = String::new();
@@ -215,10 +227,10 @@ fn call_tcp(to: SocketAddr) -> Answer {
     read(ask())
 }
 
-fn call_udp(from: IpAddr, to: SocketAddr) -> Answer {
+fn call_udp(from: IpAddr, to: SocketAddr, patience: Duration) -> Answer {
     let ask = || -> std::io::Result<String> {
         let socket = UdpSocket::bind((from, 0))?;
-        socket.set_read_timeout(Some(SILENCE))?;
+        socket.set_read_timeout(Some(patience))?;
         socket.connect(to)?;
         socket.send(b"?")?;
         let mut buffer = [0; 128];

@@ -1,0 +1,163 @@
+//! The loop against a kernel that can be told to fail, on a clock that does not run by itself.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Service;
+use proxy::Update;
+use proxy::ports::{Dataplane, Error};
+use proxy::sync::{Config, Periods, Report, run};
+use proxy_core::objects::Family;
+use proxy_core::rules::{Delta, Mode, RuleSet, Settings};
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+const PERIODS: Periods = Periods {
+    gap: Duration::from_millis(10),
+    verify: Duration::from_secs(600),
+    retry: Duration::from_secs(5),
+};
+
+#[derive(Clone, Default)]
+struct Kernel {
+    done: Arc<Mutex<Vec<String>>>,
+    failures: Arc<AtomicUsize>,
+    alarm: Arc<Mutex<Option<mpsc::Sender<()>>>>,
+}
+
+struct Bench {
+    kernel: Kernel,
+    news: mpsc::Sender<Update>,
+    report: watch::Receiver<Report>,
+    _stop: DropGuard,
+}
+
+impl Kernel {
+    fn act(&self, what: String) -> Result<(), Error> {
+        let is_failing =
+            self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
+        self.done.lock().unwrap().push(if is_failing { format!("{what} failed") } else { what });
+        match is_failing {
+            true => Err(Error::Listening(std::io::Error::other("told to fail"))),
+            false => Ok(()),
+        }
+    }
+
+    fn done(&self) -> Vec<String> {
+        self.done.lock().unwrap().clone()
+    }
+}
+
+impl Dataplane for Kernel {
+    fn verify(&mut self, rules: &RuleSet) -> Result<Vec<String>, Error> {
+        self.act(format!("verify {}", rules.ports.len())).map(|()| Vec::new())
+    }
+
+    fn apply(&mut self, rules: &RuleSet, _: &Delta) -> Result<(), Error> {
+        self.act(format!("apply {}", rules.ports.len()))
+    }
+
+    fn listen(&mut self) -> Result<mpsc::Receiver<()>, Error> {
+        let (alarm, alarms) = mpsc::channel(1);
+        *self.alarm.lock().unwrap() = Some(alarm);
+        Ok(alarms)
+    }
+}
+
+impl Bench {
+    fn start() -> Self {
+        let (news, updates) = mpsc::channel(16);
+        let (report, seen) = watch::channel(Report::default());
+        let (kernel, token) = (Kernel::default(), CancellationToken::new());
+        let settings = Settings::new(Mode::Nftables);
+        let config = Config { node_name: "here".into(), settings, periods: PERIODS };
+        let planes: Vec<(Family, Box<dyn Dataplane>)> = vec![(Family::V4, Box::new(kernel.clone()))];
+        tokio::spawn(run(config, planes, updates, Arc::new(report), token.clone()));
+        Self { kernel, news, report: seen, _stop: token.drop_guard() }
+    }
+
+    async fn settled() -> Self {
+        let bench = Self::start();
+        bench.tell(Update::Services(Vec::new())).await;
+        bench.tell(Update::Slices(Vec::new())).await;
+        bench.until(&["verify 0", "verify 0"]).await;
+        bench.kernel.done.lock().unwrap().clear();
+        bench
+    }
+
+    async fn tell(&self, update: Update) {
+        self.news.send(update).await.unwrap();
+    }
+
+    /// Time passes only while everybody waits.
+    async fn until(&self, done: &[&str]) {
+        let start = Instant::now();
+        while self.kernel.done() != done {
+            assert!(start.elapsed() < Duration::from_secs(60), "{:?} is not {done:?}", self.kernel.done());
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+fn service(number: u8) -> Update {
+    let ip = format!("10.96.0.{number}");
+    let made: Service = serde_json::from_value(json!({
+        "metadata": {"namespace": "ns", "name": format!("s{number}")},
+        "spec": {"clusterIP": ip, "clusterIPs": [ip], "ipFamilies": ["IPv4"], "ports": [{"port": 80}]},
+    }))
+    .unwrap();
+    Update::Service(Box::new(made))
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_before_both_lists_have_come() {
+    let bench = Bench::start();
+    bench.tell(service(1)).await;
+    bench.tell(Update::Services(Vec::new())).await;
+    sleep(Duration::from_secs(3600)).await;
+    assert_eq!(bench.kernel.done(), Vec::<String>::new());
+    bench.tell(Update::Slices(Vec::new())).await;
+    // Once for what is there, once more after we began to listen.
+    bench.until(&["verify 0", "verify 0"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_is_applied_at_once_and_what_changes_nothing_is_not() {
+    let bench = Bench::settled().await;
+    sleep(Duration::from_secs(1)).await;
+    let start = Instant::now();
+    bench.tell(service(1)).await;
+    bench.until(&["apply 1"]).await;
+    assert!(start.elapsed() < PERIODS.gap, "{:?}", start.elapsed());
+    bench.tell(service(1)).await;
+    bench.tell(service(2)).await;
+    bench.until(&["apply 1", "apply 2"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_failure_everything_is_compared_until_it_is_right() {
+    let bench = Bench::settled().await;
+    bench.kernel.failures.store(3, Ordering::SeqCst);
+    bench.tell(service(1)).await;
+    bench.until(&["apply 1 failed", "verify 1 failed", "verify 1 failed", "verify 1"]).await;
+    let report = bench.report.borrow().families[0].clone();
+    assert_eq!((report.failures, report.pending_since), (3, None));
+    bench.tell(service(2)).await;
+    bench.until(&["apply 1 failed", "verify 1 failed", "verify 1 failed", "verify 1", "apply 2"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_kernel_is_looked_at_when_others_touch_it_and_now_and_then() {
+    let bench = Bench::settled().await;
+    let alarm = bench.kernel.alarm.lock().unwrap().clone().unwrap();
+    let start = Instant::now();
+    alarm.send(()).await.unwrap();
+    bench.until(&["verify 0"]).await;
+    assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
+    sleep(PERIODS.verify + Duration::from_secs(1)).await;
+    assert_eq!(bench.kernel.done(), ["verify 0", "verify 0"]);
+}
