@@ -329,7 +329,10 @@ fn number(text: &str) -> Option<u32> {
 }
 
 fn target(rule: &str) -> Option<&str> {
-    let rest = if rule.starts_with("-j ") { &rule[3..] } else { rule.rsplit_once(" -j ")?.1 };
+    let rest = match rule.strip_prefix("-j ") {
+        Some(rest) => rest,
+        None => rule.rsplit_once(" -j ")?.1,
+    };
     rest.split(' ').next()
 }
 
