@@ -1,0 +1,68 @@
+//! Any two documents as an object and what is done to it: decode, patch, apply, prune, validate; never a panic.
+//!
+//! The first byte chooses the kind, the rest is split at the first zero byte.
+#![no_main]
+
+use api::field::{FieldErrors, Path};
+use libfuzzer_sys::fuzz_target;
+use schema::apply::{Set, Writer, apply, update};
+use schema::custom::{CustomType, check_schema};
+use schema::decode::{conform, parse};
+use schema::jsonpath::JsonPath;
+use schema::patch::{apply_json, apply_merge, apply_strategic};
+use schema::types::At;
+
+const KINDS: &[(&str, &str)] = &[
+    ("", "Pod"),
+    ("apps", "Deployment"),
+    ("", "Service"),
+    ("", "Secret"),
+    ("apiextensions.k8s.io", "CustomResourceDefinition"),
+];
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((choice, rest)) = bytes.split_first() else { return };
+    let (group, kind) = KINDS[usize::from(*choice) % KINDS.len()];
+    let Some(at) = At::kind(group, "v1", kind) else { return };
+    let mut halves = rest.splitn(2, |b| *b == 0);
+    let (one, two) = (halves.next().unwrap_or_default(), halves.next().unwrap_or_default());
+    if let Ok(path) = std::str::from_utf8(one).map_err(drop).and_then(|text| JsonPath::parse(text).map_err(drop))
+        && let Ok(object) = parse(two)
+    {
+        let _ = path.find(&object.value);
+    }
+    let (Ok(one), Ok(two)) = (parse(one), parse(two)) else { return };
+    let (one, two) = (one.value, two.value);
+    let mut live = one.clone();
+    let is_object = conform(&mut live, at).is_ok() && live.is_object();
+    if is_object {
+        let mut again = live.clone();
+        assert_eq!(conform(&mut again, at), Ok(Vec::new()));
+        assert_eq!(again, live);
+    }
+    let _ = apply_json(&mut one.clone(), &two);
+    let _ = apply_strategic(&mut one.clone(), two.clone(), at);
+    apply_merge(&mut one.clone(), &two);
+    let ignored = Set::of(&[&["status"]]);
+    let writer = Writer {
+        manager: "fuzz",
+        api_version: two["apiVersion"].as_str().unwrap_or("v1"),
+        subresource: "",
+        ignored: &ignored,
+        now: "2024-01-01T00:00:00Z",
+    };
+    let live = Some(&live).filter(|_| is_object);
+    let _ = apply(live, &two, at, &writer, true);
+    let mut new = two.clone();
+    if conform(&mut new, at).is_ok() {
+        update(live, &mut new, at, &writer);
+    }
+    let mut errors = FieldErrors::default();
+    check_schema(&one, &Path::new("schema"), &mut errors);
+    let custom = CustomType::new(&one);
+    let mut object = two;
+    if custom.conform(&mut object).is_ok() {
+        custom.set_defaults(&mut object);
+        custom.validate(&object, &mut errors);
+    }
+});
