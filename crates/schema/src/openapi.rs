@@ -5,12 +5,14 @@
 
 mod definitions;
 mod paths;
+mod protobuf;
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
 use definitions::Prose;
+use protobuf::Message;
 
 /// One resource as the documents tell of it.
 #[derive(Clone, Debug)]
@@ -54,14 +56,11 @@ pub(crate) enum Dialect {
 /// The OpenAPI 3 document of one group and version: `resources` are those of that group and version.
 #[must_use]
 pub fn v3(resources: &[Resource<'_>]) -> Vec<u8> {
-    let info = json!({"title": "Kubernetes", "version": "unversioned"});
     let mut out = Vec::new();
     out.extend_from_slice(b"{\"openapi\":\"3.0.0\",\"info\":");
-    write(&mut out, &info);
+    write(&mut out, &info());
     out.extend_from_slice(b",\"paths\":{");
-    let wanted = write_paths(&mut out, resources, Dialect::V3);
-    out.extend_from_slice(b"},\"components\":{\"schemas\":{");
-    write_definitions(&mut out, resources, wanted, Dialect::V3);
+    write_document(&mut out, resources, Dialect::V3, b"},\"components\":{\"schemas\":{");
     out.extend_from_slice(b"}}}");
     out
 }
@@ -69,16 +68,32 @@ pub fn v3(resources: &[Resource<'_>]) -> Vec<u8> {
 /// The OpenAPI 2 document of all resources.
 #[must_use]
 pub fn v2(resources: &[Resource<'_>]) -> Vec<u8> {
-    let info = json!({"title": "Kubernetes", "version": "unversioned"});
     let mut out = Vec::new();
     out.extend_from_slice(b"{\"swagger\":\"2.0\",\"info\":");
-    write(&mut out, &info);
+    write(&mut out, &info());
     out.extend_from_slice(b",\"paths\":{");
-    let wanted = write_paths(&mut out, resources, Dialect::V2);
-    out.extend_from_slice(b"},\"definitions\":{");
-    write_definitions(&mut out, resources, wanted, Dialect::V2);
+    write_document(&mut out, resources, Dialect::V2, b"},\"definitions\":{");
     out.extend_from_slice(b"}}");
     out
+}
+
+/// The OpenAPI 2 document of all resources as protobuf
+/// (`application/com.github.proto-openapi.spec.v2.v1.0+protobuf`, or `spec.v2@v1.0`): Go clients take no other.
+#[must_use]
+pub fn v2_protobuf(resources: &[Resource<'_>]) -> Vec<u8> {
+    let mut document = Message::default();
+    document.text(1, "2.0");
+    document.info(2, &info());
+    let mut wanted = BTreeSet::new();
+    document.message(8, |paths| {
+        wanted = each_path(resources, Dialect::V2, |path, item| paths.path(2, path, item));
+    });
+    document.message(9, |definitions| {
+        each_definition(resources, wanted, Dialect::V2, |name, definition| {
+            definitions.named_schema(1, name, definition);
+        });
+    });
+    document.into_bytes()
 }
 
 /// `/openapi/v3`: where each document is. The items are a group and version as `api/v1` or `apis/apps/v1`, and the
@@ -128,33 +143,39 @@ impl Resource<'_> {
     }
 }
 
-/// Writes the inside of the `paths` object; returns the names of the types they speak of.
-fn write_paths(out: &mut Vec<u8>, resources: &[Resource<'_>], dialect: Dialect) -> BTreeSet<String> {
+fn info() -> Value {
+    json!({"title": "Kubernetes", "version": "unversioned"})
+}
+
+/// Tells every path to `tell`; returns the names of the types they speak of.
+fn each_path(
+    resources: &[Resource<'_>],
+    dialect: Dialect,
+    mut tell: impl FnMut(&str, &Value),
+) -> BTreeSet<String> {
     let mut wanted = BTreeSet::new();
-    let mut is_first = true;
     for resource in resources {
         for (path, item) in paths::of(resource, dialect, &mut wanted) {
-            write_entry(out, &path, &item, &mut is_first);
+            tell(&path, &item);
         }
     }
     wanted
 }
 
-/// Writes the inside of the object of types: those wanted, and all they are made of.
-fn write_definitions(
-    out: &mut Vec<u8>,
+/// Tells every type to `tell`: those wanted, and all they are made of.
+fn each_definition(
     resources: &[Resource<'_>],
     mut wanted: BTreeSet<String>,
     dialect: Dialect,
+    mut tell: impl FnMut(&str, &Value),
 ) {
     let text = crate::types::descriptions();
     let prose = Prose::read(&text);
-    let mut is_first = true;
     let mut done = BTreeSet::new();
     for resource in resources {
         if let Source::Custom(schema) = resource.schema {
             for (name, definition) in definitions::custom(resource, schema, dialect, &mut wanted) {
-                write_entry(out, &name, &definition, &mut is_first);
+                tell(&name, &definition);
                 done.insert(name);
             }
         }
@@ -165,10 +186,21 @@ fn write_definitions(
         }
         let mut further = BTreeSet::new();
         if let Some(definition) = definitions::of(&name, &prose, dialect, &mut further) {
-            write_entry(out, &name, &definition, &mut is_first);
+            tell(&name, &definition);
         }
         wanted.extend(further.into_iter().filter(|name| !done.contains(name)));
     }
+}
+
+/// Writes the paths and the types, each into its object.
+fn write_document(out: &mut Vec<u8>, resources: &[Resource<'_>], dialect: Dialect, between: &[u8]) {
+    let mut is_first = true;
+    let wanted = each_path(resources, dialect, |path, item| write_entry(out, path, item, &mut is_first));
+    out.extend_from_slice(between);
+    let mut is_first = true;
+    each_definition(resources, wanted, dialect, |name, definition| {
+        write_entry(out, name, definition, &mut is_first);
+    });
 }
 
 fn write_entry(out: &mut Vec<u8>, key: &str, value: &Value, is_first: &mut bool) {

@@ -108,3 +108,56 @@ fn digests_follow_what_is_served() {
     let address = index["paths"]["apis/apps/v1"]["serverRelativeURL"].as_str().unwrap();
     assert!(address.starts_with("/openapi/v3/apis/apps/v1?hash="));
 }
+
+/// Reads a message's fields: number and content of those that have a length.
+fn fields(mut bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
+    fn number(bytes: &mut &[u8]) -> u64 {
+        let (mut value, mut shift) = (0, 0);
+        loop {
+            let byte = bytes[0];
+            *bytes = &bytes[1..];
+            value |= u64::from(byte & 0x7f) << shift;
+            shift += 7;
+            if byte < 0x80 {
+                return value;
+            }
+        }
+    }
+    let mut found = Vec::new();
+    while !bytes.is_empty() {
+        let tag = number(&mut bytes);
+        let length = match tag & 7 {
+            0 => {
+                number(&mut bytes);
+                0
+            }
+            1 => 8,
+            _ => usize::try_from(number(&mut bytes)).unwrap(),
+        };
+        found.push((tag >> 3, bytes[..length].to_vec()));
+        bytes = &bytes[length..];
+    }
+    found
+}
+
+#[test]
+fn protobuf_tells_the_same() {
+    let resources = [deployments()];
+    let document: Value = serde_json::from_slice(&v2(&resources)).unwrap();
+    let message = fields(&v2_protobuf(&resources));
+    let inside = |number: u64| -> Vec<(u64, Vec<u8>)> {
+        fields(&message.iter().find(|(field, _)| *field == number).unwrap().1)
+    };
+    let names = |number: u64| -> Vec<String> {
+        inside(number)
+            .iter()
+            .map(|(_, entry)| String::from_utf8(fields(entry)[0].1.clone()).unwrap())
+            .collect()
+    };
+    let mut paths = names(8);
+    paths.sort();
+    assert_eq!(paths, document["paths"].as_object().unwrap().keys().cloned().collect::<Vec<_>>());
+    let mut definitions = names(9);
+    definitions.sort();
+    assert_eq!(definitions, document["definitions"].as_object().unwrap().keys().cloned().collect::<Vec<_>>());
+}
