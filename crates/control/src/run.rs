@@ -8,12 +8,19 @@ use std::time::Duration;
 
 use base::class::{Class, Classify};
 use base::time::Clock;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::auth::authn::{Anonymous, Authenticator};
 use crate::auth::authz::Authorizer;
+use crate::auth::feed;
 use crate::auth::pki::{self, Pki, PkiError};
+use crate::auth::service_account::Lifetimes;
+use crate::auth::static_tokens::StaticTokens;
+use crate::auth::tokens::{KeyError, Tokens};
 use crate::clock::SystemClock;
 use crate::http::{self, App};
+use crate::objects::Objects;
 use crate::refusal::Refusal;
 use crate::registry::Registry;
 use crate::registry::catalog::Catalog;
@@ -38,6 +45,15 @@ pub struct Settings {
     /// More names and addresses for our certificate.
     pub names: Vec<String>,
     pub cluster_domain: String,
+    /// `--service-account-issuer`
+    pub service_account_issuer: String,
+    /// `--api-audiences`; the issuer when empty.
+    pub api_audiences: Vec<String>,
+    /// `--service-account-key-file`: believed besides our own.
+    pub service_account_key_files: Vec<PathBuf>,
+    pub token_lifetimes: Lifetimes,
+    pub static_tokens: StaticTokens,
+    pub anonymous: Anonymous,
     /// `v1.36.4`: the release whose API this is.
     pub version: String,
 }
@@ -57,6 +73,8 @@ pub enum RunError {
     Store(#[from] OpenError),
     #[error(transparent)]
     Pki(#[from] PkiError),
+    #[error(transparent)]
+    Tokens(#[from] KeyError),
     #[error("prepare the cluster: {0}")]
     Prepare(#[from] Refusal),
     #[error("{0} was cut short")]
@@ -86,24 +104,53 @@ pub async fn run(
     let store = opening.await.map_err(|_| RunError::Interrupted("opening the store"))??;
 
     let catalog = Catalog::new(kinds::all().into_iter().map(Arc::new));
+    let objects = Objects::new(store.clone());
     let registry = Registry::new(store, catalog, clock.clone());
+    let authorizer = Arc::new(Authorizer::default());
     first_objects::ensure(&registry).await?;
+    feed::reconcile_policy(&objects, clock.now().wall).await?;
+    feed::load(&objects, &authorizer).await?;
+    let tokens = Arc::new(tokens(&settings, &pki).await?);
+    let authenticator = Authenticator::new(
+        pki.client_cas().clone(),
+        tokens.clone(),
+        settings.static_tokens.clone(),
+        objects.clone(),
+        settings.anonymous.clone(),
+        clock.clone(),
+    );
 
     let app = Arc::new(App {
         registry: registry.clone(),
         pki: pki.clone(),
-        authorizer: Arc::new(Authorizer::default()),
+        authenticator,
+        authorizer: authorizer.clone(),
+        tokens,
+        token_lifetimes: settings.token_lifetimes,
+        objects: objects.clone(),
         address: up.address.to_string(),
         version: settings.version.clone(),
         stopping: token.clone(),
     });
-    let keeping = tokio::spawn(keep_pki(pki.clone(), clock, token.clone()));
+    let mut tasks = JoinSet::new();
+    tasks.spawn(keep_pki(pki.clone(), clock, token.clone()));
+    tasks.spawn(feed::follow(objects, authorizer));
     ready(&up);
     tracing::info!(address = %up.address, kubeconfig = %up.kubeconfig.display(), "serving");
     bound.serve(app, pki.server_config()?, token).await;
-    keeping.abort();
+    tasks.shutdown().await;
     registry.store().clone().close().await;
     Ok(())
+}
+
+async fn tokens(settings: &Settings, pki: &Arc<Pki>) -> Result<Tokens, RunError> {
+    let (pki, settings) = (pki.clone(), settings.clone());
+    let making = tokio::task::spawn_blocking(move || {
+        let signing = pki.service_account_key()?;
+        let audiences = settings.api_audiences;
+        Ok(Tokens::new(&settings.service_account_issuer, audiences, &signing, &settings.service_account_key_files)?)
+    });
+    making.await.map_err(|_| RunError::Interrupted("reading keys"))?
 }
 
 async fn open_pki(

@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use api::config::Logging;
 use base::flags::{self, Flag, Kind};
+use control::auth::authn::Anonymous;
+use control::auth::service_account::Lifetimes;
+use control::auth::static_tokens::StaticTokens;
 use control::run::{Settings, Up, run};
 use serde_json::Value;
 use tokio::signal::unix::{self, SignalKind};
@@ -41,6 +44,13 @@ pub(crate) const FLAGS: &[Flag] = &[
     Flag::new("tls-cert-file", Kind::Text, "", "The certificate (PEM) to show instead of our own."),
     Flag::new("tls-private-key-file", Kind::Text, "", "The key (PEM) of --tls-cert-file."),
     Flag::new("tls-san", Kind::List, "", "More names and addresses for our own certificate."),
+    Flag::new("anonymous-auth", Kind::Bool, "", "Let requests without credentials in: everywhere or nowhere; health and version only when not given."),
+    Flag::new("token-auth-file", Kind::Text, "", "Static tokens: a CSV file of token, user, uid and groups."),
+    Flag::new("service-account-issuer", Kind::Text, "https://kubernetes.default.svc.cluster.local", "Who our service account tokens say they are from."),
+    Flag::new("api-audiences", Kind::List, "", "Whom tokens must be for to be taken; the issuer when not given."),
+    Flag::new("service-account-key-file", Kind::List, "", "Files with more keys (PEM) whose service account tokens are believed."),
+    Flag::new("service-account-max-token-expiration", Kind::Duration, "", "The longest life of a service account token."),
+    Flag::new("service-account-extend-token-expiration", Kind::Bool, "true", "Let the tokens of Pods live a year, for clients that never read them again."),
     Flag::new("cluster-domain", Kind::Text, "cluster.local", "The domain of Services."),
     Flag::new("v", Kind::Uint32, "0", "Verbosity of the log.").short('v'),
     Flag::new("logging-format", Kind::Text, "text", "Shape of log lines: text or json."),
@@ -90,17 +100,49 @@ fn settings(values: &BTreeMap<&'static str, Value>) -> Result<Settings, String> 
         (None, None) => None,
         _ => return Err("--tls-cert-file and --tls-private-key-file go together".to_owned()),
     };
-    let names = values.get("tls-san").and_then(Value::as_array).into_iter().flatten();
+    let list = |name: &str| -> Vec<String> {
+        let items = values.get(name).and_then(Value::as_array).into_iter().flatten();
+        items.filter_map(|n| n.as_str().map(str::to_owned)).collect()
+    };
+    let switch = |name: &str| values.get(name).and_then(Value::as_bool);
+    let domain = text("cluster-domain").unwrap_or("cluster.local");
+    let static_tokens = match path("token-auth-file") {
+        Some(path) => StaticTokens::read(&path).map_err(|e| e.to_string())?,
+        None => StaticTokens::default(),
+    };
+    let max_token_life = match text("service-account-max-token-expiration") {
+        Some(text) => Some(seconds(text).ok_or_else(|| format!("--service-account-max-token-expiration: {text:?}"))?),
+        None => None,
+    };
     Ok(Settings {
         data_dir: path("data-dir").unwrap_or_else(|| PathBuf::from("/var/lib/longshore")),
         bind: SocketAddr::new(ip("bind-address")?.unwrap_or(IpAddr::from([0, 0, 0, 0])), port),
         advertise: ip("advertise-address")?,
         client_ca_file: path("client-ca-file"),
         tls_files,
-        names: names.filter_map(|n| n.as_str().map(str::to_owned)).collect(),
-        cluster_domain: text("cluster-domain").unwrap_or("cluster.local").to_owned(),
+        names: list("tls-san"),
+        cluster_domain: domain.to_owned(),
+        service_account_issuer: text("service-account-issuer")
+            .map_or_else(|| format!("https://kubernetes.default.svc.{domain}"), str::to_owned),
+        api_audiences: list("api-audiences"),
+        service_account_key_files: list("service-account-key-file").into_iter().map(PathBuf::from).collect(),
+        token_lifetimes: Lifetimes {
+            max_seconds: max_token_life,
+            extend: switch("service-account-extend-token-expiration").unwrap_or(true),
+        },
+        static_tokens,
+        anonymous: match switch("anonymous-auth") {
+            None => Anonymous::Probes,
+            Some(true) => Anonymous::Everywhere,
+            Some(false) => Anonymous::Nowhere,
+        },
         version: KUBERNETES.to_owned(),
     })
+}
+
+fn seconds(text: &str) -> Option<i64> {
+    let duration = text.parse::<base::duration::GoDuration>().ok()?;
+    Some(duration.0 / 1_000_000_000)
 }
 
 fn start(settings: Settings, values: &BTreeMap<&'static str, Value>) -> ExitCode {

@@ -14,6 +14,7 @@ use super::path::{self, Asked};
 use super::query::Query;
 use super::server::Peer;
 use super::{App, discovery, openapi, verbs};
+use crate::auth::impersonate;
 use crate::refusal::Refusal;
 use crate::request::{Attributes, Resource, User};
 
@@ -42,15 +43,15 @@ pub(crate) async fn answer(app: Arc<App>, peer: Peer, request: Request<Incoming>
 }
 
 async fn respond(app: Arc<App>, peer: Peer, request: Request<Incoming>) -> Result<Answer, Refusal> {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
     let query = Query::parse(head.uri.query().unwrap_or_default())?;
     let named = query.named();
     let asked = path::read(&head.method, head.uri.path(), query.flag("watch"), named.as_deref());
-    let user = authenticate(&app, &head, &peer)?;
+    let user = authenticate(&app, &mut head, &peer).await?;
     let path = head.uri.path().to_owned();
     match asked {
         Asked::Path { verb } => {
-            let attributes = Attributes { user: Arc::new(user), verb, path, resource: None };
+            let attributes = Attributes { user, verb, path, resource: None };
             app.authorizer.check(&attributes)?;
             let asking = Asking { head, query, attributes, rest: String::new(), peer };
             plain(&app, &asking).await
@@ -58,7 +59,7 @@ async fn respond(app: Arc<App>, peer: Peer, request: Request<Incoming>) -> Resul
         Asked::Resource { verb, mut resource, rest } => {
             say_selectors(&query, verb, &mut resource);
             let attributes =
-                Attributes { user: Arc::new(user), verb: verb.into(), path, resource: Some(resource) };
+                Attributes { user, verb: verb.into(), path, resource: Some(resource) };
             app.authorizer.check(&attributes)?;
             let asking = Asking { head, query, attributes, rest, peer };
             verbs::serve(&app, asking, body).await
@@ -76,17 +77,16 @@ fn say_selectors(query: &Query, verb: &str, resource: &mut Resource) {
     }
 }
 
-fn authenticate(app: &App, _head: &Parts, peer: &Peer) -> Result<User, Refusal> {
-    use x509_parser::prelude::{FromDer, X509Certificate};
-    let Some(leaf) = peer.certificates.first() else { return Ok(User::anonymous()) };
-    let seconds = u64::try_from(app.registry.now().secs()).unwrap_or_default();
-    let now = rustls::pki_types::UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
-    app.pki.client_cas().verify(&peer.certificates, now).map_err(|_| Refusal::unauthorized())?;
-    let (_, certificate) = X509Certificate::from_der(leaf).map_err(|_| Refusal::unauthorized())?;
-    let subject = certificate.subject();
-    let name = subject.iter_common_name().next().and_then(|n| n.as_str().ok()).unwrap_or_default();
-    let groups: Vec<&str> = subject.iter_organization().filter_map(|o| o.as_str().ok()).collect();
-    Ok(User::new(name, &groups).authenticated())
+/// Who asks, and as whom. What proved it goes no further.
+async fn authenticate(app: &App, head: &mut Parts, peer: &Peer) -> Result<Arc<User>, Refusal> {
+    let user = Arc::new(app.authenticator.authenticate(&peer.shown, &head.headers, head.uri.path()).await?);
+    let user = match impersonate::impersonate(&app.authorizer, &user, &head.headers)? {
+        Some(other) => Arc::new(other),
+        None => user,
+    };
+    impersonate::strip(&mut head.headers);
+    head.headers.remove(header::AUTHORIZATION);
+    Ok(user)
 }
 
 /// Everything that is no resource.
@@ -117,6 +117,8 @@ async fn plain(app: &App, asking: &Asking) -> Result<Answer, Refusal> {
         (["api", version], _) => discovery::resource_list(&catalog, "", version)?,
         (["apis", group, version], _) => discovery::resource_list(&catalog, group, version)?,
         (["openapi", below @ ..], _) => return openapi::serve(app, asking, below).await,
+        ([".well-known", "openid-configuration"], _) => app.tokens.discovery(None, &app.address),
+        (["openid", "v1", "jwks"], _) => app.tokens.key_set(),
         (["version"], _) => version(&app.version),
         (["livez" | "readyz" | "healthz"], _) => return Ok(answer::text(200, "ok")),
         ([""], _) => json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/readyz", "/version"]}),

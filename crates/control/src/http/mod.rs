@@ -4,8 +4,12 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::auth::authn::Authenticator;
 use crate::auth::authz::Authorizer;
 use crate::auth::pki::Pki;
+use crate::auth::service_account::Lifetimes;
+use crate::auth::tokens::Tokens;
+use crate::objects::Objects;
 use crate::registry::Registry;
 
 mod accept;
@@ -19,6 +23,7 @@ mod query;
 mod server;
 mod shape;
 mod stream;
+mod subresources;
 mod verbs;
 
 pub use server::{Bound, bind};
@@ -28,7 +33,11 @@ pub use server::{Bound, bind};
 pub struct App {
     pub registry: Registry,
     pub pki: Arc<Pki>,
+    pub authenticator: Authenticator,
     pub authorizer: Arc<Authorizer>,
+    pub tokens: Arc<Tokens>,
+    pub token_lifetimes: Lifetimes,
+    pub objects: Objects,
     /// `host:port`, as discovery tells it.
     pub address: String,
     /// `v1.36.4`: the release whose API this is.

@@ -9,7 +9,6 @@ use std::time::Duration;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use rustls::pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
@@ -18,6 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use super::App;
 use super::handler;
+use crate::auth::authn;
 
 /// Connections served at once; more wait in the kernel's queue.
 const CONNECTIONS: usize = 4096;
@@ -41,8 +41,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
-    /// The certificates it showed, not yet believed.
-    pub(crate) certificates: Arc<[CertificateDer<'static>]>,
+    pub(crate) shown: Arc<authn::Peer>,
 }
 
 /// A server whose address is taken and which nobody is served by yet.
@@ -114,9 +113,8 @@ async fn converse(
         Ok(Err(error)) => return tracing::debug!(%error, %address, "TLS handshake failed"),
         Err(_) => return tracing::debug!(%address, "TLS handshake timed out"),
     };
-    let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    let certificates = certificates.iter().map(|c| c.clone().into_owned()).collect();
-    let peer = Peer { address, certificates };
+    let shown = Arc::new(authn::Peer::new(stream.get_ref().1.peer_certificates()));
+    let peer = Peer { address, shown };
     let service = service_fn(move |request| {
         let (app, peer) = (app.clone(), peer.clone());
         async move { Ok::<_, Infallible>(handler::answer(app, peer, request).await) }

@@ -66,12 +66,25 @@ fn check_subresource(kind: &Kind, asking: &Asking) -> Result<(), Refusal> {
     Err(Refusal::method_not_allowed())
 }
 
+/// Reads a patch of the kind its media type says.
+pub(super) async fn read_patch(media_type: &str, body: Incoming) -> Result<Patch, Refusal> {
+    let (make, language): (fn(Value) -> Patch, Language) = match media_type {
+        "application/json-patch+json" => (Patch::Json, Language::Json),
+        "application/merge-patch+json" => (Patch::Merge, Language::Json),
+        "application/strategic-merge-patch+json" => (Patch::Strategic, Language::Json),
+        "application/apply-patch+yaml" => (Patch::Apply, Language::Yaml),
+        _ => return Err(Refusal::unsupported_media_type(patch::ACCEPTED)),
+    };
+    let bytes = body::read(body).await?;
+    Ok(make(parse(&bytes, language)?.value))
+}
+
 /// A request on its way through a verb.
-struct Serving<'a> {
-    app: &'a App,
-    registry: &'a Registry,
-    kind: Arc<Kind>,
-    asking: Asking,
+pub(super) struct Serving<'a> {
+    pub(super) app: &'a App,
+    pub(super) registry: &'a Registry,
+    pub(super) kind: Arc<Kind>,
+    pub(super) asking: Asking,
 }
 
 // === impl Serving ===
@@ -80,8 +93,10 @@ impl Serving<'_> {
     async fn dispatch(&mut self, body: Incoming) -> Result<Answer, Refusal> {
         let subresource = self.asking.attributes.resource.as_ref().map(|r| r.subresource.clone());
         match subresource.as_deref().unwrap_or_default() {
-            "" | "status" => {}
-            _ => return Err(Refusal::no_resource()),
+            "" if !self.kind.is_stored() => return self.answer_question(body).await,
+            // These are the object itself, through a narrower door.
+            "" | "status" | "ephemeralcontainers" | "resize" | "approval" | "finalize" => {}
+            other => return self.subresource(other, body).await,
         }
         match &*self.asking.attributes.verb.clone() {
             "get" => self.get().await,
@@ -197,16 +212,7 @@ impl Serving<'_> {
         } else {
             options.force = false;
         }
-        let bytes = body::read(body).await?;
-        let language = if applies { Language::Yaml } else { Language::Json };
-        let patch = |make: fn(Value) -> Patch| parse(&bytes, language).map(|parsed| make(parsed.value));
-        let patch = match media_type.as_str() {
-            "application/json-patch+json" => patch(Patch::Json)?,
-            "application/merge-patch+json" => patch(Patch::Merge)?,
-            "application/strategic-merge-patch+json" => patch(Patch::Strategic)?,
-            "application/apply-patch+yaml" => patch(Patch::Apply)?,
-            _ => return Err(Refusal::unsupported_media_type(patch::ACCEPTED)),
-        };
+        let patch = read_patch(&media_type, body).await?;
         let mut call = self.call(options);
         let outcome = self.registry.patch(&mut call, &patch).await;
         self.written(&call, outcome)
@@ -258,7 +264,7 @@ impl Serving<'_> {
     }
 
     /// The answer to a write, with its warnings.
-    fn written(&self, call: &Call, outcome: Result<Written, Refusal>) -> Result<Answer, Refusal> {
+    pub(super) fn written(&self, call: &Call, outcome: Result<Written, Refusal>) -> Result<Answer, Refusal> {
         let mut answer = match outcome {
             Ok(written) => {
                 let code = if written.outcome == Outcome::Created { 201 } else { 200 };
@@ -271,7 +277,7 @@ impl Serving<'_> {
     }
 
     /// An object in the form and shape the client wants.
-    fn document(&self, code: u16, object: &Value) -> Result<Answer, Refusal> {
+    pub(super) fn document(&self, code: u16, object: &Value) -> Result<Answer, Refusal> {
         let (accepted, view) = self.view()?;
         let shaped = if object["kind"] == *self.kind.kind {
             view.object(&self.kind, object, self.registry.now(), true)
@@ -295,7 +301,7 @@ impl Serving<'_> {
         super::accept::takes_gzip(text)
     }
 
-    fn write_options(&self) -> Result<WriteOptions, Refusal> {
+    pub(super) fn write_options(&self) -> Result<WriteOptions, Refusal> {
         let agent = header_text(&self.asking.head.headers, header::USER_AGENT);
         self.asking.query.write_options(agent)
     }
@@ -306,7 +312,7 @@ impl Serving<'_> {
         Selection::new(self.kind.clone(), namespace, options.labels.clone(), options.fields.clone())
     }
 
-    fn call(&self, options: WriteOptions) -> Call {
+    pub(super) fn call(&self, options: WriteOptions) -> Call {
         Call {
             kind: self.kind.clone(),
             attributes: self.asking.attributes.clone(),

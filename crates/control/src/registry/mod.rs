@@ -12,17 +12,21 @@ use crate::refusal::Refusal;
 use crate::request::{Attributes, Resource, User};
 use crate::store::{ReadError, Store, WriteError};
 
+mod binding;
 pub mod body;
 pub mod catalog;
 mod create;
 mod delete;
 pub mod document;
+mod evict;
 pub mod list;
 pub mod meta;
 mod modify;
 pub mod options;
 pub mod owners;
 pub mod patch;
+mod rewrite;
+mod scale;
 pub mod selection;
 pub mod watch;
 

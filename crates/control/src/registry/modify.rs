@@ -1,12 +1,14 @@
 //! Update and patch: a new version made from the old, written only if the old is still there.
 
 use api::field::{FieldErrors, Path};
+use base::time::Wall;
 use serde_json::Value;
 
 use super::create::{place, stored_form};
 use super::document::Document;
 use super::selection::present;
 use super::{Call, Outcome, Registry, Written, meta, write_fault};
+use crate::kind::Kind;
 use crate::kinds;
 use crate::refusal::Refusal;
 use crate::store::{Expect, WriteError};
@@ -16,6 +18,18 @@ const TRIES: usize = 16;
 
 /// Makes the wanted object from the present one. Called again when the present one changed meanwhile.
 pub(super) type Propose<'p> = dyn FnMut(&mut Call, &Value) -> Result<Value, Refusal> + Send + 'p;
+
+/// Through which door a change comes, and so what it may touch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// The object itself, or its `/scale`.
+    Main,
+    Status,
+    EphemeralContainers,
+    Resize,
+    Approval,
+    Finalize,
+}
 
 impl Registry {
     /// Replaces an object, or its status when the call says so.
@@ -68,30 +82,19 @@ impl Registry {
         let strategy = &kind.strategy;
         place(call, &mut new)?;
         strategy.set_defaults(&mut new);
-        let mut errors = FieldErrors::default();
-        if call.subresource() == "status" {
-            keep_all_but_status(&mut new, old);
-            meta::carry_over(&mut new, old);
-            self.admit(call, &mut new, Some(old)).await?;
-            strategy.prepare_status(&mut new, old);
-            self.own_fields(call, &mut new, Some(old));
-            kinds::meta::validate_update(&kind, &new, old, &mut errors);
-            strategy.validate_status(&new, old, &mut errors);
-        } else {
-            if kind.has_status() {
-                keep(&mut new, old, "status");
-            }
-            meta::carry_over(&mut new, old);
-            self.admit(call, &mut new, Some(old)).await?;
-            strategy.prepare_update(&mut new, old);
-            self.own_fields(call, &mut new, Some(old));
-            if strategy.counts_generation() && strategy.is_new_generation(&new, old) {
-                let next = old["metadata"]["generation"].as_i64().unwrap_or_default() + 1;
-                meta::metadata_mut(&mut new).insert("generation".to_owned(), next.into());
-            }
-            kinds::meta::validate_update(&kind, &new, old, &mut errors);
-            strategy.validate_update(&new, old, &mut errors);
+        let way = Way::of(call.subresource());
+        way.keep(&kind, &mut new, old);
+        meta::carry_over(&mut new, old);
+        self.admit(call, &mut new, Some(old)).await?;
+        way.prepare(&kind, &mut new, old, self.now());
+        self.own_fields(call, &mut new, Some(old));
+        if strategy.counts_generation() && way != Way::Status && strategy.is_new_generation(&new, old) {
+            let next = old["metadata"]["generation"].as_i64().unwrap_or_default() + 1;
+            meta::metadata_mut(&mut new).insert("generation".to_owned(), next.into());
         }
+        let mut errors = FieldErrors::default();
+        kinds::meta::validate_update(&kind, &new, old, &mut errors);
+        way.validate(&kind, &new, old, &mut errors);
         if !errors.is_empty() {
             return Err(Refusal::invalid(&kind, meta::name(&new), &errors));
         }
@@ -143,8 +146,6 @@ impl Registry {
 fn check_identity(call: &Call, body: &Value) -> Result<(), Refusal> {
     let (asked, said) = (call.name(), meta::name(body));
     if said.is_empty() {
-        let mut errors = FieldErrors::default();
-        errors.required(&Path::new("metadata").child("name"), "name is required");
         return Err(Refusal::bad_request("name must be provided"));
     }
     if asked != said {
@@ -180,6 +181,56 @@ fn check_versions(call: &Call, new: &Value, old: &Value) -> Result<(), Refusal> 
     Ok(())
 }
 
+// === impl Way ===
+
+impl Way {
+    fn of(subresource: &str) -> Way {
+        match subresource {
+            "status" => Way::Status,
+            "ephemeralcontainers" => Way::EphemeralContainers,
+            "resize" => Way::Resize,
+            "approval" => Way::Approval,
+            "finalize" => Way::Finalize,
+            _ => Way::Main,
+        }
+    }
+
+    /// Whole parts of the object that this door does not lead to.
+    fn keep(self, kind: &Kind, new: &mut Value, old: &Value) {
+        match self {
+            Way::Main | Way::Resize | Way::EphemeralContainers if kind.has_status() => keep(new, old, "status"),
+            Way::Main | Way::Resize | Way::EphemeralContainers => {}
+            Way::Status | Way::Approval => keep_all_but(new, old, &["metadata", "status"]),
+            Way::Finalize => keep_all_but(new, old, &["metadata", "spec"]),
+        }
+    }
+
+    fn prepare(self, kind: &Kind, new: &mut Value, old: &Value, now: Wall) {
+        match self {
+            Way::Main => kind.strategy.prepare_update(new, old),
+            Way::Status => kind.strategy.prepare_status(new, old),
+            Way::EphemeralContainers => kinds::pod::change::prepare_ephemeral(new, old),
+            Way::Resize => kinds::pod::prepare_resize(new, old),
+            Way::Approval => {
+                kinds::certificate_signing_request::prepare_approval(new, old);
+                kinds::certificate_signing_request::stamp_conditions(new, old, now);
+            }
+            Way::Finalize => {}
+        }
+    }
+
+    fn validate(self, kind: &Kind, new: &Value, old: &Value, errors: &mut FieldErrors) {
+        match self {
+            Way::Main => kind.strategy.validate_update(new, old, errors),
+            Way::Status => kind.strategy.validate_status(new, old, errors),
+            Way::EphemeralContainers => kinds::pod::change::validate_ephemeral(new, old, errors),
+            Way::Resize => kinds::pod::validate_resize(new, old, errors),
+            Way::Approval => kinds::certificate_signing_request::validate_approval(new, old, errors),
+            Way::Finalize => {}
+        }
+    }
+}
+
 /// A top-level field keeps its old value.
 fn keep(new: &mut Value, old: &Value, field: &str) {
     if let Some(map) = new.as_object_mut() {
@@ -187,10 +238,10 @@ fn keep(new: &mut Value, old: &Value, field: &str) {
     }
 }
 
-/// Through `/status`, only metadata and status are new.
-fn keep_all_but_status(new: &mut Value, old: &Value) {
+/// Only these top-level fields are new.
+fn keep_all_but(new: &mut Value, old: &Value, fields: &[&str]) {
     let mut kept = old.clone();
-    for field in ["metadata", "status"] {
+    for field in fields {
         keep(&mut kept, new, field);
     }
     *new = kept;

@@ -67,6 +67,14 @@ fn settle(call: &mut Call, patch: &Patch, new: &mut Value) -> Result<(), Refusal
 impl Patch {
     /// Applies it to a document of a kind.
     pub fn apply_to(&self, kind: &Kind, target: &mut Value) -> Result<(), Refusal> {
+        if kind.type_name.is_none() && matches!(self, Patch::Strategic(_)) {
+            return Err(Refusal::unsupported_media_type(&[ACCEPTED[0], ACCEPTED[1], ACCEPTED[3]]));
+        }
+        self.apply_at(kind.at(), target)
+    }
+
+    /// Applies it to a document of a type.
+    pub fn apply_at(&self, at: At<'_>, target: &mut Value) -> Result<(), Refusal> {
         match self {
             Patch::Json(patch) => patch::apply_json(target, patch).map_err(refuse),
             Patch::Merge(patch) | Patch::Apply(patch) => {
@@ -76,10 +84,7 @@ impl Patch {
                 patch::apply_merge(target, patch);
                 Ok(())
             }
-            Patch::Strategic(patch) => match kind.type_name.as_deref().and_then(At::named) {
-                Some(at) => patch::apply_strategic(target, patch.clone(), at).map_err(refuse),
-                None => Err(Refusal::unsupported_media_type(&[ACCEPTED[0], ACCEPTED[1], ACCEPTED[3]])),
-            },
+            Patch::Strategic(patch) => patch::apply_strategic(target, patch.clone(), at).map_err(refuse),
         }
     }
 

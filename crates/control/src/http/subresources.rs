@@ -1,0 +1,133 @@
+//! Paths below an object that are something else than the object, and questions that are answered and not kept.
+
+use hyper::body::Incoming;
+use schema::types::At;
+use schema::decode;
+use serde_json::{Value, json};
+
+use super::answer::{self, Answer};
+use super::body;
+use super::handler::accepted_whole;
+use super::verbs::{Serving, read_patch};
+use crate::auth::review::{self, Access};
+use crate::auth::service_account;
+use crate::refusal::Refusal;
+use crate::registry::body::parse;
+use crate::registry::options::WriteOptions;
+
+impl Serving<'_> {
+    /// Serves one of them. Those that lead on to a node are elsewhere.
+    pub(super) async fn subresource(&self, name: &str, body: Incoming) -> Result<Answer, Refusal> {
+        let verb = &*self.asking.attributes.verb;
+        match (name, verb) {
+            ("scale", "get") => {
+                let scale = self.registry.get_scale(&self.call(WriteOptions::default())).await?;
+                Ok(self.plain(200, &scale))
+            }
+            ("scale", "update") => {
+                let mut call = self.call(self.write_options()?);
+                let wanted = self.read_typed(body, "autoscaling", "v1", "Scale").await?;
+                let written = self.registry.update_scale(&mut call, &wanted).await;
+                self.written(&call, written)
+            }
+            ("scale", "patch") => {
+                let mut call = self.call(self.write_options()?);
+                let media_type = body::media_type(&self.asking.head.headers).to_owned();
+                let patch = read_patch(&media_type, body).await?;
+                let written = self.registry.patch_scale(&mut call, &patch).await;
+                self.written(&call, written)
+            }
+            ("binding", "create") => {
+                let binding = self.read_typed(body, "", "v1", "Binding").await?;
+                self.registry.bind(&self.call(self.write_options()?), &binding).await?;
+                Ok(self.plain(201, &success()))
+            }
+            ("eviction", "create") => {
+                let eviction = self.read_typed(body, "policy", "v1", "Eviction").await?;
+                self.registry.evict(&self.call(self.write_options()?), &eviction).await?;
+                Ok(self.plain(201, &success()))
+            }
+            ("token", "create") => self.token(body).await,
+            _ => Err(Refusal::no_resource()),
+        }
+    }
+
+    /// A review kind, or the old way to bind.
+    pub(super) async fn answer_question(&self, body: Incoming) -> Result<Answer, Refusal> {
+        if self.kind.plural == "bindings" {
+            let binding = self.read_typed(body, "", "v1", "Binding").await?;
+            let mut call = self.call(self.write_options()?);
+            if let Some(resource) = &mut call.attributes.resource {
+                crate::registry::meta::name(&binding).clone_into(&mut resource.name);
+            }
+            self.registry.bind(&call, &binding).await?;
+            return Ok(self.plain(201, &success()));
+        }
+        let sent = self.read_typed(body, &self.kind.group, &self.kind.version, &self.kind.kind).await?;
+        let (user, authorizer) = (&self.asking.attributes.user, &*self.app.authorizer);
+        let namespace = self.asking.attributes.resource.as_ref().map(|r| r.namespace.as_str());
+        let namespace = namespace.unwrap_or_default();
+        let access = |which, sent| review::access(&self.kind, sent, (which, namespace), user, authorizer);
+        let answered = match &*self.kind.plural {
+            "selfsubjectreviews" => review::own_user(sent, user),
+            "tokenreviews" => review::token(sent, &self.app.authenticator).await?,
+            "selfsubjectaccessreviews" => access(Access::Own, sent)?,
+            "subjectaccessreviews" => access(Access::Anybody, sent)?,
+            "localsubjectaccessreviews" => access(Access::Local, sent)?,
+            "selfsubjectrulesreviews" => review::own_rules(sent, user, authorizer)?,
+            _ => return Err(Refusal::no_resource()),
+        };
+        Ok(self.plain(201, &answered))
+    }
+
+    async fn token(&self, body: Incoming) -> Result<Answer, Refusal> {
+        let mut sent = self.read_typed(body, "authentication.k8s.io", "v1", "TokenRequest").await?;
+        let call = self.call(self.write_options()?);
+        for (field, value) in [("name", call.name()), ("namespace", call.namespace())] {
+            crate::registry::meta::metadata_mut(&mut sent).insert(field.to_owned(), value.into());
+        }
+        let (answered, warnings) = service_account::request_token(
+            &self.app.objects,
+            &self.app.tokens,
+            self.app.token_lifetimes,
+            (call.namespace(), call.name()),
+            sent,
+            self.registry.now(),
+        )
+        .await?;
+        let mut answer = self.plain(201, &answered);
+        answer::warn(&mut answer, &warnings);
+        Ok(answer)
+    }
+
+    /// Reads a body that is not of the path's own kind.
+    async fn read_typed(&self, body: Incoming, group: &str, version: &str, kind: &str) -> Result<Value, Refusal> {
+        let language = body::language(&self.asking.head.headers)?;
+        let bytes = body::read(body).await?;
+        let mut value = parse(&bytes, language)?.value;
+        let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+        let said = value["kind"].as_str().unwrap_or(kind);
+        if !value.is_object() || said != kind {
+            return Err(Refusal::bad_request(format!(
+                "{said} in version {:?} cannot be handled as a {kind}",
+                value["apiVersion"].as_str().unwrap_or(version)
+            )));
+        }
+        if let Some(at) = At::kind(group, version, kind) {
+            decode::conform(&mut value, at).map_err(|e| {
+                Refusal::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {e}"))
+            })?;
+        }
+        value["apiVersion"] = api_version.into();
+        value["kind"] = kind.into();
+        Ok(value)
+    }
+
+    fn plain(&self, code: u16, value: &Value) -> Answer {
+        answer::document(code, value, accepted_whole(&self.asking.head.headers))
+    }
+}
+
+fn success() -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
+}

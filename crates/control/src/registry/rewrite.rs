@@ -1,0 +1,49 @@
+//! Changes the server itself makes to objects: compare and swap, without the ceremony of a request.
+
+use serde_json::Value;
+
+use super::create::stored_form;
+use super::document::Document;
+use super::selection::{self, present};
+use super::{Registry, write_fault};
+use crate::kind::Kind;
+use crate::refusal::Refusal;
+use crate::store::{Expect, WriteError};
+
+/// How often somebody else may be quicker.
+const TRIES: usize = 16;
+
+impl Registry {
+    /// Changes an object in place; `change` says whether there is anything to write. None when the object is gone.
+    pub async fn rewrite(
+        &self,
+        kind: &Kind,
+        namespace: &str,
+        name: &str,
+        mut change: impl FnMut(&mut Value) -> Result<bool, Refusal>,
+    ) -> Result<Option<Value>, Refusal> {
+        for _ in 0..TRIES {
+            let Some(document) = self.find(kind, namespace, name).await? else { return Ok(None) };
+            let mut object = present(kind, &document);
+            if !change(&mut object)? {
+                return Ok(Some(object));
+            }
+            match self.store().put(&document.key, stored_form(kind, &object), Expect::Rev(document.rev)).await {
+                Ok(entry) => return Ok(Some(present(kind, &Document::from(entry)))),
+                Err(WriteError::Conflict { .. }) => {}
+                Err(error) => return Err(write_fault(&error)),
+            }
+        }
+        Err(Refusal::modified(kind, name))
+    }
+
+    /// Removes an object for good, if it is still the one with this uid. Says whether it was there.
+    pub async fn remove(&self, kind: &Kind, namespace: &str, name: &str, rev: u64) -> Result<bool, Refusal> {
+        let key = selection::key(kind, namespace, name);
+        match self.store().delete(&key, Expect::Rev(rev)).await {
+            Ok(_) => Ok(true),
+            Err(WriteError::Conflict { .. }) => Ok(false),
+            Err(error) => Err(write_fault(&error)),
+        }
+    }
+}
