@@ -1,22 +1,107 @@
 //! What every cluster has from its first second.
 
-use serde_json::json;
+use std::net::{IpAddr, SocketAddr};
 
+use serde_json::{Value, json};
+
+use crate::admission::system_classes;
+use crate::controllers::namespaces::furnish;
 use crate::refusal::Refusal;
-use crate::registry::{Call, Registry};
+use crate::registry::selection::{Selection, present};
+use crate::registry::{Call, Registry, meta};
 
 const NAMESPACES: &[&str] = &["kube-system", "kube-public", "kube-node-lease", "default"];
 
-/// Makes what is missing.
-pub async fn ensure(registry: &Registry) -> Result<(), Refusal> {
-    let kind = registry.kind("", "v1", "namespaces")?;
+/// Makes what is missing, and corrects what is ours. `address` is where others reach this server.
+pub(crate) async fn ensure(registry: &Registry, root_ca: &str, address: SocketAddr) -> Result<(), Refusal> {
+    note_addresses(registry).await?;
     for name in NAMESPACES {
-        if registry.find(&kind, "", name).await?.is_some() {
-            continue;
-        }
-        let mut call = Call::internal(kind.clone(), "create", "", name);
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-        registry.create(&mut call, namespace).await?;
+        create(registry, ("", "v1", "namespaces"), namespace).await?;
+    }
+    for name in NAMESPACES {
+        furnish(registry, name, root_ca).await?;
+    }
+    for class in system_classes() {
+        create(registry, ("scheduling.k8s.io", "v1", "priorityclasses"), class).await?;
+    }
+    let networks: Vec<String> = registry.addresses().ranges().networks.iter().map(ToString::to_string).collect();
+    let cidr = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"},
+        "spec": {"cidrs": networks},
+    });
+    create(registry, ("networking.k8s.io", "v1", "servicecidrs"), cidr).await?;
+    kubernetes_service(registry, address).await
+}
+
+/// Services from before the start keep what they have.
+async fn note_addresses(registry: &Registry) -> Result<(), Refusal> {
+    let kind = registry.kind("", "v1", "services")?;
+    let (documents, _) = registry.list_all(Selection::all(kind.clone())).await?;
+    for document in documents {
+        registry.addresses().note(&present(&kind, &document));
     }
     Ok(())
+}
+
+async fn create(registry: &Registry, (group, version, plural): (&str, &str, &str), object: Value) -> Result<(), Refusal> {
+    let kind = registry.kind(group, version, plural)?;
+    let (namespace, name) = (meta::namespace(&object).to_owned(), meta::name(&object).to_owned());
+    if registry.find(&kind, &namespace, &name).await?.is_some() {
+        return Ok(());
+    }
+    let mut call = Call::internal(kind, "create", &namespace, "");
+    registry.create(&mut call, object).await.map(drop)
+}
+
+/// How Pods find this server.
+async fn kubernetes_service(registry: &Registry, address: SocketAddr) -> Result<(), Refusal> {
+    let labels = json!({"component": "apiserver", "provider": "kubernetes"});
+    let metadata = json!({"name": "kubernetes", "namespace": "default", "labels": labels});
+    let port = json!({"name": "https", "protocol": "TCP", "port": 443, "targetPort": address.port()});
+    let mut service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": metadata,
+        "spec": {"type": "ClusterIP", "sessionAffinity": "None", "ports": [port]},
+    });
+    if let Some(first) = registry.addresses().ranges().first() {
+        service["spec"]["clusterIP"] = first.to_string().into();
+        service["spec"]["clusterIPs"] = json!([first.to_string()]);
+    }
+    create(registry, ("", "v1", "services"), service).await?;
+    // Nobody can reach a loopback address from a Pod, and validation says so.
+    if address.ip().is_loopback() {
+        return Ok(());
+    }
+    let family = if matches!(address.ip(), IpAddr::V4(_)) { "IPv4" } else { "IPv6" };
+    let ports = json!([{"name": "https", "port": address.port(), "protocol": "TCP"}]);
+    let mirrored = json!({"endpointslice.kubernetes.io/skip-mirror": "true"});
+    let endpoints = json!({
+        "apiVersion": "v1", "kind": "Endpoints",
+        "metadata": {"name": "kubernetes", "namespace": "default", "labels": mirrored},
+        "subsets": [{"addresses": [{"ip": address.ip().to_string()}], "ports": ports}],
+    });
+    ensure_same(registry, ("", "v1", "endpoints"), endpoints, "subsets").await?;
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": family, "ports": ports,
+        "endpoints": [{"addresses": [address.ip().to_string()], "conditions": {"ready": true}}],
+    });
+    ensure_same(registry, ("discovery.k8s.io", "v1", "endpointslices"), slice, "endpoints").await
+}
+
+/// Creates the object, or gives it the wanted field again: the address may have changed.
+async fn ensure_same(registry: &Registry, what: (&str, &str, &str), object: Value, field: &str) -> Result<(), Refusal> {
+    let kind = registry.kind(what.0, what.1, what.2)?;
+    let change = |found: &mut Value| {
+        let differs = found[field] != object[field] || found["ports"] != object["ports"];
+        for field in [field, "ports"] {
+            if !object[field].is_null() {
+                found[field] = object[field].clone();
+            }
+        }
+        Ok(differs)
+    };
+    let found = registry.rewrite(&kind, meta::namespace(&object), meta::name(&object), change).await?;
+    if found.is_some() { Ok(()) } else { create(registry, what, object).await }
 }

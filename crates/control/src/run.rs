@@ -11,8 +11,10 @@ use base::time::Clock;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::admission::{self, Chain};
 use crate::auth::authn::{Anonymous, Authenticator};
 use crate::auth::authz::Authorizer;
+use crate::auth::csr;
 use crate::auth::feed;
 use crate::auth::pki::{self, Pki, PkiError};
 use crate::auth::service_account::Lifetimes;
@@ -23,9 +25,10 @@ use crate::http::{self, App};
 use crate::objects::Objects;
 use crate::refusal::Refusal;
 use crate::registry::Registry;
+use crate::registry::addresses::{Addresses, Ranges};
 use crate::registry::catalog::Catalog;
 use crate::store::{self, OpenError, Store};
-use crate::{first_objects, kinds};
+use crate::{controllers, first_objects, kinds};
 
 /// How often certificates and the files they come from are looked at.
 const PKI_PERIOD: Duration = Duration::from_secs(60);
@@ -45,6 +48,9 @@ pub struct Settings {
     /// More names and addresses for our certificate.
     pub names: Vec<String>,
     pub cluster_domain: String,
+    pub ranges: Ranges,
+    /// `--event-ttl`
+    pub event_ttl: Duration,
     /// `--service-account-issuer`
     pub service_account_issuer: String,
     /// `--api-audiences`; the issuer when empty.
@@ -105,9 +111,12 @@ pub async fn run(
 
     let catalog = Catalog::new(kinds::all().into_iter().map(Arc::new));
     let objects = Objects::new(store.clone());
-    let registry = Registry::new(store, catalog, clock.clone());
     let authorizer = Arc::new(Authorizer::default());
-    first_objects::ensure(&registry).await?;
+    let chain = Chain::new(objects.clone(), authorizer.clone());
+    let addresses = Addresses::new(settings.ranges.clone());
+    let registry = Registry::new(store, catalog, clock.clone(), Some(chain), addresses);
+    let root_ca = pki.ca().certificate_pem();
+    first_objects::ensure(&registry, &root_ca, up.address).await?;
     feed::reconcile_policy(&objects, clock.now().wall).await?;
     feed::load(&objects, &authorizer).await?;
     let tokens = Arc::new(tokens(&settings, &pki).await?);
@@ -133,8 +142,11 @@ pub async fn run(
         stopping: token.clone(),
     });
     let mut tasks = JoinSet::new();
-    tasks.spawn(keep_pki(pki.clone(), clock, token.clone()));
-    tasks.spawn(feed::follow(objects, authorizer));
+    tasks.spawn(keep_pki(pki.clone(), clock.clone(), token.clone()));
+    tasks.spawn(feed::follow(objects.clone(), authorizer.clone()));
+    tasks.spawn(admission::follow_quotas(objects.clone()));
+    tasks.spawn(csr::run(objects, authorizer, pki.ca().clone(), clock));
+    controllers::start(&registry, root_ca, settings.event_ttl, &mut tasks);
     ready(&up);
     tracing::info!(address = %up.address, kubeconfig = %up.kubeconfig.display(), "serving");
     bound.serve(app, pki.server_config()?, token).await;
@@ -167,7 +179,7 @@ async fn open_pki(
     let about = pki::Settings {
         dir: settings.data_dir.join("pki"),
         names: settings.names.clone(),
-        addresses: vec![local, advertised],
+        addresses: [local, advertised].into_iter().chain(settings.ranges.first()).collect(),
         cluster_domain: settings.cluster_domain.clone(),
         client_ca_file: settings.client_ca_file.clone(),
         tls_files: settings.tls_files.clone(),

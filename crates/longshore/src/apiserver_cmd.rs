@@ -12,6 +12,7 @@ use base::flags::{self, Flag, Kind};
 use control::auth::authn::Anonymous;
 use control::auth::service_account::Lifetimes;
 use control::auth::static_tokens::StaticTokens;
+use control::registry::addresses::Ranges;
 use control::run::{Settings, Up, run};
 use serde_json::Value;
 use tokio::signal::unix::{self, SignalKind};
@@ -51,6 +52,9 @@ pub(crate) const FLAGS: &[Flag] = &[
     Flag::new("service-account-key-file", Kind::List, "", "Files with more keys (PEM) whose service account tokens are believed."),
     Flag::new("service-account-max-token-expiration", Kind::Duration, "", "The longest life of a service account token."),
     Flag::new("service-account-extend-token-expiration", Kind::Bool, "true", "Let the tokens of Pods live a year, for clients that never read them again."),
+    Flag::new("service-cluster-ip-range", Kind::List, "10.96.0.0/12", "The network Services get their addresses from; two, one of each family, for dual stack."),
+    Flag::new("service-node-port-range", Kind::Text, "30000-32767", "The ports of Services that are open on the node."),
+    Flag::new("event-ttl", Kind::Duration, "1h0m0s", "How long Events are kept."),
     Flag::new("cluster-domain", Kind::Text, "cluster.local", "The domain of Services."),
     Flag::new("v", Kind::Uint32, "0", "Verbosity of the log.").short('v'),
     Flag::new("logging-format", Kind::Text, "text", "Shape of log lines: text or json."),
@@ -122,6 +126,8 @@ fn settings(values: &BTreeMap<&'static str, Value>) -> Result<Settings, String> 
         tls_files,
         names: list("tls-san"),
         cluster_domain: domain.to_owned(),
+        ranges: ranges(&list("service-cluster-ip-range"), text("service-node-port-range"))?,
+        event_ttl: Duration::from_secs(text("event-ttl").and_then(seconds).and_then(|s| u64::try_from(s).ok()).unwrap_or(3600)),
         service_account_issuer: text("service-account-issuer")
             .map_or_else(|| format!("https://kubernetes.default.svc.{domain}"), str::to_owned),
         api_audiences: list("api-audiences"),
@@ -140,9 +146,26 @@ fn settings(values: &BTreeMap<&'static str, Value>) -> Result<Settings, String> 
     })
 }
 
+fn ranges(networks: &[String], ports: Option<&str>) -> Result<Ranges, String> {
+    let mut ranges = Ranges::default();
+    if !networks.is_empty() {
+        let parse = |text: &String| text.parse().map_err(|e| format!("--service-cluster-ip-range: {text:?}: {e}"));
+        ranges.networks = networks.iter().map(parse).collect::<Result<_, _>>()?;
+    }
+    if ranges.networks.len() > 2 {
+        return Err("--service-cluster-ip-range: at most one network of each family".to_owned());
+    }
+    if let Some(text) = ports {
+        let parsed = text.split_once('-').and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)));
+        ranges.node_ports =
+            parsed.filter(|(low, high)| low <= high).ok_or_else(|| format!("--service-node-port-range: {text:?}"))?;
+    }
+    Ok(ranges)
+}
+
 fn seconds(text: &str) -> Option<i64> {
     let duration = text.parse::<base::duration::GoDuration>().ok()?;
-    Some(duration.0 / 1_000_000_000)
+    Some(duration.as_nanos() / 1_000_000_000)
 }
 
 fn start(settings: Settings, values: &BTreeMap<&'static str, Value>) -> ExitCode {

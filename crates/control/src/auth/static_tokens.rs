@@ -8,7 +8,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use crate::request::User;
 
 /// Users by the digest of their token: looking a digest up tells nothing about how near a guess was.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct StaticTokens(HashMap<[u8; 32], User>);
 
 #[derive(Debug, thiserror::Error)]

@@ -47,6 +47,12 @@ impl Catalog {
         self.kinds.iter().find(|k| k.kind == kind && k.group == group && k.version == version)
     }
 
+    /// The first kind that lies in a place of the store.
+    #[must_use]
+    pub fn by_storage(&self, storage: &str) -> Option<&Arc<Kind>> {
+        self.kinds.iter().find(|k| k.storage == storage)
+    }
+
     /// The kinds of a group version, in order.
     pub fn of_version<'c>(&'c self, group: &'c str, version: &'c str) -> impl Iterator<Item = &'c Arc<Kind>> {
         self.kinds.iter().filter(move |k| k.group == group && k.version == version)

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::document::{self, Document};
 use super::selection::present;
+use super::addresses::Claim;
 use super::{Call, Outcome, Registry, Written, meta, write_fault};
 use crate::kind::Kind;
 use crate::kinds;
@@ -31,10 +32,16 @@ impl Registry {
                 let name = meta::generated_name(&base);
                 meta::metadata_mut(&mut object).insert("name".to_owned(), name.into());
             }
-            let object = self.prepare_new(call, object).await?;
+            let (object, claim) = self.prepare_new(call, object).await?;
             match self.write_new(call, &object).await {
                 Err(refusal) if generated && refusal.reason == "AlreadyExists" => {}
-                outcome => return outcome,
+                Ok(written) => {
+                    if let Some(claim) = claim.filter(|_| !call.options.dry_run) {
+                        claim.keep();
+                    }
+                    return Ok(written);
+                }
+                Err(refusal) => return Err(refusal),
             }
         }
         let name = base.as_str();
@@ -46,7 +53,7 @@ impl Registry {
         Err(refusal)
     }
 
-    async fn prepare_new(&self, call: &mut Call, mut object: Value) -> Result<Value, Refusal> {
+    async fn prepare_new(&self, call: &mut Call, mut object: Value) -> Result<(Value, Option<Claim>), Refusal> {
         let kind = call.kind.clone();
         kind.strategy.set_defaults(&mut object);
         self.admit(call, &mut object, None).await?;
@@ -58,8 +65,9 @@ impl Registry {
             map.remove("status");
         }
         kind.strategy.prepare_create(&mut object);
-        self.own_fields(call, &mut object, None);
         let mut errors = FieldErrors::default();
+        let claim = self.assign_addresses(&kind, &mut object, &mut errors);
+        self.own_fields(call, &mut object, None);
         kinds::meta::validate(&kind, &object, &mut errors);
         kind.strategy.validate(&object, &mut errors);
         if !errors.is_empty() {
@@ -67,7 +75,7 @@ impl Registry {
         }
         call.warn(kind.strategy.warnings(&object, None));
         self.admit_final(call, &object, None).await?;
-        Ok(object)
+        Ok((object, claim))
     }
 
     async fn write_new(&self, call: &Call, object: &Value) -> Result<Written, Refusal> {

@@ -6,7 +6,7 @@ use super::create::stored_form;
 use super::document::Document;
 use super::options::{DeleteOptions, ListOptions, Propagation};
 use super::selection::{Selection, present};
-use super::{Call, Registry, meta, write_fault};
+use super::{Call, Registry, is_service, meta, write_fault};
 use crate::refusal::Refusal;
 use crate::store::{Expect, WriteError};
 
@@ -39,7 +39,7 @@ impl Registry {
             let document = self.get(&call.kind, call.namespace(), &name).await?;
             let old = present(&call.kind, &document);
             check_preconditions(call, options, &old)?;
-            self.admit_final(call, &Value::Null, Some(&old)).await?;
+            self.admit_deletion(call, &old).await?;
             if let Some(outcome) = self.delete_version(call, options, &document, old).await {
                 return outcome;
             }
@@ -102,7 +102,12 @@ impl Registry {
                 }
             }
             Step::Remove => match self.store().delete(&document.key, expect).await {
-                Ok(_) => return Some(Ok(Deletion { object: old, done })),
+                Ok(_) => {
+                    if is_service(kind) {
+                        self.addresses().release(&old, None);
+                    }
+                    return Some(Ok(Deletion { object: old, done }));
+                }
                 Err(error) => error,
             },
         };

@@ -3,15 +3,18 @@
 use std::fmt;
 use std::sync::Arc;
 
+use api::field::FieldErrors;
 use arc_swap::ArcSwap;
 use base::time::{Clock, Wall};
 use serde_json::Value;
 
+use crate::admission::{Chain, Operation, Review};
 use crate::kind::Kind;
 use crate::refusal::Refusal;
 use crate::request::{Attributes, Resource, User};
 use crate::store::{ReadError, Store, WriteError};
 
+pub mod addresses;
 mod binding;
 pub mod body;
 pub mod catalog;
@@ -30,6 +33,7 @@ mod scale;
 pub mod selection;
 pub mod watch;
 
+use addresses::{Addresses, Claim};
 use catalog::Catalog;
 use document::Document;
 use options::WriteOptions;
@@ -42,6 +46,8 @@ struct Inner {
     store: Store,
     catalog: ArcSwap<Catalog>,
     clock: Arc<dyn Clock>,
+    admission: Option<Chain>,
+    addresses: Addresses,
 }
 
 /// One request for a verb.
@@ -75,9 +81,17 @@ pub enum Outcome {
 // === impl Registry ===
 
 impl Registry {
+    /// `admission` is asked about every write; a test may do without.
     #[must_use]
-    pub fn new(store: Store, catalog: Catalog, clock: Arc<dyn Clock>) -> Registry {
-        Registry(Arc::new(Inner { store, catalog: ArcSwap::from_pointee(catalog), clock }))
+    pub fn new(
+        store: Store,
+        catalog: Catalog,
+        clock: Arc<dyn Clock>,
+        admission: Option<Chain>,
+        addresses: Addresses,
+    ) -> Registry {
+        let catalog = ArcSwap::from_pointee(catalog);
+        Registry(Arc::new(Inner { store, catalog, clock, admission, addresses }))
     }
 
     #[must_use]
@@ -106,24 +120,47 @@ impl Registry {
         catalog.find(group, version, plural).cloned().ok_or_else(Refusal::no_resource)
     }
 
-    /// Lets the admission chain change an object before it is judged.
-    async fn admit(
-        &self,
-        _call: &mut Call,
-        _object: &mut Value,
-        _old: Option<&Value>,
-    ) -> Result<(), Refusal> {
+    /// Who has which cluster address.
+    #[must_use]
+    pub fn addresses(&self) -> &Addresses {
+        &self.0.addresses
+    }
+
+    /// Lets the admission chain complete an object before it is judged.
+    async fn admit(&self, call: &mut Call, object: &mut Value, old: Option<&Value>) -> Result<(), Refusal> {
+        let Some(chain) = &self.0.admission else { return Ok(()) };
+        let warnings = chain.mutate(&self.review(call, old), object).await?;
+        call.warn(warnings);
         Ok(())
     }
 
     /// Lets the admission chain judge what is about to be written.
-    async fn admit_final(
-        &self,
-        _call: &mut Call,
-        _object: &Value,
-        _old: Option<&Value>,
-    ) -> Result<(), Refusal> {
+    async fn admit_final(&self, call: &mut Call, object: &Value, old: Option<&Value>) -> Result<(), Refusal> {
+        let Some(chain) = &self.0.admission else { return Ok(()) };
+        let warnings = chain.validate(&self.review(call, old), object).await?;
+        call.warn(warnings);
         Ok(())
+    }
+
+    async fn admit_deletion(&self, call: &Call, old: &Value) -> Result<(), Refusal> {
+        let Some(chain) = &self.0.admission else { return Ok(()) };
+        chain.delete(&Review { operation: Operation::Delete, ..self.review(call, Some(old)) }).await
+    }
+
+    fn review<'r>(&self, call: &'r Call, old: Option<&'r Value>) -> Review<'r> {
+        Review {
+            kind: &call.kind,
+            attributes: &call.attributes,
+            operation: if old.is_some() { Operation::Update } else { Operation::Create },
+            old,
+            dry_run: call.options.dry_run,
+            now: self.now(),
+        }
+    }
+
+    /// Gives a Service what it needs, before it is validated.
+    fn assign_addresses(&self, kind: &Kind, object: &mut Value, errors: &mut FieldErrors) -> Option<Claim> {
+        is_service(kind).then(|| self.0.addresses.assign(object, errors))
     }
 
     /// One object.
@@ -199,6 +236,10 @@ impl Call {
     fn warn(&mut self, warnings: impl IntoIterator<Item = String>) {
         self.warnings.extend(warnings);
     }
+}
+
+fn is_service(kind: &Kind) -> bool {
+    kind.group.is_empty() && kind.plural == "services"
 }
 
 /// Trouble of the store, in the words of an answer.

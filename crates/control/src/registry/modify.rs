@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::create::{place, stored_form};
 use super::document::Document;
 use super::selection::present;
-use super::{Call, Outcome, Registry, Written, meta, write_fault};
+use super::addresses::Claim;
+use super::{Call, Outcome, Registry, Written, is_service, meta, write_fault};
 use crate::kind::Kind;
 use crate::kinds;
 use crate::refusal::Refusal;
@@ -58,9 +59,13 @@ impl Registry {
             let new = propose(call, &old)?;
             check_identity(call, &new)?;
             check_versions(call, &new, &old)?;
-            let new = self.prepare_change(call, new, &old).await?;
+            let (new, claim) = self.prepare_change(call, new, &old).await?;
             match self.write_change(call, &document, &new, &old).await {
-                Some(written) => return written,
+                Some(Ok(written)) => {
+                    self.settle_addresses(call, claim, &written, &old);
+                    return Ok(written);
+                }
+                Some(Err(refusal)) => return Err(refusal),
                 None => call.warnings.truncate(warnings),
             }
         }
@@ -77,7 +82,12 @@ impl Registry {
     }
 
     /// What happens to every new version before it is written.
-    async fn prepare_change(&self, call: &mut Call, mut new: Value, old: &Value) -> Result<Value, Refusal> {
+    async fn prepare_change(
+        &self,
+        call: &mut Call,
+        mut new: Value,
+        old: &Value,
+    ) -> Result<(Value, Option<Claim>), Refusal> {
         let kind = call.kind.clone();
         let strategy = &kind.strategy;
         place(call, &mut new)?;
@@ -87,12 +97,16 @@ impl Registry {
         meta::carry_over(&mut new, old);
         self.admit(call, &mut new, Some(old)).await?;
         way.prepare(&kind, &mut new, old, self.now());
+        let mut errors = FieldErrors::default();
+        let claim = match way {
+            Way::Main => self.assign_addresses(&kind, &mut new, &mut errors),
+            _ => None,
+        };
         self.own_fields(call, &mut new, Some(old));
         if strategy.counts_generation() && way != Way::Status && strategy.is_new_generation(&new, old) {
             let next = old["metadata"]["generation"].as_i64().unwrap_or_default() + 1;
             meta::metadata_mut(&mut new).insert("generation".to_owned(), next.into());
         }
-        let mut errors = FieldErrors::default();
         kinds::meta::validate_update(&kind, &new, old, &mut errors);
         way.validate(&kind, &new, old, &mut errors);
         if !errors.is_empty() {
@@ -100,7 +114,19 @@ impl Registry {
         }
         call.warn(strategy.warnings(&new, Some(old)));
         self.admit_final(call, &new, Some(old)).await?;
-        Ok(new)
+        Ok((new, claim))
+    }
+
+    /// After a write: what was claimed is kept, what the Service no longer has is free again.
+    fn settle_addresses(&self, call: &Call, claim: Option<Claim>, written: &Written, old: &Value) {
+        if call.options.dry_run || !is_service(&call.kind) {
+            return;
+        }
+        if let Some(claim) = claim {
+            claim.keep();
+        }
+        let left = (written.outcome != Outcome::Deleted).then_some(&written.object);
+        self.addresses().release(old, left);
     }
 
     /// None when somebody else was quicker and it is worth another try.
