@@ -25,7 +25,8 @@ pub(crate) async fn ensure(registry: &Registry, root_ca: &str, address: SocketAd
     for class in system_classes() {
         create(registry, ("scheduling.k8s.io", "v1", "priorityclasses"), class).await?;
     }
-    let networks: Vec<String> = registry.addresses().ranges().networks.iter().map(ToString::to_string).collect();
+    let networks: Vec<String> =
+        registry.addresses().ranges().networks.iter().map(ToString::to_string).collect();
     let cidr = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"},
         "spec": {"cidrs": networks},
@@ -44,7 +45,11 @@ async fn note_addresses(registry: &Registry) -> Result<(), Refusal> {
     Ok(())
 }
 
-async fn create(registry: &Registry, (group, version, plural): (&str, &str, &str), object: Value) -> Result<(), Refusal> {
+async fn create(
+    registry: &Registry,
+    (group, version, plural): (&str, &str, &str),
+    object: Value,
+) -> Result<(), Refusal> {
     let kind = registry.kind(group, version, plural)?;
     let (namespace, name) = (meta::namespace(&object).to_owned(), meta::name(&object).to_owned());
     if registry.find(&kind, &namespace, &name).await?.is_some() {
@@ -91,7 +96,12 @@ async fn kubernetes_service(registry: &Registry, address: SocketAddr) -> Result<
 }
 
 /// Creates the object, or gives it the wanted field again: the address may have changed.
-async fn ensure_same(registry: &Registry, what: (&str, &str, &str), object: Value, field: &str) -> Result<(), Refusal> {
+async fn ensure_same(
+    registry: &Registry,
+    what: (&str, &str, &str),
+    object: Value,
+    field: &str,
+) -> Result<(), Refusal> {
     let kind = registry.kind(what.0, what.1, what.2)?;
     let change = |found: &mut Value| {
         let differs = found[field] != object[field] || found["ports"] != object["ports"];

@@ -160,7 +160,12 @@ async fn tokens(settings: &Settings, pki: &Arc<Pki>) -> Result<Tokens, RunError>
     let making = tokio::task::spawn_blocking(move || {
         let signing = pki.service_account_key()?;
         let audiences = settings.api_audiences;
-        Ok(Tokens::new(&settings.service_account_issuer, audiences, &signing, &settings.service_account_key_files)?)
+        Ok(Tokens::new(
+            &settings.service_account_issuer,
+            audiences,
+            &signing,
+            &settings.service_account_key_files,
+        )?)
     });
     making.await.map_err(|_| RunError::Interrupted("reading keys"))?
 }

@@ -45,15 +45,55 @@ pub(crate) const FLAGS: &[Flag] = &[
     Flag::new("tls-cert-file", Kind::Text, "", "The certificate (PEM) to show instead of our own."),
     Flag::new("tls-private-key-file", Kind::Text, "", "The key (PEM) of --tls-cert-file."),
     Flag::new("tls-san", Kind::List, "", "More names and addresses for our own certificate."),
-    Flag::new("anonymous-auth", Kind::Bool, "", "Let requests without credentials in: everywhere or nowhere; health and version only when not given."),
+    Flag::new(
+        "anonymous-auth",
+        Kind::Bool,
+        "",
+        "Let requests without credentials in: everywhere or nowhere; health and version only when not given.",
+    ),
     Flag::new("token-auth-file", Kind::Text, "", "Static tokens: a CSV file of token, user, uid and groups."),
-    Flag::new("service-account-issuer", Kind::Text, "https://kubernetes.default.svc.cluster.local", "Who our service account tokens say they are from."),
-    Flag::new("api-audiences", Kind::List, "", "Whom tokens must be for to be taken; the issuer when not given."),
-    Flag::new("service-account-key-file", Kind::List, "", "Files with more keys (PEM) whose service account tokens are believed."),
-    Flag::new("service-account-max-token-expiration", Kind::Duration, "", "The longest life of a service account token."),
-    Flag::new("service-account-extend-token-expiration", Kind::Bool, "true", "Let the tokens of Pods live a year, for clients that never read them again."),
-    Flag::new("service-cluster-ip-range", Kind::List, "10.96.0.0/12", "The network Services get their addresses from; two, one of each family, for dual stack."),
-    Flag::new("service-node-port-range", Kind::Text, "30000-32767", "The ports of Services that are open on the node."),
+    Flag::new(
+        "service-account-issuer",
+        Kind::Text,
+        "https://kubernetes.default.svc.cluster.local",
+        "Who our service account tokens say they are from.",
+    ),
+    Flag::new(
+        "api-audiences",
+        Kind::List,
+        "",
+        "Whom tokens must be for to be taken; the issuer when not given.",
+    ),
+    Flag::new(
+        "service-account-key-file",
+        Kind::List,
+        "",
+        "Files with more keys (PEM) whose service account tokens are believed.",
+    ),
+    Flag::new(
+        "service-account-max-token-expiration",
+        Kind::Duration,
+        "",
+        "The longest life of a service account token.",
+    ),
+    Flag::new(
+        "service-account-extend-token-expiration",
+        Kind::Bool,
+        "true",
+        "Let the tokens of Pods live a year, for clients that never read them again.",
+    ),
+    Flag::new(
+        "service-cluster-ip-range",
+        Kind::List,
+        "10.96.0.0/12",
+        "The network Services get their addresses from; two, one of each family, for dual stack.",
+    ),
+    Flag::new(
+        "service-node-port-range",
+        Kind::Text,
+        "30000-32767",
+        "The ports of Services that are open on the node.",
+    ),
     Flag::new("event-ttl", Kind::Duration, "1h0m0s", "How long Events are kept."),
     Flag::new("cluster-domain", Kind::Text, "cluster.local", "The domain of Services."),
     Flag::new("v", Kind::Uint32, "0", "Verbosity of the log.").short('v'),
@@ -115,7 +155,9 @@ fn settings(values: &BTreeMap<&'static str, Value>) -> Result<Settings, String> 
         None => StaticTokens::default(),
     };
     let max_token_life = match text("service-account-max-token-expiration") {
-        Some(text) => Some(seconds(text).ok_or_else(|| format!("--service-account-max-token-expiration: {text:?}"))?),
+        Some(text) => {
+            Some(seconds(text).ok_or_else(|| format!("--service-account-max-token-expiration: {text:?}"))?)
+        }
         None => None,
     };
     Ok(Settings {
@@ -127,7 +169,9 @@ fn settings(values: &BTreeMap<&'static str, Value>) -> Result<Settings, String> 
         names: list("tls-san"),
         cluster_domain: domain.to_owned(),
         ranges: ranges(&list("service-cluster-ip-range"), text("service-node-port-range"))?,
-        event_ttl: Duration::from_secs(text("event-ttl").and_then(seconds).and_then(|s| u64::try_from(s).ok()).unwrap_or(3600)),
+        event_ttl: Duration::from_secs(
+            text("event-ttl").and_then(seconds).and_then(|s| u64::try_from(s).ok()).unwrap_or(3600),
+        ),
         service_account_issuer: text("service-account-issuer")
             .map_or_else(|| format!("https://kubernetes.default.svc.{domain}"), str::to_owned),
         api_audiences: list("api-audiences"),
@@ -149,16 +193,19 @@ fn settings(values: &BTreeMap<&'static str, Value>) -> Result<Settings, String> 
 fn ranges(networks: &[String], ports: Option<&str>) -> Result<Ranges, String> {
     let mut ranges = Ranges::default();
     if !networks.is_empty() {
-        let parse = |text: &String| text.parse().map_err(|e| format!("--service-cluster-ip-range: {text:?}: {e}"));
+        let parse =
+            |text: &String| text.parse().map_err(|e| format!("--service-cluster-ip-range: {text:?}: {e}"));
         ranges.networks = networks.iter().map(parse).collect::<Result<_, _>>()?;
     }
     if ranges.networks.len() > 2 {
         return Err("--service-cluster-ip-range: at most one network of each family".to_owned());
     }
     if let Some(text) = ports {
-        let parsed = text.split_once('-').and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)));
-        ranges.node_ports =
-            parsed.filter(|(low, high)| low <= high).ok_or_else(|| format!("--service-node-port-range: {text:?}"))?;
+        let parsed =
+            text.split_once('-').and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)));
+        ranges.node_ports = parsed
+            .filter(|(low, high)| low <= high)
+            .ok_or_else(|| format!("--service-node-port-range: {text:?}"))?;
     }
     Ok(ranges)
 }

@@ -122,7 +122,10 @@ impl Collector {
         if change.kind != ChangeKind::Deleted {
             // Most objects have no owner and are not ending: a look at the text saves reading them.
             let told = |word: &[u8]| change.value.windows(word.len()).any(|w| w == word);
-            if self.owners.contains_key(&*change.key) || told(b"\"ownerReferences\"") || told(b"\"deletionTimestamp\"") {
+            if self.owners.contains_key(&*change.key)
+                || told(b"\"ownerReferences\"")
+                || told(b"\"deletionTimestamp\"")
+            {
                 let document = Document::new(change.key.clone(), change.rev, change.value.clone());
                 self.see(&change.key, &document.to_value());
             }
@@ -164,7 +167,8 @@ impl Collector {
     /// Learns who owns an object, and whether it is ending in a way that concerns us.
     fn see(&mut self, key: &str, object: &Value) {
         let references = doc::list(object, "metadata.ownerReferences");
-        let now: Vec<Box<str>> = references.iter().filter_map(|r| r["uid"].as_str().map(Into::into)).collect();
+        let now: Vec<Box<str>> =
+            references.iter().filter_map(|r| r["uid"].as_str().map(Into::into)).collect();
         let before = self.owners.get(key).cloned().unwrap_or_default();
         if now != before {
             for owner in &before {

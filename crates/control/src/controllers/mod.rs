@@ -32,7 +32,12 @@ pub(crate) fn locate(catalog: &Catalog, key: &str) -> Option<Located> {
 }
 
 /// Starts all of them; they end with the store.
-pub fn start(registry: &Registry, root_ca: String, event_ttl: std::time::Duration, tasks: &mut tokio::task::JoinSet<()>) {
+pub fn start(
+    registry: &Registry,
+    root_ca: String,
+    event_ttl: std::time::Duration,
+    tasks: &mut tokio::task::JoinSet<()>,
+) {
     tasks.spawn(namespaces::run(registry.clone(), root_ca));
     tasks.spawn(garbage::run(registry.clone()));
     tasks.spawn(events::run(registry.clone(), event_ttl));

@@ -226,13 +226,20 @@ async fn empty(registry: &Registry, namespace: &str) -> Result<Vec<(String, usiz
     Ok(remaining)
 }
 
-async fn tell_remaining(registry: &Registry, name: &str, remaining: &[(String, usize)]) -> Result<(), Refusal> {
+async fn tell_remaining(
+    registry: &Registry,
+    name: &str,
+    remaining: &[(String, usize)],
+) -> Result<(), Refusal> {
     let kind = registry.kind("", "v1", "namespaces")?;
-    let what: Vec<String> = remaining.iter().map(|(what, n)| format!("{what} has {n} resource instances")).collect();
+    let what: Vec<String> =
+        remaining.iter().map(|(what, n)| format!("{what} has {n} resource instances")).collect();
     let message = format!("Some resources are remaining: {}", what.join(", "));
     let now = meta::timestamp(registry.now());
     let set = |namespace: &mut Value| {
-        let told = doc::list(namespace, "status.conditions").iter().find(|c| c["type"] == "NamespaceContentRemaining");
+        let told = doc::list(namespace, "status.conditions")
+            .iter()
+            .find(|c| c["type"] == "NamespaceContentRemaining");
         if told.is_some_and(|c| c["message"] == message.as_str() && c["status"] == "True") {
             return Ok(false);
         }

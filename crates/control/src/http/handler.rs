@@ -58,8 +58,7 @@ async fn respond(app: Arc<App>, peer: Peer, request: Request<Incoming>) -> Resul
         }
         Asked::Resource { verb, mut resource, rest } => {
             say_selectors(&query, verb, &mut resource);
-            let attributes =
-                Attributes { user, verb: verb.into(), path, resource: Some(resource) };
+            let attributes = Attributes { user, verb: verb.into(), path, resource: Some(resource) };
             app.authorizer.check(&attributes)?;
             let asking = Asking { head, query, attributes, rest, peer };
             verbs::serve(&app, asking, body).await

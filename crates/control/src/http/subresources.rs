@@ -1,8 +1,8 @@
 //! Paths below an object that are something else than the object, and questions that are answered and not kept.
 
 use hyper::body::Incoming;
-use schema::types::At;
 use schema::decode;
+use schema::types::At;
 use serde_json::{Value, json};
 
 use super::answer::{self, Answer};
@@ -101,7 +101,13 @@ impl Serving<'_> {
     }
 
     /// Reads a body that is not of the path's own kind.
-    async fn read_typed(&self, body: Incoming, group: &str, version: &str, kind: &str) -> Result<Value, Refusal> {
+    async fn read_typed(
+        &self,
+        body: Incoming,
+        group: &str,
+        version: &str,
+        kind: &str,
+    ) -> Result<Value, Refusal> {
         let language = body::language(&self.asking.head.headers)?;
         let bytes = body::read(body).await?;
         let mut value = parse(&bytes, language)?.value;
@@ -115,7 +121,9 @@ impl Serving<'_> {
         }
         if let Some(at) = At::kind(group, version, kind) {
             decode::conform(&mut value, at).map_err(|e| {
-                Refusal::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {e}"))
+                Refusal::bad_request(format!(
+                    "{kind} in version {version:?} cannot be handled as a {kind}: {e}"
+                ))
             })?;
         }
         value["apiVersion"] = api_version.into();

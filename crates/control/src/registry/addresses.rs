@@ -130,8 +130,10 @@ impl Addresses {
     fn assign_families(&self, service: &mut Value, errors: &mut FieldErrors) {
         let families: Vec<&str> = self.ranges.networks.iter().map(family).collect();
         let policy_at = Path::new("spec").child("ipFamilyPolicy");
-        let mut wanted: Vec<String> =
-            doc::list(service, "spec.ipFamilies").iter().filter_map(|f| f.as_str().map(str::to_owned)).collect();
+        let mut wanted: Vec<String> = doc::list(service, "spec.ipFamilies")
+            .iter()
+            .filter_map(|f| f.as_str().map(str::to_owned))
+            .collect();
         // Addresses asked for say their families themselves.
         for (i, ip) in ips_of(service).enumerate() {
             if wanted.len() <= i {
@@ -165,11 +167,15 @@ impl Addresses {
 
     fn assign_ips(&self, service: &mut Value, owner: &str, claim: &mut Claim, errors: &mut FieldErrors) {
         let at = Path::new("spec").child("clusterIPs");
-        let families: Vec<String> =
-            doc::list(service, "spec.ipFamilies").iter().filter_map(|f| f.as_str().map(str::to_owned)).collect();
+        let families: Vec<String> = doc::list(service, "spec.ipFamilies")
+            .iter()
+            .filter_map(|f| f.as_str().map(str::to_owned))
+            .collect();
         let mut given: Vec<String> = Vec::new();
-        let asked: Vec<String> =
-            doc::list(service, "spec.clusterIPs").iter().filter_map(|v| v.as_str().map(str::to_owned)).collect();
+        let asked: Vec<String> = doc::list(service, "spec.clusterIPs")
+            .iter()
+            .filter_map(|v| v.as_str().map(str::to_owned))
+            .collect();
         for (i, wanted) in families.iter().enumerate() {
             let Some(network) = self.ranges.networks.iter().find(|n| family(n) == wanted) else { continue };
             let taken = match asked.get(i) {
@@ -197,7 +203,9 @@ impl Addresses {
             None => {}
         }
         if !network.contains(&ip) || ip == network.network() || (ip.is_ipv4() && ip == network.broadcast()) {
-            return Err(failed(&format!("the provided IP ({text}) is not in the valid range. The range of valid IPs is {network}")));
+            return Err(failed(&format!(
+                "the provided IP ({text}) is not in the valid range. The range of valid IPs is {network}"
+            )));
         }
         used.ips.insert(ip, owner.into());
         claim.ips.push(ip);
@@ -239,13 +247,22 @@ impl Addresses {
         }
     }
 
-    fn take_port(&self, wanted: i64, owner: &str, claim: &mut Claim, at: &Path, errors: &mut FieldErrors) -> Option<i64> {
+    fn take_port(
+        &self,
+        wanted: i64,
+        owner: &str,
+        claim: &mut Claim,
+        at: &Path,
+        errors: &mut FieldErrors,
+    ) -> Option<i64> {
         let (low, high) = self.ranges.node_ports;
         let mut used = self.used();
         if wanted == 0 {
             let size = u64::from(high - low) + 1;
             let start = used.next;
-            let free = (0..size).map(|i| low + u16::try_from((start.wrapping_mul(31).wrapping_add(i)) % size).unwrap_or_default());
+            let free = (0..size).map(|i| {
+                low + u16::try_from((start.wrapping_mul(31).wrapping_add(i)) % size).unwrap_or_default()
+            });
             let Some(port) = free.into_iter().find(|p| !used.ports.contains_key(p)) else {
                 errors.invalid(at, wanted, "failed to allocate a nodePort: range is full");
                 return None;
@@ -265,7 +282,8 @@ impl Addresses {
             None => {}
         }
         if !(low..=high).contains(&port) {
-            let why = format!("provided port is not in the valid range. The range of valid ports is {low}-{high}");
+            let why =
+                format!("provided port is not in the valid range. The range of valid ports is {low}-{high}");
             errors.invalid(at, wanted, why);
             return None;
         }
@@ -327,7 +345,9 @@ fn usable(network: &IpNet) -> u64 {
 
 fn nth(network: &IpNet, n: u64) -> IpAddr {
     match network.network() {
-        IpAddr::V4(base) => IpAddr::V4((u32::from(base).wrapping_add(u32::try_from(n).unwrap_or_default())).into()),
+        IpAddr::V4(base) => {
+            IpAddr::V4((u32::from(base).wrapping_add(u32::try_from(n).unwrap_or_default())).into())
+        }
         IpAddr::V6(base) => IpAddr::V6((u128::from(base).wrapping_add(u128::from(n))).into()),
     }
 }
@@ -366,10 +386,12 @@ mod tests {
         let mut dual = service("b", json!({"type": "ClusterIP", "ipFamilyPolicy": "PreferDualStack"}));
         assigned(&all, &mut dual);
         assert_eq!(dual["spec"]["clusterIPs"].as_array().unwrap().len(), 2);
-        let mut headless = service("c", json!({"type": "ClusterIP", "clusterIP": "None", "clusterIPs": ["None"]}));
+        let mut headless =
+            service("c", json!({"type": "ClusterIP", "clusterIP": "None", "clusterIPs": ["None"]}));
         assert_eq!(assigned(&all, &mut headless), "[]");
         assert_eq!(headless["spec"]["clusterIPs"], json!(["None"]));
-        let mut clash = service("d", json!({"type": "ClusterIP", "clusterIPs": [plain["spec"]["clusterIP"]]}));
+        let mut clash =
+            service("d", json!({"type": "ClusterIP", "clusterIPs": [plain["spec"]["clusterIP"]]}));
         assert!(assigned(&all, &mut clash).contains("already allocated"));
         let mut outside = service("e", json!({"type": "ClusterIP", "clusterIPs": ["10.9.0.1"]}));
         assert!(assigned(&all, &mut outside).contains("not in the valid range"));

@@ -54,7 +54,8 @@ impl Registry {
 }
 
 fn mark_scheduled(pod: &mut Value, now: &str) {
-    let condition = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now});
+    let condition =
+        json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now});
     if !pod["status"].is_object() {
         pod["status"] = json!({});
     }

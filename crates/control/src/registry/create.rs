@@ -3,9 +3,9 @@
 use api::field::FieldErrors;
 use serde_json::Value;
 
+use super::addresses::Claim;
 use super::document::{self, Document};
 use super::selection::present;
-use super::addresses::Claim;
 use super::{Call, Outcome, Registry, Written, meta, write_fault};
 use crate::kind::Kind;
 use crate::kinds;
@@ -53,7 +53,11 @@ impl Registry {
         Err(refusal)
     }
 
-    async fn prepare_new(&self, call: &mut Call, mut object: Value) -> Result<(Value, Option<Claim>), Refusal> {
+    async fn prepare_new(
+        &self,
+        call: &mut Call,
+        mut object: Value,
+    ) -> Result<(Value, Option<Claim>), Refusal> {
         let kind = call.kind.clone();
         kind.strategy.set_defaults(&mut object);
         self.admit(call, &mut object, None).await?;

@@ -101,7 +101,9 @@ fn judge(pod: &Value, budget: &Value) -> Verdict {
         }
     }
     if status("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or_default() {
-        return Verdict::Refused(format!("The disruption budget {name} is still being processed by the server."));
+        return Verdict::Refused(format!(
+            "The disruption budget {name} is still being processed by the server."
+        ));
     }
     if status("disruptionsAllowed") <= 0 {
         return Verdict::Refused(format!(

@@ -4,10 +4,10 @@ use api::field::{FieldErrors, Path};
 use base::time::Wall;
 use serde_json::Value;
 
+use super::addresses::Claim;
 use super::create::{place, stored_form};
 use super::document::Document;
 use super::selection::present;
-use super::addresses::Claim;
 use super::{Call, Outcome, Registry, Written, is_service, meta, write_fault};
 use crate::kind::Kind;
 use crate::kinds;
@@ -224,7 +224,9 @@ impl Way {
     /// Whole parts of the object that this door does not lead to.
     fn keep(self, kind: &Kind, new: &mut Value, old: &Value) {
         match self {
-            Way::Main | Way::Resize | Way::EphemeralContainers if kind.has_status() => keep(new, old, "status"),
+            Way::Main | Way::Resize | Way::EphemeralContainers if kind.has_status() => {
+                keep(new, old, "status")
+            }
             Way::Main | Way::Resize | Way::EphemeralContainers => {}
             Way::Status | Way::Approval => keep_all_but(new, old, &["metadata", "status"]),
             Way::Finalize => keep_all_but(new, old, &["metadata", "spec"]),

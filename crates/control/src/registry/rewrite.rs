@@ -28,7 +28,8 @@ impl Registry {
             if !change(&mut object)? {
                 return Ok(Some(object));
             }
-            match self.store().put(&document.key, stored_form(kind, &object), Expect::Rev(document.rev)).await {
+            match self.store().put(&document.key, stored_form(kind, &object), Expect::Rev(document.rev)).await
+            {
                 Ok(entry) => return Ok(Some(present(kind, &Document::from(entry)))),
                 Err(WriteError::Conflict { .. }) => {}
                 Err(error) => return Err(write_fault(&error)),

@@ -43,7 +43,8 @@ impl Registry {
             .modify(call, &mut |call, old| {
                 let current = scale::read(old, &paths);
                 let mut wanted = make(&current)?;
-                decode::conform(&mut wanted, scale_type()).map_err(|e| Refusal::bad_request(e.to_string()))?;
+                decode::conform(&mut wanted, scale_type())
+                    .map_err(|e| Refusal::bad_request(e.to_string()))?;
                 let said = meta::name(&wanted);
                 if !said.is_empty() && said != name {
                     return Err(Refusal::bad_request(format!(
@@ -57,7 +58,11 @@ impl Registry {
                 }
                 let mut new = old.clone();
                 let based_on = wanted["metadata"]["resourceVersion"].clone();
-                meta::set_or_remove(meta::metadata_mut(&mut new), "resourceVersion", based_on.is_string().then_some(based_on));
+                meta::set_or_remove(
+                    meta::metadata_mut(&mut new),
+                    "resourceVersion",
+                    based_on.is_string().then_some(based_on),
+                );
                 scale::write(&mut new, &wanted, &paths);
                 Ok(new)
             })
