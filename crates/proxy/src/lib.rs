@@ -5,13 +5,28 @@
 //! asked for: a change costs what it changes. It is compared with the kernel at the start, now and then, after
 //! every failure, and whenever somebody else touches it.
 //!
+//! * [`agent`]: the process: configuration, tasks, servers.
+//! * [`watch`]: the feed from the API server.
 //! * [`sync`]: the loop.
 //! * [`ports`]: what the loop needs of a backend.
+//! * [`observed`]: what happens around each change: metrics, flows, health checks.
+//! * [`server`]: health, metrics, and the load balancers' questions.
 //! * [`backend`]: the backends, one file each.
 
+pub mod agent;
 pub mod backend;
+mod cleanup;
+mod config_file;
+pub mod events;
+pub mod host;
+pub mod metrics;
+pub mod observed;
 pub mod ports;
+pub mod server;
+pub mod settings;
 pub mod sync;
+pub mod sysctl;
 mod update;
+pub mod watch;
 
 pub use update::Update;

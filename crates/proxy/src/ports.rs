@@ -23,6 +23,8 @@ pub trait Dataplane: Send + 'static {
 pub enum Error {
     #[error(transparent)]
     Nftables(#[from] sys::nft::Error),
+    #[error(transparent)]
+    Iptables(#[from] crate::backend::iptables::IptablesError),
     #[error("listening to the kernel: {0}")]
     Listening(#[source] std::io::Error),
 }

@@ -155,7 +155,11 @@ impl Cluster {
         if node.metadata.name.as_deref() != Some(&*self.node_name) {
             return false;
         }
-        let new = NodeView::read(node);
+        self.set_node(NodeView::read(node))
+    }
+
+    /// What is known of this node from elsewhere.
+    pub fn set_node(&mut self, new: NodeView) -> bool {
         let is_new = new != self.node;
         self.node = new;
         is_new

@@ -192,7 +192,8 @@ impl PortRules {
         self.node_port.map(|port| NodePortKey { protocol: self.key.protocol, port })
     }
 
-    pub(super) fn lacks_local(&self) -> NoLocalEndpoints {
+    /// Whether a policy keeps traffic here and nobody is here, once for each kind of traffic.
+    pub fn lacks_local(&self) -> NoLocalEndpoints {
         self.lacks_local
     }
 }

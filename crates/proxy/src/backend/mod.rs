@@ -1,3 +1,4 @@
 //! The backends: one file each, and its hand in `sys`.
 
+pub mod iptables;
 pub mod nft;

@@ -63,6 +63,11 @@ impl NftDataplane {
         Ok(content)
     }
 
+    /// Deletes the table, with everything in it.
+    pub fn remove(&mut self) -> Result<(), Error> {
+        Ok(self.nft.commit(&self.table, &[nft::Message::DeleteTable])?)
+    }
+
     fn verify_once(&mut self, rules: &RuleSet) -> Result<Vec<String>, Error> {
         let is = self.read()?;
         self.renderer.adopt(&is);

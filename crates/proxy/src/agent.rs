@@ -1,0 +1,415 @@
+//! kube-proxy as a whole: from a configuration to running tasks.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::config::proxy::{KubeProxyConfiguration, Loaded, Mode};
+use base::class::{Class, Classify};
+use base::rng::Rng;
+use client::{Client, Config, Options};
+use proxy_core::objects::{Cluster, Family};
+use proxy_core::rules::{Host, NodeRules, Settings};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::backend::iptables::{IptablesDataplane, Programs};
+use crate::backend::nft::NftDataplane;
+use crate::events::{self, Notice};
+use crate::observed::{HealthChecks, Observed, Triggers};
+use crate::ports::Dataplane;
+use crate::server::{self, Health, Status, Watched};
+use crate::settings::{self, duration};
+use crate::sync::{self, Periods, Report};
+use crate::sysctl::Sysctls;
+use crate::watch::{Feed, Seen};
+use crate::{Update, cleanup, config_file, host};
+
+/// For the Node to be seen, before we go on without it.
+const NODE_PATIENCE: Duration = Duration::from_secs(30);
+/// For the Node to have Pod addresses, where they are needed.
+const POD_CIDR_PATIENCE: Duration = Duration::from_secs(300);
+/// News that the loop has not taken yet.
+const QUEUE: usize = 1024;
+/// Comparing everything with the kernel, where we would hear of changes, and where we would not.
+const SLOW_LOOK: Duration = Duration::from_secs(300);
+const HOURLY: Duration = Duration::from_secs(3600);
+
+/// What the binary knows and nobody else asks for.
+#[derive(Clone, Debug)]
+pub struct Start {
+    pub loaded: Loaded,
+    pub hostname: String,
+    /// `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT`.
+    pub in_cluster: (Option<String>, Option<String>),
+    pub version: String,
+    /// Spreads the retries of many nodes.
+    pub seed: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Client(#[from] client::ClientError),
+    #[error(transparent)]
+    Kubeconfig(#[from] client::ConfigError),
+    #[error(transparent)]
+    Sysctl(#[from] crate::sysctl::Error),
+    #[error(transparent)]
+    Bind(#[from] server::BindError),
+    #[error("proxy mode {mode} cannot be used: {why}")]
+    Mode { mode: &'static str, why: String },
+    #[error("node {0} has no Pod CIDR, which detectLocalMode NodeCIDR needs")]
+    NoPodCidr(String),
+    #[error("the Pod CIDRs of node {0} changed")]
+    NewPodCidr(String),
+    #[error("the configuration file {0} changed")]
+    NewConfig(String),
+    #[error("watching the configuration file {path}: {cause}")]
+    WatchConfig { path: String, cause: std::io::Error },
+    #[error("removing rules: {0}")]
+    Cleanup(String),
+    #[error("a task failed: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+impl Classify for Error {
+    fn class(&self) -> Class {
+        Class::Fault
+    }
+}
+
+/// Removes the rules of every mode.
+pub fn clean_up() -> Result<(), Error> {
+    let errors = cleanup::remove_others(None);
+    if errors.is_empty() { Ok(()) } else { Err(Error::Cleanup(errors.join("; "))) }
+}
+
+/// What needs full rights and happens once.
+pub fn initialise(config: &KubeProxyConfiguration, chosen: Mode) -> Result<(), Error> {
+    let sysctls = Sysctls::default();
+    sysctls.set_conntrack(&config.conntrack, host::processors())?;
+    if chosen == Mode::Iptables && config.iptables.localhost_node_ports {
+        sysctls.set("net/ipv4/conf/all/route_localnet", 1)?;
+    }
+    Ok(())
+}
+
+/// The mode asked for, or the best this kernel has; with the words to tell if it is not the usual one.
+pub fn choose_mode(config: &KubeProxyConfiguration) -> Result<(Mode, Option<String>), Error> {
+    let nftables =
+        || NftDataplane::open(Family::V4, 0).and_then(|mut plane| plane.read()).map_err(|e| e.to_string());
+    let iptables = || match Family::BOTH.into_iter().any(|family| Programs::new(family).is_usable()) {
+        true => Ok(()),
+        false => Err("neither iptables nor ip6tables works here".to_owned()),
+    };
+    let refuse = |mode: Mode, why| Error::Mode { mode: mode.name(), why };
+    match config.mode() {
+        Some(Mode::Nftables) => {
+            nftables().map(|_| (Mode::Nftables, None)).map_err(|e| refuse(Mode::Nftables, e))
+        }
+        Some(Mode::Iptables) => {
+            iptables().map(|()| (Mode::Iptables, None)).map_err(|e| refuse(Mode::Iptables, e))
+        }
+        Some(Mode::Ipvs) => Err(refuse(Mode::Ipvs, "this build has no ipvs mode yet".into())),
+        None => match nftables() {
+            Ok(_) => Ok((Mode::Nftables, None)),
+            Err(why) => {
+                let told = format!("nftables cannot be used ({why}), using iptables");
+                iptables().map(|()| (Mode::Iptables, Some(told))).map_err(|e| refuse(Mode::Iptables, e))
+            }
+        },
+    }
+}
+
+/// Runs until cancelled, or until something ends that must not. The kernel keeps its rules.
+pub async fn run(start: Start, token: CancellationToken) -> Result<(), Error> {
+    let config = start.loaded.config.clone();
+    let (chosen, told) = {
+        let config = config.clone();
+        tokio::task::spawn_blocking(move || choose_mode(&config)).await??
+    };
+    tracing::info!(mode = chosen.name(), version = start.version, "starting kube-proxy");
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", config.oom_score_adj.to_string()) {
+        tracing::warn!(value = config.oom_score_adj, %error, "own oom_score_adj not set");
+    }
+    initialise(&config, chosen)?;
+    for error in tokio::task::spawn_blocking(move || cleanup::remove_others(Some(chosen))).await? {
+        tracing::warn!(error, "left-overs of another mode stay");
+    }
+    let mut agent = Agent::new(start, chosen).await?;
+    if let Some(told) = told {
+        tracing::warn!(told, "the usual mode is not possible");
+        let _ = agent.events.try_send(Notice::warning("ProxyModeFallback", "StartKubeProxy", told));
+    }
+    let guard = token.child_token();
+    let _stop = guard.clone().drop_guard();
+    tokio::select! {
+        ended = agent.run(guard) => ended,
+        // A change under way in the kernel is made whole or not at all, with or without us.
+        () = token.cancelled() => Ok(()),
+    }
+}
+
+struct Agent {
+    start: Start,
+    chosen: Mode,
+    settings: Settings,
+    node_name: String,
+    feed: Feed,
+    news: Option<mpsc::Receiver<Update>>,
+    events: mpsc::Sender<Notice>,
+    node: Seen,
+    rng: Rng,
+}
+
+// === impl Agent ===
+
+impl Agent {
+    async fn new(start: Start, chosen: Mode) -> Result<Self, Error> {
+        let config = &start.loaded.config;
+        let node_name = config.node_name(&start.hostname);
+        let options = Options {
+            user_agent: format!("kube-proxy/{}", start.version),
+            qps: config.client_connection.qps,
+            burst: u32::try_from(config.client_connection.burst).unwrap_or(0),
+            ..Options::default()
+        };
+        let client = Client::new(credentials(&start)?, options).await?;
+        let events = events::start(client.clone(), node_name.clone());
+        let (sender, news) = mpsc::channel(QUEUE);
+        let feed = Feed { client, news: sender, metrics: Arc::default(), triggers: Triggers::default() };
+        let mut rng = Rng::new(start.seed);
+        let node = feed.watch_node(&node_name, rng.child());
+        Ok(Self {
+            settings: settings::settings(config, chosen),
+            chosen,
+            node_name,
+            feed,
+            news: Some(news),
+            events,
+            node,
+            rng,
+            start,
+        })
+    }
+
+    async fn run(&mut self, token: CancellationToken) -> Result<(), Error> {
+        let config = self.start.loaded.config.clone();
+        let metrics = self.feed.metrics.clone();
+        let (report, heard) = watch::channel(Report::default());
+        let (full, least) = config.periods(self.chosen);
+        let health = Health::new(heard, self.node.clone(), duration(full), metrics.clone());
+        let mut servers = self.start_servers(&config, &health, &token);
+        let _ = self.events.try_send(Notice::normal("Starting", "StartKubeProxy", ""));
+        self.wait_for_node().await?;
+        let own = host::addresses();
+        let (planes, checks) = self.open_planes(&config, full.to_std())?;
+        self.serve_checks(checks, &own, &health, &token);
+        // Both queues hold this, so it cannot wait: nobody reads yet.
+        let _ = self.feed.news.try_send(Update::Host(own.clone()));
+        tokio::spawn(host::watch_addresses(self.feed.news.clone(), own));
+        let Some(news) = self.news.take() else { return Ok(()) };
+        let settings = sync::Config {
+            node_name: self.node_name.clone(),
+            settings: self.settings.clone(),
+            periods: Periods {
+                gap: duration(least),
+                verify: if self.chosen == Mode::Nftables { SLOW_LOOK } else { HOURLY },
+                retry: duration(full),
+            },
+        };
+        let mut syncing = Box::pin(sync::run(settings, planes, news, Arc::new(report), token.clone()));
+        let feeding = self.start_feeds();
+        tokio::pin!(feeding);
+        tokio::select! {
+            done = &mut syncing => return Ok(done?),
+            () = &mut feeding => {}
+        }
+        tokio::select! {
+            done = syncing => Ok(done?),
+            Some(ended) = servers.join_next() => ended?.map_err(Error::from),
+            moved = self.pod_cidr_change() => Err(moved),
+            changed = config_change(self.start.loaded.file.as_deref()) => Err(changed),
+        }
+    }
+
+    /// Ranges before Services, so that the first rules are whole.
+    async fn start_feeds(&self) {
+        let mut rng = self.rng.clone();
+        self.feed.watch_service_cidrs(rng.child()).await;
+        self.feed.watch_services(rng.child());
+        self.feed.watch_slices(rng.child());
+    }
+
+    fn start_servers(
+        &self,
+        config: &KubeProxyConfiguration,
+        health: &Health,
+        token: &CancellationToken,
+    ) -> tokio::task::JoinSet<Result<(), server::BindError>> {
+        let mut servers = tokio::task::JoinSet::new();
+        let hard = config.bind_address_hard_fail;
+        let status = Status {
+            mode: self.chosen.name(),
+            config: Arc::new(config.to_v1alpha1()),
+            metrics: self.feed.metrics.clone(),
+        };
+        let routers = [
+            ("health", &config.healthz_bind_address, server::health_router(health.clone())),
+            ("metrics", &config.metrics_bind_address, server::status_router(status)),
+        ];
+        for (what, address, router) in routers {
+            // Validation let only addresses pass, and an empty one for no server.
+            if let Ok(address) = address.parse::<SocketAddr>() {
+                servers.spawn(server::serve_on(what, address, router, hard, token.clone()));
+            }
+        }
+        servers
+    }
+
+    fn serve_checks(
+        &self,
+        checks: Vec<(Family, watch::Receiver<HealthChecks>)>,
+        own: &Host,
+        health: &Health,
+        token: &CancellationToken,
+    ) {
+        let mut cluster = Cluster::new(&self.node_name);
+        if let Some(node) = self.node.borrow().as_ref() {
+            cluster.set_node(node.clone());
+        }
+        for (family, checks) in checks {
+            let addresses = NodeRules::compile(&self.settings, &cluster, own, family).node_port_addresses;
+            let (health, events) = (health.clone(), self.events.clone());
+            let watched = Watched { family, checks, addresses, health, events };
+            tokio::spawn(server::serve_checks(watched, token.clone()));
+        }
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn open_planes(
+        &self,
+        config: &KubeProxyConfiguration,
+        sync_period: Duration,
+    ) -> Result<(Vec<(Family, Box<dyn Dataplane>)>, Vec<(Family, watch::Receiver<HealthChecks>)>), Error>
+    {
+        let (mut planes, mut checks) = (Vec::new(), Vec::new());
+        for family in Family::BOTH {
+            if family == Family::V6 && !host::has_ipv6() {
+                tracing::info!("the kernel has no IPv6, serving IPv4 alone");
+                continue;
+            }
+            let Some(plane) = self.open_plane(config, family, sync_period)? else { continue };
+            let is_nftables = self.chosen == Mode::Nftables;
+            let (metrics, triggers) = (self.feed.metrics.clone(), self.feed.triggers.clone());
+            let (observed, heard) = Observed::new(plane, family, is_nftables, metrics, triggers);
+            planes.push((family, Box::new(observed) as Box<dyn Dataplane>));
+            checks.push((family, heard));
+        }
+        Ok((planes, checks))
+    }
+
+    fn open_plane(
+        &self,
+        config: &KubeProxyConfiguration,
+        family: Family,
+        sync_period: Duration,
+    ) -> Result<Option<Box<dyn Dataplane>>, Error> {
+        let mark = config.masquerade_mark(self.chosen);
+        if self.chosen == Mode::Nftables {
+            let bit = u8::try_from(mark.trailing_zeros()).unwrap_or(0);
+            return match NftDataplane::open(family, bit) {
+                Ok(plane) => Ok(Some(Box::new(plane))),
+                Err(error) => Err(Error::Mode { mode: self.chosen.name(), why: error.to_string() }),
+            };
+        }
+        let programs = Programs::new(family);
+        if !programs.is_usable() {
+            tracing::warn!(
+                family = family.name(),
+                "iptables does not work in this family, serving the other alone"
+            );
+            return Ok(None);
+        }
+        let sysctls = Sysctls::default();
+        let be_liberal = sysctls.get("net/netfilter/nf_conntrack_tcp_be_liberal").is_some_and(|v| v != 0);
+        let metrics = self.feed.metrics.clone();
+        Ok(Some(Box::new(IptablesDataplane::open(programs, mark, be_liberal, sync_period, metrics))))
+    }
+
+    /// Rules made without the Node would be wrong where they depend on it; but a Node that never comes must not keep
+    /// Services from working.
+    async fn wait_for_node(&mut self) -> Result<(), Error> {
+        let needs_pods = self.start.loaded.config.detect_local_mode == "NodeCIDR";
+        let has_pods = |node: &proxy_core::objects::NodeView| {
+            Family::BOTH.into_iter().any(|family| node.pod_cidr(family).is_some())
+        };
+        let seen = self.node.wait_for(Option::is_some);
+        if tokio::time::timeout(NODE_PATIENCE, seen).await.is_err() {
+            tracing::warn!(node = self.node_name, "the Node is not there, starting without its addresses");
+        }
+        if !needs_pods {
+            return Ok(());
+        }
+        let ready = self.node.wait_for(|node| node.as_ref().is_some_and(has_pods));
+        match tokio::time::timeout(POD_CIDR_PATIENCE, ready).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::NoPodCidr(self.node_name.clone())),
+        }
+    }
+
+    /// Everything rests on the Pod addresses in that mode: better a new start than half of the rules.
+    async fn pod_cidr_change(&self) -> Error {
+        let cidrs = |seen: &Seen| {
+            let node = seen.borrow();
+            node.as_ref().map(|node| Family::BOTH.map(|family| node.pod_cidr(family)))
+        };
+        let mut seen = self.node.clone();
+        let first = cidrs(&seen);
+        while self.start.loaded.config.detect_local_mode == "NodeCIDR" && seen.changed().await.is_ok() {
+            if cidrs(&seen) != first {
+                return Error::NewPodCidr(self.node_name.clone());
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+async fn config_change(path: Option<&Path>) -> Error {
+    let Some(path) = path else { return std::future::pending().await };
+    let label = path.display().to_string();
+    match config_file::changed(path).await {
+        Ok(()) => Error::NewConfig(label),
+        Err(cause) => Error::WatchConfig { path: label, cause },
+    }
+}
+
+/// A kubeconfig, the address alone, or what a Pod is given.
+fn credentials(start: &Start) -> Result<Config, Error> {
+    let (kubeconfig, master) =
+        (&start.loaded.config.client_connection.kubeconfig, &start.loaded.flags.master);
+    let mut config = match (kubeconfig.is_empty(), master.is_empty()) {
+        (false, _) => Config::load(Path::new(kubeconfig))?,
+        (true, false) => Config {
+            server: String::new(),
+            tls_server_name: None,
+            ca: None,
+            insecure: false,
+            identity: client::kubeconfig::Identity::default(),
+            namespace: "default".into(),
+        },
+        (true, true) => {
+            let (host, port) = &start.in_cluster;
+            Config::in_cluster(host.as_deref(), port.as_deref())?
+        }
+    };
+    if !master.is_empty() {
+        config.server = match master.contains("://") {
+            true => master.trim_end_matches('/').to_owned(),
+            false => format!("https://{}", master.trim_end_matches('/')),
+        };
+    }
+    Ok(config)
+}

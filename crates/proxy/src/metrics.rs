@@ -1,0 +1,205 @@
+//! What kube-proxy counts, under upstream's names.
+
+use std::time::Duration;
+
+use base::metrics::{Counter, Family, Gauge, Histogram, exponential_buckets};
+
+#[derive(Debug)]
+pub struct Metrics {
+    pub sync_duration: Histogram<1>,
+    pub sync_full_duration: Histogram<1>,
+    pub sync_partial_duration: Histogram<1>,
+    pub sync_at: Gauge<1>,
+    pub queued_at: Gauge<1>,
+    pub programming: Histogram<1>,
+    pub service_changes: Counter<0>,
+    pub service_changes_pending: Gauge<0>,
+    pub endpoint_changes: Counter<0>,
+    pub endpoint_changes_pending: Gauge<0>,
+    pub no_local_endpoints: Gauge<2>,
+    pub healthz: Counter<1>,
+    pub livez: Counter<1>,
+    pub iptables_restore_failures: Counter<1>,
+    pub iptables_partial_restore_failures: Counter<1>,
+    pub iptables_rules: Gauge<2>,
+    pub iptables_rules_last: Gauge<2>,
+    pub nftables_sync_failures: Counter<1>,
+    pub nftables_cleanup_failures: Counter<1>,
+    pub conntrack_duration: Histogram<1>,
+    pub conntrack_deleted: Counter<1>,
+}
+
+// === impl Metrics ===
+
+impl Default for Metrics {
+    fn default() -> Self {
+        const FAMILY: [&str; 1] = ["ip_family"];
+        let syncs = exponential_buckets(0.001, 2.0, 15);
+        let time = |name, help| Histogram::new(name, help, FAMILY, &syncs);
+        Self {
+            sync_duration: time(
+                "kubeproxy_sync_proxy_rules_duration_seconds",
+                "How long it took to bring the rules to the kernel",
+            ),
+            sync_full_duration: time(
+                "kubeproxy_sync_full_proxy_rules_duration_seconds",
+                "How long it took to bring all rules to the kernel",
+            ),
+            sync_partial_duration: time(
+                "kubeproxy_sync_partial_proxy_rules_duration_seconds",
+                "How long it took to bring a change of the rules to the kernel",
+            ),
+            sync_at: Gauge::new(
+                "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+                "When the rules were last brought to the kernel",
+                FAMILY,
+            ),
+            queued_at: Gauge::new(
+                "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+                "When the rules last had to change",
+                FAMILY,
+            ),
+            programming: Histogram::new(
+                "kubeproxy_network_programming_duration_seconds",
+                "From a change of endpoints in the cluster to the rules in the kernel",
+                FAMILY,
+                &programming_buckets(),
+            ),
+            service_changes: Counter::new(
+                "kubeproxy_sync_proxy_rules_service_changes_total",
+                "Changes of Services seen",
+                [],
+            ),
+            service_changes_pending: Gauge::new(
+                "kubeproxy_sync_proxy_rules_service_changes_pending",
+                "Changes of Services that the kernel does not know yet",
+                [],
+            ),
+            endpoint_changes: Counter::new(
+                "kubeproxy_sync_proxy_rules_endpoint_changes_total",
+                "Changes of EndpointSlices seen",
+                [],
+            ),
+            endpoint_changes_pending: Gauge::new(
+                "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
+                "Changes of EndpointSlices that the kernel does not know yet",
+                [],
+            ),
+            no_local_endpoints: Gauge::new(
+                "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+                "Service ports that keep traffic on the node and have no endpoint there",
+                ["traffic_policy", "ip_family"],
+            ),
+            healthz: Counter::new("kubeproxy_proxy_healthz_total", "Answers of /healthz", ["code"]),
+            livez: Counter::new("kubeproxy_proxy_livez_total", "Answers of /livez", ["code"]),
+            iptables_restore_failures: Counter::new(
+                "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+                "Failures of iptables-restore",
+                FAMILY,
+            ),
+            iptables_partial_restore_failures: Counter::new(
+                "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+                "Failures of iptables-restore with a change",
+                FAMILY,
+            ),
+            iptables_rules: Gauge::new(
+                "kubeproxy_sync_proxy_rules_iptables_total",
+                "Rules of ours in iptables",
+                ["table", "ip_family"],
+            ),
+            iptables_rules_last: Gauge::new(
+                "kubeproxy_sync_proxy_rules_iptables_last",
+                "Rules written by the last iptables-restore",
+                ["table", "ip_family"],
+            ),
+            nftables_sync_failures: Counter::new(
+                "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+                "Failed changes of the nftables table",
+                FAMILY,
+            ),
+            nftables_cleanup_failures: Counter::new(
+                "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
+                "Failed removals of stale nftables objects",
+                FAMILY,
+            ),
+            conntrack_duration: time(
+                "kubeproxy_conntrack_reconciler_sync_duration_seconds",
+                "How long it took to look for flows to endpoints that are gone",
+            ),
+            conntrack_deleted: Counter::new(
+                "kubeproxy_conntrack_reconciler_deleted_entries_total",
+                "Flows forgotten because their endpoint is gone",
+                FAMILY,
+            ),
+        }
+    }
+}
+
+impl Metrics {
+    /// The Prometheus text of all of them.
+    pub fn render(&self) -> String {
+        let families: [&dyn Family; 21] = [
+            &self.sync_duration,
+            &self.sync_full_duration,
+            &self.sync_partial_duration,
+            &self.sync_at,
+            &self.queued_at,
+            &self.programming,
+            &self.service_changes,
+            &self.service_changes_pending,
+            &self.endpoint_changes,
+            &self.endpoint_changes_pending,
+            &self.no_local_endpoints,
+            &self.healthz,
+            &self.livez,
+            &self.iptables_restore_failures,
+            &self.iptables_partial_restore_failures,
+            &self.iptables_rules,
+            &self.iptables_rules_last,
+            &self.nftables_sync_failures,
+            &self.nftables_cleanup_failures,
+            &self.conntrack_duration,
+            &self.conntrack_deleted,
+        ];
+        let mut out = String::new();
+        for family in families {
+            // Writing to a String cannot fail.
+            let _ = family.write(&mut out);
+        }
+        out
+    }
+
+    pub fn observe_sync(&self, family: &str, took: Duration, is_full: bool) {
+        self.sync_duration.observe_duration([family], took);
+        let kind = if is_full { &self.sync_full_duration } else { &self.sync_partial_duration };
+        kind.observe_duration([family], took);
+    }
+}
+
+/// Seconds: fine below a minute, where a good cluster is, and coarse up to five.
+fn programming_buckets() -> Vec<f64> {
+    let whole = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
+    [0.25, 0.5].into_iter().chain(whole.map(f64::from)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_buckets_are_upstreams() {
+        let metrics = Metrics::default();
+        metrics.observe_sync("IPv4", Duration::from_millis(3), true);
+        metrics.programming.observe(["IPv4"], 0.3);
+        let text = metrics.render();
+        for line in [
+            "kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.004\"} 1",
+            "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 1",
+            "kubeproxy_network_programming_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.5\"} 1",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+        let buckets = programming_buckets();
+        assert_eq!((buckets.len(), buckets.last()), (2 + 59 + 12 + 7, Some(&300.0)));
+    }
+}

@@ -1,0 +1,213 @@
+//! A dataplane that is watched: what it did is counted, flows that lead nowhere are forgotten after it, and health checks
+//! learn what it learned.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use jiff::Timestamp;
+use proxy_core::flows::{Flow, is_stale};
+use proxy_core::objects::{Family, PortKey, Protocol, ServiceKey};
+use proxy_core::rules::{Delta, HealthCheck, NoLocalEndpoints, PortRules, RuleSet};
+use sys::conntrack::{Conntrack, Entry};
+use tokio::sync::{mpsc, watch};
+
+use crate::metrics::Metrics;
+use crate::ports::{Dataplane, Error};
+
+/// Changes of endpoints that wait to be told of are bounded: a metric is not worth more.
+const MOST_TRIGGERS: usize = 10_000;
+
+/// When the endpoints that are on their way to the kernel changed, as their slices say.
+#[derive(Clone, Debug, Default)]
+pub struct Triggers(Arc<Mutex<[Vec<Timestamp>; 2]>>);
+
+pub type HealthChecks = BTreeMap<ServiceKey, HealthCheck>;
+
+pub struct Observed {
+    inner: Box<dyn Dataplane>,
+    family: Family,
+    is_nftables: bool,
+    metrics: Arc<Metrics>,
+    triggers: Triggers,
+    checks: watch::Sender<HealthChecks>,
+    conntrack: Option<Conntrack>,
+    /// Flows have to be looked at, since a change or because the last look failed.
+    is_flow_stale: bool,
+    no_local: NoLocalEndpoints,
+}
+
+// === impl Triggers ===
+
+impl Triggers {
+    pub fn note(&self, family: Family, at: Timestamp) {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_family = &mut waiting[family as usize];
+        if of_family.len() < MOST_TRIGGERS {
+            of_family.push(at);
+        }
+    }
+
+    fn take(&self, family: Family) -> Vec<Timestamp> {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut waiting[family as usize])
+    }
+}
+
+// === impl Observed ===
+
+impl Observed {
+    pub fn new(
+        inner: Box<dyn Dataplane>,
+        family: Family,
+        is_nftables: bool,
+        metrics: Arc<Metrics>,
+        triggers: Triggers,
+    ) -> (Self, watch::Receiver<HealthChecks>) {
+        let (checks, heard) = watch::channel(HealthChecks::new());
+        let observed = Self {
+            inner,
+            family,
+            is_nftables,
+            metrics,
+            triggers,
+            checks,
+            conntrack: None,
+            is_flow_stale: true,
+            no_local: NoLocalEndpoints::default(),
+        };
+        (observed, heard)
+    }
+
+    fn settle<T>(
+        &mut self,
+        rules: &RuleSet,
+        began: Instant,
+        is_full: bool,
+        outcome: Result<T, Error>,
+    ) -> Result<T, Error> {
+        let family = self.family.name();
+        self.metrics.observe_sync(family, began.elapsed(), is_full);
+        let done = outcome.inspect_err(|_| {
+            let failures = match self.is_nftables {
+                true => &self.metrics.nftables_sync_failures,
+                false => &self.metrics.iptables_restore_failures,
+            };
+            failures.inc([family]);
+            if !is_full && !self.is_nftables {
+                self.metrics.iptables_partial_restore_failures.inc([family]);
+            }
+        })?;
+        let now = Timestamp::now();
+        self.metrics.sync_at.set([family], now.as_millisecond() as f64 / 1000.0);
+        for trigger in self.triggers.take(self.family) {
+            let took = now.duration_since(trigger).as_secs_f64();
+            self.metrics.programming.observe([family], took.max(0.0));
+        }
+        self.metrics.no_local_endpoints.set(["internal", family], self.no_local.internal as f64);
+        self.metrics.no_local_endpoints.set(["external", family], self.no_local.external as f64);
+        self.checks.send_if_modified(|known| {
+            let is_new = *known != rules.health_checks;
+            if is_new {
+                known.clone_from(&rules.health_checks);
+            }
+            is_new
+        });
+        self.forget_flows(rules);
+        Ok(done)
+    }
+
+    /// Level-triggered: a look that failed is made up for after the next sync.
+    fn forget_flows(&mut self, rules: &RuleSet) {
+        if !std::mem::take(&mut self.is_flow_stale) || !has_flows(rules) {
+            return;
+        }
+        let began = Instant::now();
+        match self.forget_stale(rules) {
+            Ok(count) if count > 0 => {
+                tracing::info!(family = self.family.name(), count, "forgot flows to endpoints that are gone");
+                self.metrics.conntrack_deleted.add([self.family.name()], count as f64);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, "flows to endpoints that are gone were not forgotten");
+                self.conntrack = None;
+                self.is_flow_stale = true;
+            }
+        }
+        self.metrics.conntrack_duration.observe_duration([self.family.name()], began.elapsed());
+    }
+
+    fn forget_stale(&mut self, rules: &RuleSet) -> Result<usize, sys::conntrack::Error> {
+        let table = match &mut self.conntrack {
+            Some(table) => table,
+            None => self.conntrack.insert(Conntrack::open()?),
+        };
+        let is_wanted = |entry: &Entry| flow(entry).is_some_and(|flow| is_stale(rules, &flow));
+        let stale = table.list(self.family == Family::V6, is_wanted)?;
+        let mut count = 0;
+        for entry in &stale {
+            count += usize::from(table.delete(entry)?);
+        }
+        Ok(count)
+    }
+}
+
+impl std::fmt::Debug for Observed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Observed").field("family", &self.family).finish_non_exhaustive()
+    }
+}
+
+impl Dataplane for Observed {
+    fn verify(&mut self, rules: &RuleSet) -> Result<Vec<String>, Error> {
+        let began = Instant::now();
+        let outcome = self.inner.verify(rules);
+        let ports = rules.ports.values().map(|port| port.lacks_local());
+        self.no_local = ports.fold(NoLocalEndpoints::default(), |sum, port| NoLocalEndpoints {
+            internal: sum.internal + port.internal,
+            external: sum.external + port.external,
+        });
+        self.is_flow_stale = true;
+        self.settle(rules, began, true, outcome)
+    }
+
+    fn apply(&mut self, rules: &RuleSet, delta: &Delta) -> Result<(), Error> {
+        let began = Instant::now();
+        let outcome = self.inner.apply(rules, delta);
+        for change in &delta.ports {
+            let lacks =
+                |port: &Option<Arc<PortRules>>| port.as_ref().map(|p| p.lacks_local()).unwrap_or_default();
+            let (old, new) = (lacks(&change.old), lacks(&change.new));
+            self.no_local.internal = (self.no_local.internal + new.internal).saturating_sub(old.internal);
+            self.no_local.external = (self.no_local.external + new.external).saturating_sub(old.external);
+        }
+        self.is_flow_stale |= delta.ports.iter().any(|change| is_flow(&change.key));
+        self.settle(rules, began, delta.node.is_some(), outcome)
+    }
+
+    fn listen(&mut self) -> Result<mpsc::Receiver<()>, Error> {
+        self.inner.listen()
+    }
+}
+
+fn is_flow(key: &PortKey) -> bool {
+    key.protocol != Protocol::Tcp
+}
+
+fn has_flows(rules: &RuleSet) -> bool {
+    rules.ports.keys().any(is_flow)
+}
+
+fn flow(entry: &Entry) -> Option<Flow> {
+    let protocol = [Protocol::Udp, Protocol::Sctp].into_iter().find(|p| p.number() == entry.protocol)?;
+    let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+    let destination = canonical(entry.destination);
+    Some(Flow {
+        protocol,
+        destination: destination.ip(),
+        port: destination.port(),
+        answers_from: canonical(entry.answers_from),
+    })
+}

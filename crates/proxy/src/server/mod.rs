@@ -1,0 +1,124 @@
+//! kube-proxy's HTTP servers: health on 10256, metrics on 10249, and one per Service that a load balancer asks about.
+//!
+//! All are plain HTTP/1.1 and answer at once from what is known. A client that sends its request slowly is cut off; the
+//! number of connections is bounded.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+mod checks;
+mod health;
+mod status;
+
+pub use checks::{Watched, serve_checks};
+pub use health::{Health, router as health_router};
+pub use status::{Status, router as status_router};
+
+/// Connections served at once; more wait in the kernel's queue.
+const CONNECTIONS: usize = 128;
+const HEAD_LIMIT: usize = 64 * 1024;
+const HEAD_TIME: Duration = Duration::from_secs(10);
+/// The longest a connection may last: answers are short.
+const CONNECTION_TIME: Duration = Duration::from_secs(120);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Between two attempts to take an address.
+const BIND_PAUSE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+#[error("listening on {address} for {what}: {cause}")]
+pub struct BindError {
+    pub what: String,
+    pub address: SocketAddr,
+    pub cause: io::Error,
+}
+
+/// Takes an address. `alone` keeps `[::]` to IPv6, where the other family has a listener of its own.
+pub fn bind(what: &str, address: SocketAddr, alone: bool) -> Result<TcpListener, BindError> {
+    let listen = || -> io::Result<TcpListener> {
+        let socket = match address {
+            SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6()?,
+        };
+        socket.set_reuseaddr(true)?;
+        if alone && address.is_ipv6() {
+            rustix::net::sockopt::set_ipv6_v6only(&socket, true)?;
+        }
+        socket.bind(address)?;
+        socket.listen(128)
+    };
+    listen().map_err(|cause| BindError { what: what.to_owned(), address, cause })
+}
+
+/// Serves on an address until cancelled. One that cannot be taken is tried again and again, or fails if `hard`.
+pub async fn serve_on(
+    what: &str,
+    address: SocketAddr,
+    router: Router,
+    hard: bool,
+    token: CancellationToken,
+) -> Result<(), BindError> {
+    loop {
+        match bind(what, address, false) {
+            Ok(listener) => {
+                tracing::info!(what, %address, "listening");
+                serve(listener, router, token).await;
+                return Ok(());
+            }
+            Err(error) if hard => return Err(error),
+            Err(error) => tracing::error!(%error, "trying again"),
+        }
+        tokio::select! {
+            () = token.cancelled() => return Ok(()),
+            () = tokio::time::sleep(BIND_PAUSE) => {}
+        }
+    }
+}
+
+/// Serves until cancelled. Connections still open then are dropped.
+pub async fn serve(listener: TcpListener, router: Router, token: CancellationToken) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let accepted = tokio::select! {
+            () = token.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::debug!(%error, "connection not accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let (router, token) = (router.clone(), token.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = token.cancelled() => {}
+                _ = tokio::time::timeout(CONNECTION_TIME, converse(stream, router)) => {}
+            }
+            drop(place);
+        });
+    }
+}
+
+async fn converse(stream: TcpStream, router: Router) {
+    let done = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME)
+        .max_buf_size(HEAD_LIMIT)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .await;
+    if let Err(error) = done {
+        tracing::trace!(%error, "connection ended");
+    }
+}

@@ -1,0 +1,220 @@
+//! From the API server to the loop: Services, EndpointSlices, this Node and ServiceCIDRs.
+
+use std::time::Duration;
+
+use base::rng::Rng;
+use client::{Client, Event, Resource, Watcher};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+use proxy_core::objects::{Family, NodeView};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
+
+use crate::Update;
+use crate::metrics::Metrics;
+use crate::observed::Triggers;
+
+/// Services that this proxy serves: not given to another one, and with an address.
+const SERVICES: &str = "!service.kubernetes.io/service-proxy-name";
+const WITH_ADDRESS: &str = "spec.clusterIP!=None";
+/// Slices of Services that have an address.
+const SLICES: &str = "!service.kubernetes.io/headless";
+const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+/// A server that knows no ServiceCIDRs, or does not show them, does not keep us from starting.
+const CIDR_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is known of this Node; `None` before it was first seen.
+pub type Seen = watch::Receiver<Option<NodeView>>;
+
+/// What the watches share.
+#[derive(Clone, Debug)]
+pub struct Feed {
+    pub client: Client,
+    pub news: mpsc::Sender<Update>,
+    pub metrics: Arc<Metrics>,
+    pub triggers: Triggers,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    metadata: Name,
+}
+
+#[derive(Deserialize)]
+struct Name {
+    name: String,
+    #[serde(default)]
+    namespace: String,
+}
+
+// === impl Feed ===
+
+impl Feed {
+    /// Follows this Node. What it says goes to the loop and into the returned cell.
+    pub fn watch_node(&self, name: &str, rng: Rng) -> Seen {
+        let (seen, heard) = watch::channel(None);
+        let mut resource = Resource::new("/api/v1/nodes");
+        resource.field_selector = format!("metadata.name={name}");
+        let mut watcher = Watcher::new(self.client.clone(), resource, rng);
+        let feed = self.clone();
+        tokio::spawn(async move {
+            loop {
+                let update = match watcher.next().await {
+                    // A Node that was deleted under us is still our machine: what it last said holds.
+                    Event::Listed(items) => items.first().and_then(|raw| decode::<Node>(raw)),
+                    Event::Applied(raw) => decode::<Node>(&raw),
+                    Event::Deleted(_) => {
+                        tracing::warn!("this Node was deleted");
+                        None
+                    }
+                };
+                let sent = match update {
+                    None => feed.news.send(Update::NoNode).await,
+                    Some(node) => {
+                        seen.send_replace(Some(NodeView::read(&node)));
+                        feed.news.send(Update::Node(Box::new(node))).await
+                    }
+                };
+                if sent.is_err() {
+                    return;
+                }
+            }
+        });
+        heard
+    }
+
+    /// Follows the ranges of Service addresses; returns when they were listed, or after a while.
+    pub async fn watch_service_cidrs(&self, rng: Rng) {
+        let resource = Resource::new("/apis/networking.k8s.io/v1/servicecidrs");
+        let mut watcher = Watcher::new(self.client.clone(), resource, rng);
+        let first = tokio::time::timeout(CIDR_PATIENCE, watcher.next()).await;
+        let feed = self.clone();
+        let mut known = BTreeSet::new();
+        if let Ok(event) = first {
+            feed.tell_service_cidrs(event, &mut known).await;
+        }
+        tokio::spawn(async move {
+            while !feed.news.is_closed() {
+                let event = watcher.next().await;
+                feed.tell_service_cidrs(event, &mut known).await;
+            }
+        });
+    }
+
+    async fn tell_service_cidrs(&self, event: Event, known: &mut BTreeSet<String>) {
+        let (applied, gone) = match event {
+            Event::Listed(items) => {
+                let names = items.iter().filter_map(|raw| Some(decode::<Named>(raw)?.metadata.name));
+                let now: BTreeSet<String> = names.collect();
+                let gone = known.difference(&now).cloned().collect();
+                *known = now;
+                (items, gone)
+            }
+            Event::Applied(raw) => {
+                known.extend(decode::<Named>(&raw).map(|n| n.metadata.name));
+                (vec![raw], Vec::new())
+            }
+            Event::Deleted(raw) => {
+                let gone: Vec<String> = decode::<Named>(&raw).into_iter().map(|n| n.metadata.name).collect();
+                known.retain(|name| !gone.contains(name));
+                (Vec::new(), gone)
+            }
+        };
+        for range in applied.iter().filter_map(|raw| decode::<ServiceCIDR>(raw)) {
+            let _ = self.news.send(Update::ServiceCidr(Box::new(range))).await;
+        }
+        for name in gone {
+            let _ = self.news.send(Update::NoServiceCidr { name }).await;
+        }
+    }
+
+    /// Follows Services until nobody listens.
+    pub fn watch_services(&self, rng: Rng) {
+        let mut resource = Resource::new("/api/v1/services");
+        (resource.label_selector, resource.field_selector) = (SERVICES.to_owned(), WITH_ADDRESS.to_owned());
+        let mut watcher = Watcher::new(self.client.clone(), resource, rng);
+        let feed = self.clone();
+        tokio::spawn(async move {
+            while !feed.news.is_closed() {
+                let update = match watcher.next().await {
+                    Event::Listed(items) => Some(Update::Services(decode_all::<Service>(items))),
+                    Event::Applied(raw) => decode(&raw).map(|service| Update::Service(Box::new(service))),
+                    Event::Deleted(raw) => {
+                        decode::<Named>(&raw).map(|Named { metadata: Name { name, namespace } }| {
+                            Update::NoService { namespace, name }
+                        })
+                    }
+                };
+                feed.metrics.service_changes.inc([]);
+                feed.tell(update).await;
+            }
+        });
+    }
+
+    /// Follows EndpointSlices until nobody listens.
+    pub fn watch_slices(&self, rng: Rng) {
+        let mut resource = Resource::new("/apis/discovery.k8s.io/v1/endpointslices");
+        resource.label_selector = SLICES.to_owned();
+        let mut watcher = Watcher::new(self.client.clone(), resource, rng);
+        let (feed, began) = (self.clone(), Timestamp::now());
+        tokio::spawn(async move {
+            while !feed.news.is_closed() {
+                let update = match watcher.next().await {
+                    Event::Listed(items) => Some(Update::Slices(decode_all::<EndpointSlice>(items))),
+                    Event::Applied(raw) => decode::<EndpointSlice>(&raw).map(|slice| {
+                        feed.note_trigger(&slice, began);
+                        Update::Slice(Box::new(slice))
+                    }),
+                    Event::Deleted(raw) => {
+                        decode::<Named>(&raw).map(|Named { metadata: Name { name, namespace } }| {
+                            Update::NoSlice { namespace, name }
+                        })
+                    }
+                };
+                feed.metrics.endpoint_changes.inc([]);
+                feed.tell(update).await;
+            }
+        });
+    }
+
+    /// A change from before our time says nothing about how fast we are.
+    fn note_trigger(&self, slice: &EndpointSlice, began: Timestamp) {
+        let family = Family::BOTH.into_iter().find(|family| family.name() == slice.address_type);
+        let said = slice.metadata.annotations.as_ref().and_then(|all| all.get(TRIGGER));
+        let at = said.and_then(|text| text.parse::<Timestamp>().ok()).filter(|at| *at > began);
+        if let (Some(family), Some(at)) = (family, at) {
+            self.triggers.note(family, at);
+        }
+    }
+
+    async fn tell(&self, update: Option<Update>) {
+        if let Some(update) = update {
+            let now = Timestamp::now().as_millisecond() as f64 / 1000.0;
+            Family::BOTH.iter().for_each(|family| self.metrics.queued_at.set([family.name()], now));
+            let _ = self.news.send(update).await;
+        }
+    }
+}
+
+/// An object that cannot be read is left out: the others are still served.
+fn decode<T: DeserializeOwned>(raw: &RawValue) -> Option<T> {
+    match serde_json::from_str(raw.get()) {
+        Ok(object) => Some(object),
+        Err(error) => {
+            let name = serde_json::from_str::<Named>(raw.get()).map(|n| n.metadata.name).unwrap_or_default();
+            tracing::warn!(name, %error, "an object is not understood and left out");
+            None
+        }
+    }
+}
+
+/// Each raw object goes as soon as it is read: a first list is large.
+fn decode_all<T: DeserializeOwned>(items: Vec<Box<RawValue>>) -> Vec<T> {
+    items.into_iter().filter_map(|raw| decode(&raw)).collect()
+}
