@@ -17,6 +17,7 @@ use api::pod::{Manifest, ManifestError};
 use base::fnv::fnv1a128;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Context, MANIFEST_MAX, Outlet, SourceName, SourceUpdate};
@@ -68,19 +69,32 @@ pub async fn run(
         {
             return;
         }
+        let read = Instant::now();
         let pause = if watch.is_some() { config.period } else { config.period.min(MISSING) };
         tokio::select! {
             () = token.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
-            () = changed(&mut watch) => tokio::time::sleep(SETTLE).await,
+            () = changed(&mut watch, read) => {}
         }
     }
 }
 
-async fn changed(watch: &mut Option<Watch>) {
-    match watch {
-        Some(watch) => watch.changed().await,
-        None => std::future::pending().await,
+/// Returns when something changed and it is time to read. What arrived whole is read at once, though
+/// not twice within [`SETTLE`]; otherwise the rest is waited for. A name that went away always means
+/// waiting: editors move the old file aside before the new one takes its place.
+async fn changed(watch: &mut Option<Watch>, read: Instant) {
+    let Some(watch) = watch else { return std::future::pending().await };
+    let mut news = watch.changed().await;
+    let heard = Instant::now();
+    loop {
+        let at = if news.arrived && !news.left { read + SETTLE } else { heard + SETTLE };
+        if at <= Instant::now() {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep_until(at) => return,
+            more = watch.changed() => news |= more,
+        }
     }
 }
 

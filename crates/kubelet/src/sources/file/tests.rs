@@ -198,6 +198,29 @@ async fn a_directory_may_go_and_come_back() {
     assert!(pods.is_empty());
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_is_whole_is_read_at_once_and_what_left_may_be_replaced() {
+    let mut b = Bench::new("prompt");
+    b.next().await;
+    tokio::time::sleep(2 * SETTLE).await;
+    let begun = Instant::now();
+    let pods = b.after(|d| replace(d, "a.yaml", &manifest("a", "x:1"))).await;
+    assert_eq!(pod_names(&pods), ["a-n1"]);
+    assert!(begun.elapsed() < SETTLE, "{:?}", begun.elapsed());
+
+    tokio::time::sleep(2 * SETTLE).await;
+    let begun = Instant::now();
+    fs::rename(b.dir.join("a.yaml"), b.dir.join("a.yaml~")).unwrap();
+    // The source hears of the first half before the second is done.
+    tokio::time::sleep(SETTLE / 4).await;
+    put(&b.dir, "a.yaml", &manifest("a", "x:2"));
+    fs::remove_file(b.dir.join("a.yaml~")).unwrap();
+    let pods = b.next().await;
+    assert!(begun.elapsed() >= SETTLE, "{:?}", begun.elapsed());
+    assert_eq!(pod_names(&pods), ["a-n1"]);
+    assert_eq!(pods[0].spec.as_ref().unwrap().containers[0].image.as_deref(), Some("x:2"));
+}
+
 #[tokio::test]
 async fn a_fifo_does_not_hold_us_up() {
     let mut b = Bench::new("fifo");

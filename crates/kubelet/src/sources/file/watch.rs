@@ -1,7 +1,9 @@
 //! Hearing of changes at a path by inotify. Deaf ears cost only latency: the periodic re-list
 //! finds everything.
 
+use std::ffi::OsStr;
 use std::io;
+use std::ops::BitOrAssign;
 use std::path::{Path, PathBuf};
 
 use inotify::{EventMask, Inotify, WatchMask};
@@ -12,6 +14,17 @@ pub(super) struct Watch {
     inotify: AsyncFd<Inotify>,
     stale: bool,
 }
+
+/// What was heard, as far as it says whether more is to come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct News {
+    /// A file is there whole: written and closed, or moved in.
+    pub(super) arrived: bool,
+    /// A file that was read is gone, perhaps to be replaced the next moment.
+    pub(super) left: bool,
+}
+
+// === impl Watch ===
 
 impl Watch {
     /// `None` when the path does not exist or inotify has no room; the caller then looks often.
@@ -51,11 +64,12 @@ impl Watch {
     }
 
     /// Returns when something changed, with everything heard so far swallowed.
-    pub(super) async fn changed(&mut self) {
+    pub(super) async fn changed(&mut self) -> News {
         let mut buffer = [0; 4096];
+        let mut news = News::default();
         let Ok(mut guard) = self.inotify.readable_mut().await else {
             self.stale = true;
-            return;
+            return news;
         };
         let mut gone = false;
         let result = guard.try_io(|fd| {
@@ -63,7 +77,10 @@ impl Watch {
                 match fd.get_mut().read_events(&mut buffer) {
                     Ok(events) => {
                         let end = EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::IGNORED;
-                        gone |= events.into_iter().any(|e| e.mask.intersects(end));
+                        for event in events {
+                            gone |= event.mask.intersects(end);
+                            news |= News::of(event.mask, event.name.unwrap_or_default());
+                        }
                     }
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                     Err(e) => return Err(e),
@@ -72,6 +89,28 @@ impl Watch {
         });
         guard.clear_ready();
         self.stale |= gone || matches!(result, Ok(Err(_)));
+        news
+    }
+}
+
+// === impl News ===
+
+impl News {
+    fn of(mask: EventMask, name: &OsStr) -> Self {
+        // Files that begin with a dot are not read; a link of such a name may lead to those that are.
+        let hidden = name.as_encoded_bytes().starts_with(b".");
+        let whole = if hidden { EventMask::MOVED_TO } else { EventMask::MOVED_TO | EventMask::CLOSE_WRITE };
+        Self {
+            arrived: mask.intersects(whole),
+            left: !hidden && mask.intersects(EventMask::MOVED_FROM | EventMask::DELETE),
+        }
+    }
+}
+
+impl BitOrAssign for News {
+    fn bitor_assign(&mut self, other: Self) {
+        self.arrived |= other.arrived;
+        self.left |= other.left;
     }
 }
 
