@@ -8,7 +8,7 @@ use std::time::Duration;
 use base::backoff::Backoff;
 use base::duration::GoDuration;
 use base::time::{Clock, Mono};
-use cri::v1::{AuthConfig, ImageSpec, PodSandboxConfig};
+use cri::v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use k8s_openapi::api::core::v1::Pod;
@@ -58,12 +58,14 @@ pub struct Want<'a> {
 }
 
 /// An image that is there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ImageRef {
     /// What CreateContainer gets as the image.
     pub reference: String,
     /// The name with its tag, as the runtime was asked for it.
     pub image: String,
+    /// What the runtime says of it; none if it has just been pulled.
+    pub found: Option<Image>,
 }
 
 struct Inner {
@@ -197,14 +199,14 @@ impl Inner {
             match self.present(want, &spec).await? {
                 None if policy == PullPolicy::Never => return Err(self.never(want)),
                 None => {}
-                Some(reference) => {
-                    if !self.must_pull(want, &repository, &reference).await {
+                Some(found) => {
+                    if !self.must_pull(want, &repository, &found.id).await {
                         let text = format!(
                             "Container image {:?} already present on machine and can be accessed by the pod",
                             want.image
                         );
                         self.tell(want, Kind::Normal, "Pulled", text);
-                        return Ok(ImageRef { reference, image: name });
+                        return Ok(ImageRef { reference: found.id.clone(), image: name, found: Some(found) });
                     }
                     // That it is here must not be told to one who may not use it.
                     if policy == PullPolicy::Never {
@@ -216,13 +218,13 @@ impl Inner {
         self.check_backoff(want)?;
         let logins = self.credentials.lookup(&repository, want.secrets).await;
         let reference = self.pull(want, spec, logins).await?;
-        Ok(ImageRef { reference, image: name })
+        Ok(ImageRef { reference, image: name, found: None })
     }
 
-    /// The id of the image if the runtime has it.
-    async fn present(&self, want: Want<'_>, spec: &ImageSpec) -> Result<Option<String>, ImageError> {
+    /// The image if the runtime has it.
+    async fn present(&self, want: Want<'_>, spec: &ImageSpec) -> Result<Option<Image>, ImageError> {
         match self.runtime.image_status(spec.clone()).await {
-            Ok(image) => Ok(image.map(|i| i.id).filter(|id| !id.is_empty())),
+            Ok(image) => Ok(image.filter(|i| !i.id.is_empty())),
             Err(e) => {
                 let message = format!("Failed to inspect image {:?}: {}", want.image, e.grpc_text());
                 Err(self.refuse(want, "InspectFailed", Reason::ImageInspectError, message))

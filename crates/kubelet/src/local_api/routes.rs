@@ -13,16 +13,17 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use k8s_openapi::api::core::v1::Pod;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use super::logs::LogQuery;
 use super::{ApiError, Applied, EventLine, ExecRequest, LocalApi, ProblemLine, Refusal};
 use crate::sources::local::LocalError;
 use crate::sources::{MANIFEST_MAX, names};
 
-/// Changes closer together than this reach a watcher as one.
-const WATCH_PAUSE: Duration = Duration::from_millis(100);
+/// Changes closer together than this, for each Pod there is, reach a watcher as one: every line tells of all Pods.
+const WATCH_PAUSE: Duration = Duration::from_millis(1);
+/// But nobody waits longer.
+const WATCH_PAUSE_MAX: Duration = Duration::from_millis(100);
 
 pub(super) fn router(api: LocalApi) -> Router {
     Router::new()
@@ -68,24 +69,41 @@ struct ListQuery {
 
 async fn list(State(api): State<LocalApi>, Query(query): Query<ListQuery>) -> Response {
     if !query.watch {
-        return Json(pod_list(&api.pods().await)).into_response();
+        return Json(PodList::of(&api.pods().await)).into_response();
     }
     let changed = api.view.changed();
-    let lines = futures_util::stream::unfold((api, changed, true), |(api, mut changed, first)| async move {
-        if !first {
+    let lines = futures_util::stream::unfold((api, changed, None), |(api, mut changed, told)| async move {
+        if let Some(told) = told {
             changed.changed().await.ok()?;
-            tokio::time::sleep(WATCH_PAUSE).await;
+            tokio::time::sleep(WATCH_PAUSE_MAX.min(WATCH_PAUSE * told)).await;
             changed.mark_unchanged();
         }
-        let mut line = pod_list(&api.pods().await).to_string();
-        line.push('\n');
-        Some((Ok::<_, std::convert::Infallible>(Bytes::from(line)), (api, changed, false)))
+        let pods = api.pods().await;
+        let told = u32::try_from(pods.len()).unwrap_or(u32::MAX);
+        let mut line = serde_json::to_vec(&PodList::of(&pods)).ok()?;
+        line.push(b'\n');
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(line)), (api, changed, Some(told))))
     });
     Body::from_stream(lines).into_response()
 }
 
-fn pod_list(pods: &[Pod]) -> Value {
-    json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": pods})
+/// Written as it is, without a tree of values in between: there may be many Pods, and a line for each change.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PodList<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: Metadata,
+    items: &'a [Pod],
+}
+
+#[derive(Serialize)]
+struct Metadata {}
+
+impl<'a> PodList<'a> {
+    fn of(items: &'a [Pod]) -> Self {
+        Self { api_version: "v1", kind: "PodList", metadata: Metadata {}, items }
+    }
 }
 
 async fn show(State(api): State<LocalApi>, Path((namespace, name)): Names) -> Answer<Json<Pod>> {
