@@ -15,7 +15,8 @@ use base::ids::{ContainerId, PodUid};
 use base::time::Clock;
 use cri::v1;
 use futures_util::StreamExt;
-use kubelet_core::observed::{Container, ContainerState, FoundPod, Observed};
+use futures_util::future::try_join_all;
+use kubelet_core::observed::{Container, ContainerState, FoundPod, Observed, Sandbox};
 use kubelet_core::recipe::metadata::{POD_UID, TERMINATION_PATH, TERMINATION_POLICY};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -108,19 +109,43 @@ impl Observer {
             self.runtime
                 .list_containers(Some(v1::ContainerFilter { label_selector: label(), ..Default::default() })),
         )?;
-        let mut observed = Observed { revision, ..Default::default() };
-        for s in sandboxes {
-            match self.runtime.pod_sandbox_status(&s.id).await {
-                Ok(answer) => observed.sandboxes.extend(answer.status.as_ref().map(from_cri::sandbox)),
-                Err(e) if e.is_not_found() => {}
-                Err(e) => return Err(e),
-            }
-        }
-        for c in containers {
-            observed.containers.extend(self.look_at_container(&c, known).await?);
-        }
+        let (sandboxes, containers) = tokio::try_join!(
+            try_join_all(sandboxes.iter().map(|s| self.look_at_sandbox(s, known))),
+            try_join_all(containers.iter().map(|c| self.look_at_container(c, known))),
+        )?;
+        let mut observed = Observed {
+            revision,
+            sandboxes: sandboxes.into_iter().flatten().collect(),
+            containers: containers.into_iter().flatten().collect(),
+        };
         from_cri::newest_first(&mut observed);
         Ok(observed)
+    }
+
+    /// What was known, and the sandbox that was made since. Enough to start containers in it; the next
+    /// plan still wants a whole look.
+    pub async fn look_at_new_sandbox(&self, id: &str, known: &Observed) -> cri::Result<Observed> {
+        let revision = self.revision.fetch_add(1, Ordering::Relaxed);
+        let answer = self.runtime.pod_sandbox_status(id).await?;
+        let mut observed = Observed { revision, ..known.clone() };
+        observed.sandboxes.retain(|s| s.id.as_str() != id);
+        observed.sandboxes.extend(answer.status.as_ref().map(from_cri::sandbox));
+        from_cri::newest_first(&mut observed);
+        Ok(observed)
+    }
+
+    /// The addresses of a sandbox never change: while it lives, the list says all that may be new.
+    async fn look_at_sandbox(&self, s: &v1::PodSandbox, known: &Observed) -> cri::Result<Option<Sandbox>> {
+        let ready = s.state == v1::PodSandboxState::SandboxReady as i32;
+        let before = known.sandboxes.iter().find(|k| k.id.as_str() == s.id);
+        if let Some(same) = before.filter(|k| ready && k.ready && !k.ips.is_empty()) {
+            return Ok(Some(same.clone()));
+        }
+        match self.runtime.pod_sandbox_status(&s.id).await {
+            Ok(answer) => Ok(answer.status.as_ref().map(from_cri::sandbox)),
+            Err(e) if e.is_not_found() => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     async fn look_at_container(&self, c: &v1::Container, known: &Observed) -> cri::Result<Option<Container>> {

@@ -14,11 +14,11 @@ mod run;
 mod start;
 mod terminate;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use base::ids::PodUid;
+use base::ids::{PodUid, SandboxId};
 use base::rng::Rng;
 use base::time::{Mono, Now, Wall};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -54,6 +54,8 @@ struct PodTask {
     /// The end this task decided itself: completion, or the Pod's own deadline.
     own_kill: Option<Kill>,
     observed: Observed,
+    /// Sandboxes that the runtime stopped for us: their network is released. Held for set operations only.
+    stopped: Mutex<BTreeSet<SandboxId>>,
     /// The runtime was asked at least once since this task began.
     has_looked: bool,
     crash_loop: CrashLoop,
@@ -110,6 +112,7 @@ impl PodTask {
             heard: Verdicts::default(),
             own_kill: None,
             observed: Observed::default(),
+            stopped: Mutex::default(),
             has_looked: false,
             crash_loop: CrashLoop::new(max),
             failed: BTreeMap::new(),
@@ -135,10 +138,23 @@ impl PodTask {
     async fn look(&mut self) -> bool {
         self.bell.borrow_and_update();
         self.heard = self.verdicts.borrow_and_update().clone();
-        match self.node.observer.look(&self.uid, &self.observed).await {
+        let seen = self.node.observer.look(&self.uid, &self.observed).await;
+        self.take_in(seen)
+    }
+
+    /// Looks at a sandbox that was just made, as [`look`](Self::look) does at everything.
+    async fn look_at_new_sandbox(&mut self, id: &str) -> bool {
+        let seen = self.node.observer.look_at_new_sandbox(id, &self.observed).await;
+        self.take_in(seen)
+    }
+
+    fn take_in(&mut self, seen: cri::Result<Observed>) -> bool {
+        match seen {
             Ok(observed) => {
                 self.count_exits(&observed);
                 self.observed = observed;
+                let stopped = self.stopped.get_mut().unwrap_or_else(PoisonError::into_inner);
+                stopped.retain(|id| self.observed.sandboxes.iter().any(|s| s.id == *id));
                 self.has_looked = true;
                 self.crash_loop.note_exits(&self.observed, self.node.now());
                 true

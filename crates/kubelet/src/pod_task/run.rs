@@ -232,10 +232,8 @@ impl PodTask {
         let Some(parent) = self.ensure_cgroup(pod).await else { return false };
         let Some(volumes) = self.mount_volumes(intent).await else { return false };
         if let Some(new) = &plan.sandbox {
-            if !self.create_sandbox(intent, new.attempt, &parent).await {
-                return false;
-            }
-            if !self.look().await {
+            let Some(id) = self.create_sandbox(intent, new.attempt, &parent).await else { return false };
+            if !self.look_at_new_sandbox(&id).await {
                 return false;
             }
             self.publish(intent, &BTreeMap::new()).await;

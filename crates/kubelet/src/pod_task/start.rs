@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use base::ids::ContainerId;
 use cri::v1;
+use futures_util::{FutureExt, TryFutureExt};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kubelet_core::pod::{ContainerKind, Intent, Stage, Start};
 use kubelet_core::recipe::{
@@ -18,7 +19,7 @@ use super::terminate::lifecycle;
 use super::{PodTask, name};
 use crate::events::Kind;
 use crate::hooks;
-use crate::images::Want;
+use crate::images::{ImageRef, Want};
 use crate::metrics::container_type;
 use crate::pod_files::read_in_volume;
 use crate::ports::MountedVolume;
@@ -111,8 +112,13 @@ impl PodTask {
         })
     }
 
-    /// Creates the sandbox. False, with an event and a retry, if that failed.
-    pub(super) async fn create_sandbox(&mut self, intent: &Intent, attempt: u32, parent: &str) -> bool {
+    /// Creates the sandbox. None, with an event and a retry, if that failed.
+    pub(super) async fn create_sandbox(
+        &mut self,
+        intent: &Intent,
+        attempt: u32,
+        parent: &str,
+    ) -> Option<String> {
         if attempt > 0 {
             self.node.recorder.pod(
                 &intent.pod,
@@ -122,20 +128,12 @@ impl PodTask {
             );
         }
         self.release_networks().await;
-        let begun = self.node.now().mono;
-        let made = self.run_sandbox(&intent.pod, attempt, parent).await;
-        let took = self.node.now().mono.since(begun);
-        let handler = runtime_handler(&intent.pod);
-        match made {
-            Ok(()) => {
-                self.node.metrics.run_podsandbox_duration_seconds.observe_duration([handler], took);
-                true
-            }
+        match self.run_sandbox(&intent.pod, attempt, parent).await {
+            Ok(id) => Some(id),
             Err(message) => {
                 tracing::warn!(
                     pod = name(&intent.pod), pod_uid = %self.uid, attempt, error = message, "sandbox not created"
                 );
-                self.node.metrics.run_podsandbox_errors_total.inc([handler]);
                 self.node.metrics.started_pods_errors_total.inc([]);
                 if wants_userns(&intent.pod) {
                     self.node.metrics.started_user_namespaced_pods_errors_total.inc([]);
@@ -147,12 +145,12 @@ impl PodTask {
                     format!("Failed to create pod sandbox: {message}"),
                 );
                 self.retry_with_backoff();
-                false
+                None
             }
         }
     }
 
-    async fn run_sandbox(&mut self, pod: &Pod, attempt: u32, parent: &str) -> Result<(), String> {
+    async fn run_sandbox(&mut self, pod: &Pod, attempt: u32, parent: &str) -> Result<String, String> {
         self.node.files.prepare(pod).await.map_err(|e| format!("make pod directories: {e}"))?;
         let userns = self.userns(pod).await?;
         let recipe = self.sandbox_recipe(pod, attempt, parent, userns.as_ref()).map_err(|e| e.to_string())?;
@@ -164,7 +162,7 @@ impl PodTask {
             self.node.metrics.started_user_namespaced_pods_total.inc([]);
         }
         let made = self.node.runtime.run_pod_sandbox(to_cri::sandbox(&recipe), runtime_handler(pod)).await;
-        made.map(drop).map_err(|e| e.grpc_text())
+        made.map_err(|e| e.grpc_text())
     }
 
     /// Starts containers in order. True if every one of them came up. An init container that does not
@@ -254,20 +252,24 @@ impl PodTask {
             sandbox,
             secrets: &[],
         };
-        let reference = self.ensure_image(want).await?;
-        let spec = v1::ImageSpec { image: reference.clone(), ..Default::default() };
-        let status = self.node.runtime.image_status(spec).await;
-        let status = status.map_err(|e| NotStarted::because("ImageInspectError", e.message))?;
-        let user = status.map(image_user).unwrap_or_default();
-        Ok(Image { reference, user })
+        let ImageRef { reference, found, .. } = self.ensure_image(want).await?;
+        let found = match found {
+            Some(found) => Some(found),
+            None => {
+                let spec = v1::ImageSpec { image: reference.clone(), ..Default::default() };
+                let status = self.node.runtime.image_status(spec).await;
+                status.map_err(|e| NotStarted::because("ImageInspectError", e.message))?
+            }
+        };
+        Ok(Image { reference, user: found.map(image_user).unwrap_or_default() })
     }
 
-    async fn ensure_image(&mut self, want: Want<'_>) -> Result<String, NotStarted> {
+    async fn ensure_image(&mut self, want: Want<'_>) -> Result<ImageRef, NotStarted> {
         let ensured = tokio::select! {
             ensured = self.node.images.ensure(want) => ensured,
             () = self.ending() => return Err(NotStarted::because("ContainerCreating", "")),
         };
-        ensured.map(|image| image.reference).map_err(|e| {
+        ensured.map_err(|e| {
             self.image_retry = earliest(self.image_retry, e.retry_at);
             NotStarted::because(e.reason.as_str(), e.message)
         })
@@ -295,7 +297,8 @@ impl PodTask {
                     sandbox,
                     secrets: &[],
                 };
-                asked.insert(mount.name.clone(), self.ensure_image(want).await);
+                let ensured = self.ensure_image(want).await;
+                asked.insert(mount.name.clone(), ensured.map(|image| image.reference));
             }
             match asked.get(&mount.name) {
                 Some(Ok(found)) => reference.clone_from(found),
@@ -320,18 +323,23 @@ impl PodTask {
         ips: &[IpAddr],
     ) -> Result<ContainerRecipe, NotStarted> {
         let refuse = |message: String| self.refused(pod, &start.name, "CreateContainerConfigError", &message);
-        let termination = self.node.files.prepare_container(pod, &start.name).await;
-        let termination = termination.map_err(|e| refuse(format!("make termination message file: {e}")))?;
-        let hosts = self.hosts_file(pod, &start.name, ips).await.map_err(refuse)?;
+        let made = self.node.files.prepare_container(pod, &start.name);
+        let made = made.map_err(|e| format!("make termination message file: {e}"));
+        let (termination, hosts, env_files, restart_count) = tokio::try_join!(
+            made,
+            self.hosts_file(pod, &start.name, ips),
+            self.env_files(pod, &start.name, volumes),
+            self.restart_count(pod, start).map(Ok),
+        )
+        .map_err(refuse)?;
         let target = target_of(pod, &start.name).and_then(|t| self.observed.newest(t));
         let target = target.map(|c| c.id.to_string());
         let userns = self.userns(pod).await.map_err(refuse)?;
-        let env_files = self.env_files(pod, &start.name, volumes).await.map_err(refuse)?;
         let mut input = ContainerInput {
             pod,
             name: &start.name,
             kind: start.kind,
-            restart_count: self.restart_count(pod, start).await,
+            restart_count,
             image_ref: &image.reference,
             image_user: &image.user,
             volumes,

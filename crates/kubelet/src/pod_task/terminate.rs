@@ -5,9 +5,10 @@
 //! and begins again with less; nothing makes it longer.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 use std::time::Duration;
 
-use base::ids::ContainerId;
+use base::ids::{ContainerId, SandboxId};
 use base::time::Mono;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -108,15 +109,28 @@ impl PodTask {
     /// A sandbox that died by itself still holds its network until it is stopped.
     pub(super) async fn release_networks(&self) -> bool {
         let mut worked = true;
-        for sandbox in self.observed.sandboxes.iter().filter(|s| !s.ready) {
-            if let Err(error) = self.node.runtime.stop_pod_sandbox(sandbox.id.as_str()).await
-                && !error.is_not_found()
-            {
+        for sandbox in self.observed.sandboxes.iter().filter(|s| !s.ready && !self.is_stopped(&s.id)) {
+            if let Err(error) = self.stop_sandbox(&sandbox.id).await {
                 tracing::warn!(pod_uid = %self.uid, sandbox = %sandbox.id, %error, "sandbox not stopped");
                 worked = false;
             }
         }
         worked
+    }
+
+    /// Stops a sandbox, which also releases its network, and remembers that it did.
+    async fn stop_sandbox(&self, id: &SandboxId) -> cri::Result<()> {
+        match self.node.runtime.stop_pod_sandbox(id.as_str()).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => {
+                self.stopped.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone());
+                Ok(())
+            }
+        }
+    }
+
+    fn is_stopped(&self, id: &SandboxId) -> bool {
+        self.stopped.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
     }
 
     /// Removes sandboxes, and with them their containers, from the runtime, and then the Pod's directory,
@@ -202,9 +216,7 @@ impl PodTask {
             return false;
         }
         for sandbox in self.observed.sandboxes.iter().filter(|s| s.ready) {
-            if let Err(error) = self.node.runtime.stop_pod_sandbox(sandbox.id.as_str()).await
-                && !error.is_not_found()
-            {
+            if let Err(error) = self.stop_sandbox(&sandbox.id).await {
                 let message = format!("error killing pod: failed to stop sandbox: {error}");
                 self.node.recorder.pod(&intent.pod, Kind::Warning, "FailedKillPod", message);
                 return false;

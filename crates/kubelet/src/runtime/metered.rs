@@ -33,8 +33,10 @@ impl<R> Metered<R> {
     ) -> cri::Result<T> {
         let begun = Instant::now();
         let answer = call.await;
+        let took = begun.elapsed();
+        tracing::trace!(operation, ?took, worked = answer.is_ok(), "runtime asked");
         self.metrics.runtime_operations_total.inc([operation]);
-        self.metrics.runtime_operations_duration_seconds.observe_duration([operation], begun.elapsed());
+        self.metrics.runtime_operations_duration_seconds.observe_duration([operation], took);
         if answer.is_err() {
             self.metrics.runtime_operations_errors_total.inc([operation]);
         }
