@@ -1,4 +1,4 @@
-//! Drives a runtime directly over CRI, with the least a Pod needs: what benchmarks compare the kubelet with.
+//! Drives a runtime directly over CRI: what benchmarks compare the kubelet with.
 
 use std::path::PathBuf;
 
@@ -18,6 +18,13 @@ pub struct DirectPod {
     pub container: String,
 }
 
+/// A sandbox and the container in it.
+#[derive(Clone, Debug)]
+pub struct Order {
+    pub sandbox: v1::PodSandboxConfig,
+    pub container: v1::ContainerConfig,
+}
+
 // === impl Direct ===
 
 impl Direct {
@@ -29,10 +36,8 @@ impl Direct {
         &self.client
     }
 
-    /// Sandbox, container, start: returns when the container runs.
+    /// The least a Pod needs.
     pub async fn run(&self, name: &str, image: &str, args: &[&str]) -> cri::Result<DirectPod> {
-        let sandbox_config = self.sandbox(name);
-        let sandbox = self.client.run_pod_sandbox(sandbox_config.clone(), "").await?;
         let container = v1::ContainerConfig {
             metadata: Some(v1::ContainerMetadata { name: "main".into(), attempt: 0 }),
             image: Some(v1::ImageSpec { image: image.into(), ..v1::ImageSpec::default() }),
@@ -40,7 +45,13 @@ impl Direct {
             log_path: "main.log".into(),
             ..v1::ContainerConfig::default()
         };
-        let container = self.client.create_container(&sandbox, container, sandbox_config).await?;
+        self.carry_out(Order { sandbox: self.sandbox(name), container }).await
+    }
+
+    /// Sandbox, container, start: returns when the container runs.
+    pub async fn carry_out(&self, order: Order) -> cri::Result<DirectPod> {
+        let sandbox = self.client.run_pod_sandbox(order.sandbox.clone(), "").await?;
+        let container = self.client.create_container(&sandbox, order.container, order.sandbox).await?;
         self.client.start_container(&container).await?;
         Ok(DirectPod { sandbox, container })
     }

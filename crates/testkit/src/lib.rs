@@ -2,7 +2,7 @@
 //!
 //! * [`fake_runtime`]: a container runtime in memory, with seeded trouble.
 //! * [`sim`]: the real kubelet tasks on top of it, under paused time.
-//! * [`direct`]: a caller of CRI that is not a kubelet.
+//! * [`direct`], [`twin`]: a caller of CRI that is not a kubelet, and what a kubelet would have it ask for.
 //! * [`harness`], [`scripts`]: a kubelet on a private containerd, and Pods for it.
 //! * [`node`]: a private containerd, with a janitor that leaves nothing behind.
 
@@ -11,6 +11,7 @@ pub mod fake_runtime;
 pub mod harness;
 pub mod scripts;
 pub mod sim;
+pub mod twin;
 
 /// A private containerd to run suites on.
 pub use fixture as node;

@@ -5,10 +5,13 @@ use std::fs;
 use std::io::Read;
 use std::net::TcpStream;
 use std::path::Path;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use testkit::harness::{Harness, container, is_ready, phase, waiting_reason};
+use testkit::direct::Direct;
+use testkit::harness::{Harness, container, container_id, is_ready, phase, uid, waiting_reason};
 use testkit::node::{AgentOptions, Containerd};
+use testkit::twin::Twins;
 
 const FOREVER: &str = "image: localhost/busybox:v1, imagePullPolicy: Never, command: [sleep, '10000']";
 
@@ -416,4 +419,57 @@ fn stop_signal_and_user_namespace() {
     }
     h.remove("mapped");
     h.wait_gone("mapped");
+}
+
+/// What runc is told, without the names and places that differ from Pod to Pod.
+fn outline(h: &Harness, id: &str) -> serde_json::Value {
+    let out = h.node.ctr().args(["containers", "info", id]).output().unwrap();
+    assert!(out.status.success(), "{id}: {}", String::from_utf8_lossy(&out.stderr));
+    let info: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let mut spec = info["Spec"].clone();
+    let fields = spec.as_object_mut().unwrap();
+    fields.remove("annotations");
+    fields.remove("hostname");
+    for mount in spec["mounts"].as_array_mut().unwrap() {
+        mount["source"].take();
+    }
+    spec["linux"]["cgroupsPath"].take();
+    for namespace in spec["linux"]["namespaces"].as_array_mut().unwrap() {
+        namespace["path"].take();
+    }
+    for variable in spec["process"]["env"].as_array_mut().unwrap() {
+        let name = variable.as_str().unwrap().split('=').next().unwrap().to_owned();
+        *variable = name.into();
+    }
+    spec
+}
+
+/// The benchmark compares the two, so the runtime must be given the same work.
+#[test]
+fn a_twin_receives_what_the_pod_does() {
+    let Some(h) = Harness::usual() else { return };
+    let manifest = |name: &str| {
+        pod(
+            name,
+            "dnsPolicy: Default, containers: [
+              {name: main, image: 'localhost/demo:v1', imagePullPolicy: Never, args: [sleep, forever]}]",
+        )
+    };
+    h.apply("one", &manifest("one"));
+    let one = h.wait_ready("one");
+    let order = Twins::new(&h.node, &h.node.dir().join("twins")).unwrap().order(&manifest("two")).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let endpoint = cri::Endpoint::parse(&h.node.endpoint()).unwrap();
+        let client = cri::Client::new(endpoint, None, Duration::from_secs(60));
+        let sandboxes = client.list_pod_sandboxes(None).await.unwrap();
+        let own = |s: &&cri::v1::PodSandbox| s.metadata.as_ref().is_some_and(|m| m.uid == uid(&one));
+        let sandbox = sandboxes.iter().find(own).unwrap();
+        let direct = Direct::new(client, h.node.dir().join("direct"));
+        let two = direct.carry_out(order).await.unwrap();
+        assert_eq!(outline(&h, &sandbox.id), outline(&h, &two.sandbox), "sandboxes");
+        let container = container_id(&one, "main").trim_start_matches("containerd://");
+        assert_eq!(outline(&h, container), outline(&h, &two.container), "containers");
+        direct.remove(&two, 1).await.unwrap();
+    });
 }

@@ -1,12 +1,15 @@
 //! What the kubelet costs on top of the runtime: latency, memory, processor time. Started by `cargo xtask bench pods`.
 //!
-//! Both sides run the same Pods on the same containerd in the same minutes, in turns, so the ratios mean something on
-//! a noisy machine; the absolute numbers mean little.
+//! Both sides give the same containerd the same sandboxes and containers in the same minutes, in turns, so the ratios
+//! mean something on a noisy machine; the absolute numbers mean little. Nobody polls while a clock runs: where the
+//! runtime works next door, looking often would cost the kubelet's side what the other does not pay.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
@@ -15,8 +18,9 @@ use std::time::{Duration, Instant};
 use cri::{Client, Endpoint};
 use futures_util::future::try_join_all;
 use serde_json::Value;
-use testkit::direct::{Direct, DirectPod};
+use testkit::direct::{Direct, DirectPod, Order};
 use testkit::node::{Agent, AgentOptions, Node, Options, Tools};
+use testkit::twin::Twins;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -42,6 +46,7 @@ struct Bench {
     node: Node,
     agent: Agent,
     direct: Direct,
+    twins: Twins,
     effort: Effort,
     missed: bool,
 }
@@ -72,13 +77,14 @@ async fn run(effort: Effort) -> Outcome<bool> {
     let client = Client::new(Endpoint::parse(&node.endpoint())?, None, Duration::from_secs(120));
     let version = client.version().await?;
     let direct = Direct::new(client, node.dir().join("direct-logs"));
+    let twins = Twins::new(&node, &node.dir().join("twins"))?;
     let mut agent = Agent::start(&node, &binary, &AgentOptions::default())?;
     agent.wait_until_up(&node, Duration::from_secs(30))?;
     println!(
         "{} {}, {} rounds, {} at once\n",
         version.runtime_name, version.runtime_version, effort.rounds, effort.crowd
     );
-    let mut bench = Bench { node, agent, direct, effort, missed: false };
+    let mut bench = Bench { node, agent, direct, twins, effort, missed: false };
     bench.one_by_one().await?;
     bench.crowd().await?;
     let Bench { node, mut agent, missed, .. } = bench;
@@ -94,9 +100,9 @@ impl Bench {
         let (mut ours, mut theirs) = (Samples::default(), Samples::default());
         // The first Pod on each side warms what is cold.
         for round in 0..=self.effort.rounds {
-            let name = format!("direct-{round}");
+            let order = self.twins.order(&manifest(&format!("direct-{round}")))?;
             let begun = Instant::now();
-            let pod = self.direct.run(&name, IMAGE, &ARGS).await?;
+            let pod = self.direct.carry_out(order).await?;
             let started = begun.elapsed();
             let begun = Instant::now();
             self.direct.remove(&pod, 5).await?;
@@ -120,19 +126,22 @@ impl Bench {
     async fn crowd(&mut self) -> Outcome<()> {
         let count = self.effort.crowd;
         let names: Vec<String> = (0..count).map(|n| format!("crowd-{n}")).collect();
+        let orders = names.iter().map(|name| self.twins.order(&manifest(&format!("direct-{name}"))));
+        let orders: Vec<Order> = orders.collect::<Outcome<_>>()?;
         let begun = Instant::now();
-        let runs = names.iter().map(|name| self.direct.run(name, IMAGE, &ARGS));
+        let runs = orders.into_iter().map(|order| self.direct.carry_out(order));
         let pods: Vec<DirectPod> = try_join_all(runs).await?;
         let theirs = begun.elapsed();
         let begun = Instant::now();
         try_join_all(pods.iter().map(|pod| self.direct.remove(pod, 5))).await?;
         let theirs_gone = begun.elapsed();
 
+        let mut changes = self.changes()?;
         let begun = Instant::now();
         for name in &names {
             write_manifest(&self.agent.manifests(), name)?;
         }
-        self.wait(Duration::from_millis(20), |pods| names.iter().all(|name| is_running(pods, name)))?;
+        changes.wait(|pods| names.iter().all(|name| is_running(pods, name)))?;
         let ours = begun.elapsed();
         let ratio = ours.as_secs_f64() / theirs.as_secs_f64();
         println!("start, {count} at once     runtime {}  kubelet {}", ms(theirs), ms(ours));
@@ -144,7 +153,7 @@ impl Bench {
         for name in &names {
             fs::remove_file(self.agent.manifests().join(format!("{name}.yaml")))?;
         }
-        self.wait(Duration::from_millis(20), BTreeMap::is_empty)?;
+        changes.wait(BTreeMap::is_empty)?;
         println!("delete, {count} at once    runtime {}  kubelet {}", ms(theirs_gone), ms(begun.elapsed()));
         Ok(())
     }
@@ -178,38 +187,57 @@ impl Bench {
 
     /// From the moment the manifest is there to the moment the Pod's status says Running.
     fn apply(&self, name: &str) -> Outcome<Duration> {
+        let mut changes = self.changes()?;
         let begun = Instant::now();
         write_manifest(&self.agent.manifests(), name)?;
-        self.wait(Duration::from_millis(5), |pods| is_running(pods, name))?;
+        changes.wait(|pods| is_running(pods, name))?;
         Ok(begun.elapsed())
     }
 
     /// From the moment the manifest is gone to the moment the Pod is.
     fn delete(&self, name: &str) -> Outcome<Duration> {
+        let mut changes = self.changes()?;
         let begun = Instant::now();
         fs::remove_file(self.agent.manifests().join(format!("{name}.yaml")))?;
-        self.wait(Duration::from_millis(5), |pods| !pods.contains_key(&format!("{name}-demo")))?;
+        changes.wait(|pods| !pods.contains_key(&format!("{name}-demo")))?;
         Ok(begun.elapsed())
     }
 
-    fn wait(
-        &self,
-        pause: Duration,
-        mut is_over: impl FnMut(&BTreeMap<String, String>) -> bool,
-    ) -> Outcome<()> {
-        let until = Instant::now() + LIMIT;
-        loop {
-            let pods = phases(&self.agent.get(&self.node, "/pods")?)?;
-            if is_over(&pods) {
-                return Ok(());
-            }
-            if Instant::now() > until {
-                return Err(
-                    format!("still waiting after {LIMIT:?}: {pods:?}\n{}", self.agent.last_words()).into()
-                );
-            }
-            thread::sleep(pause);
+    fn changes(&self) -> Outcome<Changes> {
+        Changes::follow(&self.agent.socket())
+    }
+}
+
+/// The agent's own stream of changes, one list of Pods per line.
+struct Changes(BufReader<UnixStream>);
+
+// === impl Changes ===
+
+impl Changes {
+    fn follow(socket: &Path) -> Outcome<Self> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        // HTTP/1.0: the body is never chunked.
+        stream.write_all(b"GET /v1/pods?watch=true HTTP/1.0\r\nhost: localhost\r\n\r\n")?;
+        let mut changes = Self(BufReader::new(stream));
+        while !changes.line()?.trim().is_empty() {}
+        // The list as it is now: from here on, everything is news.
+        changes.line()?;
+        Ok(changes)
+    }
+
+    fn wait(&mut self, mut is_over: impl FnMut(&BTreeMap<String, String>) -> bool) -> Outcome<()> {
+        while !is_over(&phases(self.line()?.as_bytes())?) {}
+        Ok(())
+    }
+
+    fn line(&mut self) -> Outcome<String> {
+        let mut line = String::new();
+        let read = self.0.read_line(&mut line).map_err(|e| format!("waiting for the agent: {e}"))?;
+        if read == 0 {
+            return Err("the agent ended the watch".into());
         }
+        Ok(line)
     }
 }
 
@@ -247,16 +275,19 @@ fn ms(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1e3)
 }
 
-/// Renamed into place: a manifest is there whole or not at all.
-fn write_manifest(dir: &Path, name: &str) -> Outcome<()> {
+fn manifest(name: &str) -> String {
     let args = ARGS.join(", ");
-    let text = format!(
+    format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{ name: {name} }}\nspec:\n  terminationGracePeriodSeconds: 5\n  \
          dnsPolicy: Default\n  containers:\n  - name: main\n    image: {IMAGE}\n    imagePullPolicy: Never\n    \
          args: [{args}]\n"
-    );
+    )
+}
+
+/// Renamed into place: a manifest is there whole or not at all.
+fn write_manifest(dir: &Path, name: &str) -> Outcome<()> {
     let half = dir.join(format!(".{name}"));
-    fs::write(&half, text)?;
+    fs::write(&half, manifest(name))?;
     fs::rename(half, dir.join(format!("{name}.yaml")))?;
     Ok(())
 }
