@@ -12,7 +12,7 @@ use tonic::{Code, Response, Status, Streaming};
 
 use crate::v1::image_service_client::ImageServiceClient;
 use crate::v1::runtime_service_client::RuntimeServiceClient;
-use crate::{Endpoint, Error, Result, v1};
+use crate::{Closing, Endpoint, Error, Result, v1};
 
 /// Largest message either way.
 pub const MAX_MESSAGE: usize = 16 << 20;
@@ -32,6 +32,7 @@ pub struct Client {
     images: ImageServiceClient<Channel>,
     timeout: Duration,
     endpoint: Endpoint,
+    closing: Closing,
 }
 
 /// Container events until the connection breaks.
@@ -43,6 +44,16 @@ macro_rules! call {
         let mut service = $self.$service.clone();
         let call = service.$method($request);
         finish($op, $object, $deadline, Box::pin(call)).await
+    }};
+}
+
+/// The same for a call that changes something: it is finished even if the program ends meanwhile.
+macro_rules! change {
+    ($self:ident.$service:ident.$method:ident($request:expr), $op:literal, $object:expr, $deadline:expr) => {{
+        let mut service = $self.$service.clone();
+        let request = $request;
+        let call = async move { service.$method(request).await };
+        finish($op, $object, $deadline, $self.closing.keep(call)).await
     }};
 }
 
@@ -64,7 +75,15 @@ impl Client {
                 .max_encoding_message_size(MAX_MESSAGE),
             timeout,
             endpoint: runtime,
+            closing: Closing::default(),
         }
+    }
+
+    /// Finishes what is under way when the end is ordered, instead of giving it up.
+    #[must_use]
+    pub fn with_closing(mut self, closing: Closing) -> Self {
+        self.closing = closing;
+        self
     }
 
     /// Asks for the version and makes sure it is one we speak.
@@ -134,18 +153,18 @@ impl Client {
         let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.to_owned() };
         let deadline = Some(self.timeout * 2);
         let object = object.as_deref().unwrap_or_default();
-        let answer = call!(self.runtime.run_pod_sandbox(request), "run sandbox of pod", object, deadline)?;
+        let answer = change!(self.runtime.run_pod_sandbox(request), "run sandbox of pod", object, deadline)?;
         named("run sandbox of pod", object, answer.pod_sandbox_id)
     }
 
     pub async fn stop_pod_sandbox(&self, id: &str) -> Result<()> {
         let request = v1::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        call!(self.runtime.stop_pod_sandbox(request), "stop sandbox", id, self.usual()).map(drop)
+        change!(self.runtime.stop_pod_sandbox(request), "stop sandbox", id, self.usual()).map(drop)
     }
 
     pub async fn remove_pod_sandbox(&self, id: &str) -> Result<()> {
         let request = v1::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        call!(self.runtime.remove_pod_sandbox(request), "remove sandbox", id, self.usual()).map(drop)
+        change!(self.runtime.remove_pod_sandbox(request), "remove sandbox", id, self.usual()).map(drop)
     }
 
     pub async fn pod_sandbox_status(&self, id: &str) -> Result<v1::PodSandboxStatusResponse> {
@@ -167,7 +186,7 @@ impl Client {
     ) -> Result<()> {
         let id = request.pod_sandbox_id.clone();
         let deadline = self.usual();
-        call!(self.runtime.update_pod_sandbox_resources(request), "resize sandbox", &id, deadline).map(drop)
+        change!(self.runtime.update_pod_sandbox_resources(request), "resize sandbox", &id, deadline).map(drop)
     }
 
     /// The URL of the runtime's streaming server.
@@ -193,13 +212,13 @@ impl Client {
             sandbox_config: Some(sandbox_config),
         };
         let answer =
-            call!(self.runtime.create_container(request), "create container", &object, self.usual())?;
+            change!(self.runtime.create_container(request), "create container", &object, self.usual())?;
         named("create container", &object, answer.container_id)
     }
 
     pub async fn start_container(&self, id: &str) -> Result<()> {
         let request = v1::StartContainerRequest { container_id: id.to_owned() };
-        call!(self.runtime.start_container(request), "start container", id, self.usual()).map(drop)
+        change!(self.runtime.start_container(request), "start container", id, self.usual()).map(drop)
     }
 
     /// The runtime gets `grace` seconds on top of the usual time.
@@ -212,7 +231,7 @@ impl Client {
 
     pub async fn remove_container(&self, id: &str) -> Result<()> {
         let request = v1::RemoveContainerRequest { container_id: id.to_owned() };
-        call!(self.runtime.remove_container(request), "remove container", id, self.usual()).map(drop)
+        change!(self.runtime.remove_container(request), "remove container", id, self.usual()).map(drop)
     }
 
     pub async fn container_status(&self, id: &str) -> Result<v1::ContainerStatusResponse> {
@@ -231,12 +250,12 @@ impl Client {
     ) -> Result<()> {
         let id = request.container_id.clone();
         let deadline = self.usual();
-        call!(self.runtime.update_container_resources(request), "resize container", &id, deadline).map(drop)
+        change!(self.runtime.update_container_resources(request), "resize container", &id, deadline).map(drop)
     }
 
     pub async fn reopen_container_log(&self, id: &str) -> Result<()> {
         let request = v1::ReopenContainerLogRequest { container_id: id.to_owned() };
-        call!(self.runtime.reopen_container_log(request), "reopen log of container", id, self.usual())
+        change!(self.runtime.reopen_container_log(request), "reopen log of container", id, self.usual())
             .map(drop)
     }
 

@@ -4,11 +4,13 @@
 //! deadlines of each call and comes back by itself when the runtime restarts.
 
 mod client;
+mod closing;
 mod endpoint;
 mod error;
 mod redact;
 
 pub use client::{Client, Events, MAX_MESSAGE, REQUEST_TIMEOUT};
+pub use closing::Closing;
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use error::{Error, Result};
 

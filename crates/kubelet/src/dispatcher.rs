@@ -113,12 +113,13 @@ impl Dispatcher {
         self.known.subscribe()
     }
 
-    /// Runs until cancelled. Pod tasks are dropped with it; containers are left alone.
+    /// Runs until cancelled. Pod tasks are dropped, and gone when this returns; containers are left alone.
     pub async fn run(mut self, token: CancellationToken) {
         tokio::select! {
             () = token.cancelled() => {}
             () = self.dispatch() => {}
         }
+        self.running.shutdown().await;
     }
 
     async fn dispatch(&mut self) {

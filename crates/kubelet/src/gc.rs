@@ -41,7 +41,10 @@ pub async fn run(
             () = token.cancelled() => return,
             _ = tick.tick() => {}
         }
-        collect(&node, &known, &settings).await;
+        tokio::select! {
+            () = token.cancelled() => return,
+            () = collect(&node, &known, &settings) => {}
+        }
     }
 }
 

@@ -69,7 +69,8 @@ fn fail(error: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Runs until SIGTERM or SIGINT. Containers are left as they are.
+/// Runs until SIGTERM or SIGINT. Containers are left as they are, and what the runtime is doing for us is
+/// waited for.
 async fn serve(loaded: Loaded) -> Result<(), String> {
     let token = CancellationToken::new();
     let start = Start {
@@ -93,7 +94,12 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
     }
     tracing::info!("stopping; containers keep running");
     token.cancel();
-    agent.await.map_err(|e| e.to_string())
+    tokio::select! {
+        ended = &mut agent => ended.map_err(|e| e.to_string()),
+        // Who asks twice does not want to wait for the runtime.
+        _ = term.recv() => Ok(()),
+        _ = int.recv() => Ok(()),
+    }
 }
 
 /// The machine's own files.

@@ -1,14 +1,15 @@
 //! A node that is hurt: agent and runtime killed, hooks and probes and pulls that hang, Pods by the dozen.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base::rng::Rng;
+use cri::v1;
 use k8s_openapi::api::core::v1::Pod;
 use rustix::process::{Pid, Signal};
 use testkit::direct::Direct;
@@ -313,4 +314,51 @@ fn a_stopped_agent_leaves_its_containers_running() {
     let pod = h.wait_ready("one");
     assert_eq!((container_id(&pod, "main"), restarts(&pod, "main")), (id.as_str(), 0));
     assert!(container(&pod, "main").unwrap().ready);
+}
+
+/// Ids of everything that runs according to containerd itself, and according to its CRI.
+fn running(h: &Harness, client: &cri::Client, runtime: &tokio::runtime::Runtime) -> [BTreeSet<String>; 2] {
+    let out = h.node.ctr().args(["tasks", "ls"]).output().unwrap();
+    let table = String::from_utf8_lossy(&out.stdout).into_owned();
+    let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let tasks = rows.filter(|row| row.last() == Some(&"RUNNING")).map(|row| row[0].to_owned()).collect();
+    let known = runtime.block_on(async {
+        let sandboxes = client.list_pod_sandboxes(None).await.unwrap().into_iter();
+        let ready = sandboxes.filter(|s| s.state == v1::PodSandboxState::SandboxReady as i32).map(|s| s.id);
+        let containers = client.list_containers(None).await.unwrap().into_iter();
+        let alive =
+            containers.filter(|c| c.state == v1::ContainerState::ContainerRunning as i32).map(|c| c.id);
+        ready.chain(alive).collect()
+    });
+    [tasks, known]
+}
+
+#[test]
+fn an_agent_told_to_end_while_it_starts_pods_leaves_nothing_half_made() {
+    let Some(mut h) = Harness::usual() else { return };
+    let before = h.node.census();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let client = runtime.block_on(async {
+        cri::Client::new(cri::Endpoint::parse(&h.node.endpoint()).unwrap(), None, Duration::from_secs(30))
+    });
+    let mut rng = Rng::new(7);
+    for round in 0..6 {
+        let names: Vec<String> = (0..3).map(|n| format!("p{round}-{n}")).collect();
+        names.iter().for_each(|name| h.apply(name, &sleeper(name, "")));
+        thread::sleep(Duration::from_millis(50 + rng.below(500)));
+        let begun = Instant::now();
+        h.agent.stop();
+        assert!(begun.elapsed() < Duration::from_secs(10), "it waited {:?}", begun.elapsed());
+        let [tasks, known] = running(&h, &client, &runtime);
+        assert_eq!(tasks, known, "what runs in round {round} can be reached");
+        assert_eq!(starts_cut_off(&h), 0, "in round {round}");
+        h.start_agent();
+        for name in &names {
+            let pod = h.wait_ready(name);
+            assert_eq!(restarts(&pod, "main"), 0);
+            h.remove(name);
+        }
+        h.until("all gone", || h.list().is_empty().then_some(()));
+    }
+    h.wait_clean(&before);
 }

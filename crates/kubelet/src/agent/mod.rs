@@ -60,6 +60,8 @@ use crate::{gc, process};
 
 /// How long the runtime may take to answer for the first time.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(20);
+/// How long calls to the runtime that are under way hold up the exit; systemd waits 90 s before it kills.
+const PARTING: Duration = Duration::from_secs(10);
 
 /// Why the kubelet did not start, for the operator.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -96,7 +98,8 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     refuse_unfit(config, &machine)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let metrics = Arc::new(Metrics::default());
-    let runtime = connect(config, metrics.clone()).await?;
+    let closing = cri::Closing::when(token.clone());
+    let runtime = connect(config, metrics.clone(), closing.clone()).await?;
     configure_runtime(config, &*runtime).await?;
     let parts =
         Parts { start: &start, dirs, machine, clock, metrics, probe_metrics: Arc::default(), runtime };
@@ -113,7 +116,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     parts.describe(&node);
     start.systemd.ready();
     tracing::info!(node = node.facts.recipe.name, "kubelet started");
-    supervise(tasks, token).await
+    supervise(tasks, token, &closing).await
 }
 
 fn tune_kernel(config: &KubeletConfiguration) -> Result<(), StartError> {
@@ -126,13 +129,27 @@ fn tune_kernel(config: &KubeletConfiguration) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Every task runs until cancelled; one that ends earlier takes the node down with a message.
-async fn supervise(mut tasks: JoinSet<()>, token: CancellationToken) -> Result<(), StartError> {
+/// Every task runs until cancelled; one that ends earlier takes the node down with a message. No new work
+/// is begun after that, and what the runtime was asked to do is waited for, though not for ever.
+async fn supervise(
+    mut tasks: JoinSet<()>,
+    token: CancellationToken,
+    closing: &cri::Closing,
+) -> Result<(), StartError> {
     let ended = tasks.join_next().await;
-    if token.is_cancelled() {
+    let ordered = token.is_cancelled();
+    token.cancel();
+    let all = async {
+        while tasks.join_next().await.is_some() {}
+        closing.finished().await;
+    };
+    if tokio::time::timeout(PARTING, all).await.is_err() {
+        let (tasks, calls) = (tasks.len(), closing.unfinished());
+        tracing::warn!(tasks, calls, "exiting although not everything under way has ended");
+    }
+    if ordered {
         return Ok(());
     }
-    token.cancel();
     Err(StartError::new(match ended {
         Some(Err(e)) => format!("a task of the agent died: {e}"),
         _ => "a task of the agent ended early".to_owned(),
@@ -167,6 +184,7 @@ fn refuse_unfit(config: &KubeletConfiguration, machine: &Machine) -> Result<(), 
 async fn connect(
     config: &KubeletConfiguration,
     metrics: Arc<Metrics>,
+    closing: cri::Closing,
 ) -> Result<Arc<dyn Runtime>, StartError> {
     let endpoint = |text: &str| cri::Endpoint::parse(text).map_err(|e| StartError::new(e.to_string()));
     let runtime = endpoint(&config.container_runtime_endpoint)?;
@@ -175,6 +193,7 @@ async fn connect(
         text => Some(endpoint(text)?),
     };
     let client = cri::Client::new(runtime, images, config.runtime_request_timeout.to_std());
+    let client = client.with_closing(closing);
     let deadline = tokio::time::Instant::now() + RUNTIME_PATIENCE;
     loop {
         match client.check_version().await {
