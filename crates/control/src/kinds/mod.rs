@@ -107,3 +107,6 @@ pub fn all() -> Vec<Kind> {
 
 /// A proxied path takes every method.
 const PROXY_VERBS: &[Verb] = &[Verb::Create, Verb::Delete, Verb::Get, Verb::Patch, Verb::Update];
+
+#[cfg(test)]
+mod tests;

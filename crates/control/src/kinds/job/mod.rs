@@ -15,7 +15,7 @@ use crate::doc::{self, Field};
 use crate::kind::{Column, Kind, Strategy};
 use crate::table;
 
-pub(super) use spec::{set_defaults, validate_spec};
+pub(super) use spec::validate_spec;
 
 const COLUMNS: &[Column] = &[
     Column::NAME,
@@ -47,7 +47,7 @@ impl Strategy for Job {
         if !labels.is_null() && doc::is_unset(doc::at(object, "metadata.labels")) {
             doc::set(object, "metadata.labels", labels);
         }
-        set_defaults(object, "spec");
+        spec::set_defaults(object);
         doc::fill(object, "spec.manualSelector", false);
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use api::field::{FieldErrors, Path};
 use api::names;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::super::{check, pod_template};
 use crate::doc::{self, Field};
@@ -13,10 +13,10 @@ use crate::doc::{self, Field};
 const MAX_INDEXES: i64 = 100_000;
 const MAX_INDEXES_OF_MANY: i64 = 10_000;
 
-/// Fills in the defaults of the spec at `path`.
-pub(crate) fn set_defaults(object: &mut Value, path: &str) {
-    pod_template::set_defaults(object, &format!("{path}.template"));
-    let Some(spec) = doc::at_mut(object, path) else { return };
+pub(super) fn set_defaults(object: &mut Value) {
+    pod_template::set_defaults(object, "spec.template");
+    doc::fill(object, "spec", Map::new());
+    let Some(spec) = doc::at_mut(object, "spec") else { return };
     if spec["completions"].is_null() && spec["parallelism"].is_null() {
         doc::set(spec, "completions", 1);
     }
