@@ -149,16 +149,16 @@ pub trait Strategy: Send + Sync + fmt::Debug {
         Vec::new()
     }
 
-    /// Whether the document in the store differs from the one of this kind: `to_stored` and `from_stored` do something.
+    /// Whether the document in the store differs from the one of this kind: `write_as_stored` and `show_as_here` do something.
     fn converts(&self) -> bool {
         false
     }
 
     /// From the document of this kind to the one in the store, where two kinds show the same objects.
-    fn to_stored(&self, _object: &mut Value) {}
+    fn write_as_stored(&self, _object: &mut Value) {}
 
     /// From the document in the store to the one of this kind, apiVersion and kind included.
-    fn from_stored(&self, _object: &mut Value) {}
+    fn show_as_here(&self, _object: &mut Value) {}
 
     fn name_rule(&self) -> NameRule {
         NameRule::DnsSubdomain

@@ -177,12 +177,12 @@ impl Strategy for Events {
         true
     }
 
-    fn to_stored(&self, object: &mut Value) {
+    fn write_as_stored(&self, object: &mut Value) {
         rename(object, |(here, core)| (here, core));
         doc::set(object, "apiVersion", "v1");
     }
 
-    fn from_stored(&self, object: &mut Value) {
+    fn show_as_here(&self, object: &mut Value) {
         rename(object, |(here, core)| (core, here));
         doc::set(object, "apiVersion", "events.k8s.io/v1");
     }
@@ -225,7 +225,7 @@ fn rename(object: &mut Value, direction: fn((&'static str, &'static str)) -> (&'
 
 fn to_core(object: &Value) -> Value {
     let mut core = object.clone();
-    Events.to_stored(&mut core);
+    Events.write_as_stored(&mut core);
     core
 }
 
@@ -307,11 +307,11 @@ mod tests {
             "firstTimestamp": "1970-01-01T00:00:00Z", "lastTimestamp": "1970-01-01T00:01:00Z", "count": 3,
             "source": {"component": "kubelet", "host": "n"}, "reportingComponent": "kubelet"});
         let mut shown = stored.clone();
-        Events.from_stored(&mut shown);
+        Events.show_as_here(&mut shown);
         assert_eq!(shown["regarding"]["name"], "p");
         assert_eq!(shown["apiVersion"], "events.k8s.io/v1");
         let mut back = shown.clone();
-        Events.to_stored(&mut back);
+        Events.write_as_stored(&mut back);
         assert_eq!(back, stored);
         let cells = json!(["60s", "Normal", "Started", "pod/p", "", "kubelet, n", "went up", "2m", 3, "e"]);
         assert_eq!(json!(Core.cells(&stored, Wall::from_secs(120))), cells);

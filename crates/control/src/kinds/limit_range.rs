@@ -92,7 +92,7 @@ fn amounts(errors: &mut FieldErrors, limit: &Field<'_>) {
         let (min, max, default) = (amount("min"), amount("max"), amount("default"));
         let request = amount("defaultRequest");
         // A list, its value, and what the smaller and the larger of two values are called.
-        let pairs: [(&str, Option<Amount>, &str, Option<Amount>, &str); 6] = [
+        let pairs = [
             ("min", min, "min value", max, "max value"),
             ("defaultRequest", min, "min value", request, "default request value"),
             ("defaultRequest", request, "default request value", max, "max value"),

@@ -120,16 +120,12 @@ fn shape(errors: &mut FieldErrors, object: &Value, data: &Field<'_>) {
         "kubernetes.io/dockerconfigjson" => {
             let _ = require(errors, ".dockerconfigjson") && is_json(errors, data, ".dockerconfigjson");
         }
-        "kubernetes.io/basic-auth" => {
-            if !data.get("username").is_set() && !data.get("password").is_set() {
-                require(errors, "username");
-                require(errors, "password");
-            }
+        "kubernetes.io/basic-auth" if !data.get("username").is_set() && !data.get("password").is_set() => {
+            require(errors, "username");
+            require(errors, "password");
         }
-        "kubernetes.io/ssh-auth" => {
-            if data.get("ssh-privatekey").is_empty() {
-                errors.required(&data.at.key("ssh-privatekey"), "");
-            }
+        "kubernetes.io/ssh-auth" if data.get("ssh-privatekey").is_empty() => {
+            errors.required(&data.at.key("ssh-privatekey"), "");
         }
         "kubernetes.io/tls" => {
             require(errors, "tls.crt");

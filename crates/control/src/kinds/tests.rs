@@ -97,8 +97,8 @@ fn what_is_stored_comes_back() {
         let mut stored = object.clone();
         kind.strategy.set_defaults(&mut stored);
         let shown = stored.clone();
-        kind.strategy.to_stored(&mut stored);
-        kind.strategy.from_stored(&mut stored);
+        kind.strategy.write_as_stored(&mut stored);
+        kind.strategy.show_as_here(&mut stored);
         let without_version = |mut v: Value| {
             crate::doc::remove(&mut v, "apiVersion");
             v

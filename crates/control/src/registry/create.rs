@@ -108,7 +108,7 @@ impl Registry {
 pub(super) fn stored_form(kind: &Kind, object: &Value) -> bytes::Bytes {
     if kind.strategy.converts() {
         let mut converted = object.clone();
-        kind.strategy.to_stored(&mut converted);
+        kind.strategy.write_as_stored(&mut converted);
         return document::encode(&converted);
     }
     document::encode(object)

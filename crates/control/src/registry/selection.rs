@@ -114,7 +114,7 @@ impl Selection {
 pub fn present(kind: &Kind, document: &Document) -> Value {
     let mut object = document.to_value();
     if kind.strategy.converts() {
-        kind.strategy.from_stored(&mut object);
+        kind.strategy.show_as_here(&mut object);
     }
     object
 }

@@ -90,7 +90,8 @@ pub(super) fn drop_what_no_longer_applies(new: &mut Value, old: &Value) {
             doc::remove(port, "nodePort");
         }
     }
-    let drops: [(&str, fn(&Value) -> bool); 4] = [
+    type Applies = fn(&Value) -> bool;
+    let drops: [(&str, Applies); 4] = [
         ("spec.healthCheckNodePort", needs_health_check_port),
         ("spec.allocateLoadBalancerNodePorts", is_load_balancer),
         ("spec.loadBalancerClass", is_load_balancer),
