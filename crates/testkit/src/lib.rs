@@ -4,6 +4,7 @@
 //! * [`sim`]: the real kubelet tasks on top of it, under paused time.
 //! * [`direct`], [`twin`]: a caller of CRI that is not a kubelet, and what a kubelet would have it ask for.
 //! * [`harness`], [`scripts`]: a kubelet on a private containerd, and Pods for it.
+//! * [`transcript`]: shell commands and what they must print.
 //! * [`node`]: a private containerd, with a janitor that leaves nothing behind.
 
 pub mod direct;
@@ -11,6 +12,7 @@ pub mod fake_runtime;
 pub mod harness;
 pub mod scripts;
 pub mod sim;
+pub mod transcript;
 pub mod twin;
 
 /// A private containerd to run suites on.
