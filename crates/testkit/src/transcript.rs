@@ -9,6 +9,9 @@
 //!
 //! The lines below a command are its output, standard output and error together. Runs of spaces count as one, `…` stands
 //! for any text within a line, a line `...` for any number of lines. No lines: no output.
+//!
+//! A line `#differs WHY` above a command says that our server does not answer so yet. Such a step is played all the same, and
+//! complained about once it fits: the list of differences stays true.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -25,6 +28,8 @@ pub struct Step {
     pub command: String,
     pub expect: Expect,
     pub output: Vec<String>,
+    /// Why our server answers otherwise.
+    pub differs: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,12 +43,18 @@ pub enum Expect {
 #[must_use]
 pub fn parse(text: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
+    let mut differs = None;
     for (index, line) in text.lines().enumerate() {
-        let start = |command: &str, expect| Step {
+        if let Some(why) = line.strip_prefix("#differs ") {
+            differs = Some(why.to_owned());
+            continue;
+        }
+        let mut start = |command: &str, expect| Step {
             line: index + 1,
             command: command.to_owned(),
             expect,
             output: Vec::new(),
+            differs: differs.take(),
         };
         if let Some(command) = line.strip_prefix("$~ ") {
             steps.push(start(command, Expect::SuccessInTime));
@@ -70,41 +81,58 @@ pub fn parse(text: &str) -> Vec<Step> {
     steps
 }
 
-/// Plays the steps in `dir`; the report tells every step that did not fit, and is empty when all did.
+/// Plays the steps in `dir`. The report tells every step that did not fit though it should, or did though it should not; it
+/// is empty when all is as written. `ours` is false against another server, to which no difference applies.
 #[must_use]
-pub fn play(name: &str, steps: &[Step], dir: &Path, environment: &[(&str, String)]) -> String {
+pub fn play(name: &str, steps: &[Step], dir: &Path, environment: &[(&str, String)], ours: bool) -> String {
     let mut report = String::new();
     for step in steps {
-        let deadline = Instant::now() + PATIENCE;
-        let complaint = loop {
-            let (succeeded, output) = run(&step.command, dir, environment);
-            let wanted = step.expect != Expect::Failure;
-            let complaint = if succeeded != wanted {
-                Some(format!("it {}", if succeeded { "succeeded" } else { "failed" }))
-            } else if !fits(&step.output, &output) {
-                Some("its output is another".to_owned())
-            } else {
-                None
-            };
-            match complaint {
-                Some(_) if step.expect == Expect::SuccessInTime && Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(200));
-                }
-                Some(complaint) => break Some((complaint, output)),
-                None => break None,
-            }
-        };
-        if let Some((complaint, output)) = complaint {
-            let _ = writeln!(report, "{name}:{}: {complaint}: {}", step.line, step.command);
-            for line in &step.output {
-                let _ = writeln!(report, "    - {line}");
-            }
-            for line in output.iter().take(60) {
-                let _ = writeln!(report, "    + {line}");
-            }
+        let differs = step.differs.is_some() && ours;
+        let patience =
+            if step.expect == Expect::SuccessInTime && !differs { PATIENCE } else { Duration::ZERO };
+        let complaint = attempt(step, dir, environment, Instant::now() + patience);
+        match complaint {
+            Some((complaint, output)) if !differs => tell(&mut report, name, step, &complaint, &output),
+            None if differs => tell(&mut report, name, step, "it differs no longer", &[]),
+            _ => {}
         }
     }
     report
+}
+
+/// What is wrong with a step, with its output, once patience is at its end.
+fn attempt(
+    step: &Step,
+    dir: &Path,
+    environment: &[(&str, String)],
+    deadline: Instant,
+) -> Option<(String, Vec<String>)> {
+    loop {
+        let (succeeded, output) = run(&step.command, dir, environment);
+        let wanted = step.expect != Expect::Failure;
+        let complaint = if succeeded != wanted {
+            format!("it {}", if succeeded { "succeeded" } else { "failed" })
+        } else if !fits(&step.output, &output) {
+            "its output is another".to_owned()
+        } else {
+            return None;
+        };
+        if Instant::now() >= deadline {
+            return Some((complaint, output));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+fn tell(report: &mut String, name: &str, step: &Step, complaint: &str, output: &[String]) {
+    let command = step.command.replace('\n', "\n    > ");
+    let _ = writeln!(report, "{name}:{}: {complaint}: {command}", step.line);
+    for line in &step.output {
+        let _ = writeln!(report, "    - {line}");
+    }
+    for line in output.iter().take(60) {
+        let _ = writeln!(report, "    + {line}");
+    }
 }
 
 fn run(command: &str, dir: &Path, environment: &[(&str, String)]) -> (bool, Vec<String>) {
@@ -163,7 +191,8 @@ mod tests {
     #[test]
     fn a_transcript_is_read() {
         let steps = parse("# why\n\n$ echo <<E\n> a  b\n> E\na …\n\n! false\n$~ true\n...\n");
-        let seen: Vec<_> = steps.iter().map(|s| (s.line, s.command.as_str(), s.expect, s.output.len())).collect();
+        let seen: Vec<_> =
+            steps.iter().map(|s| (s.line, s.command.as_str(), s.expect, s.output.len())).collect();
         assert_eq!(
             seen,
             [
@@ -198,11 +227,13 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_told() {
-        let steps = parse("$ echo hello\nhello\n\n$ echo hello\nbye\n\n! true\n");
-        let report = play("t", &steps, Path::new("/"), &[]);
+        let steps = parse(
+            "$ echo hello\nhello\n\n$ echo hello\nbye\n\n! true\n#differs why\n$ false\n#differs why\n$ true\n",
+        );
+        let report = play("t", &steps, Path::new("/"), &[], true);
         assert_eq!(
             report,
-            "t:4: its output is another: echo hello\n    - bye\n    + hello\nt:7: it succeeded: true\n"
+            "t:4: its output is another: echo hello\n    - bye\n    + hello\nt:7: it succeeded: true\nt:11: it differs no longer: true\n"
         );
     }
 }

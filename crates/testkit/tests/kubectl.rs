@@ -20,7 +20,7 @@ fn play(name: &str) {
     assert!(steps.len() > 20, "{name} holds only {} steps", steps.len());
 
     let dir = tempfile::tempdir().unwrap();
-    let (_server, kubeconfig) = match std::env::var_os(PEER) {
+    let (server, kubeconfig) = match std::env::var_os(PEER) {
         Some(peer) => (None, PathBuf::from(peer)),
         None => {
             let data = dir.path().join("data");
@@ -34,15 +34,17 @@ fn play(name: &str) {
     let own = dir.path().join("kubeconfig");
     let text = std::fs::read_to_string(&kubeconfig).unwrap();
     std::fs::write(&own, &text).unwrap();
-    let url = text.lines().find_map(|l| l.trim().strip_prefix("server: ")).unwrap().trim_matches('"').to_owned();
-    let path = format!("{}:{}", kubectl.parent().unwrap().display(), std::env::var("PATH").unwrap_or_default());
+    let url =
+        text.lines().find_map(|l| l.trim().strip_prefix("server: ")).unwrap().trim_matches('"').to_owned();
+    let path =
+        format!("{}:{}", kubectl.parent().unwrap().display(), std::env::var("PATH").unwrap_or_default());
     let environment = [
         ("PATH", path),
         ("KUBECONFIG", own.display().to_string()),
         ("HOME", dir.path().display().to_string()),
         ("SERVER", url),
     ];
-    let report = transcript::play(name, &steps, dir.path(), &environment);
+    let report = transcript::play(name, &steps, dir.path(), &environment, server.is_some());
     let wrong = report.lines().filter(|l| !l.starts_with("    ")).count();
     assert!(report.is_empty(), "{wrong} of {} steps:\n{report}", steps.len());
 }
