@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::class::{Class, Classify};
-use base::time::Clock;
+use base::time::{Clock, Wall};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +21,7 @@ use crate::auth::service_account::Lifetimes;
 use crate::auth::static_tokens::StaticTokens;
 use crate::auth::tokens::{KeyError, Tokens};
 use crate::clock::SystemClock;
-use crate::http::{self, App};
+use crate::http::{self, App, Connector};
 use crate::objects::Objects;
 use crate::refusal::Refusal;
 use crate::registry::Registry;
@@ -43,6 +43,8 @@ pub struct Settings {
     pub advertise: Option<IpAddr>,
     /// `--client-ca-file`
     pub client_ca_file: Option<PathBuf>,
+    /// `--kubelet-certificate-authority`
+    pub kubelet_ca_file: Option<PathBuf>,
     /// `--tls-cert-file` and `--tls-private-key-file`
     pub tls_files: Option<(PathBuf, PathBuf)>,
     /// More names and addresses for our certificate.
@@ -75,6 +77,8 @@ pub struct Up {
 pub enum RunError {
     #[error("listen on {address}: {cause}")]
     Bind { address: SocketAddr, cause: io::Error },
+    #[error("read {}: {cause}", path.display())]
+    File { path: PathBuf, cause: io::Error },
     #[error(transparent)]
     Store(#[from] OpenError),
     #[error(transparent)]
@@ -137,6 +141,7 @@ pub async fn run(
         tokens,
         token_lifetimes: settings.token_lifetimes,
         objects: objects.clone(),
+        connector: connector(&settings, &pki, clock.now().wall).await?,
         address: up.address.to_string(),
         version: settings.version.clone(),
         stopping: token.clone(),
@@ -168,6 +173,18 @@ async fn tokens(settings: &Settings, pki: &Arc<Pki>) -> Result<Tokens, RunError>
         )?)
     });
     making.await.map_err(|_| RunError::Interrupted("reading keys"))?
+}
+
+async fn connector(settings: &Settings, pki: &Arc<Pki>, now: Wall) -> Result<Connector, RunError> {
+    let (pki, authority) = (pki.clone(), settings.kubelet_ca_file.clone());
+    let making = tokio::task::spawn_blocking(move || {
+        let authority = match authority {
+            Some(path) => Some(std::fs::read_to_string(&path).map_err(|cause| RunError::File { path, cause })?),
+            None => None,
+        };
+        Ok(Connector::new(&pki.kubelet_client(now)?, authority.as_deref())?)
+    });
+    making.await.map_err(|_| RunError::Interrupted("making the key for kubelets"))?
 }
 
 async fn open_pki(

@@ -15,6 +15,7 @@ use crate::registry::Registry;
 mod accept;
 mod answer;
 mod body;
+mod connect;
 mod discovery;
 mod handler;
 mod openapi;
@@ -23,9 +24,11 @@ mod query;
 mod server;
 mod shape;
 mod stream;
+mod streams;
 mod subresources;
 mod verbs;
 
+pub use connect::Connector;
 pub use server::{Bound, bind};
 
 /// What every request may need. One for the whole server.
@@ -38,6 +41,7 @@ pub struct App {
     pub tokens: Arc<Tokens>,
     pub token_lifetimes: Lifetimes,
     pub objects: Objects,
+    pub connector: Connector,
     /// `host:port`, as discovery tells it.
     pub address: String,
     /// `v1.36.4`: the release whose API this is.

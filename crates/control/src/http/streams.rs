@@ -1,0 +1,295 @@
+//! log, exec, attach, portforward and proxy: finding out where they lead.
+
+use hyper::body::Incoming;
+use serde_json::Value;
+
+use super::answer::{self, Answer};
+use super::connect::Target;
+use super::verbs::Serving;
+use crate::doc;
+use crate::refusal::Refusal;
+use crate::registry::meta;
+use crate::registry::selection::{Selection, present};
+
+/// Where kubelets listen unless their Node says otherwise.
+const KUBELET_PORT: u16 = 10250;
+/// Which address of a Node is called, in order. Names come later: on one machine nobody may resolve them.
+const ADDRESS_TYPES: &[&str] = &["InternalIP", "Hostname", "InternalDNS", "ExternalDNS", "ExternalIP"];
+
+const LOG_OPTIONS: &[&str] =
+    &["follow", "previous", "timestamps", "sinceSeconds", "sinceTime", "tailLines", "limitBytes", "stream"];
+const STREAM_OPTIONS: &[(&str, &str)] = &[("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")];
+
+impl Serving<'_> {
+    /// Serves a subresource that leads on.
+    pub(super) async fn connect(&mut self, name: &str, body: Incoming) -> Result<Answer, Refusal> {
+        self.confirm_creation(name)?;
+        let target = match (&*self.kind.plural, name) {
+            ("pods", "log") => match self.log_target().await? {
+                Some(target) => target,
+                // Nothing runs yet, so nothing was said.
+                None => return Ok(answer::text(200, "")),
+            },
+            ("pods", "exec" | "attach" | "portforward") => self.stream_target(name).await?,
+            ("pods", "proxy") => self.pod_target().await?,
+            ("services", "proxy") => self.service_target().await?,
+            ("nodes", "proxy") => self.node_target().await?,
+            _ => return Err(Refusal::no_resource()),
+        };
+        let mut head = http::request::Request::new(()).into_parts().0;
+        std::mem::swap(&mut head, &mut self.asking.head);
+        self.app.connector.pass_on(&target, head, body).await
+    }
+
+    /// A WebSocket begins with a GET; what it does inside is no reading.
+    fn confirm_creation(&self, name: &str) -> Result<(), Refusal> {
+        let streams = matches!(name, "exec" | "attach" | "portforward");
+        if streams && self.asking.attributes.verb == "get" {
+            let mut attributes = self.asking.attributes.clone();
+            attributes.verb = "create".into();
+            self.app.authorizer.check(&attributes)?;
+        }
+        Ok(())
+    }
+
+    async fn log_target(&self) -> Result<Option<Target>, Refusal> {
+        let pod = self.object().await?;
+        let query = &self.asking.query;
+        let container = choose_container(&pod, query.get("container").unwrap_or_default())?;
+        let node = doc::text(&pod, "spec.nodeName");
+        if node.is_empty() {
+            return Ok(None);
+        }
+        let mut pairs: Vec<(&str, &str)> = Vec::new();
+        for option in LOG_OPTIONS {
+            match query.get(option) {
+                Some("false") | None => {}
+                Some(value) => pairs.push((option, value)),
+            }
+        }
+        let (namespace, name) = (meta::namespace(&pod), meta::name(&pod));
+        let path = format!("/containerLogs/{namespace}/{name}/{container}{}", encode_query(&pairs));
+        self.kubelet(node, path).await.map(Some)
+    }
+
+    async fn stream_target(&self, what: &str) -> Result<Target, Refusal> {
+        let pod = self.object().await?;
+        let (namespace, name) = (meta::namespace(&pod), meta::name(&pod));
+        let query = &self.asking.query;
+        let mut pairs: Vec<(&str, &str)> = Vec::new();
+        let place = if what == "portforward" {
+            for port in query.all("ports") {
+                pairs.push(("port", port));
+            }
+            format!("/portForward/{namespace}/{name}")
+        } else {
+            let container = choose_container(&pod, query.get("container").unwrap_or_default())?;
+            for (sent, meant) in STREAM_OPTIONS {
+                if query.flag(sent) {
+                    pairs.push((meant, "1"));
+                }
+            }
+            pairs.extend(query.all("command").map(|word| ("command", word)));
+            format!("/{what}/{namespace}/{name}/{container}")
+        };
+        let node = doc::text(&pod, "spec.nodeName");
+        if node.is_empty() {
+            return Err(Refusal::bad_request(format!("pod {name} does not have a host assigned")));
+        }
+        self.kubelet(node, format!("{place}{}", encode_query(&pairs))).await
+    }
+
+    async fn pod_target(&self) -> Result<Target, Refusal> {
+        let (scheme, name, port) = split_name(self.name());
+        let document = self.registry.get(&self.kind, self.namespace(), name).await?;
+        let pod = present(&self.kind, &document);
+        let port = match port {
+            "" => first_port(&pod).unwrap_or(80),
+            text => text.parse().map_err(|_| Refusal::bad_request(format!("invalid port {text:?}")))?,
+        };
+        let host = doc::text(&pod, "status.podIP").to_owned();
+        check_proxyable(&host)?;
+        Ok(Target { tls: scheme == "https", host, port, path: self.rest_of_path() })
+    }
+
+    async fn service_target(&self) -> Result<Target, Refusal> {
+        let (scheme, name, port) = split_name(self.name());
+        let document = self.registry.get(&self.kind, self.namespace(), name).await?;
+        let service = present(&self.kind, &document);
+        let ports = doc::list(&service, "spec.ports");
+        let wanted = ports.iter().find(|p| {
+            port.is_empty() && ports.len() == 1 || p["name"] == port && !port.is_empty() || p["port"].to_string() == port
+        });
+        let unavailable = || Refusal::unavailable(format!("no endpoints available for service {name:?}"));
+        let port_name = wanted.map(|p| doc::text(p, "name").to_owned()).ok_or_else(unavailable)?;
+        let (host, port) = self.endpoint(name, &port_name).await?.ok_or_else(unavailable)?;
+        check_proxyable(&host)?;
+        Ok(Target { tls: scheme == "https", host, port, path: self.rest_of_path() })
+    }
+
+    /// A ready endpoint of a Service.
+    async fn endpoint(&self, service: &str, port_name: &str) -> Result<Option<(String, u16)>, Refusal> {
+        let kind = self.registry.kind("discovery.k8s.io", "v1", "endpointslices")?;
+        let of = format!("kubernetes.io/service-name={service}");
+        let labels = api::selector::LabelSelector::parse(&of).map_err(|e| Refusal::bad_request(e.to_string()))?;
+        let selection = Selection::new(kind.clone(), self.namespace(), labels, Default::default())?;
+        let (documents, _) = self.registry.list_all(selection).await?;
+        for document in documents {
+            let slice = present(&kind, &document);
+            let ports = doc::list(&slice, "ports");
+            let port = ports.iter().find(|p| doc::text(p, "name") == port_name).map(|p| doc::int(p, "port"));
+            let ready = doc::list(&slice, "endpoints").iter().find(|e| e["conditions"]["ready"] != false);
+            let address = ready.and_then(|e| doc::list(e, "addresses").first()).and_then(Value::as_str);
+            if let (Some(address), Some(port)) = (address, port.and_then(|p| u16::try_from(p).ok())) {
+                return Ok(Some((address.to_owned(), port)));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn node_target(&self) -> Result<Target, Refusal> {
+        let (scheme, name, port) = split_name(self.name());
+        let mut target = self.kubelet(name, self.rest_of_path()).await?;
+        if let Ok(port) = port.parse() {
+            target.port = port;
+            target.tls = scheme != "http";
+        }
+        Ok(target)
+    }
+
+    /// The kubelet of a node.
+    async fn kubelet(&self, node: &str, path: String) -> Result<Target, Refusal> {
+        let kind = self.registry.kind("", "v1", "nodes")?;
+        let node = present(&kind, &self.registry.get(&kind, "", node).await?);
+        let addresses = doc::list(&node, "status.addresses");
+        let host = ADDRESS_TYPES.iter().find_map(|wanted| addresses.iter().find(|a| a["type"] == *wanted));
+        let host = host.map(|a| doc::text(a, "address").to_owned()).filter(|a| !a.is_empty());
+        let host = host.ok_or_else(|| {
+            Refusal::internal(format!("no preferred addresses found; known addresses: {addresses:?}"))
+        })?;
+        let port = u16::try_from(doc::int(&node, "status.daemonEndpoints.kubeletEndpoint.Port")).unwrap_or_default();
+        Ok(Target { tls: true, host, port: if port == 0 { KUBELET_PORT } else { port }, path })
+    }
+
+    async fn object(&self) -> Result<Value, Refusal> {
+        let document = self.registry.get(&self.kind, self.namespace(), self.name()).await?;
+        Ok(present(&self.kind, &document))
+    }
+
+    fn name(&self) -> &str {
+        self.asking.attributes.resource.as_ref().map(|r| r.name.as_str()).unwrap_or_default()
+    }
+
+    fn namespace(&self) -> &str {
+        self.asking.attributes.resource.as_ref().map(|r| r.namespace.as_str()).unwrap_or_default()
+    }
+
+    /// What follows `/proxy`, as it was sent, with the query.
+    fn rest_of_path(&self) -> String {
+        let uri = &self.asking.head.uri;
+        let rest = uri.path().split_once("/proxy").map(|(_, rest)| rest).filter(|r| !r.is_empty()).unwrap_or("/");
+        match uri.query() {
+            Some(query) => format!("{rest}?{query}"),
+            None => rest.to_owned(),
+        }
+    }
+}
+
+/// `[scheme:]name[:port]`
+fn split_name(text: &str) -> (&str, &str, &str) {
+    match *text.split(':').collect::<Vec<_>>() {
+        [scheme, name, port] => (scheme, name, port),
+        [name, port] => ("", name, port),
+        _ => ("", text, ""),
+    }
+}
+
+fn first_port(pod: &Value) -> Option<u16> {
+    let containers = doc::list(pod, "spec.containers").iter();
+    let port = containers.flat_map(|c| doc::list(c, "ports")).map(|p| doc::int(p, "containerPort")).next()?;
+    u16::try_from(port).ok()
+}
+
+/// The server's own neighbourhood is not to be reached through it.
+fn check_proxyable(host: &str) -> Result<(), Refusal> {
+    let fine = match host.parse::<std::net::IpAddr>() {
+        Ok(std::net::IpAddr::V4(ip)) => !(ip.is_loopback() || ip.is_link_local() || ip.is_unspecified() || ip.is_multicast()),
+        Ok(std::net::IpAddr::V6(ip)) => {
+            !(ip.is_loopback() || ip.is_unicast_link_local() || ip.is_unspecified() || ip.is_multicast())
+        }
+        Err(_) => false,
+    };
+    if fine { Ok(()) } else { Err(Refusal::bad_request("address not allowed")) }
+}
+
+/// The container somebody means.
+fn choose_container<'p>(pod: &'p Value, asked: &'p str) -> Result<&'p str, Refusal> {
+    let names = |field: &str| -> Vec<&'p str> {
+        doc::list(pod, field).iter().filter_map(|c| c["name"].as_str()).collect()
+    };
+    let name = meta::name(pod);
+    let (own, init) = (names("spec.containers"), names("spec.initContainers"));
+    if !asked.is_empty() {
+        let known = own.contains(&asked) || init.contains(&asked) || names("spec.ephemeralContainers").contains(&asked);
+        return if known { Ok(asked) } else { Err(Refusal::bad_request(format!("container {asked} is not valid for pod {name}"))) };
+    }
+    if let Some(preferred) = pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"].as_str()
+        && own.contains(&preferred)
+    {
+        return Ok(preferred);
+    }
+    match &*own {
+        [only] if init.is_empty() => Ok(only),
+        [] => Err(Refusal::bad_request(format!("a container name must be specified for pod {name}"))),
+        several => {
+            let init = if init.is_empty() { String::new() } else { format!(" or one of the init containers: [{}]", init.join(" ")) };
+            Err(Refusal::bad_request(format!(
+                "a container name must be specified for pod {name}, choose one of: [{}]{init}",
+                several.join(" ")
+            )))
+        }
+    }
+}
+
+fn encode_query(pairs: &[(&str, &str)]) -> String {
+    let mut out = String::new();
+    for (i, (name, value)) in pairs.iter().enumerate() {
+        out.push(if i == 0 { '?' } else { '&' });
+        out.push_str(name);
+        out.push('=');
+        for byte in value.bytes() {
+            if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+                out.push(char::from(byte));
+            } else {
+                out.push_str(&format!("%{byte:02X}"));
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_container_is_found_or_asked_for() {
+        let one = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}]}});
+        let two = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}, {"name": "b"}]}});
+        assert_eq!(choose_container(&one, "").ok(), Some("a"));
+        assert_eq!(choose_container(&two, "b").ok(), Some("b"));
+        let told = choose_container(&two, "").map_err(|r| r.message);
+        assert_eq!(told, Err("a container name must be specified for pod p, choose one of: [a b]".to_owned()));
+        assert!(choose_container(&two, "c").is_err());
+    }
+
+    #[test]
+    fn names_and_queries() {
+        assert_eq!(split_name("https:web:8443"), ("https", "web", "8443"));
+        assert_eq!(split_name("web:http"), ("", "web", "http"));
+        assert_eq!(split_name("web"), ("", "web", ""));
+        assert_eq!(encode_query(&[("command", "sh -c"), ("tty", "1")]), "?command=sh%20-c&tty=1");
+        assert!(check_proxyable("127.0.0.1").is_err() && check_proxyable("10.1.2.3").is_ok());
+    }
+}
