@@ -179,7 +179,9 @@ async fn connector(settings: &Settings, pki: &Arc<Pki>, now: Wall) -> Result<Con
     let (pki, authority) = (pki.clone(), settings.kubelet_ca_file.clone());
     let making = tokio::task::spawn_blocking(move || {
         let authority = match authority {
-            Some(path) => Some(std::fs::read_to_string(&path).map_err(|cause| RunError::File { path, cause })?),
+            Some(path) => {
+                Some(std::fs::read_to_string(&path).map_err(|cause| RunError::File { path, cause })?)
+            }
             None => None,
         };
         Ok(Connector::new(&pki.kubelet_client(now)?, authority.as_deref())?)

@@ -42,7 +42,12 @@ pub(crate) const FLAGS: &[Flag] = &[
         "",
         "Authorities (PEM) whose client certificates are believed besides our own.",
     ),
-    Flag::new("kubelet-certificate-authority", Kind::Text, "", "Authorities (PEM) of the certificates kubelets show; any is believed when not given."),
+    Flag::new(
+        "kubelet-certificate-authority",
+        Kind::Text,
+        "",
+        "Authorities (PEM) of the certificates kubelets show; any is believed when not given.",
+    ),
     Flag::new("tls-cert-file", Kind::Text, "", "The certificate (PEM) to show instead of our own."),
     Flag::new("tls-private-key-file", Kind::Text, "", "The key (PEM) of --tls-cert-file."),
     Flag::new("tls-san", Kind::List, "", "More names and addresses for our own certificate."),

@@ -61,7 +61,8 @@ impl Connector {
         let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pair.certificate.as_bytes())
             .collect::<Result<_, _>>()
             .map_err(|_| bad("reading the certificate for kubelets"))?;
-        let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(|_| bad("reading the key for kubelets"))?;
+        let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes())
+            .map_err(|_| bad("reading the key for kubelets"))?;
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|_| bad("choosing TLS versions"))?;
@@ -70,13 +71,15 @@ impl Connector {
             Some(text) => {
                 let mut roots = rustls::RootCertStore::empty();
                 for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
-                    let certificate = certificate.map_err(|_| bad("reading --kubelet-certificate-authority"))?;
+                    let certificate =
+                        certificate.map_err(|_| bad("reading --kubelet-certificate-authority"))?;
                     roots.add(certificate).map_err(|_| bad("believing --kubelet-certificate-authority"))?;
                 }
                 builder.with_root_certificates(roots)
             }
         };
-        let config = builder.with_client_auth_cert(chain, key).map_err(|_| bad("using the key for kubelets"))?;
+        let config =
+            builder.with_client_auth_cert(chain, key).map_err(|_| bad("using the key for kubelets"))?;
         Ok(Connector { kubelet: TlsConnector::from(Arc::new(config)) })
     }
 
@@ -95,7 +98,8 @@ impl Connector {
         let stream = tokio::time::timeout(CONNECT_TIME, self.open(target)).await;
         let stream = stream.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(unreachable)?;
         let failed = |e: hyper::Error| Refusal::new(502, "BadGateway", format!("error dialing backend: {e}"));
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
         tokio::spawn(async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::trace!(%error, "a connection we opened ended");
@@ -103,7 +107,8 @@ impl Connector {
         });
         let mut request = Request::new(body);
         *request.method_mut() = head.method.clone();
-        *request.uri_mut() = target.path.parse::<Uri>().map_err(|_| Refusal::bad_request("the path cannot be passed on"))?;
+        *request.uri_mut() =
+            target.path.parse::<Uri>().map_err(|_| Refusal::bad_request("the path cannot be passed on"))?;
         *request.headers_mut() = passed_headers(&head.headers, upgrading, target);
         let mut answer = sender.send_request(request).await.map_err(failed)?;
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS

@@ -18,7 +18,8 @@ const ADDRESS_TYPES: &[&str] = &["InternalIP", "Hostname", "InternalDNS", "Exter
 
 const LOG_OPTIONS: &[&str] =
     &["follow", "previous", "timestamps", "sinceSeconds", "sinceTime", "tailLines", "limitBytes", "stream"];
-const STREAM_OPTIONS: &[(&str, &str)] = &[("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")];
+const STREAM_OPTIONS: &[(&str, &str)] =
+    &[("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")];
 
 impl Serving<'_> {
     /// Serves a subresource that leads on.
@@ -118,7 +119,9 @@ impl Serving<'_> {
         let service = present(&self.kind, &document);
         let ports = doc::list(&service, "spec.ports");
         let wanted = ports.iter().find(|p| {
-            port.is_empty() && ports.len() == 1 || p["name"] == port && !port.is_empty() || p["port"].to_string() == port
+            port.is_empty() && ports.len() == 1
+                || p["name"] == port && !port.is_empty()
+                || p["port"].to_string() == port
         });
         let unavailable = || Refusal::unavailable(format!("no endpoints available for service {name:?}"));
         let port_name = wanted.map(|p| doc::text(p, "name").to_owned()).ok_or_else(unavailable)?;
@@ -131,7 +134,8 @@ impl Serving<'_> {
     async fn endpoint(&self, service: &str, port_name: &str) -> Result<Option<(String, u16)>, Refusal> {
         let kind = self.registry.kind("discovery.k8s.io", "v1", "endpointslices")?;
         let of = format!("kubernetes.io/service-name={service}");
-        let labels = api::selector::LabelSelector::parse(&of).map_err(|e| Refusal::bad_request(e.to_string()))?;
+        let labels =
+            api::selector::LabelSelector::parse(&of).map_err(|e| Refusal::bad_request(e.to_string()))?;
         let selection = Selection::new(kind.clone(), self.namespace(), labels, Default::default())?;
         let (documents, _) = self.registry.list_all(selection).await?;
         for document in documents {
@@ -167,7 +171,8 @@ impl Serving<'_> {
         let host = host.ok_or_else(|| {
             Refusal::internal(format!("no preferred addresses found; known addresses: {addresses:?}"))
         })?;
-        let port = u16::try_from(doc::int(&node, "status.daemonEndpoints.kubeletEndpoint.Port")).unwrap_or_default();
+        let port =
+            u16::try_from(doc::int(&node, "status.daemonEndpoints.kubeletEndpoint.Port")).unwrap_or_default();
         Ok(Target { tls: true, host, port: if port == 0 { KUBELET_PORT } else { port }, path })
     }
 
@@ -187,7 +192,8 @@ impl Serving<'_> {
     /// What follows `/proxy`, as it was sent, with the query.
     fn rest_of_path(&self) -> String {
         let uri = &self.asking.head.uri;
-        let rest = uri.path().split_once("/proxy").map(|(_, rest)| rest).filter(|r| !r.is_empty()).unwrap_or("/");
+        let rest =
+            uri.path().split_once("/proxy").map(|(_, rest)| rest).filter(|r| !r.is_empty()).unwrap_or("/");
         match uri.query() {
             Some(query) => format!("{rest}?{query}"),
             None => rest.to_owned(),
@@ -213,7 +219,9 @@ fn first_port(pod: &Value) -> Option<u16> {
 /// The server's own neighbourhood is not to be reached through it.
 fn check_proxyable(host: &str) -> Result<(), Refusal> {
     let fine = match host.parse::<std::net::IpAddr>() {
-        Ok(std::net::IpAddr::V4(ip)) => !(ip.is_loopback() || ip.is_link_local() || ip.is_unspecified() || ip.is_multicast()),
+        Ok(std::net::IpAddr::V4(ip)) => {
+            !(ip.is_loopback() || ip.is_link_local() || ip.is_unspecified() || ip.is_multicast())
+        }
         Ok(std::net::IpAddr::V6(ip)) => {
             !(ip.is_loopback() || ip.is_unicast_link_local() || ip.is_unspecified() || ip.is_multicast())
         }
@@ -230,10 +238,17 @@ fn choose_container<'p>(pod: &'p Value, asked: &'p str) -> Result<&'p str, Refus
     let name = meta::name(pod);
     let (own, init) = (names("spec.containers"), names("spec.initContainers"));
     if !asked.is_empty() {
-        let known = own.contains(&asked) || init.contains(&asked) || names("spec.ephemeralContainers").contains(&asked);
-        return if known { Ok(asked) } else { Err(Refusal::bad_request(format!("container {asked} is not valid for pod {name}"))) };
+        let known = own.contains(&asked)
+            || init.contains(&asked)
+            || names("spec.ephemeralContainers").contains(&asked);
+        return if known {
+            Ok(asked)
+        } else {
+            Err(Refusal::bad_request(format!("container {asked} is not valid for pod {name}")))
+        };
     }
-    if let Some(preferred) = pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"].as_str()
+    if let Some(preferred) =
+        pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"].as_str()
         && own.contains(&preferred)
     {
         return Ok(preferred);
@@ -242,7 +257,11 @@ fn choose_container<'p>(pod: &'p Value, asked: &'p str) -> Result<&'p str, Refus
         [only] if init.is_empty() => Ok(only),
         [] => Err(Refusal::bad_request(format!("a container name must be specified for pod {name}"))),
         several => {
-            let init = if init.is_empty() { String::new() } else { format!(" or one of the init containers: [{}]", init.join(" ")) };
+            let init = if init.is_empty() {
+                String::new()
+            } else {
+                format!(" or one of the init containers: [{}]", init.join(" "))
+            };
             Err(Refusal::bad_request(format!(
                 "a container name must be specified for pod {name}, choose one of: [{}]{init}",
                 several.join(" ")
@@ -280,7 +299,10 @@ mod tests {
         assert_eq!(choose_container(&one, "").ok(), Some("a"));
         assert_eq!(choose_container(&two, "b").ok(), Some("b"));
         let told = choose_container(&two, "").map_err(|r| r.message);
-        assert_eq!(told, Err("a container name must be specified for pod p, choose one of: [a b]".to_owned()));
+        assert_eq!(
+            told,
+            Err("a container name must be specified for pod p, choose one of: [a b]".to_owned())
+        );
         assert!(choose_container(&two, "c").is_err());
     }
 

@@ -96,7 +96,9 @@ impl Serving<'_> {
             "" if !self.kind.is_stored() => return self.answer_question(body).await,
             // These are the object itself, through a narrower door.
             "" | "status" | "ephemeralcontainers" | "resize" | "approval" | "finalize" => {}
-            name @ ("log" | "exec" | "attach" | "portforward" | "proxy") => return self.connect(name, body).await,
+            name @ ("log" | "exec" | "attach" | "portforward" | "proxy") => {
+                return self.connect(name, body).await;
+            }
             other => return self.subresource(other, body).await,
         }
         match &*self.asking.attributes.verb.clone() {
