@@ -9,7 +9,7 @@ mod merge;
 mod set;
 mod walk;
 
-pub use managers::{How, Manager};
+pub use managers::{How, Owner};
 pub use set::{BadSet, Element, Set};
 
 use serde_json::{Map, Value};
@@ -39,7 +39,7 @@ pub struct Writer<'a> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    pub manager: Manager,
+    pub manager: Owner,
     /// `.spec.replicas`
     pub field: String,
     path: Vec<Element>,
@@ -196,7 +196,7 @@ fn note_update(
     }
     let taken = stripped(&taken);
     if !taken.is_empty() {
-        let manager = Manager {
+        let manager = Owner {
             name: if name.is_empty() { "unknown".into() } else { name.into() },
             operation: How::Update,
             api_version: writer.api_version.into(),
@@ -221,7 +221,7 @@ fn apply_once(
     writer: &Writer<'_>,
     force: bool,
 ) -> Result<(Value, Managed), Vec<Conflict>> {
-    let manager = Manager {
+    let manager = Owner {
         name: writer.manager.to_owned(),
         operation: How::Apply,
         api_version: String::new(),
@@ -337,7 +337,7 @@ fn conflict_message(conflicts: &[Conflict]) -> String {
         return format!("Apply failed with 1 conflict: conflict with {}: {}", one.manager, one.field);
     }
     let mut lines = Vec::new();
-    let mut last: Option<&Manager> = None;
+    let mut last: Option<&Owner> = None;
     for conflict in conflicts {
         if last != Some(&conflict.manager) {
             lines.push(format!("conflicts with {}:", conflict.manager));

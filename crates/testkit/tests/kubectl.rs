@@ -2,7 +2,7 @@
 //!
 //! The same transcripts play against any other server: `LONGSHORE_PEER_KUBECONFIG=<kubeconfig> cargo test -p testkit --test
 //! kubectl`. That is how they were made: what upstream's kube-apiserver answers is right.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::path::{Path, PathBuf};
 

@@ -13,7 +13,7 @@ const ANCIENT: &str = "ancient-changes";
 
 /// Who manages fields. The same name is another manager for another operation or subresource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Manager {
+pub struct Owner {
     pub name: String,
     pub operation: How,
     /// Empty for appliers: they are one manager whatever version they speak.
@@ -29,7 +29,7 @@ pub enum How {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Managed {
-    pub(super) entries: BTreeMap<Manager, Entry>,
+    pub(super) entries: BTreeMap<Owner, Entry>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,10 +39,10 @@ pub(super) struct Entry {
     pub(super) time: Option<String>,
 }
 
-// === impl Manager ===
+// === impl Owner ===
 
 /// As messages about conflicts name it: `"kubectl" using apps/v1`.
-impl fmt::Display for Manager {
+impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.name)?;
         if !self.subresource.is_empty() {
@@ -91,7 +91,7 @@ impl Managed {
                 Some(fields) if !fields.is_null() => Set::from_value(fields).map_err(|e| e.to_string())?,
                 _ => Set::default(),
             };
-            let manager = Manager {
+            let manager = Owner {
                 name: text("manager"),
                 operation,
                 api_version: if operation == How::Apply { String::new() } else { api_version.clone() },
@@ -114,7 +114,7 @@ impl Managed {
             metadata.remove("managedFields");
             return;
         }
-        let mut entries: Vec<(&Manager, &Entry)> = self.entries.iter().collect();
+        let mut entries: Vec<(&Owner, &Entry)> = self.entries.iter().collect();
         entries.sort_by_key(|(manager, entry)| {
             (manager.operation, entry.time.clone(), &manager.name, &entry.api_version, &manager.subresource)
         });
@@ -138,7 +138,7 @@ impl Managed {
 
     /// Melts the oldest updaters of one version into one.
     pub(super) fn cap(&mut self) {
-        let mut updaters: Vec<(Option<String>, Manager)> = self
+        let mut updaters: Vec<(Option<String>, Owner)> = self
             .entries
             .iter()
             .filter(|(manager, _)| manager.operation == How::Update)
@@ -146,7 +146,7 @@ impl Managed {
             .collect();
         updaters.sort();
         let mut count = updaters.len();
-        let mut first: BTreeMap<String, Manager> = BTreeMap::new();
+        let mut first: BTreeMap<String, Owner> = BTreeMap::new();
         for (time, manager) in updaters {
             if count <= MAX_UPDATERS {
                 return;
@@ -156,7 +156,7 @@ impl Managed {
                 first.insert(version, manager);
                 continue;
             };
-            let bucket = Manager {
+            let bucket = Owner {
                 name: ANCIENT.into(),
                 operation: How::Update,
                 api_version: version,
@@ -181,7 +181,7 @@ impl Managed {
     }
 }
 
-fn written(manager: &Manager, entry: &Entry) -> Value {
+fn written(manager: &Owner, entry: &Entry) -> Value {
     let mut value = json!({
         "manager": manager.name,
         "operation": manager.operation.as_str(),
@@ -206,7 +206,7 @@ mod tests {
     fn the_oldest_updaters_melt_into_one() {
         let mut managed = Managed::default();
         for i in 0..13 {
-            let manager = Manager {
+            let manager = Owner {
                 name: format!("m{i}"),
                 operation: How::Update,
                 api_version: "v1".into(),
