@@ -21,6 +21,9 @@ use crate::auth::service_account::Lifetimes;
 use crate::auth::static_tokens::StaticTokens;
 use crate::auth::tokens::{KeyError, Tokens};
 use crate::clock::SystemClock;
+use crate::http::audit::{self, Audit};
+use crate::http::limits::{InFlight, Limits};
+use crate::http::metrics::Metrics;
 use crate::http::{self, App, Connector};
 use crate::objects::Objects;
 use crate::refusal::Refusal;
@@ -51,6 +54,9 @@ pub struct Settings {
     pub names: Vec<String>,
     pub cluster_domain: String,
     pub ranges: Ranges,
+    pub limits: Limits,
+    /// Off when there is none.
+    pub audit: Option<audit::Settings>,
     /// `--event-ttl`
     pub event_ttl: Duration,
     /// `--service-account-issuer`
@@ -142,6 +148,9 @@ pub async fn run(
         token_lifetimes: settings.token_lifetimes,
         objects: objects.clone(),
         connector: connector(&settings, &pki, clock.now().wall).await?,
+        in_flight: InFlight::new(settings.limits),
+        metrics: Metrics::new(clock.now().wall.0 as f64 / 1e9),
+        audit: audit(&settings).await?,
         address: up.address.to_string(),
         version: settings.version.clone(),
         stopping: token.clone(),
@@ -187,6 +196,14 @@ async fn connector(settings: &Settings, pki: &Arc<Pki>, now: Wall) -> Result<Con
         Ok(Connector::new(&pki.kubelet_client(now)?, authority.as_deref())?)
     });
     making.await.map_err(|_| RunError::Interrupted("making the key for kubelets"))?
+}
+
+async fn audit(settings: &Settings) -> Result<Option<Audit>, RunError> {
+    let Some(wanted) = settings.audit.clone() else { return Ok(None) };
+    let path = wanted.path.clone();
+    let opening = tokio::task::spawn_blocking(move || Audit::open(wanted));
+    let opened = opening.await.map_err(|_| RunError::Interrupted("opening the audit log"))?;
+    opened.map(Some).map_err(|cause| RunError::File { path, cause })
 }
 
 async fn open_pki(

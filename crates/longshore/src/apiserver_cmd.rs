@@ -12,6 +12,8 @@ use base::flags::{self, Flag, Kind};
 use control::auth::authn::Anonymous;
 use control::auth::service_account::Lifetimes;
 use control::auth::static_tokens::StaticTokens;
+use control::http::audit;
+use control::http::limits::Limits;
 use control::registry::addresses::Ranges;
 use control::run::{Settings, Up, run};
 use serde_json::Value;
@@ -101,6 +103,11 @@ pub(crate) const FLAGS: &[Flag] = &[
         "The ports of Services that are open on the node.",
     ),
     Flag::new("event-ttl", Kind::Duration, "1h0m0s", "How long Events are kept."),
+    Flag::new("max-requests-inflight", Kind::Int32, "400", "How many requests that only read are served at once; 0 for no limit."),
+    Flag::new("max-mutating-requests-inflight", Kind::Int32, "200", "How many requests that write are served at once; 0 for no limit."),
+    Flag::new("audit-log-path", Kind::Text, "", "Write an audit log to this file."),
+    Flag::new("audit-log-maxsize", Kind::Int32, "100", "Megabytes at which the audit log is turned over."),
+    Flag::new("audit-log-maxbackup", Kind::Int32, "10", "How many old audit logs are kept."),
     Flag::new("cluster-domain", Kind::Text, "cluster.local", "The domain of Services."),
     Flag::new("v", Kind::Uint32, "0", "Verbosity of the log.").short('v'),
     Flag::new("logging-format", Kind::Text, "text", "Shape of log lines: text or json."),
@@ -154,6 +161,10 @@ fn settings(values: &BTreeMap<&'static str, Value>) -> Result<Settings, String> 
         let items = values.get(name).and_then(Value::as_array).into_iter().flatten();
         items.filter_map(|n| n.as_str().map(str::to_owned)).collect()
     };
+    let number = |name: &str, default: usize| match values.get(name).and_then(Value::as_i64) {
+        None => Ok(default),
+        Some(n) => usize::try_from(n).map_err(|_| format!("--{name}: {n} is negative")),
+    };
     let switch = |name: &str| values.get(name).and_then(Value::as_bool);
     let domain = text("cluster-domain").unwrap_or("cluster.local");
     let static_tokens = match path("token-auth-file") {
@@ -175,6 +186,19 @@ fn settings(values: &BTreeMap<&'static str, Value>) -> Result<Settings, String> 
         tls_files,
         names: list("tls-san"),
         cluster_domain: domain.to_owned(),
+        limits: Limits {
+            reads: number("max-requests-inflight", 400)?,
+            writes: number("max-mutating-requests-inflight", 200)?,
+            ..Limits::default()
+        },
+        audit: match path("audit-log-path") {
+            None => None,
+            Some(path) => Some(audit::Settings {
+                path,
+                max_bytes: number("audit-log-maxsize", 100)? as u64 * 1_000_000,
+                backups: number("audit-log-maxbackup", 10)?,
+            }),
+        },
         ranges: ranges(&list("service-cluster-ip-range"), text("service-node-port-range"))?,
         event_ttl: Duration::from_secs(
             text("event-ttl").and_then(seconds).and_then(|s| u64::try_from(s).ok()).unwrap_or(3600),

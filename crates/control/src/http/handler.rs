@@ -1,10 +1,12 @@
 //! One request: who asks, for what, may they, and the answer.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::FutureExt;
 use http::request::Parts;
 use http::{HeaderMap, Request, header};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde_json::json;
 
@@ -13,7 +15,9 @@ use super::answer::{self, Answer};
 use super::path::{self, Asked};
 use super::query::Query;
 use super::server::Peer;
-use super::{App, discovery, openapi, verbs};
+use super::limits::{Class, Place};
+use super::metrics::About;
+use super::{App, audit, discovery, health, openapi, verbs};
 use crate::auth::impersonate;
 use crate::refusal::Refusal;
 use crate::request::{Attributes, Resource, User};
@@ -29,41 +33,158 @@ pub(crate) struct Asking {
     pub(crate) peer: Peer,
 }
 
+/// What is known of a request while it is served: for the counters and the audit log.
+#[derive(Debug, Default)]
+struct Known {
+    attributes: Attributes,
+    about: About,
+    /// Whether it is open for as long as the client likes.
+    stays_open: bool,
+}
+
 /// Answers a request. A panic in it is this request's failure, and nobody else's.
 pub(crate) async fn answer(app: Arc<App>, peer: Peer, request: Request<Incoming>) -> Answer {
-    let work = std::panic::AssertUnwindSafe(Box::pin(respond(app, peer, request)));
-    match work.catch_unwind().await {
+    let (began, received) = (Instant::now(), app.registry.now());
+    let audited = app.audit.is_some().then(|| {
+        let agent = header_text(request.headers(), header::USER_AGENT).to_owned();
+        (request.uri().to_string(), agent)
+    });
+    let mut known = Known::default();
+    let work = std::panic::AssertUnwindSafe(Box::pin(respond(&app, &peer, request, &mut known)));
+    let answer = match work.catch_unwind().await {
         Ok(Ok(answer)) => answer,
         Ok(Err(refusal)) => answer::refuse(&refusal),
         Err(_) => {
             tracing::error!("a request panicked");
             answer::refuse(&Refusal::internal("the server failed to handle the request"))
         }
+    };
+    let code = answer.status().as_u16();
+    app.metrics.answered(&known.about, code, began.elapsed());
+    if let (Some(audit), Some((uri, agent))) = (&app.audit, audited) {
+        let times = (micro_time(received), micro_time(app.registry.now()));
+        let from = (uri.as_str(), agent.as_str(), peer.address.ip());
+        audit.record(&audit::entry(&known.attributes, from, code, times));
     }
+    answer
 }
 
-async fn respond(app: Arc<App>, peer: Peer, request: Request<Incoming>) -> Result<Answer, Refusal> {
+async fn respond(
+    app: &Arc<App>,
+    peer: &Peer,
+    request: Request<Incoming>,
+    known: &mut Known,
+) -> Result<Answer, Refusal> {
     let (mut head, body) = request.into_parts();
     let query = Query::parse(head.uri.query().unwrap_or_default())?;
     let named = query.named();
     let asked = path::read(&head.method, head.uri.path(), query.flag("watch"), named.as_deref());
-    let user = authenticate(&app, &mut head, &peer).await?;
+    let user = authenticate(app, &mut head, peer).await?;
     let path = head.uri.path().to_owned();
-    match asked {
-        Asked::Path { verb } => {
-            let attributes = Attributes { user, verb, path, resource: None };
-            app.authorizer.check(&attributes)?;
-            let asking = Asking { head, query, attributes, rest: String::new(), peer };
-            plain(&app, &asking).await
-        }
+    let (attributes, rest) = match asked {
+        Asked::Path { verb } => (Attributes { user, verb, path, resource: None }, String::new()),
         Asked::Resource { verb, mut resource, rest } => {
             say_selectors(&query, verb, &mut resource);
-            let attributes = Attributes { user, verb: verb.into(), path, resource: Some(resource) };
-            app.authorizer.check(&attributes)?;
-            let asking = Asking { head, query, attributes, rest, peer };
-            verbs::serve(&app, asking, body).await
+            (Attributes { user, verb: verb.into(), path, resource: Some(resource) }, rest)
         }
+    };
+    *known = Known::new(app, &attributes, &query);
+    app.authorizer.check(&attributes)?;
+    let class = match &*attributes.verb {
+        _ if known.stays_open => Class::Open,
+        "create" | "update" | "patch" | "delete" | "deletecollection" => Class::Write,
+        _ => Class::Read,
+    };
+    let place = app.in_flight.enter(class, &attributes.user).inspect_err(|_| app.metrics.dropped(class))?;
+    let is_resource = attributes.resource.is_some();
+    let asking = Asking { head, query, attributes, rest, peer: peer.clone() };
+    let answer = if is_resource {
+        verbs::serve(app, asking, body).await?
+    } else {
+        plain(app, &asking).await?
+    };
+    if !known.stays_open {
+        return Ok(answer);
     }
+    // As long as the body is being sent, the request is under way.
+    let open = Open { app: app.clone(), about: known.about.clone(), _place: place };
+    app.metrics.open(&open.about, 1.0);
+    Ok(answer.map(|body| {
+        body.map_frame(move |frame| {
+            let _ = &open;
+            frame
+        })
+        .boxed_unsync()
+    }))
+}
+
+/// A long-running request, until its body is gone.
+struct Open {
+    app: Arc<App>,
+    about: About,
+    _place: Place,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.app.metrics.open(&self.about, -1.0);
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    fn new(app: &App, attributes: &Attributes, query: &Query) -> Known {
+        let mut about = About { verb: attributes.verb.to_ascii_uppercase(), ..About::default() };
+        about.dry_run = query.get("dryRun").is_some();
+        let mut stays_open = false;
+        if let Some(resource) = &attributes.resource {
+            let leads_on = matches!(&*resource.subresource, "log" | "exec" | "attach" | "portforward" | "proxy");
+            stays_open = attributes.verb == "watch" || leads_on;
+            about.verb = match &*attributes.verb {
+                _ if leads_on => "CONNECT",
+                "create" => "POST",
+                "update" => "PUT",
+                other => return Known::of_known_kind(app, about, resource, other, stays_open, attributes),
+            }
+            .to_owned();
+            return Known::of_known_kind(app, about, resource, "", stays_open, attributes);
+        }
+        Known { attributes: attributes.clone(), about, stays_open }
+    }
+
+    /// Labels are only taken from paths that exist: anybody could make up others.
+    fn of_known_kind(
+        app: &App,
+        mut about: About,
+        resource: &Resource,
+        verb: &str,
+        stays_open: bool,
+        attributes: &Attributes,
+    ) -> Known {
+        if !verb.is_empty() {
+            about.verb = verb.to_ascii_uppercase();
+        }
+        if let Ok(kind) = app.registry.kind(&resource.group, &resource.version, &resource.plural) {
+            about.group = resource.group.clone();
+            about.version = resource.version.clone();
+            about.resource = resource.plural.clone();
+            if kind.subresource(&resource.subresource).is_some() {
+                about.subresource = resource.subresource.clone();
+            }
+            about.scope = match (resource.name.is_empty(), resource.namespace.is_empty()) {
+                (false, _) => "resource",
+                (true, false) => "namespace",
+                (true, true) => "cluster",
+            };
+        }
+        Known { attributes: attributes.clone(), about, stays_open }
+    }
+}
+
+fn micro_time(at: base::time::Wall) -> String {
+    let at = jiff::Timestamp::from_microsecond(at.0 / 1000).unwrap_or_default();
+    format!("{at:.6}")
 }
 
 /// Authorization may depend on what a list is narrowed to.
@@ -119,7 +240,11 @@ async fn plain(app: &App, asking: &Asking) -> Result<Answer, Refusal> {
         ([".well-known", "openid-configuration"], _) => app.tokens.discovery(None, &app.address),
         (["openid", "v1", "jwks"], _) => app.tokens.key_set(),
         (["version"], _) => version(&app.version),
-        (["livez" | "readyz" | "healthz"], _) => return Ok(answer::text(200, "ok")),
+        (["livez" | "readyz" | "healthz", ..], _) => return health::serve(app, &parts, &asking.query),
+        (["metrics"], _) => {
+            let page = app.metrics.page(app);
+            return Ok(answer::whole(200, base::metrics::CONTENT_TYPE, page.into()));
+        }
         ([""], _) => json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/readyz", "/version"]}),
         _ => return Err(Refusal::no_resource()),
     };

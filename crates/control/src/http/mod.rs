@@ -14,10 +14,14 @@ use crate::registry::Registry;
 
 mod accept;
 mod answer;
+pub mod audit;
 mod body;
 mod connect;
 mod discovery;
 mod handler;
+mod health;
+pub mod limits;
+pub mod metrics;
 mod openapi;
 mod path;
 mod query;
@@ -42,6 +46,9 @@ pub struct App {
     pub token_lifetimes: Lifetimes,
     pub objects: Objects,
     pub connector: Connector,
+    pub in_flight: limits::InFlight,
+    pub metrics: metrics::Metrics,
+    pub audit: Option<audit::Audit>,
     /// `host:port`, as discovery tells it.
     pub address: String,
     /// `v1.36.4`: the release whose API this is.

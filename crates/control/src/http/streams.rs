@@ -77,10 +77,11 @@ impl Serving<'_> {
         let pod = self.object().await?;
         let (namespace, name) = (meta::namespace(&pod), meta::name(&pod));
         let query = &self.asking.query;
+        let ports = query.all("ports").collect::<Vec<_>>().join(",");
         let mut pairs: Vec<(&str, &str)> = Vec::new();
         let place = if what == "portforward" {
-            for port in query.all("ports") {
-                pairs.push(("port", port));
+            if !ports.is_empty() {
+                pairs.push(("port", &ports));
             }
             format!("/portForward/{namespace}/{name}")
         } else {

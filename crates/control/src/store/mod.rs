@@ -209,6 +209,12 @@ impl Store {
         self.shared().recent().revision()
     }
 
+    /// Whether reads and writes are still taken.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        !self.shared().is_closed()
+    }
+
     /// History starts after this revision.
     #[must_use]
     pub fn compacted(&self) -> u64 {

@@ -1,0 +1,150 @@
+//! The audit log: who asked for what and what came of it, one JSON document per line.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+
+use serde_json::{Value, json};
+
+use crate::request::Attributes;
+
+/// Lines that may wait for the disk. More are dropped and counted: an audit log must not stop the server.
+const WAITING: usize = 4096;
+
+/// Where the log goes, and when it is turned over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `--audit-log-path`
+    pub path: PathBuf,
+    /// `--audit-log-maxsize`, in bytes.
+    pub max_bytes: u64,
+    /// `--audit-log-maxbackup`: older ones are removed.
+    pub backups: usize,
+}
+
+/// The writing end. Cheap to use: a thread does the work.
+#[derive(Debug)]
+pub struct Audit {
+    lines: SyncSender<String>,
+    dropped: AtomicU64,
+}
+
+// === impl Audit ===
+
+impl Audit {
+    /// Opens the log. Blocks.
+    pub fn open(settings: Settings) -> io::Result<Audit> {
+        let file = open(&settings.path)?;
+        let (lines, taken) = sync_channel(WAITING);
+        let size = file.metadata()?.len();
+        std::thread::Builder::new().name("audit".to_owned()).spawn(move || write(&settings, file, size, &taken))?;
+        Ok(Audit { lines, dropped: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn record(&self, entry: &Value) {
+        match self.lines.try_send(format!("{entry}\n")) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                if self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
+                    tracing::error!("audit lines are being dropped: the disk is too slow, or full");
+                }
+            }
+        }
+    }
+}
+
+/// One line: what audit.k8s.io/v1 tells at the level Metadata.
+pub(crate) fn entry(
+    attributes: &Attributes,
+    (method_uri, agent, from): (&str, &str, std::net::IpAddr),
+    code: u16,
+    (received, now): (String, String),
+) -> Value {
+    let mut entry = json!({
+        "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "Metadata",
+        "auditID": crate::registry::meta::new_uid(), "stage": "ResponseComplete", "requestURI": method_uri,
+        "verb": attributes.verb, "user": attributes.user.to_json(), "sourceIPs": [from.to_string()], "userAgent": agent,
+        "responseStatus": {"metadata": {}, "code": code},
+        "requestReceivedTimestamp": received, "stageTimestamp": now,
+    });
+    if let Some(resource) = &attributes.resource {
+        let mut reference = json!({"resource": resource.plural, "apiVersion": resource.version});
+        for (field, value) in [
+            ("namespace", &resource.namespace),
+            ("name", &resource.name),
+            ("apiGroup", &resource.group),
+            ("subresource", &resource.subresource),
+        ] {
+            if !value.is_empty() {
+                reference[field] = value.as_str().into();
+            }
+        }
+        entry["objectRef"] = reference;
+    }
+    entry
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+}
+
+fn write(settings: &Settings, mut file: File, mut size: u64, lines: &Receiver<String>) {
+    for line in lines {
+        if settings.max_bytes > 0 && size + line.len() as u64 > settings.max_bytes && size > 0 {
+            match turn_over(settings) {
+                Ok(fresh) => (file, size) = (fresh, 0),
+                Err(error) => tracing::error!(%error, "the audit log cannot be turned over"),
+            }
+        }
+        match file.write_all(line.as_bytes()) {
+            Ok(()) => size += line.len() as u64,
+            Err(error) => tracing::error!(%error, "an audit line was not written"),
+        }
+    }
+}
+
+/// `audit.log` becomes `audit.log.1`, which becomes `audit.log.2`, …
+fn turn_over(settings: &Settings) -> io::Result<File> {
+    let numbered = |n: usize| {
+        let mut name = settings.path.clone().into_os_string();
+        name.push(format!(".{n}"));
+        PathBuf::from(name)
+    };
+    let ignore_missing = |outcome: io::Result<()>| match outcome {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    };
+    let keep = settings.backups.max(1);
+    ignore_missing(std::fs::remove_file(numbered(keep)))?;
+    for n in (1..keep).rev() {
+        ignore_missing(std::fs::rename(numbered(n), numbered(n + 1)))?;
+    }
+    std::fs::rename(&settings.path, numbered(1))?;
+    open(&settings.path)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_is_turned_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        let settings = Settings { path: path.clone(), max_bytes: 25, backups: 2 };
+        let (sender, lines) = sync_channel(16);
+        for i in 0..7 {
+            sender.send(format!("line number {i}\n")).unwrap();
+        }
+        drop(sender);
+        write(&settings, open(&path).unwrap(), 0, &lines);
+        let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        assert_eq!(read("audit.log"), "line number 6\n");
+        assert_eq!(read("audit.log.2"), "line number 4\n");
+        assert!(!dir.path().join("audit.log.3").exists());
+    }
+}

@@ -1,0 +1,129 @@
+//! What is counted, under upstream's names.
+
+use std::time::Duration;
+
+use base::metrics::{Counter, Family, Gauge, Histogram, Kind, Text};
+
+use super::App;
+use super::limits::Class;
+
+/// Upstream's buckets for request latency.
+const LATENCY: &[f64] = &[
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
+    45.0, 60.0,
+];
+
+/// What a request was about, as labels say it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct About {
+    pub(crate) verb: String,
+    pub(crate) dry_run: bool,
+    pub(crate) group: String,
+    pub(crate) version: String,
+    pub(crate) resource: String,
+    pub(crate) subresource: String,
+    pub(crate) scope: &'static str,
+}
+
+#[derive(Debug)]
+pub struct Metrics {
+    requests: Counter<9>,
+    durations: Histogram<8>,
+    open: Gauge<7>,
+    rejected: Counter<1>,
+    started: f64,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// `started` is the start of the process in seconds since the epoch.
+    #[must_use]
+    pub fn new(started: f64) -> Metrics {
+        let labels = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"];
+        Metrics {
+            requests: Counter::new(
+                "apiserver_request_total",
+                "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.",
+                ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component", "code"],
+            ),
+            durations: Histogram::new(
+                "apiserver_request_duration_seconds",
+                "Response latency distribution in seconds for each verb, dry run value, group, version, resource, subresource, scope and component.",
+                labels,
+                LATENCY,
+            ),
+            open: Gauge::new(
+                "apiserver_longrunning_requests",
+                "Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, scope and component.",
+                ["verb", "group", "version", "resource", "subresource", "scope", "component"],
+            ),
+            rejected: Counter::new(
+                "apiserver_dropped_requests_total",
+                "Number of requests dropped with 'Try again later' response",
+                ["request_kind"],
+            ),
+            started,
+        }
+    }
+
+    pub(crate) fn answered(&self, about: &About, code: u16, took: Duration) {
+        let dry_run = if about.dry_run { "All" } else { "" };
+        let (a, code) = (about, code.to_string());
+        self.requests.inc([
+            &a.verb, dry_run, &a.group, &a.version, &a.resource, &a.subresource, a.scope, "apiserver", &code,
+        ]);
+        // How long a watch was open says nothing about how quick we are.
+        if !matches!(&*a.verb, "WATCH" | "CONNECT") {
+            let labels = [&a.verb, dry_run, &a.group, &a.version, &a.resource, &a.subresource, a.scope, "apiserver"];
+            self.durations.observe_duration(labels, took);
+        }
+    }
+
+    pub(crate) fn dropped(&self, class: Class) {
+        let kind = if class == Class::Write { "mutating" } else { "readOnly" };
+        self.rejected.inc([kind]);
+    }
+
+    /// A long-running request began or ended.
+    pub(crate) fn open(&self, about: &About, by: f64) {
+        let a = about;
+        self.open.add([&a.verb, &a.group, &a.version, &a.resource, &a.subresource, a.scope, "apiserver"], by);
+    }
+
+    /// The page at `/metrics`.
+    pub(crate) fn page(&self, app: &App) -> String {
+        let mut out = String::new();
+        for family in [&self.requests as &dyn Family, &self.durations, &self.open, &self.rejected] {
+            // Writing to a String cannot fail.
+            let _ = family.write(&mut out);
+        }
+        let mut text = Text::new(&mut out);
+        let mut gauge = |name: &str, help: &str, labels: &[(&str, &str)], value: f64| {
+            let _ = text.header(name, Kind::Gauge, help);
+            let _ = text.sample(name, labels, value, None);
+        };
+        gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", &[], self.started);
+        if let Some(bytes) = resident() {
+            gauge("process_resident_memory_bytes", "Resident memory size in bytes.", &[], bytes);
+        }
+        let _ = text.header(
+            "apiserver_current_inflight_requests",
+            Kind::Gauge,
+            "Maximal number of currently used inflight request limit of this apiserver per request kind in last second.",
+        );
+        for (kind, class) in [("readOnly", Class::Read), ("mutating", Class::Write)] {
+            let labels = [("request_kind", kind)];
+            let _ = text.sample("apiserver_current_inflight_requests", &labels, app.in_flight.count(class) as f64, None);
+        }
+        let _ = app.registry.store().write_metrics(&mut out);
+        out
+    }
+}
+
+/// Resident memory, in bytes.
+fn resident() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: f64 = text.split(' ').nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as f64)
+}
