@@ -40,7 +40,9 @@ impl Audit {
         let file = open(&settings.path)?;
         let (lines, taken) = sync_channel(WAITING);
         let size = file.metadata()?.len();
-        std::thread::Builder::new().name("audit".to_owned()).spawn(move || write(&settings, file, size, &taken))?;
+        std::thread::Builder::new()
+            .name("audit".to_owned())
+            .spawn(move || write(&settings, file, size, &taken))?;
         Ok(Audit { lines, dropped: AtomicU64::new(0) })
     }
 

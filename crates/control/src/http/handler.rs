@@ -12,11 +12,11 @@ use serde_json::json;
 
 use super::accept::{self, Accepted, Format, Shape};
 use super::answer::{self, Answer};
+use super::limits::{Class, Place};
+use super::metrics::About;
 use super::path::{self, Asked};
 use super::query::Query;
 use super::server::Peer;
-use super::limits::{Class, Place};
-use super::metrics::About;
 use super::{App, audit, discovery, health, openapi, verbs};
 use crate::auth::impersonate;
 use crate::refusal::Refusal;
@@ -98,11 +98,8 @@ async fn respond(
     let place = app.in_flight.enter(class, &attributes.user).inspect_err(|_| app.metrics.dropped(class))?;
     let is_resource = attributes.resource.is_some();
     let asking = Asking { head, query, attributes, rest, peer: peer.clone() };
-    let answer = if is_resource {
-        verbs::serve(app, asking, body).await?
-    } else {
-        plain(app, &asking).await?
-    };
+    let answer =
+        if is_resource { verbs::serve(app, asking, body).await? } else { plain(app, &asking).await? };
     if !known.stays_open {
         return Ok(answer);
     }
@@ -139,7 +136,8 @@ impl Known {
         about.dry_run = query.get("dryRun").is_some();
         let mut stays_open = false;
         if let Some(resource) = &attributes.resource {
-            let leads_on = matches!(&*resource.subresource, "log" | "exec" | "attach" | "portforward" | "proxy");
+            let leads_on =
+                matches!(&*resource.subresource, "log" | "exec" | "attach" | "portforward" | "proxy");
             stays_open = attributes.verb == "watch" || leads_on;
             about.verb = match &*attributes.verb {
                 _ if leads_on => "CONNECT",

@@ -9,8 +9,8 @@ use super::limits::Class;
 
 /// Upstream's buckets for request latency.
 const LATENCY: &[f64] = &[
-    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
-    45.0, 60.0,
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0,
+    20.0, 30.0, 45.0, 60.0,
 ];
 
 /// What a request was about, as labels say it.
@@ -45,7 +45,17 @@ impl Metrics {
             requests: Counter::new(
                 "apiserver_request_total",
                 "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.",
-                ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component", "code"],
+                [
+                    "verb",
+                    "dry_run",
+                    "group",
+                    "version",
+                    "resource",
+                    "subresource",
+                    "scope",
+                    "component",
+                    "code",
+                ],
             ),
             durations: Histogram::new(
                 "apiserver_request_duration_seconds",
@@ -71,11 +81,20 @@ impl Metrics {
         let dry_run = if about.dry_run { "All" } else { "" };
         let (a, code) = (about, code.to_string());
         self.requests.inc([
-            &a.verb, dry_run, &a.group, &a.version, &a.resource, &a.subresource, a.scope, "apiserver", &code,
+            &a.verb,
+            dry_run,
+            &a.group,
+            &a.version,
+            &a.resource,
+            &a.subresource,
+            a.scope,
+            "apiserver",
+            &code,
         ]);
         // How long a watch was open says nothing about how quick we are.
         if !matches!(&*a.verb, "WATCH" | "CONNECT") {
-            let labels = [&a.verb, dry_run, &a.group, &a.version, &a.resource, &a.subresource, a.scope, "apiserver"];
+            let labels =
+                [&a.verb, dry_run, &a.group, &a.version, &a.resource, &a.subresource, a.scope, "apiserver"];
             self.durations.observe_duration(labels, took);
         }
     }
@@ -103,7 +122,12 @@ impl Metrics {
             let _ = text.header(name, Kind::Gauge, help);
             let _ = text.sample(name, labels, value, None);
         };
-        gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", &[], self.started);
+        gauge(
+            "process_start_time_seconds",
+            "Start time of the process since unix epoch in seconds.",
+            &[],
+            self.started,
+        );
         if let Some(bytes) = resident() {
             gauge("process_resident_memory_bytes", "Resident memory size in bytes.", &[], bytes);
         }
@@ -114,7 +138,12 @@ impl Metrics {
         );
         for (kind, class) in [("readOnly", Class::Read), ("mutating", Class::Write)] {
             let labels = [("request_kind", kind)];
-            let _ = text.sample("apiserver_current_inflight_requests", &labels, app.in_flight.count(class) as f64, None);
+            let _ = text.sample(
+                "apiserver_current_inflight_requests",
+                &labels,
+                app.in_flight.count(class) as f64,
+                None,
+            );
         }
         let _ = app.registry.store().write_metrics(&mut out);
         out
