@@ -13,10 +13,19 @@ use crate::kind::{Kind, Verb};
 use crate::refusal::Refusal;
 use crate::registry::catalog::Catalog;
 
+/// What the names of the OpenAPI 2 protobuf have in common; the older one goes on with `@v1.0`.
+const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2";
+
 /// `/openapi/v2`, `/openapi/v3`, `/openapi/v3/{api/v1 | apis/group/version}`.
 pub(crate) async fn serve(app: &App, asking: &Asking, parts: &[&str]) -> Result<Answer, Refusal> {
     let catalog = app.registry.catalog();
+    let mut media_type = "application/json";
     let document = match parts {
+        // kubectl validates a List by this document, and takes it as protobuf only.
+        ["v2"] if header_text(&asking.head.headers, header::ACCEPT).contains(PROTOBUF) => {
+            media_type = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+            write(catalog, |_| true, openapi::v2_protobuf).await?
+        }
         ["v2"] => write(catalog, |_| true, openapi::v2).await?,
         ["v3"] => {
             let value = index(&catalog);
@@ -31,12 +40,12 @@ pub(crate) async fn serve(app: &App, asking: &Asking, parts: &[&str]) -> Result<
         .flatten();
     let mut answer = match packed {
         Some(packed) => {
-            let mut answer = answer::whole(200, "application/json", packed);
+            let mut answer = answer::whole(200, media_type, packed);
             let gzip = http::HeaderValue::from_static("gzip");
             answer.headers_mut().insert(header::CONTENT_ENCODING, gzip);
             answer
         }
-        None => answer::whole(200, "application/json", document),
+        None => answer::whole(200, media_type, document),
     };
     if asking.query.get("hash").is_some() {
         // The address changes when the document does.
