@@ -4,6 +4,7 @@ pub mod admission;
 pub mod auth;
 pub mod clock;
 pub mod controllers;
+pub mod custom;
 pub mod doc;
 mod first_objects;
 pub mod http;

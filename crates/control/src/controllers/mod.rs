@@ -1,5 +1,6 @@
 //! The small controllers that belong to the API itself: without them deletions would never end.
 
+pub mod definitions;
 pub mod events;
 pub mod garbage;
 pub mod namespaces;
@@ -40,5 +41,6 @@ pub fn start(
 ) {
     tasks.spawn(namespaces::run(registry.clone(), root_ca));
     tasks.spawn(garbage::run(registry.clone()));
+    tasks.spawn(definitions::run(registry.clone()));
     tasks.spawn(events::run(registry.clone(), event_ttl));
 }

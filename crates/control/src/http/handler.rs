@@ -47,7 +47,8 @@ pub(crate) async fn answer(app: Arc<App>, peer: Peer, request: Request<Incoming>
     let (began, received) = (Instant::now(), app.registry.now());
     let audited = app.audit.is_some().then(|| {
         let agent = header_text(request.headers(), header::USER_AGENT).to_owned();
-        (request.uri().to_string(), agent)
+        let uri = request.uri().path_and_query().map_or("/", |p| p.as_str());
+        (uri.to_owned(), agent)
     });
     let mut known = Known::default();
     let work = std::panic::AssertUnwindSafe(Box::pin(respond(&app, &peer, request, &mut known)));

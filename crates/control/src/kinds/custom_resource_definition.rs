@@ -60,6 +60,19 @@ pub fn is_established(object: &Value) -> bool {
         .any(|c| doc::text(c, "type") == "Established" && doc::text(c, "status") == "True")
 }
 
+/// Only structural schemas can be pruned, defaulted and owned by field.
+fn schemas(errors: &mut FieldErrors, object: &Value) {
+    for (i, version) in doc::list(object, "spec.versions").iter().enumerate() {
+        let schema = doc::at(version, "schema.openAPIV3Schema");
+        let at = Path::new("spec").child("versions").index(i).child("schema").child("openAPIV3Schema");
+        if schema.is_object() {
+            schema::custom::check_schema(schema, &at, errors);
+        } else {
+            errors.required(&at, "schemas are required");
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Definition;
 
@@ -95,12 +108,14 @@ impl Strategy for Definition {
             errors.invalid(&Path::new("metadata.name"), name, "must be spec.names.plural+\".\"+spec.group");
         }
         spec(errors, object);
+        schemas(errors, object);
         stored_versions(errors, object);
         approval(errors, object);
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut FieldErrors) {
         spec(errors, new);
+        schemas(errors, new);
         if is_established(old) {
             check::immutable(errors, new, old, "spec.scope");
             check::immutable(errors, new, old, "spec.names.kind");
