@@ -28,7 +28,10 @@ pub fn kinds(definition: &Value) -> Vec<Kind> {
 fn kind(definition: &Value, version: &Value, stored: &str, converts: bool) -> Kind {
     let name = |field: &str| doc::text(definition, &format!("spec.names.{field}")).to_owned();
     let list = |path: &str| -> Vec<Cow<'static, str>> {
-        doc::list(definition, path).iter().filter_map(|v| v.as_str().map(|s| Cow::Owned(s.to_owned()))).collect()
+        doc::list(definition, path)
+            .iter()
+            .filter_map(|v| v.as_str().map(|s| Cow::Owned(s.to_owned())))
+            .collect()
     };
     let group = doc::text(definition, "spec.group").to_owned();
     let plural = name("plural");
@@ -50,7 +53,11 @@ fn kind(definition: &Value, version: &Value, stored: &str, converts: bool) -> Ki
         singular: name("singular").into(),
         short_names: list("spec.names.shortNames"),
         categories: list("spec.names.categories"),
-        scope: if doc::text(definition, "spec.scope") == "Namespaced" { Scope::Namespaced } else { Scope::Cluster },
+        scope: if doc::text(definition, "spec.scope") == "Namespaced" {
+            Scope::Namespaced
+        } else {
+            Scope::Cluster
+        },
         verbs: Verb::ALL,
         subresources: Vec::new(),
         storage: format!("{plural}.{group}").into(),
@@ -231,7 +238,8 @@ fn cell(column: &Column, path: Option<&JsonPath>, object: &Value, now: Wall) -> 
         "date" => table::since(first, now).into(),
         "string" if column.name == "Age" && first.is_null() => json!("<unknown>"),
         _ => {
-            let texts: Vec<String> = found.iter().map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).collect();
+            let texts: Vec<String> =
+                found.iter().map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).collect();
             texts.join(",").into()
         }
     }
@@ -263,7 +271,10 @@ mod tests {
         let kinds = kinds(&definition());
         assert_eq!(kinds.len(), 1);
         let kind = &kinds[0];
-        assert_eq!((&*kind.plural, &*kind.storage, &*kind.api_version()), ("crons", "crons.example.com", "example.com/v1"));
+        assert_eq!(
+            (&*kind.plural, &*kind.storage, &*kind.api_version()),
+            ("crons", "crons.example.com", "example.com/v1")
+        );
         assert!(kind.has_status() && kind.strategy.scale().is_some());
         let mut object = json!({"apiVersion": "example.com/v1", "kind": "Cron", "metadata": {"name": "a"}, "spec": {"x": 1}});
         assert_eq!(kind.strategy.conform(&mut object).unwrap(), ["unknown field \"spec.x\""]);

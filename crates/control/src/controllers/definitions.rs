@@ -94,7 +94,9 @@ async fn begin(registry: &Registry, name: &str) -> Result<(), Refusal> {
 fn conflict(object: &Value, others: &[Value]) -> Option<String> {
     let group = doc::text(object, "spec.group");
     let rivals = others.iter().filter(|o| {
-        doc::text(o, "spec.group") == group && meta::name(o) != meta::name(object) && definition::is_established(o)
+        doc::text(o, "spec.group") == group
+            && meta::name(o) != meta::name(object)
+            && definition::is_established(o)
     });
     for rival in rivals {
         for field in ["kind", "listKind"] {
