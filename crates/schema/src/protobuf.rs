@@ -406,7 +406,7 @@ mod tests {
         ];
         let port = [bytes(1, b"http"), vec![3 << 3, 80], bytes(4, &[vec![8, 1], bytes(3, b"web")].concat())]
             .concat();
-        let spec = [bytes(1, &port), bytes(4, b"ClusterIP"), vec![16 << 3 & 0x7f | 0x80, 1, 1]].concat();
+        let spec = [bytes(1, &port), bytes(4, b"ClusterIP"), vec![0x80, 1, 1]].concat();
         let raw = [bytes(1, &metadata.concat()), bytes(2, &spec)].concat();
         let decoded = decode(&envelope("v1", "Service", &raw), find).unwrap();
         assert_eq!(decoded.kind, "Service");
