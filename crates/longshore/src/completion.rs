@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use api::config::kubelet::flags;
+use api::config::{kubelet, proxy};
 use base::flags::{Flag, Kind};
 
 use crate::{COMMANDS, console};
@@ -34,6 +34,11 @@ fn script(shell: &str) -> Option<String> {
     }
 }
 
+/// The agents, and what flags they take.
+fn agents() -> [(&'static str, Vec<Flag>); 2] {
+    [("kubelet", kubelet::flags::table()), ("kube-proxy", proxy::flags::table())]
+}
+
 fn command_names() -> String {
     let names: Vec<&str> = COMMANDS.iter().map(|(name, _)| *name).collect();
     names.join(" ")
@@ -48,13 +53,19 @@ fn spelled(flag: &Flag) -> String {
 }
 
 fn bash() -> String {
-    let flags: Vec<String> = flags::table().iter().map(spelled).collect();
+    let mut cases = String::new();
+    for (agent, table) in agents() {
+        let flags: Vec<String> = table.iter().map(spelled).collect();
+        cases.push_str(&format!("        {agent}) flags=\"{}\" ;;\n", flags.join(" ")));
+    }
     format!(
         r#"_longshore() {{
-    local word="${{COMP_WORDS[COMP_CWORD]}}" first="${{COMP_WORDS[1]}}"
-    local flags="{flags}"
+    local word="${{COMP_WORDS[COMP_CWORD]}}" first="${{COMP_WORDS[1]}}" agent="${{COMP_WORDS[0]##*/}}" flags=""
     COMPREPLY=()
-    if [[ "${{COMP_WORDS[0]##*/}}" == kubelet || "$first" == kubelet && $COMP_CWORD -gt 1 ]]; then
+    [[ "$agent" == longshore && $COMP_CWORD -gt 1 ]] && agent="$first"
+    case "$agent" in
+{cases}    esac
+    if [[ -n "$flags" ]]; then
         if [[ "$word" == -* ]]; then
             COMPREPLY=($(compgen -W "$flags" -- "$word"))
             [[ "${{COMPREPLY[0]}}" == *= ]] && compopt -o nospace
@@ -67,42 +78,43 @@ fn bash() -> String {
         COMPREPLY=($(compgen -W "bash zsh fish" -- "$word"))
     fi
 }}
-complete -F _longshore longshore kubelet
+complete -F _longshore longshore kubelet kube-proxy
 "#,
-        flags = flags.join(" "),
         commands = command_names(),
     )
 }
 
 fn zsh() -> String {
-    let mut rows = String::new();
-    for flag in flags::table() {
-        let help = quote(flag.help).replace(['[', ']', ':'], " ");
-        let value = match flag.kind {
-            Kind::Bool => "".to_owned(),
-            kind => format!(":{}:_files", kind.word().replace(':', " ")),
-        };
-        let equals = if value.is_empty() { "" } else { "=" };
-        rows.push_str(&format!("        '--{}{equals}[{help}]{value}' \\\n", flag.name));
+    let mut cases = String::new();
+    for (agent, table) in agents() {
+        let mut rows = String::new();
+        for flag in table {
+            let help = quote(flag.help).replace(['[', ']', ':'], " ");
+            let value = match flag.kind {
+                Kind::Bool => "".to_owned(),
+                kind => format!(":{}:_files", kind.word().replace(':', " ")),
+            };
+            let equals = if value.is_empty() { "" } else { "=" };
+            rows.push_str(&format!("            '--{}{equals}[{help}]{value}' \\\n", flag.name));
+        }
+        cases.push_str(&format!("        {agent}) _arguments \\\n{rows}            '*: :' ;;\n"));
     }
     format!(
-        r#"#compdef longshore kubelet
+        r#"#compdef longshore kubelet kube-proxy
 _longshore() {{
-    if [[ ${{words[1]:t}} != kubelet ]]; then
+    local agent=${{words[1]:t}}
+    if [[ $agent == longshore ]]; then
         if (( CURRENT == 2 )); then
             compadd {commands}
             return
-        elif [[ ${{words[2]}} == completion ]]; then
-            compadd bash zsh fish
-            return
-        elif [[ ${{words[2]}} != kubelet ]]; then
-            return
         fi
+        agent=${{words[2]}}
     fi
-    _arguments \
-{rows}        '*: :'
+    case $agent in
+        completion) compadd bash zsh fish ;;
+{cases}    esac
 }}
-compdef _longshore longshore kubelet
+compdef _longshore longshore kubelet kube-proxy
 "#,
         commands = command_names(),
     )
@@ -117,15 +129,17 @@ fn fish() -> String {
         ));
     }
     out.push_str("complete -c longshore -n '__fish_seen_subcommand_from completion' -f -a 'bash zsh fish'\n");
-    for (command, condition) in [("longshore", "-n '__fish_seen_subcommand_from kubelet' "), ("kubelet", "")]
-    {
-        for flag in flags::table() {
-            let value = if flag.kind == Kind::Bool { "-f" } else { "-r" };
-            out.push_str(&format!(
-                "complete -c {command} {condition}-l {} {value} -d '{}'\n",
-                flag.name,
-                quote(flag.help)
-            ));
+    for (agent, table) in agents() {
+        let inside = format!("-n '__fish_seen_subcommand_from {agent}' ");
+        for (command, condition) in [("longshore", inside.as_str()), (agent, "")] {
+            for flag in &table {
+                let value = if flag.kind == Kind::Bool { "-f" } else { "-r" };
+                out.push_str(&format!(
+                    "complete -c {command} {condition}-l {} {value} -d '{}'\n",
+                    flag.name,
+                    quote(flag.help)
+                ));
+            }
         }
     }
     out
@@ -144,8 +158,10 @@ mod tests {
     fn every_shell_knows_every_flag_and_command() {
         for shell in ["bash", "zsh", "fish"] {
             let text = script(shell).unwrap_or_default();
-            for flag in flags::table() {
-                assert!(text.contains(flag.name), "{shell}: {}", flag.name);
+            for (agent, table) in agents() {
+                for flag in table {
+                    assert!(text.contains(flag.name), "{shell} {agent}: {}", flag.name);
+                }
             }
             for (name, _) in COMMANDS {
                 assert!(text.contains(name), "{shell}: {name}");

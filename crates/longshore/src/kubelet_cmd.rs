@@ -1,19 +1,17 @@
 //! `longshore kubelet`: from arguments to a running agent.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use api::config::kubelet::{Loaded, Outcome, load};
-use api::config::{DirEntry, MAX_FILE, ReadFiles};
 use kubelet::agent::{self, Start};
 use kubelet::systemd::Systemd;
 use tokio::signal::unix::{self, SignalKind};
 use tokio_util::sync::CancellationToken;
 
+use crate::files::RealFiles;
 use crate::{KUBERNETES, console, logging};
 
 /// Loads the configuration, tells every mistake at once, or runs.
@@ -99,37 +97,5 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
         // Who asks twice does not want to wait for the runtime.
         _ = term.recv() => Ok(()),
         _ = int.recv() => Ok(()),
-    }
-}
-
-/// The machine's own files.
-#[derive(Debug)]
-struct RealFiles;
-
-impl ReadFiles for RealFiles {
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        let file = File::open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::other("not a regular file"));
-        }
-        let mut bytes = Vec::new();
-        file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
-        let mut entries = Vec::new();
-        for entry in std::fs::read_dir(dir)? {
-            let entry = entry?;
-            entries.push(DirEntry {
-                name: entry.file_name().to_string_lossy().into_owned(),
-                is_dir: entry.file_type()?.is_dir(),
-            });
-        }
-        Ok(entries)
-    }
-
-    fn current_dir(&self) -> io::Result<PathBuf> {
-        std::env::current_dir()
     }
 }

@@ -23,8 +23,20 @@ const TRACE: u32 = 6;
 const LIBRARIES: u32 = 8;
 
 /// Our own crates; everything else is a library.
-const OURS: &[&str] =
-    &["longshore", "kubelet", "kubelet_core", "control", "schema", "base", "api", "cri", "sys"];
+const OURS: &[&str] = &[
+    "longshore",
+    "kubelet",
+    "kubelet_core",
+    "proxy",
+    "proxy_core",
+    "client",
+    "control",
+    "schema",
+    "base",
+    "api",
+    "cri",
+    "sys",
+];
 
 /// Starts logging to standard error. Says so when something already logs.
 pub(crate) fn start(settings: &Logging) -> Result<(), tracing::subscriber::SetGlobalDefaultError> {

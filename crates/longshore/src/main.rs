@@ -9,9 +9,11 @@ use std::process::ExitCode;
 mod apiserver_cmd;
 mod completion;
 mod console;
+mod files;
 mod kubelet_cmd;
 mod logging;
 mod pods_cmd;
+mod proxy_cmd;
 
 /// The Kubernetes release whose contract the agents follow.
 const KUBERNETES: &str = "v1.36.4";
@@ -20,6 +22,7 @@ const KUBERNETES: &str = "v1.36.4";
 const COMMANDS: &[(&str, &str)] = &[
     ("kubelet", "Run the Pods of this machine"),
     ("apiserver", "Serve the Kubernetes API for this machine"),
+    ("kube-proxy", "Make Services work on this machine"),
     ("pods", "Give Pods to this machine's kubelet, and see how they do"),
     ("completion", "Print a completion script for bash, zsh or fish"),
     ("help", "Print this text"),
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
     let rest: Vec<OsString> = args.collect();
     match name.to_str() {
         Some("kubelet") => kubelet_cmd::main(&rest),
+        Some("kube-proxy") => proxy_cmd::main(&rest),
         _ => dispatch(&rest),
     }
 }
@@ -44,6 +48,7 @@ fn dispatch(args: &[OsString]) -> ExitCode {
     match command.to_str() {
         Some("kubelet") => kubelet_cmd::main(rest),
         Some("apiserver") => apiserver_cmd::main(rest),
+        Some("kube-proxy") => proxy_cmd::main(rest),
         Some("pods") => pods_cmd::main(rest),
         Some("completion") => completion::main(rest),
         Some("help" | "--help" | "-help" | "-h") => {
@@ -71,6 +76,8 @@ fn usage() -> String {
     for (name, help) in COMMANDS {
         text.push_str(&format!("  {name:<12}{help}\n"));
     }
-    text.push_str("\nInstalled under the name of an agent (kubelet), the program is that agent.\n");
+    text.push_str(
+        "\nInstalled under the name of an agent (kubelet, kube-proxy), the program is that agent.\n",
+    );
     text
 }

@@ -171,6 +171,9 @@ impl Metrics {
 
     pub fn observe_sync(&self, family: &str, took: Duration, is_full: bool) {
         self.sync_duration.observe_duration([family], took);
+        // What was told before this sync is in it.
+        self.service_changes_pending.set([], 0.0);
+        self.endpoint_changes_pending.set([], 0.0);
         let kind = if is_full { &self.sync_full_duration } else { &self.sync_partial_duration };
         kind.observe_duration([family], took);
     }

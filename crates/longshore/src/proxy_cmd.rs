@@ -1,0 +1,106 @@
+//! `longshore kube-proxy`: from arguments to a running agent.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use api::config::proxy::{Loaded, Outcome, load};
+use api::yaml;
+use proxy::agent::{self, Start};
+use tokio::signal::unix::{self, SignalKind};
+use tokio_util::sync::CancellationToken;
+
+use crate::files::RealFiles;
+use crate::{KUBERNETES, console, logging};
+
+/// Loads the configuration, tells every mistake at once, or runs.
+pub(crate) fn main(args: &[OsString]) -> ExitCode {
+    match load(args, &RealFiles) {
+        Ok(Outcome::Help(text)) => {
+            console::out(&text);
+            ExitCode::SUCCESS
+        }
+        Ok(Outcome::Version) => {
+            console::out(&format!("Kubernetes {KUBERNETES}\n"));
+            ExitCode::SUCCESS
+        }
+        Ok(Outcome::Run(loaded)) => run(*loaded),
+        Err(mistakes) => {
+            for mistake in &mistakes.0 {
+                console::err(&format!("Error: {mistake}\n"));
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(loaded: Loaded) -> ExitCode {
+    // Only a second start in one process could fail, and then somebody logs already.
+    let _ = logging::start(&loaded.config.logging);
+    for warning in &loaded.warnings {
+        tracing::warn!(%warning, "configuration");
+    }
+    for setting in &loaded.not_honoured {
+        tracing::warn!(%setting, "setting is not honoured yet");
+    }
+    match act(loaded) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error, "kube-proxy failed");
+            console::err(&format!("Error: {error}\n"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One of the short errands, or the agent until a signal.
+fn act(loaded: Loaded) -> Result<(), String> {
+    let flags = &loaded.flags;
+    if !flags.write_config_to.is_empty() {
+        let text = yaml::from_value_to_yaml(&loaded.config.to_v1alpha1());
+        return std::fs::write(&flags.write_config_to, text)
+            .map_err(|e| format!("write the configuration to {}: {e}", flags.write_config_to));
+    }
+    if flags.cleanup {
+        return agent::clean_up().map_err(|e| e.to_string());
+    }
+    if flags.init_only {
+        let (mode, _) = agent::choose_mode(&loaded.config).map_err(|e| e.to_string())?;
+        return agent::initialise(&loaded.config, mode).map_err(|e| e.to_string());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        // One per family, and what looks at files.
+        .max_blocking_threads(8)
+        .thread_keep_alive(Duration::from_secs(2))
+        .build()
+        .map_err(|e| format!("start the event loop: {e}"))?;
+    runtime.block_on(serve(loaded))
+}
+
+/// Runs until SIGTERM or SIGINT. The kernel keeps its rules.
+async fn serve(loaded: Loaded) -> Result<(), String> {
+    let token = CancellationToken::new();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let start = Start {
+        loaded,
+        hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        in_cluster: (
+            std::env::var("KUBERNETES_SERVICE_HOST").ok(),
+            std::env::var("KUBERNETES_SERVICE_PORT").ok(),
+        ),
+        version: KUBERNETES.to_owned(),
+        seed: now.as_nanos() as u64 ^ u64::from(std::process::id()),
+    };
+    let signal = |kind| unix::signal(kind).map_err(|e| format!("listen for signals: {e}"));
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut agent = Box::pin(agent::run(start, token.clone()));
+    tokio::select! {
+        ended = &mut agent => return ended.map_err(|e| e.to_string()),
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    tracing::info!("stopping; the rules stay");
+    token.cancel();
+    agent.await.map_err(|e| e.to_string())
+}
