@@ -16,5 +16,5 @@ pub use plan_types::{
     ContainerKind, KillContainer, KillPod, KillReason, NewSandbox, Plan, PlanInput, Start, Stop, Waiting,
 };
 pub use status::{StatusInput, status};
-pub use terminate::{ORPHAN_GRACE, grace_from_annotations, stop_grace, stops};
+pub use terminate::{ORPHAN_GRACE, stop_grace, stops};
 pub use verdict::{Verdict, Verdicts};

@@ -1,6 +1,5 @@
 //! How a Pod ends: what is stopped, in which order, and with how much time.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -59,14 +58,6 @@ const LEAST_GRACE: i64 = 2;
 
 /// The grace of what runs without anybody knowing its Pod, in seconds.
 pub const ORPHAN_GRACE: i64 = 1;
-
-/// The grace that a container's annotations remember: the deletion's, else the Pod's own.
-#[must_use]
-pub fn grace_from_annotations(annotations: &BTreeMap<String, String>) -> Option<i64> {
-    let seconds = |key: &str| annotations.get(key).and_then(|v| v.parse().ok());
-    seconds("io.kubernetes.pod.deletionGracePeriod")
-        .or_else(|| seconds("io.kubernetes.pod.terminationGracePeriod"))
-}
 
 #[cfg(test)]
 mod tests {
@@ -130,15 +121,5 @@ mod tests {
         {
             assert_eq!(stop_grace(grace, Duration::from_millis(elapsed_ms)), want);
         }
-    }
-
-    #[test]
-    fn annotations_remember_the_grace() {
-        let mut a = BTreeMap::new();
-        assert_eq!(grace_from_annotations(&a), None);
-        a.insert("io.kubernetes.pod.terminationGracePeriod".into(), "30".into());
-        assert_eq!(grace_from_annotations(&a), Some(30));
-        a.insert("io.kubernetes.pod.deletionGracePeriod".into(), "5".into());
-        assert_eq!(grace_from_annotations(&a), Some(5));
     }
 }
