@@ -17,12 +17,19 @@ use tower::ServiceExt;
 
 /// Connections at once; a watcher holds one for as long as it watches.
 const CONNECTIONS: usize = 64;
+/// What the kernel has room for, less the zero at the end.
+const PATH_MAX: usize = 107;
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     #[error("listen on {}: {error}", .path.display())]
     Bind { path: PathBuf, error: io::Error },
+    #[error(
+        "listen on {}: the path of a socket may have {PATH_MAX} bytes and this one needs {needs}; \
+         a shorter --root-dir helps", .path.display()
+    )]
+    TooLong { path: PathBuf, needs: usize },
     #[error("listen on {}: another kubelet is listening there", .path.display())]
     Taken { path: PathBuf },
 }
@@ -36,13 +43,17 @@ impl Classify for SocketError {
 /// Binds beside the final path, closes the mode, and only then moves it there.
 pub(super) fn bind(path: &Path) -> Result<UnixListener, SocketError> {
     let failed = |error| SocketError::Bind { path: path.to_owned(), error };
+    let early = path.with_extension(format!("{}", std::process::id()));
+    let needs = early.as_os_str().len().max(path.as_os_str().len());
+    if needs > PATH_MAX {
+        return Err(SocketError::TooLong { path: path.to_owned(), needs });
+    }
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         return Err(SocketError::Taken { path: path.to_owned() });
     }
     if let Some(parent) = path.parent() {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(failed)?;
     }
-    let early = path.with_extension(format!("{}", std::process::id()));
     let _ = std::fs::remove_file(&early);
     let listener = UnixListener::bind(&early).map_err(failed)?;
     std::fs::set_permissions(&early, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;

@@ -303,3 +303,10 @@ async fn a_socket_left_by_a_crash_is_taken_over() {
     assert!(path.exists());
     socket::bind(&path).unwrap();
 }
+
+#[test]
+fn a_path_too_long_for_a_socket_is_told_with_what_helps() {
+    let path = std::path::Path::new("/tmp").join("d".repeat(120)).join("pods.sock");
+    let error = super::bind(&path).unwrap_err().to_string();
+    assert!(error.contains("pods.sock") && error.contains("--root-dir"), "{error}");
+}
