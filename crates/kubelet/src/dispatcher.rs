@@ -75,6 +75,8 @@ struct Task {
     intent: watch::Sender<Intent>,
     name: FullName,
     finished: bool,
+    /// It was let in and holds its place until it has ended. Rejected Pods and orphans hold none.
+    admitted: bool,
     /// The same UID was wanted again while this one was ending.
     again: Option<(SourceName, Arc<Pod>)>,
 }
@@ -222,7 +224,9 @@ impl Dispatcher {
         intent.update(pod.clone());
         let containers = pod.spec.as_ref().map_or(0, |s| s.containers.len());
         self.node.metrics.containers_per_pod_count.observe([], containers as f64);
-        match self.node.admit(&pod, &self.admitted()) {
+        let admitted = self.node.admit(&pod, &self.admitted());
+        let is_admitted = admitted.is_ok();
+        match admitted {
             Ok(victims) => victims.iter().for_each(|v| self.preempt(v)),
             Err(rejection) => {
                 self.node.reject(&pod, &rejection);
@@ -231,7 +235,7 @@ impl Dispatcher {
                 intent.end(Kill { cause, grace: None });
             }
         }
-        self.spawn(uid, intent);
+        self.spawn(uid, intent, is_admitted);
     }
 
     /// Ends a Pod to make room for a critical one.
@@ -243,17 +247,17 @@ impl Dispatcher {
         task.intent.send_modify(|i| i.end(Kill { cause, grace: None }));
     }
 
-    /// Pods that hold their place on the node.
+    /// Pods that hold their place on the node. One that is ending uses it still.
     fn admitted(&self) -> Vec<Arc<Pod>> {
-        let alive = self.tasks.values().filter(|t| !t.finished);
-        alive.map(|t| t.intent.borrow().clone()).filter(|i| i.stage == Stage::Run).map(|i| i.pod).collect()
+        let holding = self.tasks.values().filter(|t| t.admitted && !t.finished);
+        holding.map(|t| t.intent.borrow().pod.clone()).collect()
     }
 
-    fn spawn(&mut self, uid: PodUid, intent: Intent) {
+    fn spawn(&mut self, uid: PodUid, intent: Intent, admitted: bool) {
         let name = full_name(&intent.pod);
         let intent = watch::channel(intent).0;
         let receiver = intent.subscribe();
-        self.tasks.insert(uid.clone(), Task { intent, name, finished: false, again: None });
+        self.tasks.insert(uid.clone(), Task { intent, name, finished: false, admitted, again: None });
         self.launch(uid, receiver, Duration::ZERO);
     }
 
@@ -279,7 +283,7 @@ impl Dispatcher {
             // Nothing runs, but its dead containers and its record are still there.
             let mut intent = Intent::run(task.intent.borrow().pod.clone());
             intent.end(kill);
-            self.spawn(uid.clone(), intent);
+            self.spawn(uid.clone(), intent, false);
         } else {
             task.intent.send_modify(|i| i.end_as_removed(kill));
         }
@@ -360,7 +364,7 @@ impl Dispatcher {
     fn end_orphan(&mut self, uid: PodUid, pod: Pod) {
         let mut intent = Intent::run(Arc::new(pod));
         intent.end(Kill { cause: KillCause::Orphaned, grace: Some(ORPHAN_GRACE) });
-        self.spawn(uid, intent);
+        self.spawn(uid, intent, false);
     }
 
     /// Tells the others what this loop knows now.
