@@ -13,6 +13,7 @@ pub use client::{Client, Events, MAX_MESSAGE, REQUEST_TIMEOUT};
 pub use closing::Closing;
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use error::{Error, Result};
+pub use tonic::Code;
 
 /// Messages, clients and servers of package `runtime.v1`.
 #[allow(

@@ -475,6 +475,71 @@ fn a_rejection_is_told_bare_and_shown_with_its_prefix() {
     });
 }
 
+#[test]
+fn a_pod_that_is_ending_still_holds_its_place() {
+    play(async {
+        let world = World::new(31);
+        let large = |name: &str| {
+            let requests = [("cpu".to_owned(), Quantity("3".into()))].into();
+            let resources = Some(ResourceRequirements { requests: Some(requests), ..Default::default() });
+            pod(name, 1, one(vec![Container { resources, ..container("a") }]))
+        };
+        world.runtime.script("p", "a", [Behaviour::ignores_term()]);
+        let agent = boot(&world, &[large("p")]).await;
+        pass(secs(2)).await;
+        agent.want(&[large("q")]).await;
+        pass(secs(2)).await;
+        assert!(world.runtime.is_running("p", "a"), "it is still ending");
+        assert_eq!(agent.phase("q-1"), "Failed");
+        // A Pod that was turned away holds nothing, and one that has ended neither.
+        pass(secs(20)).await;
+        agent.want(&[large("q"), large("r")]).await;
+        pass(secs(2)).await;
+        assert_eq!(agent.phase("r-1"), "Running");
+    });
+}
+
+#[test]
+fn a_hung_sandbox_does_not_keep_a_pod_that_is_to_end() {
+    play(async {
+        let world = World::new(32);
+        world.runtime.set_quirks(Quirks { sandboxes_hang: true, ..Quirks::CONTAINERD_2_1 });
+        let agent = boot(&world, &[pod("p", 1, one(vec![container("a")]))]).await;
+        pass(secs(5)).await;
+        agent.want(&[]).await;
+        pass(secs(5)).await;
+        assert!(agent.board.get("p-1").is_some(), "the call is given a little time");
+        pass(secs(10)).await;
+        assert!(agent.board.get("p-1").is_none());
+        let blocker = "error killing pod: the runtime took too long to make the sandbox";
+        assert_eq!(told(&agent, "p-1", "FailedKillPod", blocker), 1, "{:?}", agent.recorder.of("p-1"));
+    });
+}
+
+#[test]
+fn a_crashed_container_does_not_wait_for_one_that_cannot_be_started() {
+    play(async {
+        let world = World::new(33);
+        world.runtime.script_pull("sim/none:v1", Pull::fails(Code::NotFound, "no such image"));
+        let names: Vec<String> = (0..10).map(|n| format!("p{n}")).collect();
+        let broken = || Container { image: Some("sim/none:v1".into()), ..container("a") };
+        let pods: Vec<_> = names.iter().map(|n| pod(n, 1, one(vec![broken(), container("b")]))).collect();
+        for (after, name) in (20..).zip(&names) {
+            world.runtime.script(name, "b", [Behaviour::exits(1, secs(after)), Behaviour::forever()]);
+        }
+        let _agent = boot(&world, &pods).await;
+        pass(secs(60)).await;
+        let journal = world.runtime.journal();
+        for name in &names {
+            let moments = |op: Op| journal.of(name, "b").filter(move |e| e.op == op).map(|e| e.at);
+            let exit = moments(Op::Exit { code: 1 }).next().unwrap();
+            let again = moments(Op::Start).nth(1).unwrap();
+            let waited = again.saturating_sub(exit);
+            assert!(waited < secs(2), "{name} waited {waited:?}");
+        }
+    });
+}
+
 fn exec(command: &str) -> Option<LifecycleHandler> {
     let exec = Some(ExecAction { command: Some(vec![command.into()]) });
     Some(LifecycleHandler { exec, ..Default::default() })

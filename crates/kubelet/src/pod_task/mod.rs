@@ -92,6 +92,8 @@ enum Step {
 struct Retry {
     failures: u32,
     not_before: Option<Mono>,
+    /// Only the containers in `failed` have to wait; the rest of the Pod is in order.
+    of_containers: bool,
 }
 
 // === impl PodTask ===
@@ -174,6 +176,7 @@ impl PodTask {
 
     fn retry_after(&mut self, delay: Duration) {
         self.retry.failures = self.retry.failures.saturating_add(1);
+        self.retry.of_containers = false;
         self.retry.not_before = Some(self.node.now().mono + delay);
     }
 

@@ -7,7 +7,7 @@ use base::time::Mono;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_core::observed::ContainerState;
 use kubelet_core::pod::policy::restarts_all;
-use kubelet_core::pod::{Intent, KillCause, Plan, PlanInput, Stage, Waiting};
+use kubelet_core::pod::{ContainerKind, Intent, KillCause, Plan, PlanInput, Stage, Waiting};
 use kubelet_core::recipe::spec_of;
 
 use super::{PodTask, Step, is_terminal, name};
@@ -118,7 +118,7 @@ impl PodTask {
 
     /// Carries a plan out, one kind of effect per pass: what is to go goes first, and only an
     /// observation of that lets the rest happen.
-    async fn execute(&mut self, intent: &Intent, plan: Plan, until: Option<Mono>) -> Next {
+    async fn execute(&mut self, intent: &Intent, mut plan: Plan, until: Option<Mono>) -> Next {
         if let Some(kill) = &plan.kill_pod
             && self.anything_lives()
         {
@@ -143,7 +143,11 @@ impl PodTask {
         }
         let now = self.node.now().mono;
         if let Some(at) = self.retry.not_before.filter(|at| *at > now) {
-            return Next::Wait(earliest(until, Some(at)));
+            // One that crashed does not wait because another cannot be started.
+            plan.start.retain(|s| s.kind == ContainerKind::Regular && !self.failed.contains_key(&s.name));
+            if !self.retry.of_containers || plan.sandbox.is_some() || plan.start.is_empty() {
+                return Next::Wait(earliest(until, Some(at)));
+            }
         }
         match self.bring_up(intent, &plan).await {
             true => Next::Again,

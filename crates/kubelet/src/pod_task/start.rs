@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use base::ids::ContainerId;
 use cri::v1;
@@ -30,6 +31,9 @@ pub(super) type ReadyVolumes = BTreeMap<String, ResolvedVolume>;
 
 /// The largest environment file.
 const ENV_FILE_MAX: u64 = 64 * 1024;
+
+/// How long a call of the runtime may hold up the end of its Pod.
+const CUT_OFF_AFTER: Duration = Duration::from_secs(10);
 
 /// An image that is there.
 struct Image {
@@ -82,6 +86,30 @@ impl PodTask {
         let mut intent = self.intent.clone();
         if intent.wait_for(|i: &Intent| i.stage > Stage::Run).await.is_err() {
             std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits for a call that makes something. Once the Pod is to end, the call gets only a little longer,
+    /// because what is cut in the middle may be hard to find again; then the blocker is named and left.
+    async fn patiently<T>(
+        &self,
+        pod: &Pod,
+        act: &str,
+        call: impl Future<Output = cri::Result<T>>,
+    ) -> cri::Result<T> {
+        let overdue = async {
+            self.ending().await;
+            tokio::time::sleep(CUT_OFF_AFTER).await;
+        };
+        tokio::select! {
+            answer = call => answer,
+            () = overdue => {
+                let message = format!("error killing pod: the runtime took too long to {act}");
+                tracing::warn!(pod = name(pod), pod_uid = %self.uid, act, "gave up a call of a Pod that is to end");
+                self.node.recorder.pod(pod, Kind::Warning, "FailedKillPod", message);
+                let why = "given up because the Pod is to end";
+                Err(cri::Error::new("wait for the runtime to", act, cri::Code::Cancelled, why))
+            }
         }
     }
 
@@ -161,8 +189,8 @@ impl PodTask {
         if wants_userns(pod) {
             self.node.metrics.started_user_namespaced_pods_total.inc([]);
         }
-        let made = self.node.runtime.run_pod_sandbox(to_cri::sandbox(&recipe), runtime_handler(pod)).await;
-        made.map_err(|e| e.grpc_text())
+        let made = self.node.runtime.run_pod_sandbox(to_cri::sandbox(&recipe), runtime_handler(pod));
+        self.patiently(pod, "make the sandbox", made).await.map_err(|e| e.grpc_text())
     }
 
     /// Starts containers in order. True if every one of them came up. An init container that does not
@@ -200,6 +228,7 @@ impl PodTask {
         }
         if !all {
             self.retry_with_backoff();
+            self.retry.of_containers = true;
             // Where only images are missing, their own back-off says when it is worth another look.
             self.retry.not_before = earliest(self.retry.not_before, self.image_retry);
         }
@@ -435,7 +464,8 @@ impl PodTask {
         sandbox_config: v1::PodSandboxConfig,
     ) -> Result<ContainerId, NotStarted> {
         let config = to_cri::container(recipe);
-        let id = self.node.runtime.create_container(sandbox, config, sandbox_config).await;
+        let made = self.node.runtime.create_container(sandbox, config, sandbox_config);
+        let id = self.patiently(pod, &format!("create container {}", start.name), made).await;
         let id = id.map_err(|e| self.refused(pod, &start.name, "CreateContainerError", &e.message))?;
         self.node.recorder.container(pod, &start.name, Kind::Normal, "Created", "Container created");
         Ok(ContainerId::from(id))
@@ -443,7 +473,8 @@ impl PodTask {
 
     async fn launch(&self, pod: &Pod, start: &Start, id: &ContainerId) -> Result<(), NotStarted> {
         self.node.metrics.started_containers_total.inc([type_label(start.kind)]);
-        let started = self.node.runtime.start_container(id.as_str()).await;
+        let started = self.node.runtime.start_container(id.as_str());
+        let started = self.patiently(pod, &format!("start container {}", start.name), started).await;
         started.map_err(|e| self.refused(pod, &start.name, "RunContainerError", &e.message))?;
         self.node.recorder.container(pod, &start.name, Kind::Normal, "Started", "Container started");
         Ok(())

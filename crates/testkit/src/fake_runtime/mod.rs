@@ -56,6 +56,8 @@ pub struct Quirks {
     pub runtime_config: bool,
     /// CreateContainer in a stopped sandbox succeeds; only the start fails.
     pub creates_in_dead_sandbox: bool,
+    /// RunPodSandbox is answered only by its deadline, and makes nothing.
+    pub sandboxes_hang: bool,
     /// The code with which a name that is taken is refused.
     pub reserved: Code,
 }
@@ -74,6 +76,7 @@ impl Quirks {
         stop_missing_is_ok: true,
         runtime_config: true,
         creates_in_dead_sandbox: true,
+        sandboxes_hang: false,
         reserved: Code::FailedPrecondition,
     };
     pub const CONTAINERD_1_6: Self = Self {
@@ -81,6 +84,7 @@ impl Quirks {
         stop_missing_is_ok: false,
         runtime_config: false,
         creates_in_dead_sandbox: false,
+        sandboxes_hang: false,
         reserved: Code::Unknown,
     };
 }

@@ -79,6 +79,10 @@ impl Runtime for FakeRuntime {
 
     async fn run_pod_sandbox(&self, config: v1::PodSandboxConfig, handler: &str) -> Result<String> {
         let name = config.metadata.as_ref().map(|m| m.name.clone()).unwrap_or_default();
+        if self.with(|s, _| s.quirks.sandboxes_hang) {
+            sleep(DEADLINE).await;
+            return Err(Error::new("run sandbox of pod", &name, Code::DeadlineExceeded, "injected hang"));
+        }
         self.call("run sandbox of pod", &name, |s, now| s.run_sandbox(config, handler, now)).await
     }
 
