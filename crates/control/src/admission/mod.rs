@@ -108,6 +108,12 @@ impl Chain {
         node_restriction::admit(self, review, None).await
     }
 
+    /// Whether this may be sent to a subresource that stores nothing by itself: a token request, an eviction.
+    pub async fn send(&self, review: &Review<'_>, sent: &Value) -> Result<(), Refusal> {
+        namespace_lifecycle::admit(self, review, Some(sent)).await?;
+        node_restriction::admit(self, review, Some(sent)).await
+    }
+
     /// Nobody writes a role or a binding that gives more than they have.
     fn confirm_rights(&self, review: &Review<'_>, object: &Value) -> Result<(), Refusal> {
         if review.kind.group != "rbac.authorization.k8s.io" {

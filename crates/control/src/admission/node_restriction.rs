@@ -418,6 +418,7 @@ mod tests {
     use super::super::testing::{Ask, Bench};
     use super::*;
     use crate::request::User;
+    use crate::store::Expect;
     use serde_json::json;
 
     async fn bench() -> Bench {
@@ -534,6 +535,20 @@ mod tests {
             let text = why(&bench, ask(), object).await;
             assert!(text.contains(part), "{text}");
         }
+        // Through the chain, as the token and eviction subresources come.
+        let sent = ask().by(node());
+        let other = request("other", "other", json!([])).unwrap();
+        bench
+            .scratch
+            .objects
+            .put(places::NAMESPACES, &json!({"metadata": {"name": "web"}}), Expect::Any)
+            .await
+            .unwrap();
+        assert_eq!(bench.chain.send(&sent.review(), &other).await.unwrap_err().code, 403);
+        let eviction = Ask::create("", "pods/eviction", "web").by(node());
+        let of = |pod: &str| json!({"metadata": {"name": pod}});
+        assert!(bench.chain.send(&eviction.review(), &of("mine")).await.is_ok());
+        assert_eq!(bench.chain.send(&eviction.review(), &of("other")).await.unwrap_err().code, 403);
         let lease = |name: &str| Some(json!({"metadata": {"name": name}}));
         let leases = |ns: &str| Ask::create("coordination.k8s.io", "leases", ns);
         assert_eq!(why(&bench, leases("kube-node-lease"), lease("n1")).await, "");

@@ -44,7 +44,9 @@ impl Serving<'_> {
             }
             ("eviction", "create") => {
                 let eviction = self.read_typed(body, "policy", "v1", "Eviction").await?;
-                self.registry.evict(&self.call(self.write_options()?), &eviction).await?;
+                let call = self.call(self.write_options()?);
+                self.registry.admit_sent(&call, &eviction).await?;
+                self.registry.evict(&call, &eviction).await?;
                 Ok(self.plain(201, &success()))
             }
             ("token", "create") => self.token(body).await,
@@ -86,6 +88,7 @@ impl Serving<'_> {
         for (field, value) in [("name", call.name()), ("namespace", call.namespace())] {
             crate::registry::meta::metadata_mut(&mut sent).insert(field.to_owned(), value.into());
         }
+        self.registry.admit_sent(&call, &sent).await?;
         let (answered, warnings) = service_account::request_token(
             &self.app.objects,
             &self.app.tokens,

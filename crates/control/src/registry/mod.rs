@@ -147,6 +147,12 @@ impl Registry {
         chain.delete(&Review { operation: Operation::Delete, ..self.review(call, Some(old)) }).await
     }
 
+    /// Lets the admission chain judge what is sent to a subresource that stores nothing by itself.
+    pub async fn admit_sent(&self, call: &Call, sent: &Value) -> Result<(), Refusal> {
+        let Some(chain) = &self.0.admission else { return Ok(()) };
+        chain.send(&self.review(call, None), sent).await
+    }
+
     fn review<'r>(&self, call: &'r Call, old: Option<&'r Value>) -> Review<'r> {
         Review {
             kind: &call.kind,
