@@ -23,7 +23,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use bytes::Bytes;
@@ -122,7 +122,7 @@ pub enum ChangeKind {
 }
 
 /// One row of the log.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub rev: u64,
     /// Of a deletion: when the deleted object was created.
@@ -132,7 +132,6 @@ pub struct Change {
     /// Of a deletion: the last value.
     pub value: Bytes,
     pub previous: Option<Bytes>,
-    frame: OnceLock<Bytes>,
 }
 
 #[derive(Debug)]
@@ -163,7 +162,7 @@ struct Ending(Arc<Shared>);
 
 impl Default for Options {
     fn default() -> Options {
-        Options { retention: Retention::default(), recent_bytes: 6 << 20, readers: 2 }
+        Options { retention: Retention::default(), recent_bytes: 4 << 20, readers: 2 }
     }
 }
 
@@ -402,12 +401,7 @@ impl Change {
             (ChangeKind::Deleted, Some(last)) => last.clone(),
             _ => value,
         };
-        Change { rev, create_rev, key, kind, value, previous, frame: OnceLock::new() }
-    }
-
-    /// What most watchers are sent for this change, rendered by the first of them.
-    pub fn frame(&self, render: impl FnOnce(&Change) -> Bytes) -> Bytes {
-        self.frame.get_or_init(|| render(self)).clone()
+        Change { rev, create_rev, key, kind, value, previous }
     }
 }
 
