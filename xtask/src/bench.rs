@@ -1,4 +1,4 @@
-//! `cargo xtask bench pods`: what the kubelet costs on top of the runtime. `cargo xtask bench proxy`: what Services cost.
+//! `cargo xtask bench`: what the kubelet costs on top of the runtime, what the API server costs, what Services cost.
 
 use std::process::{Command, ExitCode};
 
@@ -9,26 +9,26 @@ use crate::terminal::step;
 use crate::{debs, images};
 
 pub(crate) fn bench(layout: &Layout, args: &[String]) -> Result<ExitCode> {
-    if let [what, counts @ ..] = args
-        && what == "proxy"
-    {
-        return bench_proxy(layout, counts);
+    match args.split_first() {
+        Some((what, rest)) if what == "pods" => pods(layout, rest),
+        Some((what, rest)) if what == "api" => run(layout, "bench_api", rest),
+        Some((what, counts)) if what == "proxy" => bench_proxy(layout, counts),
+        _ => Err(Failure::new("what shall be measured? bench pods|api [--quick] or bench proxy [SERVICES…]")),
     }
-    let quick = match args {
-        [what] if what == "pods" => false,
-        [what, flag] if what == "pods" && flag == "--quick" => true,
-        _ => {
-            return Err(Failure::new(
-                "what shall be measured? bench pods [--quick] or bench proxy [SERVICES…]",
-            ));
-        }
-    };
+}
+
+fn pods(layout: &Layout, args: &[String]) -> Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("containers need root: run it as root"));
     }
     fixture::sweep_stale()?;
     debs::fetch(layout, false)?;
     images::build(layout)?;
+    run(layout, "bench_pods", args)
+}
+
+/// Builds a benchmark and what it measures, and runs it.
+fn run(layout: &Layout, bench: &str, args: &[String]) -> Result<ExitCode> {
     step("building longshore and the benchmark (the first time takes minutes)");
     let built = Command::new("cargo")
         .args([
@@ -41,7 +41,7 @@ pub(crate) fn bench(layout: &Layout, args: &[String]) -> Result<ExitCode> {
             "--package",
             "testkit",
         ])
-        .args(["--bin", "longshore", "--bin", "bench_pods"])
+        .args(["--bin", "longshore", "--bin", bench])
         .current_dir(&layout.root)
         .status()
         .doing(|| "running cargo build".into())?;
@@ -49,9 +49,12 @@ pub(crate) fn bench(layout: &Layout, args: &[String]) -> Result<ExitCode> {
         return Err(Failure::new("the benchmark does not build"));
     }
     let programs = layout.target.join("release-fast");
-    let mut bench = Command::new(programs.join("bench_pods"));
-    bench.env("LONGSHORE_NODE_CACHE", &layout.cache).env("LONGSHORE_BINARY", programs.join("longshore"));
-    let status = bench.args(quick.then_some("--quick")).status().doing(|| "running the benchmark".into())?;
+    let status = Command::new(programs.join(bench))
+        .env("LONGSHORE_NODE_CACHE", &layout.cache)
+        .env("LONGSHORE_BINARY", programs.join("longshore"))
+        .args(args)
+        .status()
+        .doing(|| "running the benchmark".into())?;
     Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)))
 }
 

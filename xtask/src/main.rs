@@ -33,6 +33,9 @@ cargo xtask <command>
                       what the kubelet costs on top of the runtime: latency, memory, processor time
   bench proxy [SERVICES…]
                       what Services cost: the first sync, one change, a restart, memory
+  bench api [--quick] [--peer-apiserver PATH --peer-etcd PATH]
+                      what the API server costs: start, memory, creates, lists, watches; beside kube-apiserver and
+                      etcd where they are at hand
 ";
 
 fn main() -> ExitCode {

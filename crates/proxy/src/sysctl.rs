@@ -39,9 +39,7 @@ pub fn conntrack(config: &Conntrack, processors: usize) -> Vec<(&'static str, i6
         ("net/netfilter/nf_conntrack_udp_timeout_stream", config.udp_stream_timeout),
     ];
     let said = timeouts.into_iter().filter(|(_, timeout)| *timeout > GoDuration::ZERO);
-    wanted.extend(said.map(|(name, timeout)| {
-        (name, i64::try_from(timeout.as_nanos() / 1_000_000_000).unwrap_or(i64::MAX))
-    }));
+    wanted.extend(said.map(|(name, timeout)| (name, timeout.as_nanos() / 1_000_000_000)));
     if config.tcp_be_liberal {
         wanted.push(("net/netfilter/nf_conntrack_tcp_be_liberal", 1));
     }

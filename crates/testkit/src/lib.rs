@@ -5,8 +5,10 @@
 //! * [`direct`], [`twin`]: a caller of CRI that is not a kubelet, and what a kubelet would have it ask for.
 //! * [`harness`], [`scripts`]: a kubelet on a private containerd, and Pods for it.
 //! * [`transcript`]: shell commands and what they must print.
+//! * [`api`]: an API server, ours or upstream's, and a client.
 //! * [`node`]: a private containerd, with a janitor that leaves nothing behind.
 
+pub mod api;
 pub mod direct;
 pub mod fake_runtime;
 pub mod harness;

@@ -189,10 +189,9 @@ fn converse(
 /// The lines around the one a complaint names.
 fn around(text: &str, complaint: &str) -> String {
     const BEFORE: usize = 3;
-    let numbers = complaint.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse::<usize>().ok());
+    let mut numbers = complaint.rsplit(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse::<usize>().ok());
     let total = text.lines().count();
-    let Some(line) = complaint.find("line").and_then(|_| numbers.filter(|n| (1..=total).contains(n)).last())
-    else {
+    let Some(line) = complaint.find("line").and_then(|_| numbers.find(|n| (1..=total).contains(n))) else {
         return String::new();
     };
     let lines = text.lines().enumerate().skip(line.saturating_sub(BEFORE + 1)).take(2 * BEFORE + 1);

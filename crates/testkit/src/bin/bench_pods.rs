@@ -52,7 +52,14 @@ struct Bench {
 }
 
 fn main() -> ExitCode {
-    let quick = std::env::args().any(|arg| arg == "--quick");
+    let quick = match std::env::args().skip(1).collect::<Vec<_>>().as_slice() {
+        [] => false,
+        [flag] if flag == "--quick" => true,
+        other => {
+            eprintln!("error: only --quick is known, not {other:?}");
+            return ExitCode::FAILURE;
+        }
+    };
     let effort = if quick {
         Effort { rounds: 5, crowd: 10, idle: Duration::from_secs(10) }
     } else {
