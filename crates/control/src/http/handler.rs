@@ -28,8 +28,6 @@ pub(crate) struct Asking {
     pub(crate) head: Parts,
     pub(crate) query: Query,
     pub(crate) attributes: Attributes,
-    /// What follows the subresource in the path.
-    pub(crate) rest: String,
     pub(crate) peer: Peer,
 }
 
@@ -79,16 +77,13 @@ async fn respond(
     let (mut head, body) = request.into_parts();
     let query = Query::parse(head.uri.query().unwrap_or_default())?;
     let named = query.named();
-    let asked = path::read(&head.method, head.uri.path(), query.flag("watch"), named.as_deref());
+    let Asked { verb, mut resource } =
+        path::read(&head.method, head.uri.path(), query.flag("watch"), named.as_deref());
     let user = authenticate(app, &mut head, peer).await?;
-    let path = head.uri.path().to_owned();
-    let (attributes, rest) = match asked {
-        Asked::Path { verb } => (Attributes { user, verb, path, resource: None }, String::new()),
-        Asked::Resource { verb, mut resource, rest } => {
-            say_selectors(&query, verb, &mut resource);
-            (Attributes { user, verb: verb.into(), path, resource: Some(resource) }, rest)
-        }
-    };
+    if let Some(resource) = &mut resource {
+        say_selectors(&query, &verb, resource);
+    }
+    let attributes = Attributes { user, verb, path: head.uri.path().to_owned(), resource };
     *known = Known::new(app, &attributes, &query);
     app.authorizer.check(&attributes)?;
     let class = match &*attributes.verb {
@@ -98,7 +93,7 @@ async fn respond(
     };
     let place = app.in_flight.enter(class, &attributes.user).inspect_err(|_| app.metrics.dropped(class))?;
     let is_resource = attributes.resource.is_some();
-    let asking = Asking { head, query, attributes, rest, peer: peer.clone() };
+    let asking = Asking { head, query, attributes, peer: peer.clone() };
     let answer =
         if is_resource { verbs::serve(app, asking, body).await? } else { plain(app, &asking).await? };
     if !known.stays_open {
@@ -133,49 +128,23 @@ impl Drop for Open {
 
 impl Known {
     fn new(app: &App, attributes: &Attributes, query: &Query) -> Known {
-        let mut about = About { verb: attributes.verb.to_ascii_uppercase(), ..About::default() };
-        about.dry_run = query.get("dryRun").is_some();
+        let mut about = About { dry_run: query.get("dryRun").is_some(), ..About::default() };
+        about.verb = attributes.verb.to_ascii_uppercase();
         let mut stays_open = false;
         if let Some(resource) = &attributes.resource {
             let leads_on =
                 matches!(&*resource.subresource, "log" | "exec" | "attach" | "portforward" | "proxy");
             stays_open = attributes.verb == "watch" || leads_on;
-            about.verb = match &*attributes.verb {
-                _ if leads_on => "CONNECT",
-                "create" => "POST",
-                "update" => "PUT",
-                other => return Known::of_known_kind(app, about, resource, other, stays_open, attributes),
+            match &*attributes.verb {
+                _ if leads_on => about.verb = "CONNECT".to_owned(),
+                "create" => about.verb = "POST".to_owned(),
+                "update" => about.verb = "PUT".to_owned(),
+                _ => {}
             }
-            .to_owned();
-            return Known::of_known_kind(app, about, resource, "", stays_open, attributes);
-        }
-        Known { attributes: attributes.clone(), about, stays_open }
-    }
-
-    /// Labels are only taken from paths that exist: anybody could make up others.
-    fn of_known_kind(
-        app: &App,
-        mut about: About,
-        resource: &Resource,
-        verb: &str,
-        stays_open: bool,
-        attributes: &Attributes,
-    ) -> Known {
-        if !verb.is_empty() {
-            about.verb = verb.to_ascii_uppercase();
-        }
-        if let Ok(kind) = app.registry.kind(&resource.group, &resource.version, &resource.plural) {
-            about.group = resource.group.clone();
-            about.version = resource.version.clone();
-            about.resource = resource.plural.clone();
-            if kind.subresource(&resource.subresource).is_some() {
-                about.subresource = resource.subresource.clone();
+            // Labels are only taken from paths that exist: anybody could make up others.
+            if let Ok(kind) = app.registry.kind(&resource.group, &resource.version, &resource.plural) {
+                about.name(&kind, resource);
             }
-            about.scope = match (resource.name.is_empty(), resource.namespace.is_empty()) {
-                (false, _) => "resource",
-                (true, false) => "namespace",
-                (true, true) => "cluster",
-            };
         }
         Known { attributes: attributes.clone(), about, stays_open }
     }

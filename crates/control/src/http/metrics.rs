@@ -6,6 +6,7 @@ use base::metrics::{Counter, Family, Gauge, Histogram, Kind, Text};
 
 use super::App;
 use super::limits::Class;
+use crate::request::Resource;
 
 /// Upstream's buckets for request latency.
 const LATENCY: &[f64] = &[
@@ -32,6 +33,24 @@ pub struct Metrics {
     open: Gauge<7>,
     rejected: Counter<1>,
     started: f64,
+}
+
+// === impl About ===
+
+impl About {
+    pub(crate) fn name(&mut self, kind: &crate::kind::Kind, resource: &Resource) {
+        self.group = resource.group.clone();
+        self.version = resource.version.clone();
+        self.resource = resource.plural.clone();
+        if kind.subresource(&resource.subresource).is_some() {
+            self.subresource = resource.subresource.clone();
+        }
+        self.scope = match (resource.name.is_empty(), resource.namespace.is_empty()) {
+            (false, _) => "resource",
+            (true, false) => "namespace",
+            (true, true) => "cluster",
+        };
+    }
 }
 
 // === impl Metrics ===

@@ -8,16 +8,16 @@ use crate::request::Resource;
 
 /// A request, told apart by its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// An API resource; the verb is one of the eight.
-    Resource { verb: &'static str, resource: Resource, rest: String },
-    /// Anything else: discovery, health, metrics.
-    Path { verb: Cow<'static, str> },
+pub(crate) struct Asked {
+    /// One of the eight for a resource; the method for anything else.
+    pub(crate) verb: Cow<'static, str>,
+    /// None for discovery, health, metrics.
+    pub(crate) resource: Option<Resource>,
 }
 
 /// Tells what is asked. `query` decides between list and watch, and names the object of a list by field selector.
 pub(crate) fn read(method: &http::Method, path: &str, watch: bool, named: Option<&str>) -> Asked {
-    let other = || Asked::Path { verb: Cow::Owned(method.as_str().to_ascii_lowercase()) };
+    let other = || Asked { verb: Cow::Owned(method.as_str().to_ascii_lowercase()), resource: None };
     let Some(parts) = segments(path) else { return other() };
     let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
     let (group, version, mut tail) = match &*parts {
@@ -42,12 +42,11 @@ pub(crate) fn read(method: &http::Method, path: &str, watch: bool, named: Option
         }
         whole => whole,
     };
-    let rest = match named_parts {
+    match named_parts {
         // A Namespace itself: it is its own namespace, as role bindings in it expect.
         [] => {
             resource.plural = "namespaces".to_owned();
             resource.name = resource.namespace.clone();
-            &[]
         }
         [plural, below @ ..] => {
             resource.plural = (*plural).to_owned();
@@ -56,11 +55,10 @@ pub(crate) fn read(method: &http::Method, path: &str, watch: bool, named: Option
             }
             let (name, below) = below.split_first().map_or(("", below), |(n, b)| (*n, b));
             resource.name = name.to_owned();
-            let (subresource, below) = below.split_first().map_or(("", below), |(n, b)| (*n, b));
-            resource.subresource = subresource.to_owned();
-            below
+            // What follows the subresource is the business of whoever it is passed on to.
+            resource.subresource = below.first().copied().unwrap_or_default().to_owned();
         }
-    };
+    }
     if resource.name.is_empty() {
         verb = match verb {
             "get" if watching => "watch",
@@ -74,7 +72,7 @@ pub(crate) fn read(method: &http::Method, path: &str, watch: bool, named: Option
     } else if verb == "get" && watching && resource.subresource.is_empty() {
         verb = "watch";
     }
-    Asked::Resource { verb, rest: rest.join("/"), resource }
+    Asked { verb: verb.into(), resource: Some(resource) }
 }
 
 /// Whether what follows `namespaces/{name}` belongs to the Namespace object rather than being a resource in it.
@@ -133,25 +131,25 @@ mod tests {
 
     #[test]
     fn paths_are_told_apart() {
-        // verb, group/version, namespace, plural, name, subresource, rest
+        // verb, group/version, namespace, plural, name, subresource
         let rows = [
-            ("GET", "/api/v1/pods", "list /v1  pods   "),
-            ("GET", "/api/v1/namespaces", "list /v1  namespaces   "),
-            ("GET", "/api/v1/namespaces/a", "get /v1 a namespaces a  "),
-            ("PUT", "/api/v1/namespaces/a/finalize", "update /v1 a namespaces a finalize "),
-            ("GET", "/api/v1/namespaces/a/pods", "list /v1 a pods   "),
-            ("GET", "/api/v1/namespaces/a/pods/p", "get /v1 a pods p  "),
-            ("POST", "/api/v1/namespaces/a/pods/p/exec", "create /v1 a pods p exec "),
-            ("GET", "/api/v1/namespaces/a/services/s:80/proxy/x/y", "get /v1 a services s:80 proxy x/y"),
-            ("DELETE", "/apis/apps/v1/namespaces/a/deployments", "deletecollection apps/v1 a deployments   "),
+            ("GET", "/api/v1/pods", "list /v1  pods  "),
+            ("GET", "/api/v1/namespaces", "list /v1  namespaces  "),
+            ("GET", "/api/v1/namespaces/a", "get /v1 a namespaces a "),
+            ("PUT", "/api/v1/namespaces/a/finalize", "update /v1 a namespaces a finalize"),
+            ("GET", "/api/v1/namespaces/a/pods", "list /v1 a pods  "),
+            ("GET", "/api/v1/namespaces/a/pods/p", "get /v1 a pods p "),
+            ("POST", "/api/v1/namespaces/a/pods/p/exec", "create /v1 a pods p exec"),
+            ("GET", "/api/v1/namespaces/a/services/s:80/proxy/x/y", "get /v1 a services s:80 proxy"),
+            ("DELETE", "/apis/apps/v1/namespaces/a/deployments", "deletecollection apps/v1 a deployments  "),
             (
                 "PATCH",
                 "/apis/apps/v1/namespaces/a/deployments/d/scale",
                 "patch apps/v1 a deployments d scale ",
             ),
-            ("GET", "/api/v1/watch/namespaces/a/pods", "watch /v1 a pods   "),
-            ("GET", "/api/v1/watch/namespaces/a/pods/p", "watch /v1 a pods p  "),
-            ("GET", "/api/v1/nodes/n%3A1", "get /v1  nodes n:1  "),
+            ("GET", "/api/v1/watch/namespaces/a/pods", "watch /v1 a pods  "),
+            ("GET", "/api/v1/watch/namespaces/a/pods/p", "watch /v1 a pods p "),
+            ("GET", "/api/v1/nodes/n%3A1", "get /v1  nodes n:1 "),
             ("GET", "/apis/apps/v1", "path get"),
             ("GET", "/api/v1/", "path get"),
             ("POST", "/livez", "path post"),
@@ -159,11 +157,12 @@ mod tests {
         ];
         for (method, path, told) in rows {
             let method = http::Method::from_bytes(method.as_bytes()).unwrap_or_default();
-            let seen = match read(&method, path, false, None) {
-                Asked::Path { verb } => format!("path {verb}"),
-                Asked::Resource { verb, resource: r, rest } => format!(
-                    "{verb} {}/{} {} {} {} {} {rest}",
-                    r.group, r.version, r.namespace, r.plural, r.name, r.subresource
+            let asked = read(&method, path, false, None);
+            let seen = match asked.resource {
+                None => format!("path {}", asked.verb),
+                Some(r) => format!(
+                    "{} {}/{} {} {} {} {}",
+                    asked.verb, r.group, r.version, r.namespace, r.plural, r.name, r.subresource
                 ),
             };
             assert_eq!(seen, told, "{path}");
@@ -173,7 +172,7 @@ mod tests {
     #[test]
     fn a_watch_of_one_object_names_it() {
         let asked = read(&http::Method::GET, "/api/v1/namespaces/a/pods", true, Some("p"));
-        let Asked::Resource { verb, resource, .. } = asked else { return assert!(false, "no resource") };
-        assert_eq!((verb, &*resource.name), ("watch", "p"));
+        let name = asked.resource.map(|r| r.name);
+        assert_eq!((&*asked.verb, name.as_deref()), ("watch", Some("p")));
     }
 }

@@ -122,7 +122,7 @@ impl Serving<'_> {
         let wanted = ports.iter().find(|p| {
             port.is_empty() && ports.len() == 1
                 || p["name"] == port && !port.is_empty()
-                || p["port"].to_string() == port
+                || port.parse() == Ok(doc::int(p, "port"))
         });
         let unavailable = || Refusal::unavailable(format!("no endpoints available for service {name:?}"));
         let port_name = wanted.map(|p| doc::text(p, "name").to_owned()).ok_or_else(unavailable)?;

@@ -72,7 +72,7 @@ impl Catalog {
             }
         }
         for group in &mut out {
-            group.versions.sort_by(|a, b| version_rank(b).cmp(&version_rank(a)));
+            group.versions.sort_by_key(|v| std::cmp::Reverse(version_rank(v)));
         }
         out
     }
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn stable_versions_come_first() {
         let mut versions = vec!["v1beta1", "odd", "v1", "v2alpha1", "v2", "v1beta2", "v10"];
-        versions.sort_by(|a, b| version_rank(b).cmp(&version_rank(a)));
+        versions.sort_by_key(|v| std::cmp::Reverse(version_rank(v)));
         assert_eq!(versions, ["v10", "v2", "v1", "v1beta2", "v1beta1", "v2alpha1", "odd"]);
     }
 

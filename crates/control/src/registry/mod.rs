@@ -31,6 +31,9 @@ pub mod patch;
 mod rewrite;
 mod scale;
 pub mod selection;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
 pub mod watch;
 
 use addresses::{Addresses, Claim};

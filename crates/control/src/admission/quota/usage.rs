@@ -14,11 +14,8 @@ pub(super) fn of(storage: &str, object: &Value) -> Amounts {
     let one = Quantity::from_value(1);
     out.insert(format!("count/{storage}"), one);
     match storage {
-        "pods" => {
-            if !is_over(object) {
-                pod(object, &mut out);
-            }
-        }
+        "pods" if is_over(object) => {}
+        "pods" => pod(object, &mut out),
         "services" => service(object, &mut out),
         "persistentvolumeclaims" => claim(object, &mut out),
         "configmaps" | "secrets" | "replicationcontrollers" | "resourcequotas" => {

@@ -9,11 +9,14 @@ use serde_json::Value;
 use super::rule::Rule;
 use crate::request::{User, groups};
 
+/// Namespace and name.
+type Place = (Box<str>, Box<str>);
+
 /// Roles and bindings by where they apply.
 #[derive(Debug, Default)]
 pub struct Index {
     cluster_roles: HashMap<Box<str>, Arc<[Rule]>>,
-    roles: HashMap<(Box<str>, Box<str>), Arc<[Rule]>>,
+    roles: HashMap<Place, Arc<[Rule]>>,
     cluster_bindings: BTreeMap<Box<str>, Binding>,
     bindings: HashMap<Box<str>, BTreeMap<Box<str>, Binding>>,
 }

@@ -117,8 +117,8 @@ impl Rule {
             }
         }
         for path in &self.paths {
-            let on = |verb: &Box<str>| Rule { verbs: one(verb), paths: one(path), ..Rule::default() };
-            out.extend(self.verbs.iter().map(on));
+            let on = |verb: &str| Rule { verbs: one(verb), paths: one(path), ..Rule::default() };
+            out.extend(self.verbs.iter().map(|verb| on(verb)));
         }
         out
     }
