@@ -145,7 +145,7 @@ mod tests {
             (
                 "PATCH",
                 "/apis/apps/v1/namespaces/a/deployments/d/scale",
-                "patch apps/v1 a deployments d scale ",
+                "patch apps/v1 a deployments d scale",
             ),
             ("GET", "/api/v1/watch/namespaces/a/pods", "watch /v1 a pods  "),
             ("GET", "/api/v1/watch/namespaces/a/pods/p", "watch /v1 a pods p "),

@@ -192,12 +192,6 @@ fn spec(errors: &mut FieldErrors, object: &Value) {
 fn versions(errors: &mut FieldErrors, versions: &Field<'_>) {
     let (mut seen, mut storing, mut unique) = (BTreeSet::new(), 0, true);
     for version in versions.items() {
-        let schema = version.get("schema").get("openAPIV3Schema");
-        if !schema.is_set() {
-            errors.required(&schema.at, "");
-        }
-    }
-    for version in versions.items() {
         storing += usize::from(version.get("storage").is_true());
         let name = version.get("name");
         unique &= seen.insert(name.text());
@@ -410,7 +404,7 @@ mod tests {
         );
         assert_eq!(
             complaints(|d| d["spec"]["versions"][0]["schema"] = Value::Null),
-            "spec.versions[0].schema.openAPIV3Schema: Required value"
+            "spec.versions[0].schema.openAPIV3Schema: Required value: schemas are required"
         );
         assert!(
             complaints(|d| d["spec"]["versions"][0]["storage"] = json!(false))

@@ -37,12 +37,7 @@ impl Selection {
                 || (field == "metadata.namespace" && kind.is_namespaced())
                 || kind.strategy.field(field, &Value::Null).is_some();
             if !known {
-                let version = format!("{}/{}, Resource={}", kind.group, kind.version, kind.plural);
-                return Err(Refusal::bad_request(format!(
-                    "Unable to find {version:?} that match label selector {:?}, field selector {:?}: field label not supported: {field}",
-                    labels.to_string(),
-                    fields.to_string(),
-                )));
+                return Err(Refusal::bad_request(format!("field label not supported: {field}")));
             }
         }
         Ok(Selection { kind, namespace: namespace.to_owned(), labels, fields })
