@@ -23,7 +23,9 @@ use crate::auth::authn;
 const CONNECTIONS: usize = 4096;
 /// For the TLS handshake, and for the head of a request to arrive.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-const HEAD_TIME: Duration = Duration::from_secs(30);
+const HEAD_TIME: Duration = Duration::from_secs(90);
+/// For a reader to take what was sent; a client that never reads its watch is cut off.
+const STALL_TIME: Duration = Duration::from_secs(90);
 /// Bytes of a request's head.
 const HEAD_LIMIT: usize = 256 * 1024;
 const HEADERS: usize = 200;
@@ -108,6 +110,8 @@ async fn converse(
     token: CancellationToken,
 ) {
     let _ = stream.set_nodelay(true);
+    let stall = u32::try_from(STALL_TIME.as_millis()).unwrap_or(u32::MAX);
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, stall);
     let stream = match tokio::time::timeout(HANDSHAKE_TIME, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%error, %address, "TLS handshake failed"),

@@ -315,11 +315,22 @@ impl Serving<'_> {
         Selection::new(self.kind.clone(), namespace, options.labels.clone(), options.fields.clone())
     }
 
+    /// A PUT or an apply may find nothing and create: only for those who may create.
+    fn create_refusal(&self) -> Option<Box<Refusal>> {
+        if !matches!(&*self.asking.attributes.verb, "update" | "patch") {
+            return None;
+        }
+        let mut attributes = self.asking.attributes.clone();
+        attributes.verb = "create".into();
+        self.app.authorizer.check(&attributes).err().map(Box::new)
+    }
+
     pub(super) fn call(&self, options: WriteOptions) -> Call {
         Call {
             kind: self.kind.clone(),
             attributes: self.asking.attributes.clone(),
             options,
+            create_refused: self.create_refusal(),
             applied: false,
             warnings: Vec::new(),
         }

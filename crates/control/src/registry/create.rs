@@ -18,6 +18,9 @@ const TRIES: usize = 8;
 impl Registry {
     /// Writes a new object. It was decoded as the call's kind.
     pub async fn create(&self, call: &mut Call, mut object: Value) -> Result<Written, Refusal> {
+        if let Some(refusal) = &call.create_refused {
+            return Err((**refusal).clone());
+        }
         if !meta::text(&object, "resourceVersion").is_empty() {
             let why = "resourceVersion should not be set on objects to be created";
             return Err(Refusal::new(500, "", why));

@@ -59,6 +59,8 @@ pub struct Call {
     pub kind: Arc<Kind>,
     pub attributes: Attributes,
     pub options: WriteOptions,
+    /// Why this call may not create what it finds missing; it was allowed to change, which is not the same.
+    pub(crate) create_refused: Option<Box<Refusal>>,
     /// Whether managedFields were settled by an apply.
     pub(crate) applied: bool,
     /// Sentences for `Warning` headers, whether the call succeeds or not.
@@ -216,7 +218,7 @@ impl Call {
             ..Attributes::default()
         };
         let options = WriteOptions { field_manager: "longshore".to_owned(), ..WriteOptions::default() };
-        Call { kind, attributes, options, applied: false, warnings: Vec::new() }
+        Call { kind, attributes, options, create_refused: None, applied: false, warnings: Vec::new() }
     }
 
     #[must_use]
