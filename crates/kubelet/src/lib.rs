@@ -26,6 +26,7 @@ mod pod_task;
 pub mod ports;
 pub mod prober;
 pub mod process;
+pub mod rest;
 pub mod runtime;
 pub mod server;
 pub mod sources;

@@ -5,6 +5,7 @@
 //! * [`conntrack`]: the connection tracking table: list entries, delete one.
 //! * [`fd`]: paths walked by file descriptor, so that whoever owns the directory cannot lead us out of it.
 //! * [`tree`]: walking and removing a directory tree that never leaves its mount.
+//! * [`memory`]: giving the process's own memory back.
 //! * [`mount`]: bind mounts, tmpfs, hugetlbfs, unmounting.
 //! * [`mountinfo`]: what is mounted where.
 //! * [`nft`]: nf_tables: transactions, dumps, and a monitor of what others do to it.
@@ -12,6 +13,7 @@
 
 pub mod conntrack;
 pub mod fd;
+pub mod memory;
 pub mod mount;
 pub mod mountinfo;
 pub mod nft;

@@ -56,7 +56,7 @@ use crate::status_board::BoardView;
 use crate::systemd::Systemd;
 use crate::userns::{self, UsernsStore};
 use crate::volumes::{self, NodeVolumes};
-use crate::{gc, process};
+use crate::{gc, process, rest};
 
 /// How long the runtime may take to answer for the first time.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(20);
@@ -110,6 +110,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let mut tasks = JoinSet::new();
     tasks.spawn(watch_health(node.runtime.clone(), health, token.clone()));
     tasks.spawn(watch_runtime(node.observer.clone(), token.clone()));
+    tasks.spawn(rest::run(node.board.clone(), token.clone()));
     let beat = Beat::new(node.clock.clone());
     parts.start_pods(&node, beat.clone(), doors.local, &mut tasks, &token).await?;
     parts.start_servers(&node, beat, doors.healthz, doors.read_only, &mut tasks, &token)?;

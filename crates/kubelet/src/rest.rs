@@ -1,0 +1,43 @@
+//! An idle agent holds no more memory than idling takes.
+//!
+//! Starting Pods touches megabytes of code and frees many small pieces of heap; once the node is quiet, both are handed
+//! back (docs/decisions/009.md).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::status_board::StatusBoard;
+
+/// Quiet for this long is idle.
+const QUIET: Duration = Duration::from_secs(15);
+
+/// Gives memory back once each time the Pods have come to rest.
+pub async fn run(board: Arc<StatusBoard>, token: CancellationToken) {
+    let mut changed = board.subscribe();
+    loop {
+        tokio::select! {
+            () = token.cancelled() => return,
+            news = tokio::time::timeout(QUIET, changed.changed()) => match news {
+                Ok(Ok(())) => continue,
+                Ok(Err(_)) => return token.cancelled().await,
+                Err(_) => give_back().await,
+            }
+        }
+        tokio::select! {
+            () = token.cancelled() => return,
+            news = changed.changed() => if news.is_err() {
+                return token.cancelled().await;
+            },
+        }
+    }
+}
+
+async fn give_back() {
+    match tokio::task::spawn_blocking(sys::memory::release).await {
+        Ok(Ok(bytes)) => tracing::debug!(bytes, "gave memory back"),
+        Ok(Err(error)) => tracing::debug!(%error, "memory not given back"),
+        Err(error) => tracing::warn!(%error, "giving memory back failed"),
+    }
+}
