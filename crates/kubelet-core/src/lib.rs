@@ -7,6 +7,7 @@
 //! * [`admission`]: whether a Pod may run here at all.
 //! * [`downward`]: a Pod's fields and resources as text.
 //! * [`gc`]: what is left over and goes.
+//! * [`node`]: this machine as a Node of a cluster.
 //! * [`pod`]: the next step of a Pod ([`pod::plan`]), how it ends ([`pod::terminate`]) and what it
 //!   says about itself ([`pod::status`]).
 //! * [`probe`]: when a container is probed and what the answers mean.
@@ -20,6 +21,7 @@ pub mod hash;
 pub mod images;
 pub mod log_line;
 pub mod log_rotation;
+pub mod node;
 pub mod observed;
 pub mod pod;
 pub mod pod_resources;
