@@ -36,7 +36,7 @@ pub fn read_machine(root: &Path) -> io::Result<Machine> {
     Ok(Machine {
         hostname: read("/proc/sys/kernel/hostname")?,
         kernel: read("/proc/sys/kernel/osrelease")?,
-        cpus: i64::try_from(std::thread::available_parallelism()?.get()).unwrap_or(1),
+        cpus: online_cpus().unwrap_or(1),
         memory: parse_meminfo(&fs::read_to_string("/proc/meminfo")?),
         cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
         hugepage_sizes: hugepage_sizes(Path::new("/sys/kernel/mm/hugepages")),
@@ -46,6 +46,13 @@ pub fn read_machine(root: &Path) -> io::Result<Machine> {
         selinux: Path::new("/sys/fs/selinux/enforce").exists(),
         app_armor: read("/sys/module/apparmor/parameters/enabled").is_ok_and(|v| v.starts_with('Y')),
     })
+}
+
+/// The CPUs of the machine, not those this process may use: an agent with a quota does not make the node smaller.
+fn online_cpus() -> Option<i64> {
+    let listed = fs::read_to_string("/sys/devices/system/cpu/online").ok();
+    let listed = listed.and_then(|text| kubelet_core::node::capacity::count_cpus(&text));
+    listed.or_else(|| i64::try_from(std::thread::available_parallelism().ok()?.get()).ok())
 }
 
 fn parse_meminfo(text: &str) -> Memory {
@@ -118,12 +125,12 @@ fn usable(ip: IpAddr, local: &BTreeSet<IpAddr>) -> Result<(), String> {
     Err(format!("node IP {ip} {refusal}"))
 }
 
-fn resolve(name: &str) -> Vec<IpAddr> {
+pub(crate) fn resolve(name: &str) -> Vec<IpAddr> {
     (name, 0).to_socket_addrs().map(|all| all.map(|a| a.ip()).collect()).unwrap_or_default()
 }
 
 /// The kernel picks a source address when a datagram socket is connected; no packet is sent.
-fn towards_default_route(v6: bool) -> Option<IpAddr> {
+pub(crate) fn towards_default_route(v6: bool) -> Option<IpAddr> {
     let (any, far): (SocketAddr, SocketAddr) = if v6 {
         ((Ipv6Addr::UNSPECIFIED, 0).into(), (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), 9).into())
     } else {
@@ -135,7 +142,7 @@ fn towards_default_route(v6: bool) -> Option<IpAddr> {
 }
 
 /// Every address of this network namespace.
-fn local_addresses() -> BTreeSet<IpAddr> {
+pub(crate) fn local_addresses() -> BTreeSet<IpAddr> {
     let v4 = fs::read_to_string("/proc/net/fib_trie").map(|t| parse_fib_trie(&t)).unwrap_or_default();
     let v6 = fs::read_to_string("/proc/net/if_inet6").map(|t| parse_if_inet6(&t)).unwrap_or_default();
     v4.into_iter().chain(v6).collect()

@@ -5,12 +5,19 @@ use std::time::Duration;
 
 use cri::v1;
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::ports::Runtime;
 
 /// Period of the runtime's status probe.
 const PERIOD: Duration = Duration::from_secs(5);
+/// While it is not well, and right after the start, where a node waits to be ready for the first time.
+const WORRIED: Duration = Duration::from_secs(1);
+const STARTING: Duration = Duration::from_millis(100);
+const STARTING_FOR: Duration = Duration::from_secs(120);
+/// A runtime that takes longer for this question is silent.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What CRI Status said last. Optimistic until the runtime says otherwise: a Pod that tries too early
 /// gets the runtime's own error.
@@ -19,23 +26,64 @@ pub struct RuntimeHealth {
     pub runtime_ready: bool,
     pub network_ready: bool,
     pub network_message: String,
+    /// Its own words when it says that it is not ready.
+    pub runtime_message: String,
+    /// It has said at least once that it is ready.
+    pub answered: bool,
+    /// When it last said so; none while it does.
+    pub last_ready: Option<Instant>,
+    /// Its handlers, as last told.
+    pub handlers: Vec<v1::RuntimeHandler>,
+    /// Whether it knows supplementalGroupsPolicy; none if it does not say.
+    pub groups_policy: Option<bool>,
 }
 
 impl Default for RuntimeHealth {
     fn default() -> Self {
-        Self { runtime_ready: true, network_ready: true, network_message: String::new() }
+        Self {
+            runtime_ready: true,
+            network_ready: true,
+            network_message: String::new(),
+            runtime_message: String::new(),
+            answered: false,
+            last_ready: None,
+            handlers: Vec::new(),
+            groups_policy: None,
+        }
     }
 }
 
-/// Asks until cancelled; while the network is not ready it asks every second.
+/// Asks until cancelled: often until the runtime is well for the first time, every second while it is not.
 pub async fn watch_health(
     runtime: Arc<dyn Runtime>,
     health: watch::Sender<RuntimeHealth>,
     token: CancellationToken,
 ) {
+    let started = Instant::now();
+    let mut seen = None;
     loop {
-        let next = ask(&*runtime).await;
+        let answer = timeout(PATIENCE, runtime.status()).await;
+        let mut next = match answer {
+            Ok(Ok(answer)) => judge(answer),
+            // Silence is not a verdict about the network, and takes away none of the runtime's abilities.
+            Ok(Err(_)) | Err(_) => {
+                let old = health.borrow();
+                RuntimeHealth {
+                    runtime_ready: false,
+                    handlers: old.handlers.clone(),
+                    groups_policy: old.groups_policy,
+                    ..Default::default()
+                }
+            }
+        };
+        if next.runtime_ready {
+            seen = Some(Instant::now());
+        }
+        next.answered = seen.is_some();
+        let good = next.runtime_ready && next.network_ready;
         health.send_if_modified(|old| {
+            // A moment that moves would be a change at every answer: only the first of a silence is kept.
+            next.last_ready = if next.runtime_ready { None } else { old.last_ready.or(seen) };
             let changed = *old != next;
             if changed {
                 tracing::info!(
@@ -44,37 +92,41 @@ pub async fn watch_health(
                     message = next.network_message,
                     "runtime health changed"
                 );
-                *old = next.clone();
+                *old = next;
             }
             changed
         });
-        let good = next.runtime_ready && next.network_ready;
+        let pause = match good {
+            true => PERIOD,
+            false if started.elapsed() < STARTING_FOR => STARTING,
+            false => WORRIED,
+        };
         tokio::select! {
             () = token.cancelled() => return,
-            () = tokio::time::sleep(if good { PERIOD } else { Duration::from_secs(1) }) => {}
+            () = tokio::time::sleep(pause) => {}
         }
     }
 }
 
-async fn ask(runtime: &dyn Runtime) -> RuntimeHealth {
-    let conditions = match runtime.status().await {
-        Ok(answer) => answer.status.map(|s| s.conditions).unwrap_or_default(),
-        // Silence is not a verdict about the network.
-        Err(_) => return RuntimeHealth { runtime_ready: false, ..Default::default() },
-    };
+fn judge(answer: v1::StatusResponse) -> RuntimeHealth {
+    let conditions = answer.status.map(|s| s.conditions).unwrap_or_default();
     let find = |kind: &str| conditions.iter().find(|c| c.r#type == kind);
-    let network = find("NetworkReady");
+    let (runtime, network) = (find("RuntimeReady"), find("NetworkReady"));
+    let words = |what: &str, c: Option<&v1::RuntimeCondition>| {
+        c.filter(|c| !c.status).map(|c| text(what, c)).unwrap_or_default()
+    };
     RuntimeHealth {
-        runtime_ready: find("RuntimeReady").is_none_or(|c| c.status),
+        runtime_ready: runtime.is_none_or(|c| c.status),
         network_ready: network.is_none_or(|c| c.status),
-        network_message: network.filter(|c| !c.status).map(network_text).unwrap_or_default(),
+        network_message: words("container runtime network not ready", network),
+        runtime_message: words("container runtime not ready", runtime),
+        handlers: answer.runtime_handlers,
+        groups_policy: answer.features.map(|f| f.supplemental_groups_policy),
+        ..Default::default()
     }
 }
 
 /// The words of events and of the node's condition, which people search for.
-fn network_text(c: &v1::RuntimeCondition) -> String {
-    format!(
-        "container runtime network not ready: NetworkReady={} reason:{} message:{}",
-        c.status, c.reason, c.message
-    )
+fn text(what: &str, c: &v1::RuntimeCondition) -> String {
+    format!("{what}: {}={} reason:{} message:{}", c.r#type, c.status, c.reason, c.message)
 }

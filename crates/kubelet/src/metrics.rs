@@ -116,6 +116,16 @@ families! {
             = "kubelet_managed_ephemeral_containers", "Ephemeral containers in the Pods of this node.";
         node_name: Gauge["node"]
             = "kubelet_node_name", "Always 1; the label is the node's name.";
+        node_startup_duration_seconds: Gauge[]
+            = "kubelet_node_startup_duration_seconds", "Seconds from the machine's boot until the node was ready for the first time.";
+        node_startup_post_registration_duration_seconds: Gauge[]
+            = "kubelet_node_startup_post_registration_duration_seconds", "Seconds from registration until the node was ready.";
+        node_startup_pre_kubelet_duration_seconds: Gauge[]
+            = "kubelet_node_startup_pre_kubelet_duration_seconds", "Seconds from the machine's boot until the kubelet started.";
+        node_startup_pre_registration_duration_seconds: Gauge[]
+            = "kubelet_node_startup_pre_registration_duration_seconds", "Seconds from the kubelet's start until it tried to register.";
+        node_startup_registration_duration_seconds: Gauge[]
+            = "kubelet_node_startup_registration_duration_seconds", "Seconds taken to register.";
         orphaned_runtime_pods_total: Counter[]
             = "kubelet_orphaned_runtime_pods_total", "Pods found in the runtime that nobody here had started.";
         pleg_discard_events: Counter[]

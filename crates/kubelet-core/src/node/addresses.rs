@@ -29,7 +29,9 @@ pub enum AddressError {
     First(String),
     #[error("failed to validate secondaryNodeIP: {0}")]
     Second(String),
-    #[error("can't get ip address of node {0}. error: no default routes found in \"/proc/net/route\" or \"/proc/net/ipv6_route\"")]
+    #[error(
+        "can't get ip address of node {0}. error: no default routes found in \"/proc/net/route\" or \"/proc/net/ipv6_route\""
+    )]
     None(String),
 }
 
@@ -142,9 +144,7 @@ mod tests {
 
     fn text(s: &Sources, now: &[NodeAddress]) -> String {
         match describe(s, now) {
-            Ok(all) => {
-                all.iter().map(|a| format!("{}:{}", a.type_, a.address)).collect::<Vec<_>>().join(" ")
-            }
+            Ok(all) => all.iter().map(|a| format!("{}:{}", a.type_, a.address)).collect::<Vec<_>>().join(" "),
             Err(e) => e.to_string(),
         }
     }

@@ -134,7 +134,12 @@ impl Reserved {
             let text = config.eviction_hard.get(signal).filter(|_| !ignore_eviction)?;
             Threshold::parse(text)
         };
-        Reserved { kube, system, memory: threshold("memory.available"), storage: threshold("nodefs.available") }
+        Reserved {
+            kube,
+            system,
+            memory: threshold("memory.available"),
+            storage: threshold("nodefs.available"),
+        }
     }
 
     /// All that is kept back of one resource.
@@ -163,10 +168,9 @@ impl Reserved {
             .collect();
         match texts.is_empty() {
             true => Ok(()),
-            false => Err(ReservationError(format!(
-                "invalid Node Allocatable configuration. {}",
-                texts.join(" ")
-            ))),
+            false => {
+                Err(ReservationError(format!("invalid Node Allocatable configuration. {}", texts.join(" "))))
+            }
         }
     }
 }

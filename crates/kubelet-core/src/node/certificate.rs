@@ -155,7 +155,8 @@ mod tests {
     fn a_new_address_asks_for_a_new_certificate() {
         let one = serving_names("n1", &[address("InternalIP", "10.0.0.1")]).unwrap();
         let two =
-            serving_names("n1", &[address("InternalIP", "10.0.0.1"), address("InternalIP", "10.0.0.2")]).unwrap();
+            serving_names("n1", &[address("InternalIP", "10.0.0.1"), address("InternalIP", "10.0.0.2")])
+                .unwrap();
         assert!(!held(one.clone(), 0, 1).satisfies(&two));
         assert!(held(two, 0, 1).satisfies(&one), "one name too many does no harm");
         assert!(!held(client_names("other"), 0, 1).satisfies(&client_names("n1")));

@@ -241,7 +241,8 @@ mod tests {
 
     #[test]
     fn only_a_change_moves_the_transition_time() {
-        let foreign = NodeCondition { type_: "KernelDeadlock".into(), status: "False".into(), ..Default::default() };
+        let foreign =
+            NodeCondition { type_: "KernelDeadlock".into(), status: "False".into(), ..Default::default() };
         let mut all = vec![foreign.clone()];
         update(&mut all, "n1", Pressures::default(), &[], T(1));
         let disk = Pressures { disk: true, ..Default::default() };

@@ -37,7 +37,8 @@ pub fn step(existing: Option<&CSINode>, node: &str, uid: &str) -> Step {
     if !owners.iter().any(|o| o.kind == "Node" && o.uid == uid) {
         return Step::Delete;
     }
-    let text = existing.metadata.annotations.as_ref().and_then(|a| a.get(MIGRATED)).map_or("", String::as_str);
+    let text =
+        existing.metadata.annotations.as_ref().and_then(|a| a.get(MIGRATED)).map_or("", String::as_str);
     let has: BTreeSet<&str> = text.split(',').filter(|t| !t.is_empty()).collect();
     if has == BTreeSet::from(MIGRATED_PLUGINS) {
         return Step::Nothing;

@@ -24,7 +24,13 @@ pub fn period(lease_seconds: i32) -> Duration {
 /// The lease to write: `base` is the one that was seen last. None if it is to be created, but its owner is not
 /// known yet: a lease without one would outlive its node.
 #[must_use]
-pub fn renewed(base: Option<&Lease>, node: &str, uid: Option<&str>, seconds: i32, now: Wall) -> Option<Lease> {
+pub fn renewed(
+    base: Option<&Lease>,
+    node: &str,
+    uid: Option<&str>,
+    seconds: i32,
+    now: Wall,
+) -> Option<Lease> {
     let mut lease = base.cloned().unwrap_or_else(|| {
         let mut new = Lease::default();
         new.metadata.name = Some(node.to_owned());

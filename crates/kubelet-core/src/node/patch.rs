@@ -202,7 +202,9 @@ mod tests {
             ("label", |n| {
                 n.metadata.labels.as_mut().unwrap().insert("a".into(), "b".into());
             }),
-            ("condition", |n| n.status.as_mut().unwrap().conditions.as_mut().unwrap()[0].status = "True".into()),
+            ("condition", |n| {
+                n.status.as_mut().unwrap().conditions.as_mut().unwrap()[0].status = "True".into()
+            }),
             ("capacity", |n| {
                 n.status.as_mut().unwrap().capacity.as_mut().unwrap().remove("memory");
             }),

@@ -119,8 +119,7 @@ fn reconcile_labels(first: &Node, node: &mut Node) {
 fn reconcile_huge_pages(first: &Node, node: &mut Node) {
     let Some(fresh) = &first.status else { return };
     let status = node.status.get_or_insert_default();
-    for (new, old) in
-        [(&fresh.capacity, &mut status.capacity), (&fresh.allocatable, &mut status.allocatable)]
+    for (new, old) in [(&fresh.capacity, &mut status.capacity), (&fresh.allocatable, &mut status.allocatable)]
     {
         let Some(old) = old else {
             old.clone_from(new);
@@ -156,11 +155,8 @@ mod tests {
 
     #[test]
     fn a_new_node_carries_its_labels_and_taints() {
-        let node = make(&Registration {
-            external_cloud: true,
-            provider_id: "aws:///x".into(),
-            ..registration()
-        });
+        let node =
+            make(&Registration { external_cloud: true, provider_id: "aws:///x".into(), ..registration() });
         let labels: Vec<String> =
             node.metadata.labels.unwrap().iter().map(|(k, v)| format!("{k}={v}")).collect();
         let want = [
