@@ -28,18 +28,19 @@ impl Harness {
     /// Starts both, or says (on stderr) why this machine cannot and returns none.
     #[must_use]
     pub fn start(containerd: Containerd, options: AgentOptions) -> Option<Self> {
-        let tools = match (Tools::from_env(), std::env::var_os("LONGSHORE_BINARY")) {
-            (Ok(tools), Some(binary)) => (tools, PathBuf::from(binary)),
-            (Err(why), _) => return skip(&why),
-            (_, None) => return skip("LONGSHORE_BINARY is not set: run `cargo xtask test`"),
-        };
-        let (tools, binary) = tools;
+        let (tools, binary) = means()?;
         let node = Node::start(&tools, Options { containerd, ..Options::default() })
             .unwrap_or_else(|e| panic!("{e}"));
+        Some(Self::start_on(node, binary, options))
+    }
+
+    /// Starts the agent on a node that is there already.
+    #[must_use]
+    pub fn start_on(node: Node, binary: PathBuf, options: AgentOptions) -> Self {
         let agent = Agent::start(&node, &binary, &options).unwrap_or_else(|e| panic!("{e}"));
         let mut harness = Self { node, agent, binary, options };
         harness.wait_until_up();
-        Some(harness)
+        harness
     }
 
     /// On the current containerd, with the usual settings.
@@ -242,8 +243,17 @@ pub fn listing(dir: &Path) -> Vec<PathBuf> {
     all
 }
 
+/// What a node is made of and the binary under test, or none with a word on stderr.
+pub(crate) fn means() -> Option<(Tools, PathBuf)> {
+    match (Tools::from_env(), std::env::var_os("LONGSHORE_BINARY")) {
+        (Ok(tools), Some(binary)) => Some((tools, PathBuf::from(binary))),
+        (Err(why), _) => skip(&why),
+        (_, None) => skip("LONGSHORE_BINARY is not set: run `cargo xtask test`"),
+    }
+}
+
 #[allow(clippy::print_stderr)]
-fn skip(why: &str) -> Option<Harness> {
+fn skip<T>(why: &str) -> Option<T> {
     eprintln!("skipped: {why}");
     None
 }

@@ -4,11 +4,13 @@
 //! * [`sim`]: the real kubelet tasks on top of it, under paused time.
 //! * [`direct`], [`twin`]: a caller of CRI that is not a kubelet, and what a kubelet would have it ask for.
 //! * [`harness`], [`scripts`]: a kubelet on a private containerd, and Pods for it.
+//! * [`cluster`]: the same with an API server, and kubectl at hand.
 //! * [`transcript`]: shell commands and what they must print.
 //! * [`api`]: an API server, ours or upstream's, and a client.
 //! * [`node`]: a private containerd, with a janitor that leaves nothing behind.
 
 pub mod api;
+pub mod cluster;
 pub mod direct;
 pub mod fake_runtime;
 pub mod harness;

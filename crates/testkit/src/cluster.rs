@@ -1,0 +1,252 @@
+//! A cluster of one node: our API server, a private containerd, a kubelet that belongs to both, and kubectl.
+//!
+//! All of it lives in the node's network. There is no scheduler: Pods name their node (`nodeName: demo`), or are bound.
+//! The kubelet shows a node's own certificate (`system:node:demo`), so that what it may do is what a node may do.
+
+use std::fs;
+use std::io::Write;
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Instant;
+
+use k8s_openapi::api::core::v1::Pod;
+use rcgen::{
+    CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, KeyUsagePurpose,
+};
+use serde::de::DeserializeOwned;
+
+use crate::harness::{Harness, PATIENCE, means};
+use crate::node::{AgentOptions, ApiServer, Containerd, Node, Options};
+
+/// A running cluster. Everything goes when it is dropped. What a [`Harness`] can do, it can do too.
+#[derive(Debug)]
+pub struct Cluster {
+    pub server: ApiServer,
+    harness: Harness,
+    kubectl: PathBuf,
+    binary: PathBuf,
+    server_flags: Vec<String>,
+}
+
+/// What a cluster is made of, beyond the usual.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterOptions {
+    pub containerd: Containerd,
+    pub agent: AgentOptions,
+    /// Flags of the API server.
+    pub server: Vec<String>,
+}
+
+/// What a command answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    /// On the current containerd, with the usual settings; none, with a word on stderr, where this machine cannot.
+    #[must_use]
+    pub fn usual() -> Option<Self> {
+        Self::start(ClusterOptions::default())
+    }
+
+    /// The same with more lines of KubeletConfiguration.
+    #[must_use]
+    pub fn with_config(config: &str) -> Option<Self> {
+        let agent = AgentOptions { config: config.to_owned(), ..AgentOptions::default() };
+        Self::start(ClusterOptions { agent, ..ClusterOptions::default() })
+    }
+
+    #[must_use]
+    pub fn start(options: ClusterOptions) -> Option<Self> {
+        let (tools, binary) = means()?;
+        let node = Node::start(&tools, Options { containerd: options.containerd, ..Options::default() })
+            .unwrap_or_else(|e| panic!("{e}"));
+        let server = start_server(&node, &binary, &options.server);
+        let kubeconfig = node_kubeconfig(&server, &node.dir().join("node.kubeconfig"));
+        let mut agent = options.agent;
+        agent.flags.push(format!("--kubeconfig={}", kubeconfig.display()));
+        let harness = Harness::start_on(node, binary.clone(), agent);
+        let cluster =
+            Self { server, harness, kubectl: tools.kubectl(), binary, server_flags: options.server };
+        cluster.ensure_node();
+        Some(cluster)
+    }
+
+    /// kubectl, as the administrator.
+    #[must_use]
+    pub fn kubectl(&self, args: &[&str]) -> Answer {
+        self.kubectl_with(args, "")
+    }
+
+    /// kubectl with something on its standard input.
+    #[must_use]
+    pub fn kubectl_with(&self, args: &[&str], input: &str) -> Answer {
+        let mut command = self.node.command(&self.kubectl);
+        let mut child = command
+            .arg(format!("--kubeconfig={}", self.server.kubeconfig().display()))
+            .args(args)
+            .env("HOME", self.node.dir())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|e| panic!("run kubectl: {e}"));
+        if let Some(mut stdin) = child.stdin.take() {
+            // A kubectl that does not read has its reasons; it will say so.
+            let _ = stdin.write_all(input.as_bytes());
+        }
+        let done = child.wait_with_output().unwrap_or_else(|e| panic!("wait for kubectl: {e}"));
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Answer { code: done.status.code().unwrap_or(-1), out: text(&done.stdout), err: text(&done.stderr) }
+    }
+
+    /// kubectl that has to succeed; its output.
+    #[track_caller]
+    pub fn run(&self, args: &[&str]) -> String {
+        let answer = self.kubectl(args);
+        assert_eq!(answer.code, 0, "kubectl {args:?}: {}{}", answer.out, answer.err);
+        answer.out
+    }
+
+    /// `kubectl apply -f -`, which has to succeed.
+    #[track_caller]
+    pub fn create(&self, manifest: &str) {
+        let answer = self.kubectl_with(&["apply", "-f", "-"], manifest);
+        assert_eq!(answer.code, 0, "apply: {}{}\n{manifest}", answer.out, answer.err);
+    }
+
+    /// An object, if there is one.
+    #[must_use]
+    pub fn object<T: DeserializeOwned>(&self, args: &[&str]) -> Option<T> {
+        let answer = self.kubectl(&[&["get", "-o", "json"], args].concat());
+        if answer.code != 0 {
+            assert!(answer.err.contains("NotFound"), "kubectl get {args:?}: {}", answer.err);
+            return None;
+        }
+        Some(serde_json::from_str(&answer.out).unwrap_or_else(|e| panic!("kubectl get {args:?}: {e}")))
+    }
+
+    /// A Pod of the namespace `default`, as the API server has it.
+    #[must_use]
+    pub fn pod(&self, name: &str) -> Option<Pod> {
+        self.object(&["pod", name])
+    }
+
+    /// Waits until the API server shows the Pod as wanted.
+    #[track_caller]
+    pub fn wait_pod(&self, name: &str, what: &str, is: impl Fn(&Pod) -> bool) -> Pod {
+        self.eventually(&format!("{name} {what}"), || self.pod(name).filter(|p| is(p)))
+    }
+
+    /// Waits until the API server has forgotten the Pod.
+    #[track_caller]
+    pub fn wait_pod_gone(&self, name: &str) {
+        self.eventually(&format!("{name} gone"), || self.pod(name).is_none().then_some(()));
+    }
+
+    /// Asks until there is an answer; a test that gives up shows what everybody said.
+    #[track_caller]
+    pub fn eventually<T>(&self, what: &str, ask: impl Fn() -> Option<T>) -> T {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(answer) = ask() {
+                return answer;
+            }
+            if Instant::now() > end {
+                let pods = self.kubectl(&["get", "pods", "-A", "-o", "yaml"]).out;
+                let events = self.kubectl(&["get", "events", "-A"]).out;
+                let words = self.agent.last_words();
+                panic!("not {what} in time.\n{pods}\n{events}\nThe kubelet says:\n{words}");
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+
+    /// The API server goes (`kill -9`) and does not come back by itself.
+    pub fn stop_server(&mut self) {
+        self.server.kill();
+    }
+
+    /// The API server is back, where it was.
+    pub fn start_server(&mut self) {
+        self.server = start_server(&self.harness.node, &self.binary, &self.server_flags);
+    }
+
+    /// A node that does not register itself is registered by us.
+    fn ensure_node(&self) {
+        if self.kubectl(&["get", "node", "demo"]).code != 0 {
+            let labels = "kubernetes.io/hostname: demo, kubernetes.io/os: linux";
+            let node =
+                format!("apiVersion: v1\nkind: Node\nmetadata: {{ name: demo, labels: {{ {labels} }} }}\n");
+            // It may have registered itself meanwhile.
+            let _ = self.kubectl_with(&["create", "-f", "-"], &node);
+        }
+    }
+}
+
+impl Deref for Cluster {
+    type Target = Harness;
+
+    fn deref(&self) -> &Harness {
+        &self.harness
+    }
+}
+
+impl DerefMut for Cluster {
+    fn deref_mut(&mut self) -> &mut Harness {
+        &mut self.harness
+    }
+}
+
+fn start_server(node: &Node, binary: &Path, flags: &[String]) -> ApiServer {
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    ApiServer::start_on(node, binary, &flags).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A kubeconfig for the node `demo`, with a certificate of the server's own authority.
+fn node_kubeconfig(server: &ApiServer, path: &Path) -> PathBuf {
+    let pki = server.dir().join("pki");
+    let read = |name: &str| {
+        fs::read_to_string(pki.join(name)).unwrap_or_else(|e| panic!("read {name} of the API server: {e}"))
+    };
+    let (certificate, key) = sign("system:node:demo", "system:nodes", &read("ca.crt"), &read("ca.key"));
+    let beside = |extension: &str, text: &str| {
+        let file = path.with_extension(extension);
+        fs::write(&file, text).unwrap_or_else(|e| panic!("write {}: {e}", file.display()));
+        file.display().to_string()
+    };
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: node\n\
+         clusters: [{{ name: c, cluster: {{ server: {}, certificate-authority: {} }} }}]\n\
+         contexts: [{{ name: node, context: {{ cluster: c, user: node }} }}]\n\
+         users: [{{ name: node, user: {{ client-certificate: {}, client-key: {} }} }}]\n",
+        server.url(),
+        pki.join("ca.crt").display(),
+        beside("crt", &certificate),
+        beside("key", &key),
+    );
+    fs::write(path, text).unwrap_or_else(|e| panic!("write {}: {e}", path.display()));
+    path.to_path_buf()
+}
+
+/// A client certificate and its key.
+fn sign(name: &str, group: &str, ca: &str, ca_key: &str) -> (String, String) {
+    let signed = || -> Result<(String, String), rcgen::Error> {
+        let issuer = Issuer::from_ca_cert_pem(ca, KeyPair::from_pem(ca_key)?)?;
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, group);
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        Ok((params.signed_by(&key, &issuer)?.pem(), key.serialize_pem()))
+    };
+    signed().unwrap_or_else(|e| panic!("sign a certificate for {name}: {e}"))
+}

@@ -1,0 +1,106 @@
+//! Pods from an API server on a real containerd, seen through kubectl.
+#![allow(clippy::unwrap_used)]
+
+use testkit::cluster::Cluster;
+use testkit::harness::{container, container_id, is_ready, phase, restarts};
+
+/// A Pod bound to the node, without a service account's token. `spec` are more lines of its spec.
+fn pod(name: &str, spec: &str, script: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{ name: {name} }}\nspec:\n  nodeName: demo\n  \
+         automountServiceAccountToken: false\n  terminationGracePeriodSeconds: 1\n{spec}  containers:\n  \
+         - {{ name: main, image: localhost/busybox:v1, command: [sh, -c, {script:?}] }}\n"
+    )
+}
+
+const STAY: &str = "trap exit TERM; while :; do sleep 0.1; done";
+
+#[test]
+fn a_pod_runs_is_shown_and_goes() {
+    let Some(c) = Cluster::usual() else { return };
+    c.create(&pod("web", "", STAY));
+    let web = c.wait_pod("web", "ready", is_ready);
+    let status = web.status.as_ref().unwrap();
+    assert_eq!(phase(&web), "Running");
+    assert_eq!(status.host_ip.as_deref(), Some(c.node.address().as_str()));
+    assert!(status.pod_ip.is_some() && status.start_time.is_some());
+    assert_eq!(status.observed_generation, web.metadata.generation);
+    assert!(container(&web, "main").unwrap().image_id.contains("sha256:"));
+    let line = c.run(&["get", "pod", "web", "--no-headers"]);
+    assert!(line.split_whitespace().take(4).eq(["web", "1/1", "Running", "0"]), "{line}");
+    let before = c.node.census();
+    c.run(&["delete", "pod", "web", "--timeout=30s"]);
+    c.wait_pod_gone("web");
+    drop(before);
+}
+
+#[test]
+fn what_ends_is_told_with_its_exit_code() {
+    let Some(c) = Cluster::usual() else { return };
+    c.create(&pod("good", "  restartPolicy: Never\n", "exit 0"));
+    c.create(&pod("bad", "  restartPolicy: Never\n", "echo why > /dev/termination-log; exit 7"));
+    let good = c.wait_pod("good", "succeeded", |p| phase(p) == "Succeeded");
+    assert_eq!(
+        container(&good, "main").unwrap().state.as_ref().unwrap().terminated.as_ref().unwrap().exit_code,
+        0
+    );
+    let bad = c.wait_pod("bad", "failed", |p| phase(p) == "Failed");
+    let ended = container(&bad, "main").unwrap().state.as_ref().unwrap().terminated.clone().unwrap();
+    assert_eq!((ended.exit_code, ended.message.as_deref()), (7, Some("why\n")));
+    c.run(&["delete", "pod", "good", "bad", "--timeout=30s"]);
+}
+
+#[test]
+fn a_killed_kubelet_changes_nothing() {
+    let Some(mut c) = Cluster::usual() else { return };
+    c.create(&pod("web", "", STAY));
+    let before = c.wait_pod("web", "ready", is_ready);
+    c.restart_agent();
+    // A second Pod shows that the new kubelet has caught up.
+    c.create(&pod("next", "", STAY));
+    c.wait_pod("next", "ready", is_ready);
+    let after = c.pod("web").unwrap();
+    assert_eq!(container_id(&before, "main"), container_id(&after, "main"));
+    assert_eq!(restarts(&after, "main"), 0);
+    assert_eq!(before.status, after.status, "the status was touched");
+    assert_eq!(before.metadata.resource_version, after.metadata.resource_version);
+}
+
+#[test]
+fn an_api_server_that_is_gone_harms_nobody() {
+    let Some(mut c) = Cluster::usual() else { return };
+    c.create(&pod("web", "", STAY));
+    c.create(&pod("job", "  restartPolicy: Never\n", "while [ ! -e /tmp/go ]; do sleep 0.1; done; exit 3"));
+    let web = c.wait_pod("web", "ready", is_ready);
+    let job = c.wait_pod("job", "ready", is_ready);
+    c.stop_server();
+    let (code, _, err) = c.pods(&["exec", "job", "--", "touch", "/tmp/go"]);
+    assert_eq!(code, 0, "{err}");
+    c.until("ended", || {
+        let ended = c.get("job").filter(|p| phase(p) == "Failed");
+        ended.filter(|p| p.metadata.uid == job.metadata.uid).map(|_| ())
+    });
+    c.start_server();
+    c.wait_pod("job", "failed", |p| phase(p) == "Failed");
+    let after = c.pod("web").unwrap();
+    assert_eq!(container_id(&web, "main"), container_id(&after, "main"));
+    assert!(is_ready(&after));
+}
+
+#[test]
+fn foreign_edits_of_the_status_are_repaired_and_foreign_conditions_kept() {
+    let Some(c) = Cluster::usual() else { return };
+    let gate = "  readinessGates: [{ conditionType: gate.io/open }]\n";
+    c.create(&pod("gated", gate, STAY));
+    let condition = |p: &_, kind: &str| testkit::harness::condition(p, kind).to_owned();
+    c.wait_pod("gated", "with ready containers", |p| condition(p, "ContainersReady") == "True");
+    assert_eq!(condition(&c.pod("gated").unwrap(), "Ready"), "False");
+    let open = r#"{"status":{"conditions":[{"type":"gate.io/open","status":"True"}]}}"#;
+    c.run(&["patch", "pod", "gated", "--subresource=status", "-p", open]);
+    c.wait_pod("gated", "ready", is_ready);
+    let lie = r#"{"status":{"phase":"Pending","podIP":"192.0.2.1","conditions":[{"type":"Ready","status":"False"}]}}"#;
+    c.run(&["patch", "pod", "gated", "--subresource=status", "-p", lie]);
+    let repaired = c.wait_pod("gated", "repaired", |p| is_ready(p) && phase(p) == "Running");
+    assert_ne!(repaired.status.as_ref().unwrap().pod_ip.as_deref(), Some("192.0.2.1"));
+    assert_eq!(condition(&repaired, "gate.io/open"), "True");
+}
