@@ -37,7 +37,7 @@ pub struct Dispatcher {
     /// What each source wants.
     wanted: BTreeMap<SourceName, BTreeMap<PodUid, Arc<Pod>>>,
     tasks: HashMap<PodUid, Task>,
-    running: JoinSet<()>,
+    running: JoinSet<bool>,
     ids: HashMap<Id, PodUid>,
     /// A search has ended since every source reported: what is not known now belongs to nobody.
     searched: bool,
@@ -75,6 +75,8 @@ struct Task {
     intent: watch::Sender<Intent>,
     name: FullName,
     finished: bool,
+    /// Finished, and not a trace of it is left.
+    traceless: bool,
     /// It was let in and holds its place until it has ended. Rejected Pods and orphans hold none.
     admitted: bool,
     /// The same UID was wanted again while this one was ending.
@@ -185,7 +187,7 @@ impl Dispatcher {
         next.sort_by_key(|(_, pod)| pod.metadata.creation_timestamp.as_ref().map(|t| t.0));
         for (uid, pod) in next {
             match last.get(&uid) {
-                Some(old) if old == &pod => {}
+                Some(old) if Arc::ptr_eq(old, &pod) || old == &pod => {}
                 _ => self.want(source, uid, pod),
             }
         }
@@ -224,6 +226,10 @@ impl Dispatcher {
         intent.update(pod.clone());
         let containers = pod.spec.as_ref().map_or(0, |s| s.containers.len());
         self.node.metrics.containers_per_pod_count.observe([], containers as f64);
+        if has_ended(&pod) {
+            // It only has to be cleaned up after, and takes nobody's place.
+            return self.spawn(uid, intent, false);
+        }
         let admitted = self.node.admit(&pod, &self.admitted());
         let is_admitted = admitted.is_ok();
         match admitted {
@@ -257,7 +263,10 @@ impl Dispatcher {
         let name = full_name(&intent.pod);
         let intent = watch::channel(intent).0;
         let receiver = intent.subscribe();
-        self.tasks.insert(uid.clone(), Task { intent, name, finished: false, admitted, again: None });
+        self.tasks.insert(
+            uid.clone(),
+            Task { intent, name, finished: false, traceless: false, admitted, again: None },
+        );
         self.launch(uid, receiver, Duration::ZERO);
     }
 
@@ -268,7 +277,7 @@ impl Dispatcher {
             if !delay.is_zero() {
                 tokio::time::sleep(delay).await;
             }
-            pod_task::run(node, of, intent).await;
+            pod_task::run(node, of, intent).await
         });
         self.ids.insert(handle.id(), uid);
     }
@@ -279,7 +288,10 @@ impl Dispatcher {
         let Some(task) = self.tasks.get_mut(uid) else { return };
         task.again = None;
         let kill = Kill { cause: KillCause::Removed, grace: None };
-        if task.finished {
+        if task.traceless {
+            self.tasks.remove(uid);
+            self.node.board.forget(uid);
+        } else if task.finished {
             // Nothing runs, but its dead containers and its record are still there.
             let mut intent = Intent::run(task.intent.borrow().pod.clone());
             intent.end(kill);
@@ -289,10 +301,10 @@ impl Dispatcher {
         }
     }
 
-    fn ended(&mut self, ended: Result<(Id, ()), JoinError>) {
-        let id = match &ended {
-            Ok((id, ())) => *id,
-            Err(e) => e.id(),
+    fn ended(&mut self, ended: Result<(Id, bool), JoinError>) {
+        let (id, traceless) = match &ended {
+            Ok((id, traceless)) => (*id, *traceless),
+            Err(e) => (e.id(), false),
         };
         let Some(uid) = self.ids.remove(&id) else { return };
         let Some(task) = self.tasks.get_mut(&uid) else { return };
@@ -302,6 +314,7 @@ impl Dispatcher {
             return self.launch(uid, intent, RESPAWN);
         }
         task.finished = true;
+        task.traceless = traceless;
         let again = task.again.take();
         let gone = !self.is_wanted(&uid);
         if again.is_some() {
@@ -445,6 +458,12 @@ async fn search(node: Arc<Node>, known: BTreeSet<PodUid>) -> Found {
         }
     }
     Found { strangers: all, runtime, complete }
+}
+
+/// The API server was told that the Pod is over.
+fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 fn full_name(pod: &Pod) -> FullName {

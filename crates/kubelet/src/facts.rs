@@ -55,6 +55,16 @@ fn online_cpus() -> Option<i64> {
     listed.or_else(|| i64::try_from(std::thread::available_parallelism().ok()?.get()).ok())
 }
 
+/// Go's name of this machine's architecture.
+#[must_use]
+pub fn go_arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
 fn parse_meminfo(text: &str) -> Memory {
     let field = |key: &str| {
         let line = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':'))?;

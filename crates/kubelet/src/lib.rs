@@ -5,6 +5,7 @@
 pub mod agent;
 pub mod cgroups;
 pub mod clock;
+pub mod cluster;
 pub mod dispatcher;
 pub mod events;
 pub mod facts;

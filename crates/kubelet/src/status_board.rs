@@ -1,4 +1,4 @@
-//! The last word about every Pod: what `/pods`, the local API and, later, the API server are told.
+//! The last word about every Pod: what `/pods`, the local API and the API server are told.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -29,6 +29,8 @@ pub struct Entry {
     pub terminating: Option<Wall>,
     /// Grows with every change of the status.
     pub version: u64,
+    /// The Pod's task is done: nothing runs, volumes and cgroup are gone.
+    pub finished: bool,
 }
 
 impl StatusBoard {
@@ -48,12 +50,21 @@ impl StatusBoard {
         let same_pod = old.is_some_and(|e| Arc::ptr_eq(&e.pod, pod));
         if differs || !same_pod {
             let version = old.map_or(1, |e| e.version + u64::from(differs));
-            let entry = Entry { pod: pod.clone(), status: Arc::new(status), terminating, version };
+            let finished = old.is_some_and(|e| e.finished);
+            let entry = Entry { pod: pod.clone(), status: Arc::new(status), terminating, version, finished };
             pods.insert(uid.clone(), entry);
             drop(pods);
             self.changed.send_modify(|n| *n += 1);
         }
         differs
+    }
+
+    /// Its task has nothing left to do for the Pod.
+    pub fn finish(&self, uid: &PodUid) {
+        if let Some(entry) = self.lock().get_mut(uid) {
+            entry.finished = true;
+        }
+        self.changed.send_modify(|n| *n += 1);
     }
 
     #[must_use]

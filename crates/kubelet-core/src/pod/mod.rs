@@ -2,9 +2,11 @@
 
 mod crash_loop;
 mod intent;
+pub mod news;
 mod plan;
 mod plan_types;
 pub mod policy;
+mod report;
 mod status;
 mod terminate;
 mod verdict;
@@ -15,6 +17,7 @@ pub use plan::{deadline, plan};
 pub use plan_types::{
     ContainerKind, KillContainer, KillPod, KillReason, NewSandbox, Plan, PlanInput, Start, Stop, Waiting,
 };
+pub use report::{Report, Reported, report};
 pub use status::{StatusInput, status};
 pub use terminate::{ORPHAN_GRACE, stop_grace, stops};
 pub use verdict::{Verdict, Verdicts};

@@ -10,6 +10,7 @@
 //! | health | CRI Status | `watch<RuntimeHealth>` |
 //! | collector, log rotation | the runtime, the disk | fewer files |
 //! | servers | the board, the metrics | answers |
+//! | cluster (with --kubeconfig) | the API server | Pods, and the node as others see it |
 //!
 //! All of them end when the token is cancelled; containers never do.
 
@@ -34,9 +35,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cgroups::RuntimeCgroups;
 use crate::clock::SystemClock;
+use crate::cluster::{self, Cluster, Wiring};
 use crate::dispatcher::Dispatcher;
 use crate::events::Recorder;
-use crate::facts::{self, Machine};
+use crate::facts::{self, Machine, go_arch};
 use crate::health::{RuntimeHealth, watch_health};
 use crate::images::{Credentials, ImagePuller, NodeFiles, Records, load_providers};
 use crate::local_api::{self, LocalApi};
@@ -101,8 +103,10 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let closing = cri::Closing::when(token.clone());
     let runtime = connect(config, metrics.clone(), closing.clone()).await?;
     configure_runtime(config, &*runtime).await?;
-    let parts =
-        Parts { start: &start, dirs, machine, clock, metrics, probe_metrics: Arc::default(), runtime };
+    let name = flags.node_name(&machine.hostname);
+    let cluster = Cluster::open(&start.loaded, &name, &start.version).await?;
+    let probe_metrics = Arc::default();
+    let parts = Parts { start: &start, dirs, machine, clock, metrics, probe_metrics, runtime, cluster };
     let (health, healthy) = watch::channel(RuntimeHealth::default());
     let node = Arc::new(parts.node(healthy).await?);
     // A second kubelet is found out here, before it takes the first one's Pods for orphans.
@@ -114,6 +118,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let beat = Beat::new(node.clock.clone());
     parts.start_pods(&node, beat.clone(), doors.local, &mut tasks, &token).await?;
     parts.start_servers(&node, beat, doors.healthz, doors.read_only, &mut tasks, &token)?;
+    parts.join_cluster(&node, &mut tasks, &token)?;
     parts.describe(&node);
     start.systemd.ready();
     tracing::info!(node = node.facts.recipe.name, "kubelet started");
@@ -256,6 +261,8 @@ struct Parts<'a> {
     metrics: Arc<Metrics>,
     probe_metrics: Arc<ProbeMetrics>,
     runtime: Arc<dyn Runtime>,
+    /// None on a standalone node.
+    cluster: Option<Arc<Cluster>>,
 }
 
 impl Parts<'_> {
@@ -359,7 +366,7 @@ impl Parts<'_> {
         let config = &self.start.loaded.config;
         let sysctls = Allowlist::new(&self.machine.kernel, &config.allowed_unsafe_sysctls);
         let name = &facts.recipe.name;
-        let labels = [("hostname", name.as_str()), ("os", "linux"), ("arch", arch())];
+        let labels = [("hostname", name.as_str()), ("os", "linux"), ("arch", go_arch())];
         let labels = labels.iter().map(|(k, v)| (format!("kubernetes.io/{k}"), (*v).to_owned()));
         Ok(NodeOffer {
             name: name.clone(),
@@ -449,6 +456,11 @@ impl Parts<'_> {
             names.push(SourceName::Url);
             tasks.spawn(sources::url::run(url, context.clone(), updates.clone(), token.clone()));
         }
+        if let Some(cluster) = &self.cluster {
+            names.push(SourceName::Api);
+            let (rng, updates) = (node.rng_for("Pods"), updates.clone());
+            tasks.spawn(sources::api::run(cluster.clone(), context.clone(), rng, updates, token.clone()));
+        }
         names.push(SourceName::Local);
         self.start_local(node, &context, local, updates, tasks, token).await?;
         let dispatcher = Dispatcher::new(node.clone(), receiver, names, beat);
@@ -483,6 +495,26 @@ impl Parts<'_> {
         let api = LocalApi { local, view, runtime: node.runtime.clone(), context: context.clone() };
         tasks.spawn(door.serve(api, token.clone()));
         Ok(())
+    }
+
+    /// What keeps the node and its cluster in step.
+    fn join_cluster(
+        &self,
+        node: &Arc<Node>,
+        tasks: &mut JoinSet<()>,
+        token: &CancellationToken,
+    ) -> Result<(), StartError> {
+        let Some(cluster) = &self.cluster else { return Ok(()) };
+        cluster::join(&mut Wiring {
+            cluster,
+            node,
+            loaded: &self.start.loaded,
+            dirs: &self.dirs,
+            machine: &self.machine,
+            version: &self.start.version,
+            tasks,
+            token,
+        })
     }
 
     /// Health, the read-only API, the watchdog.
@@ -536,7 +568,7 @@ impl Parts<'_> {
         let version = self.start.version.as_str();
         let mut numbers = version.trim_start_matches('v').split('.');
         let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
-        let platform = format!("{}/{}", std::env::consts::OS, arch());
+        let platform = format!("{}/{}", std::env::consts::OS, go_arch());
         let labels = [major, minor, version, "", "", "", "", "rustc", &platform];
         metrics.kubernetes_build_info.set(labels, 1.0);
     }
@@ -554,14 +586,5 @@ impl Parts<'_> {
             tasks.spawn(async move { systemd.watch(limit, checks, token).await });
         }
         Ok(())
-    }
-}
-
-/// Go's name of this machine's architecture.
-fn arch() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
     }
 }

@@ -31,13 +31,16 @@ use tokio::sync::watch;
 
 use crate::node::Node;
 
-/// Runs one Pod from its first sight to its last trace. Ends when nothing of it is left on the node.
-pub(crate) async fn run(node: Arc<Node>, uid: PodUid, intent: watch::Receiver<Intent>) {
+/// Runs one Pod from its first sight to its end. Says whether not a trace of it is left on the node: that of
+/// a Pod which ended by itself stays for as long as somebody lists it.
+pub(crate) async fn run(node: Arc<Node>, uid: PodUid, intent: watch::Receiver<Intent>) -> bool {
     let mut task = PodTask::new(node, uid, intent);
     task.remember().await;
     task.live().await;
     task.terminate().await;
-    task.tear_down().await;
+    let traceless = task.tear_down().await;
+    task.node.board.finish(&task.uid);
+    traceless
 }
 
 struct PodTask {
@@ -202,8 +205,22 @@ impl PodTask {
                 self.start_measured = true;
                 self.status = status;
             }
-            Ok(None) => {}
-            Err(error) => tracing::warn!(pod_uid = %self.uid, %error, "last status not read"),
+            Ok(None) => self.remember_from_api(),
+            Err(error) => {
+                tracing::warn!(pod_uid = %self.uid, %error, "last status not read");
+                self.remember_from_api();
+            }
+        }
+    }
+
+    /// The disk knows nothing, but the API server was told once: the Pod ran here, under another root or
+    /// another kubelet.
+    fn remember_from_api(&mut self) {
+        let told = self.intent.borrow().pod.status.clone();
+        if let Some(told) = told.filter(|s| s.start_time.is_some()) {
+            self.took_over = true;
+            self.start_measured = true;
+            self.status = told;
         }
     }
 

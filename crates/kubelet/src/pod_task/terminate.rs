@@ -66,7 +66,8 @@ impl PodTask {
     }
 
     /// Volumes, cgroup, id range, and for a Pod that no source lists any more its dead containers.
-    pub(super) async fn tear_down(&mut self) {
+    /// Says whether the latter were removed too.
+    pub(super) async fn tear_down(&mut self) -> bool {
         self.retry.failures = 0;
         self.retry.not_before = None;
         let mut intent = self.current_intent();
@@ -82,6 +83,7 @@ impl PodTask {
             self.pause().await;
         }
         self.node.observer.forget(&self.uid);
+        leaves_no_trace(&intent)
     }
 
     async fn tear_down_once(&mut self, intent: &Intent) -> bool {
@@ -99,11 +101,7 @@ impl PodTask {
         if let Some(userns) = &self.node.userns {
             userns.release(&self.uid);
         }
-        let gone = matches!(
-            intent.kill.as_ref().map(|k| &k.cause),
-            Some(KillCause::Removed | KillCause::Deleted | KillCause::Orphaned)
-        );
-        !gone || self.remove_traces(&intent.pod).await
+        !leaves_no_trace(intent) || self.remove_traces(&intent.pod).await
     }
 
     /// A sandbox that died by itself still holds its network until it is stopped.
@@ -357,6 +355,12 @@ impl PodTask {
     pub(super) fn pod_ip(&self) -> Option<String> {
         self.observed.ready_sandbox().and_then(|s| s.ips.first()).map(ToString::to_string)
     }
+}
+
+/// Whether the Pod is not only at its end but unwanted.
+fn leaves_no_trace(intent: &Intent) -> bool {
+    let cause = intent.kill.as_ref().map(|k| &k.cause);
+    matches!(cause, Some(KillCause::Removed | KillCause::Deleted | KillCause::Orphaned))
 }
 
 pub(super) fn lifecycle<'a>(pod: &'a Pod, container: &str) -> Option<&'a Lifecycle> {

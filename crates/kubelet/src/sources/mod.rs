@@ -1,6 +1,7 @@
 //! Where Pods come from. A source emits its whole set each time the set changes; the dispatcher
 //! finds the differences. The first emission, even an empty one, says that the source is ready.
 
+pub mod api;
 pub mod file;
 pub mod local;
 pub mod url;
@@ -9,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use api::pod::{self, Manifest, ManifestError, static_pod};
+use ::api::pod::{self, Manifest, ManifestError, static_pod};
 use base::time::Clock;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;

@@ -66,8 +66,8 @@ pub const FIELDS: &[Field] = &[
     plain("httpCheckFrequency", Duration, D::Text("20s"), YES),
     plain("podLogsDir", Text, D::Text("/var/log/pods"), YES),
     // API client
-    pointer("kubeAPIQPS", Int32, D::Int(50), NO),
-    plain("kubeAPIBurst", Int32, D::Int(100), NO),
+    pointer("kubeAPIQPS", Int32, D::Int(50), YES),
+    plain("kubeAPIBurst", Int32, D::Int(100), YES),
     pointer("eventRecordQPS", Int32, D::Int(50), NO),
     plain("eventBurst", Int32, D::Int(100), NO),
     plain("contentType", Text, D::Text("application/vnd.kubernetes.protobuf"), NO),

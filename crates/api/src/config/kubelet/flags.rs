@@ -78,7 +78,7 @@ pub const FLAGS: &[FlagRow] = &[
     own("version", Bool, "false", YES, "Print the version and exit."),
     own("config", Text, "", YES, "Read the configuration from this YAML or JSON file. Flags win over the file."),
     own("config-dir", Text, "", YES, "Merge the *.conf files under this directory, in lexical order, over the configuration."),
-    own("kubeconfig", Text, "", NO, "How to reach the API server. Without it the node is standalone."),
+    own("kubeconfig", Text, "", YES, "How to reach the API server. Without it the node is standalone."),
     own("bootstrap-kubeconfig", Text, "", NO, "Used to ask for a client certificate when the kubeconfig is missing or its certificate has expired."),
     own("hostname-override", Text, "", YES, "Name the node this instead of the machine's host name."),
     own("node-ip", Text, "", YES, "The node's address, or two of different families separated by a comma. 0.0.0.0 or :: only chooses the family."),

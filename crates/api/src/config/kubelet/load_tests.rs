@@ -308,7 +308,7 @@ fn settings_not_acted_on_are_named() {
     );
     assert_eq!(
         loaded.not_honoured,
-        ["authentication.webhook.enabled", "rotateCertificates", "--kubeconfig", "--cpu-manager-policy"]
+        ["authentication.webhook.enabled", "rotateCertificates", "--cpu-manager-policy"]
     );
     assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
 }

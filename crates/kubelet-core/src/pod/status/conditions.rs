@@ -2,21 +2,11 @@
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodCondition, PodStatus};
 
+use super::super::news::OWN_CONDITIONS;
 use super::super::plan::sandbox_change;
 use super::super::policy::{is_sidecar, may_restart_all};
 use super::containers::find;
 use super::{KillCause, View, is_terminal, time};
-
-const OWNED: [&str; 8] = [
-    "PodScheduled",
-    "Ready",
-    "Initialized",
-    "ContainersReady",
-    "PodReadyToStartContainers",
-    "PodResizePending",
-    "PodResizeInProgress",
-    "AllContainersRestarting",
-];
 
 /// A condition before it gets its times.
 struct Draft {
@@ -48,7 +38,7 @@ impl View<'_> {
     fn foreign_conditions(self) -> Vec<PodCondition> {
         let api = self.input.pod.status.as_ref().and_then(|s| s.conditions.as_ref());
         let known = api.or(self.input.previous.conditions.as_ref());
-        let ours = |c: &&PodCondition| !OWNED.contains(&c.type_.as_str());
+        let ours = |c: &&PodCondition| !OWN_CONDITIONS.contains(&c.type_.as_str());
         let mut all: Vec<PodCondition> = known.into_iter().flatten().filter(ours).cloned().collect();
         let disruption = self.input.previous.conditions.iter().flatten();
         if let Some(old) = disruption.into_iter().find(|c| c.type_ == "DisruptionTarget") {

@@ -1,0 +1,130 @@
+//! The cluster this node belongs to: the way to its API server, and the parts that keep both in step.
+//!
+//! Without `--kubeconfig` there is no cluster and nothing in here runs. With one, [`join`] starts what joins
+//! the node to it, one line each. No part may do harm while the API server is out of reach: each one keeps
+//! what it knows and catches up later.
+
+pub mod api_pods;
+pub mod own_node;
+mod status_writer;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::config::kubelet::{KubeletConfiguration, Loaded};
+use client::{Client, Options};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::StartError;
+use crate::facts::Machine;
+use crate::node::Node;
+use crate::pod_files::PodDirs;
+use api_pods::ApiPods;
+use own_node::OwnNode;
+
+/// The way to the API server.
+#[derive(Debug)]
+pub struct Cluster {
+    /// For everything that has no better one; keeps to kubeAPIQPS and kubeAPIBurst.
+    pub client: Client,
+    /// For leases and the node's status: no queue of other requests may make the node look dead.
+    pub heartbeats: Client,
+    /// For events, which have their own rate and may never crowd out the rest.
+    pub events: Client,
+    pub node_name: Arc<str>,
+    /// The file all of them were made from.
+    pub kubeconfig: PathBuf,
+    /// What it last said of this node's Pods.
+    pub api_pods: ApiPods,
+    own_node: watch::Sender<OwnNode>,
+}
+
+/// What the parts that join the node to its cluster may look at.
+#[derive(Debug)]
+pub struct Wiring<'a> {
+    pub cluster: &'a Arc<Cluster>,
+    pub node: &'a Arc<Node>,
+    pub loaded: &'a Loaded,
+    pub dirs: &'a PodDirs,
+    pub machine: &'a Machine,
+    /// `v1.36.4`
+    pub version: &'a str,
+    pub tasks: &'a mut JoinSet<()>,
+    pub token: &'a CancellationToken,
+}
+
+/// Starts everything that needs the API server and is not asked for by a Pod. One line each.
+pub fn join(wiring: &mut Wiring<'_>) -> Result<(), StartError> {
+    let (cluster, node, token) = (wiring.cluster, wiring.node, wiring.token);
+    let tasks = &mut *wiring.tasks;
+    tasks.spawn(own_node::run(cluster.clone(), node.rng_for("own node"), token.clone()));
+    tasks.spawn(status_writer::run(cluster.clone(), node.clone(), token.clone()));
+    Ok(())
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    /// Reads the kubeconfig and prepares the clients; none on a standalone node. The server need not answer.
+    pub async fn open(
+        loaded: &Loaded,
+        node_name: &str,
+        version: &str,
+    ) -> Result<Option<Arc<Cluster>>, StartError> {
+        let Loaded { config, flags, .. } = loaded;
+        if flags.kubeconfig.is_empty() {
+            return Ok(None);
+        }
+        let kubeconfig = PathBuf::from(&flags.kubeconfig);
+        let fail = |e: &dyn std::fmt::Display| StartError::new(format!("--kubeconfig: {e}"));
+        let context = client::Config::load(&kubeconfig).map_err(|e| fail(&e))?;
+        let make = async |options| Client::new(context.clone(), options).await.map_err(|e| fail(&e));
+        let cluster = Cluster {
+            client: make(pods_options(config, version)).await?,
+            heartbeats: make(heartbeat_options(config, version)).await?,
+            events: make(event_options(config, version)).await?,
+            node_name: node_name.into(),
+            kubeconfig,
+            api_pods: ApiPods::default(),
+            own_node: watch::channel(OwnNode::default()).0,
+        };
+        tracing::info!(server = cluster.client.server(), node = node_name, "this node belongs to a cluster");
+        Ok(Some(Arc::new(cluster)))
+    }
+
+    /// This node's object as the API server has it.
+    #[must_use]
+    pub fn own_node(&self) -> watch::Receiver<OwnNode> {
+        self.own_node.subscribe()
+    }
+}
+
+fn options(version: &str, qps: i32, burst: i32) -> Options {
+    let platform = format!("{}/{}", std::env::consts::OS, crate::facts::go_arch());
+    let user_agent = format!("kubelet/{version} ({platform}) longshore/{}", env!("CARGO_PKG_VERSION"));
+    Options {
+        user_agent,
+        qps: f64::from(qps),
+        burst: u32::try_from(burst).unwrap_or(0),
+        ..Options::default()
+    }
+}
+
+fn pods_options(config: &KubeletConfiguration, version: &str) -> Options {
+    options(version, config.kube_api_qps, config.kube_api_burst)
+}
+
+/// An answer that comes later than a lease lives is of no use.
+fn heartbeat_options(config: &KubeletConfiguration, version: &str) -> Options {
+    let lease = u64::try_from(config.node_lease_duration_seconds).unwrap_or(40);
+    let timeout = Duration::from_secs(lease).min(config.node_status_update_frequency.to_std());
+    Options { timeout: timeout.max(Duration::from_secs(1)), ..options(version, -1, 0) }
+}
+
+fn event_options(config: &KubeletConfiguration, version: &str) -> Options {
+    // Zero means no limit, as for the others.
+    options(version, config.event_record_qps, config.event_burst)
+}
