@@ -1,7 +1,11 @@
-//! The protobuf form of objects, in which Go clients send theirs: from bytes to the same document JSON would give.
+//! The protobuf form of objects, which Go clients prefer: from bytes to the same document JSON would give, and back.
 //!
 //! The message of a type follows from the type itself; only the numbers of its fields are told apart, in
 //! `numbers.txt`. A few types have a form of their own: times, quantities, and whatever is either a number or a text.
+
+mod encode;
+
+pub use encode::{Form, encode, list, watch_frame, write_item};
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -36,6 +40,8 @@ pub enum ProtobufError {
     NotText(String),
     #[error("proto: the message nests too deeply")]
     TooDeep,
+    #[error("proto: {0} is not of its type")]
+    Misfit(String),
     #[error("no protobuf form is known of {0}")]
     Unknown(String),
 }
