@@ -8,6 +8,7 @@ mod images;
 mod interrupt;
 mod layout;
 mod oci;
+mod python;
 mod tarball;
 mod terminal;
 mod test;

@@ -7,7 +7,7 @@ use fixture::{Failure, Result};
 
 use crate::layout::Layout;
 use crate::terminal::{say, step};
-use crate::{debs, images, tidy};
+use crate::{debs, images, python, tidy};
 
 /// What was asked for on the command line.
 #[derive(Debug, Default, PartialEq)]
@@ -62,6 +62,13 @@ pub(crate) fn test(layout: &Layout, args: &[String]) -> Result<ExitCode> {
             Outcome::Passed
         }
         Err(outcome) => outcome,
+    });
+    account.check("Python client", || match python::prepare(layout) {
+        Ok(path) => {
+            environment.push(("LONGSHORE_PYTHON", path.display().to_string()));
+            Outcome::Passed
+        }
+        Err(why) => Outcome::Skipped(why.to_string()),
     });
     environment.extend(wish.seeds.map(|n| ("LONGSHORE_SEEDS", n.to_string())));
     account.check("tests", || tests(layout, &wish.filters, &environment));

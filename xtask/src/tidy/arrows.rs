@@ -41,6 +41,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Beside the product, not in it.
     ("demo", &[]),
     ("fixture", &[]),
+    ("outside", &["fixture"]),
     ("xtask", &["fixture"]),
     (
         "testkit",
