@@ -50,6 +50,10 @@ fn kind(definition: &Value, version: &Value, stored: &str, converts: bool) -> Ki
     let mut kind = Kind {
         version: doc::text(version, "name").to_owned().into(),
         kind: name("kind").into(),
+        list_kind: match name("listKind") {
+            said if said.is_empty() => format!("{}List", name("kind")).into(),
+            said => said.into(),
+        },
         singular: name("singular").into(),
         short_names: list("spec.names.shortNames"),
         categories: list("spec.names.categories"),

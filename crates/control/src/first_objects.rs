@@ -12,8 +12,14 @@ use crate::registry::{Call, Registry, meta};
 
 const NAMESPACES: &[&str] = &["kube-system", "kube-public", "kube-node-lease", "default"];
 
-/// Makes what is missing, and corrects what is ours. `address` is where others reach this server.
-pub(crate) async fn ensure(registry: &Registry, root_ca: &str, address: SocketAddr) -> Result<(), Refusal> {
+/// Makes what is missing, and corrects what is ours. `address` is where others reach this server, `client_cas` whom
+/// it believes.
+pub(crate) async fn ensure(
+    registry: &Registry,
+    root_ca: &str,
+    client_cas: &str,
+    address: SocketAddr,
+) -> Result<(), Refusal> {
     note_addresses(registry).await?;
     for name in NAMESPACES {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -22,6 +28,7 @@ pub(crate) async fn ensure(registry: &Registry, root_ca: &str, address: SocketAd
     for name in NAMESPACES {
         furnish(registry, name, root_ca).await?;
     }
+    tell_extensions(registry, client_cas).await?;
     for class in system_classes() {
         create(registry, ("scheduling.k8s.io", "v1", "priorityclasses"), class).await?;
     }
@@ -39,10 +46,21 @@ pub(crate) async fn ensure(registry: &Registry, root_ca: &str, address: SocketAd
 async fn note_addresses(registry: &Registry) -> Result<(), Refusal> {
     let kind = registry.kind("", "v1", "services")?;
     let (documents, _) = registry.list_all(Selection::all(kind.clone())).await?;
-    for document in documents {
-        registry.addresses().note(&present(&kind, &document));
+    let services: Vec<Value> = documents.iter().map(|document| present(&kind, document)).collect();
+    for service in &services {
+        registry.addresses().note(service);
     }
-    Ok(())
+    registry.settle_address_objects(&services).await
+}
+
+/// How other API servers and controllers learn whose certificates are believed here.
+async fn tell_extensions(registry: &Registry, client_cas: &str) -> Result<(), Refusal> {
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"},
+        "data": {"client-ca-file": client_cas},
+    });
+    ensure_same(registry, ("", "v1", "configmaps"), map, "data").await
 }
 
 async fn create(

@@ -18,6 +18,8 @@ pub struct Kind {
     pub version: Cow<'static, str>,
     /// `Pod`
     pub kind: Cow<'static, str>,
+    /// `PodList`
+    pub list_kind: Cow<'static, str>,
     /// `pods`
     pub plural: Cow<'static, str>,
     /// `pod`
@@ -253,6 +255,7 @@ impl Kind {
             group: group.into(),
             version: version.into(),
             kind: kind.into(),
+            list_kind: format!("{kind}List").into(),
             plural: plural.into(),
             singular: kind.to_lowercase().into(),
             short_names: Vec::new(),

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::refusal::Refusal;
+use crate::registry::document::encode;
 use crate::store::{Entry, Expect, ListOptions, ReadError, Store, Write, WriteError};
 
 /// Where the objects of a kind lie.
@@ -185,20 +186,6 @@ fn decode(entry: &Entry) -> Result<Stored, Refusal> {
         Ok(object) => Ok(Stored { object, rev: entry.rev }),
         Err(error) => Err(Refusal::internal(format!("reading {}: {error}", entry.key))),
     }
-}
-
-/// The stored form: metadata first, without its resourceVersion, which is the store's to say.
-fn encode(object: &Value) -> Bytes {
-    let mut metadata = object["metadata"].clone();
-    if let Some(map) = metadata.as_object_mut() {
-        map.remove("resourceVersion");
-    }
-    let mut out = format!("{{\"metadata\":{metadata}");
-    for (name, value) in object.as_object().into_iter().flatten().filter(|(n, _)| *n != "metadata") {
-        out.push_str(&format!(",{}:{value}", Value::from(name.as_str())));
-    }
-    out.push('}');
-    Bytes::from(out)
 }
 
 fn settle(outcome: Result<(), WriteError>) -> Result<bool, Refusal> {

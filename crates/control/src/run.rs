@@ -30,7 +30,7 @@ use crate::refusal::Refusal;
 use crate::registry::Registry;
 use crate::registry::addresses::{Addresses, Ranges};
 use crate::registry::catalog::Catalog;
-use crate::store::{self, OpenError, Store};
+use crate::store::{self, OpenError, Retention, Store};
 use crate::{controllers, first_objects, kinds};
 
 /// How often certificates and the files they come from are looked at.
@@ -57,6 +57,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Off when there is none.
     pub audit: Option<audit::Settings>,
+    /// `--etcd-compaction-interval`: how long history is kept.
+    pub history: Duration,
     /// `--event-ttl`
     pub event_ttl: Duration,
     /// `--service-account-issuer`
@@ -65,6 +67,10 @@ pub struct Settings {
     pub api_audiences: Vec<String>,
     /// `--service-account-key-file`: believed besides our own.
     pub service_account_key_files: Vec<PathBuf>,
+    /// `--service-account-signing-key-file`; a key of our own when there is none.
+    pub service_account_signing_key_file: Option<PathBuf>,
+    /// `--service-account-jwks-uri`; our own path when there is none.
+    pub service_account_jwks_uri: Option<String>,
     pub token_lifetimes: Lifetimes,
     pub static_tokens: StaticTokens,
     pub anonymous: Anonymous,
@@ -114,7 +120,9 @@ pub async fn run(
     let address = bound.address().map_err(cannot_bind)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     // Opening checks every row, and making keys takes a while: both at once, off this thread.
-    let (dir, options) = (settings.data_dir.clone(), store::Options::default());
+    let dir = settings.data_dir.clone();
+    let retention = Retention { age: settings.history, ..Retention::default() };
+    let options = store::Options { retention, ..store::Options::default() };
     let opening = tokio::task::spawn_blocking(move || Store::open(&dir, options));
     let (pki, up) = open_pki(&settings, address, &*clock).await?;
     let store = opening.await.map_err(|_| RunError::Interrupted("opening the store"))??;
@@ -127,7 +135,7 @@ pub async fn run(
     let registry = Registry::new(store, catalog, clock.clone(), Some(chain), addresses);
     let root_ca = pki.ca().certificate_pem();
     controllers::definitions::load(&registry).await?;
-    first_objects::ensure(&registry, &root_ca, up.address).await?;
+    first_objects::ensure(&registry, &root_ca, &pki.client_ca_bundle(), up.address).await?;
     feed::reconcile_policy(&objects, clock.now().wall).await?;
     feed::load(&objects, &authorizer).await?;
     let tokens = Arc::new(tokens(&settings, &pki).await?);
@@ -147,6 +155,7 @@ pub async fn run(
         authorizer: authorizer.clone(),
         tokens,
         token_lifetimes: settings.token_lifetimes,
+        jwks_uri: settings.service_account_jwks_uri.clone(),
         objects: objects.clone(),
         connector: connector(&settings, &pki, clock.now().wall).await?,
         in_flight: InFlight::new(settings.limits),
@@ -173,7 +182,10 @@ pub async fn run(
 async fn tokens(settings: &Settings, pki: &Arc<Pki>) -> Result<Tokens, RunError> {
     let (pki, settings) = (pki.clone(), settings.clone());
     let making = tokio::task::spawn_blocking(move || {
-        let signing = pki.service_account_key()?;
+        let signing = match settings.service_account_signing_key_file {
+            Some(path) => std::fs::read_to_string(&path).map_err(|cause| RunError::File { path, cause })?,
+            None => pki.service_account_key()?,
+        };
         let audiences = settings.api_audiences;
         Ok(Tokens::new(
             &settings.service_account_issuer,

@@ -1,5 +1,7 @@
 //! `longshore apiserver`: from arguments to a running API server.
 
+mod copies;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +22,15 @@ use serde_json::Value;
 use tokio::signal::unix::{self, SignalKind};
 use tokio_util::sync::CancellationToken;
 
+use self::copies::Act;
 use crate::{KUBERNETES, console, logging};
+
+const DATA_DIR: Flag = Flag::new(
+    "data-dir",
+    Kind::Text,
+    "/var/lib/longshore",
+    "Where the store, the keys and admin.kubeconfig are kept.",
+);
 
 /// Every flag. Names are kube-apiserver's where it has the same thing.
 pub(crate) const FLAGS: &[Flag] = &[
@@ -32,12 +42,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     ),
     Flag::new("bind-address", Kind::Ip, "0.0.0.0", "The address to listen on."),
     Flag::new("secure-port", Kind::Int32, "6443", "The port to serve HTTPS on; 0 takes any that is free."),
-    Flag::new(
-        "data-dir",
-        Kind::Text,
-        "/var/lib/longshore",
-        "Where the store, the keys and admin.kubeconfig are kept.",
-    ),
+    DATA_DIR,
     Flag::new(
         "client-ca-file",
         Kind::Text,
@@ -79,6 +84,18 @@ pub(crate) const FLAGS: &[Flag] = &[
         "Files with more keys (PEM) whose service account tokens are believed.",
     ),
     Flag::new(
+        "service-account-signing-key-file",
+        Kind::Text,
+        "",
+        "The key (PEM) that signs service account tokens; one of our own when not given.",
+    ),
+    Flag::new(
+        "service-account-jwks-uri",
+        Kind::Text,
+        "",
+        "Where our discovery document says that the keys of tokens are; on this server when not given.",
+    ),
+    Flag::new(
         "service-account-max-token-expiration",
         Kind::Duration,
         "",
@@ -101,6 +118,12 @@ pub(crate) const FLAGS: &[Flag] = &[
         Kind::Text,
         "30000-32767",
         "The ports of Services that are open on the node.",
+    ),
+    Flag::new(
+        "etcd-compaction-interval",
+        Kind::Duration,
+        "5m0s",
+        "How long changes are kept for watches and paged lists to go back to.",
     ),
     Flag::new("event-ttl", Kind::Duration, "1h0m0s", "How long Events are kept."),
     Flag::new(
@@ -126,6 +149,11 @@ pub(crate) const FLAGS: &[Flag] = &[
 ];
 
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
+    if let Some((word, rest)) = args.split_first()
+        && let Some(act) = Act::of(word)
+    {
+        return copies::main(act, rest);
+    }
     let parsed = match flags::parse(FLAGS, args.iter().cloned()) {
         Ok(parsed) => parsed,
         Err(mistakes) => {
@@ -138,7 +166,7 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
     let said = |name: &str| parsed.values.get(name) == Some(&Value::Bool(true));
     if said("help") {
         console::out(&format!(
-            "Serve the Kubernetes API for this machine.\n\nUsage:\n  longshore apiserver [flags]\n\nFlags:\n{}",
+            "Serve the Kubernetes API for this machine.\n\nUsage:\n  longshore apiserver [flags]\n  longshore apiserver backup|restore [flags] FILE\n\nFlags:\n{}",
             flags::render_help(FLAGS, 100)
         ));
         return ExitCode::SUCCESS;
@@ -175,6 +203,15 @@ fn settings(values: &BTreeMap<&'static str, Value>) -> Result<Settings, String> 
         None => Ok(default),
         Some(n) => usize::try_from(n).map_err(|_| format!("--{name}: {n} is negative")),
     };
+    let duration = |name: &str, default: Duration| match text(name) {
+        None => Ok(default),
+        Some(text) => {
+            let parsed = seconds(text).filter(|s| *s > 0).and_then(|s| u64::try_from(s).ok());
+            parsed
+                .map(Duration::from_secs)
+                .ok_or_else(|| format!("--{name}: {text:?} is no time to keep anything"))
+        }
+    };
     let switch = |name: &str| values.get(name).and_then(Value::as_bool);
     let domain = text("cluster-domain").unwrap_or("cluster.local");
     let static_tokens = match path("token-auth-file") {
@@ -210,13 +247,14 @@ fn settings(values: &BTreeMap<&'static str, Value>) -> Result<Settings, String> 
             }),
         },
         ranges: ranges(&list("service-cluster-ip-range"), text("service-node-port-range"))?,
-        event_ttl: Duration::from_secs(
-            text("event-ttl").and_then(seconds).and_then(|s| u64::try_from(s).ok()).unwrap_or(3600),
-        ),
+        history: duration("etcd-compaction-interval", Duration::from_mins(5))?,
+        event_ttl: duration("event-ttl", Duration::from_hours(1))?,
         service_account_issuer: text("service-account-issuer")
             .map_or_else(|| format!("https://kubernetes.default.svc.{domain}"), str::to_owned),
         api_audiences: list("api-audiences"),
         service_account_key_files: list("service-account-key-file").into_iter().map(PathBuf::from).collect(),
+        service_account_signing_key_file: path("service-account-signing-key-file"),
+        service_account_jwks_uri: text("service-account-jwks-uri").map(str::to_owned),
         token_lifetimes: Lifetimes {
             max_seconds: max_token_life,
             extend: switch("service-account-extend-token-expiration").unwrap_or(true),

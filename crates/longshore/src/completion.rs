@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use api::config::{kubelet, proxy};
 use base::flags::{Flag, Kind};
 
-use crate::{COMMANDS, console};
+use crate::{COMMANDS, apiserver_cmd, console};
 
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
     let script = match args {
@@ -35,8 +35,12 @@ fn script(shell: &str) -> Option<String> {
 }
 
 /// The agents, and what flags they take.
-fn agents() -> [(&'static str, Vec<Flag>); 2] {
-    [("kubelet", kubelet::flags::table()), ("kube-proxy", proxy::flags::table())]
+fn agents() -> [(&'static str, Vec<Flag>); 3] {
+    [
+        ("kubelet", kubelet::flags::table()),
+        ("kube-proxy", proxy::flags::table()),
+        ("apiserver", apiserver_cmd::FLAGS.to_vec()),
+    ]
 }
 
 fn command_names() -> String {

@@ -1,12 +1,13 @@
 //! Namespaces: what every one of them holds, and how one ends.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::doc;
+use crate::kind::Kind;
 use crate::refusal::Refusal;
 use crate::registry::options::{DeleteOptions, ListOptions, Propagation};
 use crate::registry::selection::{Selection, present};
@@ -176,7 +177,7 @@ async fn end(registry: &Registry, name: &str) -> Result<bool, Refusal> {
         return Ok(true);
     }
     let remaining = empty(registry, name).await?;
-    if !remaining.is_empty() {
+    if !remaining.by_resource.is_empty() {
         tell_remaining(registry, name, &remaining).await?;
         return Ok(false);
     }
@@ -197,63 +198,144 @@ async fn end(registry: &Registry, name: &str) -> Result<bool, Refusal> {
     registry.remove(&kind, "", name, version).await
 }
 
-/// Deletes everything in a namespace. Tells what stays for now: resource and count.
-async fn empty(registry: &Registry, namespace: &str) -> Result<Vec<(String, usize)>, Refusal> {
+/// What a namespace still holds, in the words of its conditions.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Remaining {
+    by_resource: BTreeMap<String, usize>,
+    by_finalizer: BTreeMap<String, usize>,
+}
+
+/// Deletes everything in a namespace. Tells what stays for now.
+async fn empty(registry: &Registry, namespace: &str) -> Result<Remaining, Refusal> {
     let options = DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };
-    let mut remaining = Vec::new();
+    let mut remaining = Remaining::default();
     let catalog = registry.catalog();
     for kind in catalog.places().filter(|k| k.is_namespaced()) {
         let mut selection = Selection::all(kind.clone());
         namespace.clone_into(&mut selection.namespace);
         let mut lister = registry.list(selection, &ListOptions::default()).await?;
-        let mut left = 0;
         while let Some(page) = lister.next_page().await? {
             for document in page {
                 let object = present(kind, &document);
                 let mut call = Call::internal(kind.clone(), "delete", namespace, meta::name(&object));
                 match registry.delete(&mut call, &options).await {
                     Ok(deletion) if deletion.done => {}
-                    Ok(_) => left += 1,
+                    Ok(deletion) => remaining.add(kind, &deletion.object),
                     Err(refusal) if refusal.reason == "NotFound" => {}
                     Err(refusal) => return Err(refusal),
                 }
             }
         }
-        if left > 0 {
-            remaining.push((kind.resource_name(), left));
-        }
     }
     Ok(remaining)
 }
 
-async fn tell_remaining(
-    registry: &Registry,
-    name: &str,
-    remaining: &[(String, usize)],
-) -> Result<(), Refusal> {
+async fn tell_remaining(registry: &Registry, name: &str, remaining: &Remaining) -> Result<(), Refusal> {
     let kind = registry.kind("", "v1", "namespaces")?;
-    let what: Vec<String> =
-        remaining.iter().map(|(what, n)| format!("{what} has {n} resource instances")).collect();
-    let message = format!("Some resources are remaining: {}", what.join(", "));
     let now = meta::timestamp(registry.now());
-    let set = |namespace: &mut Value| {
-        let told = doc::list(namespace, "status.conditions")
-            .iter()
-            .find(|c| c["type"] == "NamespaceContentRemaining");
-        if told.is_some_and(|c| c["message"] == message.as_str() && c["status"] == "True") {
-            return Ok(false);
+    registry.rewrite(&kind, "", name, |namespace| Ok(remaining.tell(namespace, &now))).await.map(drop)
+}
+
+// === impl Remaining ===
+
+impl Remaining {
+    fn add(&mut self, kind: &Kind, object: &Value) {
+        *self.by_resource.entry(format!("{}.{}", kind.plural, kind.group)).or_default() += 1;
+        for finalizer in meta::finalizers(object) {
+            *self.by_finalizer.entry(finalizer.to_owned()).or_default() += 1;
         }
-        let mut conditions: Vec<Value> = doc::list(namespace, "status.conditions")
-            .iter()
-            .filter(|c| c["type"] != "NamespaceContentRemaining")
-            .cloned()
-            .collect();
-        conditions.push(json!({
-            "type": "NamespaceContentRemaining", "status": "True", "reason": "SomeResourcesRemain",
-            "message": message, "lastTransitionTime": now,
-        }));
+    }
+
+    /// Writes upstream's conditions; says whether one of them is new.
+    fn tell(&self, namespace: &mut Value, now: &str) -> bool {
+        let counted = |what: &BTreeMap<String, usize>, between: &str| {
+            let parts: Vec<String> =
+                what.iter().map(|(name, n)| format!("{name} {between} {n} resource instances")).collect();
+            (!parts.is_empty()).then(|| parts.join(", "))
+        };
+        let content = match counted(&self.by_resource, "has") {
+            Some(what) => ("True", "SomeResourcesRemain", format!("Some resources are remaining: {what}")),
+            None => ("False", "ContentRemoved", "All content successfully removed".to_owned()),
+        };
+        let finalizers = match counted(&self.by_finalizer, "in") {
+            Some(what) => {
+                let message = format!("Some content in the namespace has finalizers remaining: {what}");
+                ("True", "SomeFinalizersRemain", message)
+            }
+            None => {
+                ("False", "ContentHasNoFinalizers", "All content-preserving finalizers finished".to_owned())
+            }
+        };
+        let fine = |reason, message: &str| ("False", reason, message.to_owned());
+        let told = [
+            (
+                "NamespaceDeletionDiscoveryFailure",
+                fine("ResourcesDiscovered", "All resources successfully discovered"),
+            ),
+            (
+                "NamespaceDeletionGroupVersionParsingFailure",
+                fine("ParsedGroupVersions", "All legacy kube types successfully parsed"),
+            ),
+            (
+                "NamespaceDeletionContentFailure",
+                fine("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
+            ),
+            ("NamespaceContentRemaining", content),
+            ("NamespaceFinalizersRemaining", finalizers),
+        ];
+        let mut conditions = doc::list(namespace, "status.conditions").to_vec();
+        let mut changed = false;
+        for (kind, (status, reason, message)) in told {
+            let old = conditions.iter_mut().find(|c| c["type"] == kind);
+            let since = match &old {
+                Some(old) if old["status"] == status => old["lastTransitionTime"].clone(),
+                _ => now.into(),
+            };
+            let new = json!({
+                "type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since,
+            });
+            match old {
+                Some(old) if *old == new => continue,
+                Some(old) => *old = new,
+                None => conditions.push(new),
+            }
+            changed = true;
+        }
         namespace["status"]["conditions"] = conditions.into();
-        Ok(true)
-    };
-    registry.rewrite(&kind, "", name, set).await.map(drop)
+        changed
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_remains_is_told_once_and_taken_back() {
+        let kind = crate::kinds::all().into_iter().find(|k| k.plural == "configmaps").unwrap();
+        let mut remaining = Remaining::default();
+        remaining.add(&kind, &json!({"metadata": {"finalizers": ["example.com/hold"]}}));
+        remaining.add(&kind, &json!({"metadata": {}}));
+        let mut namespace = json!({"status": {"phase": "Terminating"}});
+        assert!(remaining.tell(&mut namespace, "2026-01-01T00:00:00Z"));
+        assert!(!remaining.tell(&mut namespace, "2026-01-02T00:00:00Z"), "nothing new");
+        let messages = |namespace: &Value| -> Vec<String> {
+            doc::list(namespace, "status.conditions")
+                .iter()
+                .map(|c| doc::text(c, "message").to_owned())
+                .collect()
+        };
+        assert_eq!(
+            messages(&namespace)[3..],
+            [
+                "Some resources are remaining: configmaps. has 2 resource instances",
+                "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances",
+            ]
+        );
+        assert!(Remaining::default().tell(&mut namespace, "2026-01-03T00:00:00Z"));
+        assert_eq!(messages(&namespace)[3], "All content successfully removed");
+        assert_eq!(namespace["status"]["conditions"][0]["lastTransitionTime"], "2026-01-01T00:00:00Z");
+        assert_eq!(namespace["status"]["conditions"][4]["lastTransitionTime"], "2026-01-03T00:00:00Z");
+    }
 }

@@ -5,6 +5,8 @@
 pub(crate) enum Format {
     Json,
     Yaml,
+    /// Of built-in kinds only.
+    Protobuf,
 }
 
 /// What is told of an object.
@@ -29,24 +31,25 @@ struct Range<'h> {
     quality: f32,
 }
 
-/// The forms offered, for the refusal.
-pub(crate) const OFFERED: &[&str] = &["application/json", "application/yaml"];
+/// The forms offered, for the refusal; the last one not of custom kinds.
+pub(crate) const OFFERED: &[&str] = &["application/json", "application/yaml", PROTOBUF];
+pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// The best form both sides know; None when there is none. Nothing accepted is everything accepted.
-pub(crate) fn negotiate(header: &str) -> Option<Accepted> {
+pub(crate) fn negotiate(header: &str, offered: &[&str]) -> Option<Accepted> {
     let plain = Accepted { format: Format::Json, shape: Shape::Whole };
     if header.trim().is_empty() {
         return Some(plain);
     }
     ranges(header).iter().find_map(|range| {
-        let format = format_of(range.kind)?;
+        let format = format_of(range.kind).filter(|f| offered.contains(&f.content_type()))?;
         let asked = |name: &str| range.parameters.iter().find(|(n, _)| *n == name).map(|(_, v)| *v);
         let shape = match asked("as") {
             None => Shape::Whole,
             Some(what) => {
                 let known = asked("g") == Some("meta.k8s.io") && matches!(asked("v"), Some("v1" | "v1beta1"));
                 match what {
-                    "Table" if known => Shape::Table,
+                    "Table" if known && format != Format::Protobuf => Shape::Table,
                     "PartialObjectMetadata" | "PartialObjectMetadataList" if known => Shape::Metadata,
                     // A shape nobody knows: the next alternative may be better.
                     _ => return None,
@@ -99,6 +102,7 @@ fn format_of(kind: &str) -> Option<Format> {
     match kind {
         "application/json" | "*/*" | "application/*" => Some(Format::Json),
         "application/yaml" | "application/x-yaml" | "text/yaml" => Some(Format::Yaml),
+        PROTOBUF => Some(Format::Protobuf),
         _ => None,
     }
 }
@@ -110,6 +114,7 @@ impl Format {
         match self {
             Format::Json => "application/json",
             Format::Yaml => "application/yaml",
+            Format::Protobuf => PROTOBUF,
         }
     }
 }
@@ -121,13 +126,19 @@ mod tests {
     #[test]
     fn the_first_form_both_know_wins() {
         let json = |shape| Some(Accepted { format: Format::Json, shape });
+        let protobuf = |shape| Some(Accepted { format: Format::Protobuf, shape });
         let kubectl_get = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         let rows = [
             ("", json(Shape::Whole)),
             ("*/*", json(Shape::Whole)),
             (kubectl_get, json(Shape::Table)),
-            ("application/vnd.kubernetes.protobuf,application/json", json(Shape::Whole)),
-            ("application/vnd.kubernetes.protobuf", None),
+            ("application/vnd.kubernetes.protobuf,application/json", protobuf(Shape::Whole)),
+            ("application/json,application/vnd.kubernetes.protobuf", json(Shape::Whole)),
+            (
+                "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+                protobuf(Shape::Metadata),
+            ),
+            ("application/vnd.kubernetes.protobuf;as=Table;g=meta.k8s.io;v=v1", None),
             ("text/html", None),
             ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", json(Shape::Metadata)),
             ("application/json;as=Other;g=meta.k8s.io;v=v1, application/json", json(Shape::Whole)),
@@ -137,8 +148,12 @@ mod tests {
             ),
         ];
         for (header, form) in rows {
-            assert_eq!(negotiate(header), form, "{header}");
+            assert_eq!(negotiate(header, OFFERED), form, "{header}");
         }
+        let custom = &OFFERED[..2];
+        assert_eq!(negotiate("application/vnd.kubernetes.protobuf", custom), None);
+        let either = "application/vnd.kubernetes.protobuf,application/json";
+        assert_eq!(negotiate(either, custom), json(Shape::Whole));
     }
 
     #[test]

@@ -10,6 +10,8 @@ use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
+use schema::protobuf;
+use schema::types::At;
 use serde_json::Value;
 
 use super::accept::Format;
@@ -28,17 +30,31 @@ pub(crate) const WORTH_GZIP: usize = 128 * 1024;
 /// Characters of warnings in one answer; more would burst header limits on the way.
 const WARNINGS: usize = 4096;
 
-/// A document in the form the client reads.
+/// A document in the form the client reads. What has no protobuf form is JSON: whoever reads the one reads the other.
 pub(crate) fn document(code: u16, value: &Value, format: Format) -> Answer {
-    let bytes = match format {
-        Format::Json => {
+    let packed = (format == Format::Protobuf).then(|| to_protobuf(value)).flatten();
+    let (format, bytes) = match (format, packed) {
+        (Format::Protobuf, Some(bytes)) => (format, bytes),
+        (Format::Yaml, _) => (format, api::yaml::from_value_to_yaml(value).into_bytes()),
+        (Format::Json | Format::Protobuf, _) => {
             let mut bytes = serde_json::to_vec(value).unwrap_or_default();
             bytes.push(b'\n');
-            bytes
+            (Format::Json, bytes)
         }
-        Format::Yaml => api::yaml::from_value_to_yaml(value).into_bytes(),
     };
     whole(code, format.content_type(), bytes.into())
+}
+
+/// An object of a built-in kind in its protobuf form.
+pub(crate) fn to_protobuf(value: &Value) -> Option<Vec<u8>> {
+    let (version, kind) = (value["apiVersion"].as_str()?, value["kind"].as_str()?);
+    let form = if kind == "PartialObjectMetadata" {
+        protobuf::Form::Metadata
+    } else {
+        let (group, version) = version.split_once('/').unwrap_or(("", version));
+        protobuf::Form::Whole(At::kind(group, version, kind)?)
+    };
+    protobuf::encode(value, form).ok()
 }
 
 pub(crate) fn whole(code: u16, content_type: &'static str, bytes: Bytes) -> Answer {

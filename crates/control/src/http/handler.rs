@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use futures_util::FutureExt;
 use http::request::Parts;
-use http::{HeaderMap, Request, header};
+use http::{HeaderMap, HeaderValue, Request, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use serde::Serialize;
 use serde_json::json;
 
 use super::accept::{self, Accepted, Format, Shape};
@@ -17,10 +18,13 @@ use super::metrics::About;
 use super::path::{self, Asked};
 use super::query::Query;
 use super::server::Peer;
-use super::{App, audit, discovery, health, openapi, verbs};
+use super::{App, audit, discovery, health, indent, openapi, verbs};
 use crate::auth::impersonate;
 use crate::refusal::Refusal;
 use crate::request::{Attributes, Resource, User};
+
+/// For how long others may keep our keys, upstream's figure.
+const KEYS_STAY: HeaderValue = HeaderValue::from_static("public, max-age=3600");
 
 /// A request, told apart.
 #[derive(Debug)]
@@ -49,6 +53,7 @@ pub(crate) async fn answer(app: Arc<App>, peer: Peer, request: Request<Incoming>
         (uri.to_owned(), agent)
     });
     let mut known = Known::default();
+    let pretty = indent::is_wanted(request.uri().query().unwrap_or_default(), request.headers());
     let work = std::panic::AssertUnwindSafe(Box::pin(respond(&app, &peer, request, &mut known)));
     let answer = match work.catch_unwind().await {
         Ok(Ok(answer)) => answer,
@@ -58,6 +63,7 @@ pub(crate) async fn answer(app: Arc<App>, peer: Peer, request: Request<Incoming>
             answer::refuse(&Refusal::internal("the server failed to handle the request"))
         }
     };
+    let answer = if pretty && known.about.verb != "WATCH" { indent::indent(answer) } else { answer };
     let code = answer.status().as_u16();
     app.metrics.answered(&known.about, code, began.elapsed());
     if let (Some(audit), Some((uri, agent))) = (&app.audit, audited) {
@@ -181,8 +187,8 @@ async fn authenticate(app: &App, head: &mut Parts, peer: &Peer) -> Result<Arc<Us
 async fn plain(app: &App, asking: &Asking) -> Result<Answer, Refusal> {
     let accept = header_text(&asking.head.headers, header::ACCEPT);
     let format = || {
-        let accepted = accept::negotiate(accept).ok_or_else(|| Refusal::not_acceptable(accept::OFFERED))?;
-        Ok::<_, Refusal>(accepted.format)
+        let accepted = accept::negotiate(accept, accept::OFFERED);
+        Ok::<_, Refusal>(accepted.ok_or_else(|| Refusal::not_acceptable(accept::OFFERED))?.format)
     };
     let catalog = app.registry.catalog();
     let path = asking.head.uri.path().trim_end_matches('/');
@@ -205,9 +211,19 @@ async fn plain(app: &App, asking: &Asking) -> Result<Answer, Refusal> {
         (["api", version], _) => discovery::resource_list(&catalog, "", version)?,
         (["apis", group, version], _) => discovery::resource_list(&catalog, group, version)?,
         (["openapi", below @ ..], _) => return openapi::serve(app, asking, below).await,
-        ([".well-known", "openid-configuration"], _) => app.tokens.discovery(None, &app.address),
-        (["openid", "v1", "jwks"], _) => app.tokens.key_set(),
-        (["version"], _) => version(&app.version),
+        ([".well-known", "openid-configuration"], _) => {
+            let about = app.tokens.discovery(app.jwks_uri.as_deref(), &app.address);
+            let mut answer = answer::document(200, &about, Format::Json);
+            answer.headers_mut().insert(header::CACHE_CONTROL, KEYS_STAY);
+            return Ok(answer);
+        }
+        (["openid", "v1", "jwks"], _) => {
+            let keys = app.tokens.key_set().to_string();
+            let mut answer = answer::whole(200, "application/jwk-set+json", keys.into());
+            answer.headers_mut().insert(header::CACHE_CONTROL, KEYS_STAY);
+            return Ok(answer);
+        }
+        (["version"], _) => return Ok(version(&app.version)),
         (["livez" | "readyz" | "healthz", ..], _) => return health::serve(app, &parts, &asking.query),
         (["metrics"], _) => {
             let page = app.metrics.page(app);
@@ -219,25 +235,47 @@ async fn plain(app: &App, asking: &Asking) -> Result<Answer, Refusal> {
     Ok(answer::document(200, &document, format()?))
 }
 
-fn version(version: &str) -> serde_json::Value {
-    let mut numbers = version.trim_start_matches('v').split('.');
-    json!({
-        "major": numbers.next().unwrap_or_default(), "minor": numbers.next().unwrap_or_default(),
-        "gitVersion": version, "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
-        "goVersion": "", "compiler": "rustc",
-        "platform": format!("linux/{}", if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }),
-    })
+/// `/version`, in the order people know it from.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Version<'v> {
+    major: &'v str,
+    minor: &'v str,
+    git_version: &'v str,
+    git_commit: &'static str,
+    git_tree_state: &'static str,
+    build_date: &'static str,
+    go_version: &'static str,
+    compiler: &'static str,
+    platform: &'static str,
 }
 
-/// The form of the answer a request for a resource wants.
-pub(crate) fn accepted(headers: &HeaderMap) -> Result<Accepted, Refusal> {
+fn version(version: &str) -> Answer {
+    let mut numbers = version.trim_start_matches('v').split('.');
+    let told = Version {
+        major: numbers.next().unwrap_or_default(),
+        minor: numbers.next().unwrap_or_default(),
+        git_version: version,
+        git_commit: "",
+        git_tree_state: "clean",
+        build_date: "1970-01-01T00:00:00Z",
+        go_version: "",
+        compiler: "rustc",
+        platform: if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" },
+    };
+    let text = serde_json::to_string_pretty(&told).unwrap_or_default();
+    answer::whole(200, Format::Json.content_type(), text.into())
+}
+
+/// The form of the answer a request for a resource wants, among those there are of it.
+pub(crate) fn accepted(headers: &HeaderMap, offered: &[&str]) -> Result<Accepted, Refusal> {
     let header = header_text(headers, header::ACCEPT);
-    accept::negotiate(header).ok_or_else(|| Refusal::not_acceptable(accept::OFFERED))
+    accept::negotiate(header, offered).ok_or_else(|| Refusal::not_acceptable(offered))
 }
 
 /// The same where only whole objects are given.
 pub(crate) fn accepted_whole(headers: &HeaderMap) -> Format {
-    accept::negotiate(header_text(headers, header::ACCEPT))
+    accept::negotiate(header_text(headers, header::ACCEPT), accept::OFFERED)
         .filter(|a| a.shape == Shape::Whole)
         .map_or(Format::Json, |a| a.format)
 }

@@ -20,6 +20,7 @@ mod connect;
 mod discovery;
 mod handler;
 mod health;
+mod indent;
 pub mod limits;
 pub mod metrics;
 mod openapi;
@@ -44,6 +45,8 @@ pub struct App {
     pub authorizer: Arc<Authorizer>,
     pub tokens: Arc<Tokens>,
     pub token_lifetimes: Lifetimes,
+    /// `--service-account-jwks-uri`
+    pub jwks_uri: Option<String>,
     pub objects: Objects,
     pub connector: Connector,
     pub in_flight: limits::InFlight,

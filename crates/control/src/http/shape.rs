@@ -80,8 +80,8 @@ impl View {
     pub(crate) fn list_frame(self, kind: &Kind) -> (String, &'static str) {
         match self.shape {
             Shape::Whole => {
-                let (list, version) = (format!("{}List", kind.kind), kind.api_version());
-                (format!(r#"{{"kind":{},"apiVersion":{},"items":["#, quote(&list), quote(&version)), "]")
+                let (list, version) = (quote(&kind.list_kind), quote(&kind.api_version()));
+                (format!(r#"{{"kind":{list},"apiVersion":{version},"items":["#), "]")
             }
             Shape::Metadata => (
                 r#"{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","items":["#.to_owned(),

@@ -2,17 +2,21 @@
 //!
 //! Nothing is made before the client took what was made before it: a slow reader costs one chunk.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream::{self, Stream};
+use schema::protobuf;
+use schema::types::At;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::accept::Format;
+use super::accept::{Format, Shape};
 use super::answer::{self, Answer, Broken, Gzip};
 use super::shape::View;
+use crate::kind::Kind;
 use crate::refusal::Refusal;
 use crate::registry::Registry;
 use crate::registry::document::Document;
@@ -28,7 +32,7 @@ const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
 /// A list as an answer.
 pub(crate) async fn list(
     registry: Registry,
-    kind: std::sync::Arc<crate::kind::Kind>,
+    kind: Arc<Kind>,
     mut lister: Lister,
     view: View,
     format: Format,
@@ -38,6 +42,9 @@ pub(crate) async fn list(
     let first = lister.next_page().await?.unwrap_or_default();
     let size: usize = first.iter().map(Document::size).sum();
     let compress = takes_gzip && format == Format::Json && (lister.has_more() || size > answer::WORTH_GZIP);
+    if format == Format::Protobuf {
+        return list_protobuf(&kind, lister, view, first).await;
+    }
     let (head, close) = view.list_frame(&kind);
     let mut writer = ListWriter {
         registry,
@@ -72,9 +79,49 @@ pub(crate) async fn list(
     Ok(answer)
 }
 
+/// The whole of it at once: its length stands before it.
+async fn list_protobuf(
+    kind: &Kind,
+    mut lister: Lister,
+    view: View,
+    first: Vec<Document>,
+) -> Result<Answer, Refusal> {
+    let form = match (view.shape, kind.type_name.as_deref().and_then(At::named)) {
+        (Shape::Whole, Some(at)) => protobuf::Form::Whole(at),
+        _ => protobuf::Form::Metadata,
+    };
+    let failed = |error: protobuf::ProtobufError| Refusal::internal(error.to_string());
+    let (mut items, mut page) = (Vec::new(), Some(first));
+    while let Some(documents) = page {
+        for document in documents {
+            protobuf::write_item(&mut items, &present(kind, &document), form).map_err(failed)?;
+        }
+        page = lister.next_page().await?;
+    }
+    let (version, name) = match form {
+        protobuf::Form::Whole(_) => (kind.api_version(), kind.list_kind.to_string()),
+        protobuf::Form::Metadata => ("meta.k8s.io/v1".to_owned(), "PartialObjectMetadataList".to_owned()),
+    };
+    let body = protobuf::list(&version, &name, &list_metadata(&lister), &items).map_err(failed)?;
+    Ok(answer::whole(200, Format::Protobuf.content_type(), body.into()))
+}
+
+/// What a list that is over says of itself.
+fn list_metadata(lister: &Lister) -> Value {
+    let end = lister.end();
+    let mut metadata = json!({"resourceVersion": lister.revision.to_string()});
+    if let Some(token) = end.continue_token {
+        metadata["continue"] = token.into();
+    }
+    if let Some(remaining) = end.remaining.filter(|n| *n > 0) {
+        metadata["remainingItemCount"] = remaining.into();
+    }
+    metadata
+}
+
 struct ListWriter {
     registry: Registry,
-    kind: std::sync::Arc<crate::kind::Kind>,
+    kind: Arc<Kind>,
     lister: Lister,
     view: View,
     page: std::vec::IntoIter<Document>,
@@ -132,26 +179,25 @@ impl ListWriter {
     }
 
     fn write_end(&mut self) {
-        let end = self.lister.end();
-        let mut metadata = json!({"resourceVersion": self.lister.revision.to_string()});
-        if let Some(token) = end.continue_token {
-            metadata["continue"] = token.into();
-        }
-        if let Some(remaining) = end.remaining.filter(|n| *n > 0) {
-            metadata["remainingItemCount"] = remaining.into();
-        }
-        let tail = format!("{},\"metadata\":{metadata}}}\n", self.close);
+        let tail = format!("{},\"metadata\":{}}}\n", self.close, list_metadata(&self.lister));
         self.out.put_slice(tail.as_bytes());
         self.over = true;
     }
+}
+
+/// How the events of a watch are told, and whether with bookmarks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WatchForm {
+    pub(crate) view: View,
+    pub(crate) format: Format,
+    pub(crate) bookmarks: bool,
 }
 
 /// A watch as an answer. It ends after `timeout`, or when the server does.
 pub(crate) fn watch(
     registry: Registry,
     watcher: Watcher,
-    view: View,
-    bookmarks: bool,
+    form: WatchForm,
     timeout: Duration,
     stopping: CancellationToken,
 ) -> Answer {
@@ -159,20 +205,26 @@ pub(crate) fn watch(
     let writer = WatchWriter {
         registry,
         watcher,
-        view,
-        bookmark: bookmarks.then(|| now + BOOKMARK_PERIOD.min(timeout.mul_f32(0.9))),
+        view: form.view,
+        format: form.format,
+        bookmark: form.bookmarks.then(|| now + BOOKMARK_PERIOD.min(timeout.mul_f32(0.9))),
         end: now + timeout,
         columns: true,
         stopping,
         over: false,
     };
-    answer::stream(Format::Json.content_type(), writer.frames())
+    let content_type = match form.format {
+        Format::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        _ => Format::Json.content_type(),
+    };
+    answer::stream(content_type, writer.frames())
 }
 
 struct WatchWriter {
     registry: Registry,
     watcher: Watcher,
     view: View,
+    format: Format,
     /// When the next bookmark is due.
     bookmark: Option<Instant>,
     end: Instant,
@@ -232,15 +284,15 @@ impl WatchWriter {
             Event::Deleted(document) => ("DELETED", document),
             Event::Bookmark { rev, initial_events_end } => {
                 let object = self.mark(rev, initial_events_end);
-                return push_line(out, &json!({"type": "BOOKMARK", "object": object}));
+                return self.push(out, "BOOKMARK", object);
             }
             Event::Failed(refusal) => {
                 self.over = true;
-                return push_line(out, &json!({"type": "ERROR", "object": refusal.to_status()}));
+                return self.push(out, "ERROR", refusal.to_status());
             }
         };
         let shown = &self.watcher.selection().kind;
-        if self.view == View::WHOLE && !shown.strategy.converts() {
+        if self.format == Format::Json && self.view == View::WHOLE && !shown.strategy.converts() {
             out.reserve(document.size() + 40);
             out.put_slice(b"{\"type\":\"");
             out.put_slice(kind.as_bytes());
@@ -252,7 +304,21 @@ impl WatchWriter {
         let object = present(shown, &document);
         let columns = std::mem::take(&mut self.columns);
         let object = self.view.object(shown, &object, self.registry.now(), columns);
-        push_line(out, &json!({"type": kind, "object": object}));
+        self.push(out, kind, object);
+    }
+
+    fn push(&mut self, out: &mut BytesMut, kind: &str, object: Value) {
+        if self.format != Format::Protobuf {
+            return push_line(out, &json!({"type": kind, "object": object}));
+        }
+        match answer::to_protobuf(&object) {
+            Some(packed) => out.put_slice(&protobuf::watch_frame(kind, &packed)),
+            // Better no watch than one that leaves events out.
+            None => {
+                tracing::error!(kind, "an object has no protobuf form; its watch ends");
+                self.over = true;
+            }
+        }
     }
 
     /// The object of a bookmark: only its revision counts.
@@ -266,13 +332,13 @@ impl WatchWriter {
             object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
         match self.view.shape {
-            super::accept::Shape::Whole => object,
-            super::accept::Shape::Metadata => {
+            Shape::Whole => object,
+            Shape::Metadata => {
                 object["kind"] = "PartialObjectMetadata".into();
                 object["apiVersion"] = "meta.k8s.io/v1".into();
                 object
             }
-            super::accept::Shape::Table => json!({
+            Shape::Table => json!({
                 "kind": "Table", "apiVersion": "meta.k8s.io/v1",
                 "metadata": {"resourceVersion": rev.to_string()},
                 "columnDefinitions": null,

@@ -11,6 +11,7 @@ use super::handler::accepted_whole;
 use super::verbs::{Serving, read_patch};
 use crate::auth::review::{self, Access};
 use crate::auth::service_account;
+use crate::kinds::component_status;
 use crate::refusal::Refusal;
 use crate::registry::body::parse;
 use crate::registry::options::WriteOptions;
@@ -80,6 +81,24 @@ impl Serving<'_> {
             _ => return Err(Refusal::no_resource()),
         };
         Ok(self.plain(201, &answered))
+    }
+
+    /// How the store does: told, not kept.
+    pub(super) fn component_statuses(&self) -> Result<Answer, Refusal> {
+        let store = component_status::store(self.registry.store().is_open());
+        let call = self.call(WriteOptions::default());
+        let mut answer = match (call.name(), self.wants_table()?) {
+            ("", false) => {
+                let list = json!({
+                    "kind": self.kind.list_kind, "apiVersion": self.kind.api_version(), "metadata": {}, "items": [store],
+                });
+                self.document(200, &list)?
+            }
+            ("" | component_status::STORE, _) => self.document(200, &store)?,
+            (other, _) => return Err(Refusal::not_found(&self.kind, other)),
+        };
+        answer::warn(&mut answer, &[component_status::DEPRECATED.to_owned()]);
+        Ok(answer)
     }
 
     async fn token(&self, body: Incoming) -> Result<Answer, Refusal> {

@@ -6,9 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header;
 use hyper::body::Incoming;
+use schema::protobuf;
+use schema::types::At;
 use serde_json::{Value, json};
 
-use super::accept::{Accepted, Format, Shape};
+use super::accept::{Accepted, Format, OFFERED, PROTOBUF, Shape};
 use super::answer::{self, Answer};
 use super::handler::{Asking, accepted, header_text};
 use super::shape::{Include, View};
@@ -93,6 +95,7 @@ impl Serving<'_> {
     async fn dispatch(&mut self, body: Incoming) -> Result<Answer, Refusal> {
         let subresource = self.asking.attributes.resource.as_ref().map(|r| r.subresource.clone());
         match subresource.as_deref().unwrap_or_default() {
+            "" if self.kind.plural == "componentstatuses" => return self.component_statuses(),
             "" if !self.kind.is_stored() => return self.answer_question(body).await,
             // These are the object itself, through a narrower door.
             "" | "status" | "ephemeralcontainers" | "resize" | "approval" | "finalize" => {}
@@ -156,8 +159,8 @@ impl Serving<'_> {
 
     async fn watch(&self) -> Result<Answer, Refusal> {
         let (accepted, view) = self.view()?;
-        if accepted.format != Format::Json {
-            return Err(Refusal::not_acceptable(&["application/json"]));
+        if accepted.format == Format::Yaml {
+            return Err(Refusal::not_acceptable(&["application/json", PROTOBUF]));
         }
         let mut options = self.asking.query.list_options()?;
         // The old path that names one object.
@@ -173,7 +176,8 @@ impl Serving<'_> {
         let seconds = options.timeout_seconds.unwrap_or(WATCH_LEAST + spread).min(24 * 3600);
         let stopping = self.app.stopping.clone();
         let timeout = Duration::from_secs(seconds);
-        Ok(stream::watch(self.registry.clone(), watcher, view, options.bookmarks, timeout, stopping))
+        let form = stream::WatchForm { view, format: accepted.format, bookmarks: options.bookmarks };
+        Ok(stream::watch(self.registry.clone(), watcher, form, timeout, stopping))
     }
 
     async fn create(&self, body: Incoming) -> Result<Answer, Refusal> {
@@ -249,7 +253,7 @@ impl Serving<'_> {
         let mut call = self.call(WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() });
         let items = self.registry.delete_collection(&mut call, selection, &list, &options).await?;
         let body = json!({
-            "kind": format!("{}List", self.kind.kind), "apiVersion": self.kind.api_version(),
+            "kind": self.kind.list_kind, "apiVersion": self.kind.api_version(),
             "metadata": {"resourceVersion": self.registry.store().revision().to_string()}, "items": items,
         });
         self.document(200, &body)
@@ -291,12 +295,22 @@ impl Serving<'_> {
     }
 
     fn view(&self) -> Result<(Accepted, View), Refusal> {
-        let accepted = accepted(&self.asking.head.headers)?;
+        let accepted = accepted(&self.asking.head.headers, self.offered())?;
         let include = match accepted.shape {
             Shape::Table => Include::parse(self.asking.query.get("includeObject"))?,
             _ => Include::Metadata,
         };
         Ok((accepted, View { shape: accepted.shape, include }))
+    }
+
+    pub(super) fn wants_table(&self) -> Result<bool, Refusal> {
+        Ok(self.view()?.1.shape == Shape::Table)
+    }
+
+    /// The forms there are of this kind.
+    fn offered(&self) -> &'static [&'static str] {
+        let known = self.kind.type_name.as_deref().and_then(At::named).is_some_and(protobuf::is_known);
+        if known { OFFERED } else { &OFFERED[..2] }
     }
 
     fn takes_gzip(&self) -> bool {

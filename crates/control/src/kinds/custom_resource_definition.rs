@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use api::field::{FieldErrors, Path};
 use api::names;
 use base::time::Wall;
+use schema::custom::CustomType;
 use serde_json::{Value, json};
 
 use super::check;
@@ -123,6 +124,18 @@ impl Strategy for Definition {
         check::immutable(errors, new, old, "spec.group");
         check::immutable(errors, new, old, "spec.names.plural");
         stored_versions(errors, new);
+    }
+
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        let has_rules =
+            |version: &Value| CustomType::new(doc::at(version, "schema.openAPIV3Schema")).has_rules();
+        let versions = doc::list(new, "spec.versions").iter().enumerate();
+        versions
+            .filter(|(_, version)| has_rules(version))
+            .map(|(i, _)| {
+                format!("spec.versions[{i}].schema.openAPIV3Schema: x-kubernetes-validations are kept, but this server does not evaluate them")
+            })
+            .collect()
     }
 
     fn counts_generation(&self) -> bool {
@@ -393,6 +406,19 @@ mod tests {
         assert!(is_established(&object));
         assert_eq!(object["status"]["acceptedNames"], object["spec"]["names"]);
         assert!(!establish(&mut object, None, Wall::from_secs(9)), "nothing more to do");
+    }
+
+    #[test]
+    fn rules_nobody_evaluates_are_warned_about() {
+        let rules = |d: &mut Value| {
+            let schema = json!({"type": "object", "properties": {"spec": {
+                "type": "object", "x-kubernetes-validations": [{"rule": "self.a > 1"}]}}});
+            d["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = schema;
+        };
+        assert_eq!(complaints(rules), "[]");
+        let told = Definition.warnings(&definition(rules), None);
+        assert!(told.len() == 1 && told[0].contains("spec.versions[0]"), "{told:?}");
+        assert_eq!(Definition.warnings(&definition(|_| {}), None), Vec::<String>::new());
     }
 
     #[test]

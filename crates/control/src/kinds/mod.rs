@@ -3,6 +3,7 @@
 mod address;
 pub mod certificate_signing_request;
 mod check;
+pub mod component_status;
 mod config_map;
 mod controller_revision;
 mod cron_job;
@@ -54,6 +55,7 @@ use crate::kind::{Kind, Verb};
 pub fn all() -> Vec<Kind> {
     let mut kinds = vec![
         pod::binding(),
+        component_status::kind(),
         config_map::kind(),
         endpoints::kind(),
         event::core(),

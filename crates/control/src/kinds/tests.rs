@@ -39,7 +39,7 @@ fn every_kind_has_a_type_and_a_place() {
         assert!(here.is_some(), "{name}");
         let same = At::kind(&kind.group, &kind.version, &kind.kind);
         assert_eq!(same.map(|at| at.shape), here.map(|at| at.shape), "{name}");
-        assert_eq!(kind.is_stored(), kind.verbs.contains(&Verb::List), "{name}");
+        assert_eq!(kind.is_stored(), kind.verbs.contains(&Verb::Watch), "{name}");
         let has_status = here.and_then(At::object).is_some_and(|t| t.field("status").is_some());
         assert_eq!(kind.has_status(), has_status && kind.is_stored(), "{name}");
         assert_eq!(kind.subresource("scale").is_some(), kind.strategy.scale().is_some(), "{name}");

@@ -202,7 +202,10 @@ impl Addresses {
             Some(_) => return Err(failed("provided IP is already allocated")),
             None => {}
         }
-        if !network.contains(&ip) || ip == network.network() || (ip.is_ipv4() && ip == network.broadcast()) {
+        if !network.contains(&ip) {
+            return Err(failed("the provided network does not match the current range"));
+        }
+        if ip == network.network() || (ip.is_ipv4() && ip == network.broadcast()) {
             return Err(failed(&format!(
                 "the provided IP ({text}) is not in the valid range. The range of valid IPs is {network}"
             )));
@@ -322,7 +325,7 @@ impl Drop for Claim {
     }
 }
 
-fn ips_of(service: &Value) -> impl Iterator<Item = IpAddr> + '_ {
+pub(super) fn ips_of(service: &Value) -> impl Iterator<Item = IpAddr> + '_ {
     doc::list(service, "spec.clusterIPs").iter().filter_map(|v| v.as_str()?.parse().ok())
 }
 
@@ -393,8 +396,12 @@ mod tests {
         let mut clash =
             service("d", json!({"type": "ClusterIP", "clusterIPs": [plain["spec"]["clusterIP"]]}));
         assert!(assigned(&all, &mut clash).contains("already allocated"));
-        let mut outside = service("e", json!({"type": "ClusterIP", "clusterIPs": ["10.9.0.1"]}));
-        assert!(assigned(&all, &mut outside).contains("not in the valid range"));
+        for (ip, why) in
+            [("10.9.0.1", "does not match the current range"), ("10.0.0.0", "not in the valid range")]
+        {
+            let mut outside = service("e", json!({"type": "ClusterIP", "clusterIPs": [ip]}));
+            assert!(assigned(&all, &mut outside).contains(why), "{ip}");
+        }
         all.release(&plain, None);
         assert_eq!(assigned(&all, &mut clash), "[]");
     }

@@ -41,6 +41,7 @@ impl Registry {
                 Ok(written) => {
                     if let Some(claim) = claim.filter(|_| !call.options.dry_run) {
                         claim.keep();
+                        self.follow_addresses(None, Some(&written.object)).await;
                     }
                     return Ok(written);
                 }

@@ -105,6 +105,7 @@ impl Registry {
                 Ok(_) => {
                     if is_service(kind) {
                         self.addresses().release(&old, None);
+                        self.follow_addresses(Some(&old), None).await;
                     }
                     return Some(Ok(Deletion { object: old, done }));
                 }

@@ -14,6 +14,7 @@ use crate::refusal::Refusal;
 use crate::request::{Attributes, Resource, User};
 use crate::store::{ReadError, Store, WriteError};
 
+mod address_objects;
 pub mod addresses;
 mod binding;
 pub mod body;

@@ -62,7 +62,7 @@ impl Registry {
             let (new, claim) = self.prepare_change(call, new, &old).await?;
             match self.write_change(call, &document, &new, &old).await {
                 Some(Ok(written)) => {
-                    self.settle_addresses(call, claim, &written, &old);
+                    self.settle_addresses(call, claim, &written, &old).await;
                     return Ok(written);
                 }
                 Some(Err(refusal)) => return Err(refusal),
@@ -97,9 +97,9 @@ impl Registry {
         meta::carry_over(&mut new, old);
         self.admit(call, &mut new, Some(old)).await?;
         way.prepare(&kind, &mut new, old, self.now());
-        let mut errors = FieldErrors::default();
+        let (mut errors, mut unassigned) = (FieldErrors::default(), FieldErrors::default());
         let claim = match way {
-            Way::Main => self.assign_addresses(&kind, &mut new, &mut errors),
+            Way::Main => self.assign_addresses(&kind, &mut new, &mut unassigned),
             _ => None,
         };
         self.own_fields(call, &mut new, Some(old));
@@ -109,6 +109,8 @@ impl Registry {
         }
         kinds::meta::validate_update(&kind, &new, old, &mut errors);
         way.validate(&kind, &new, old, &mut errors);
+        // An address that may not change need not be complained about twice.
+        let errors = if errors.is_empty() { unassigned } else { errors };
         if !errors.is_empty() {
             return Err(Refusal::invalid(&kind, meta::name(&new), &errors));
         }
@@ -118,7 +120,7 @@ impl Registry {
     }
 
     /// After a write: what was claimed is kept, what the Service no longer has is free again.
-    fn settle_addresses(&self, call: &Call, claim: Option<Claim>, written: &Written, old: &Value) {
+    async fn settle_addresses(&self, call: &Call, claim: Option<Claim>, written: &Written, old: &Value) {
         if call.options.dry_run || !is_service(&call.kind) {
             return;
         }
@@ -127,6 +129,7 @@ impl Registry {
         }
         let left = (written.outcome != Outcome::Deleted).then_some(&written.object);
         self.addresses().release(old, left);
+        self.follow_addresses(Some(old), left).await;
     }
 
     /// None when somebody else was quicker and it is worth another try.

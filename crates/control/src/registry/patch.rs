@@ -99,11 +99,10 @@ fn refuse(error: PatchError) -> Refusal {
     match error {
         PatchError::Malformed(why) => Refusal::bad_request(why),
         PatchError::Refused(why) => {
-            let mut refusal = Refusal::new(
-                422,
-                "Invalid",
-                format!("the server rejected our request due to an error in our request: {why}"),
-            );
+            // Upstream keeps the reason to itself.
+            tracing::debug!(why, "a patch did not apply");
+            let message = "the server rejected our request due to an error in our request";
+            let mut refusal = Refusal::new(422, "Invalid", message);
             refusal.details = Some(Box::new(Details::default()));
             refusal
         }
