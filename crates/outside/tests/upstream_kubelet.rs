@@ -1,0 +1,276 @@
+//! Upstream's kubelet as a node of `longshore apiserver`, on a private containerd: it gets its certificate, registers,
+//! runs Pods, tells their status, and serves logs and shells through our server.
+//!
+//! `LONGSHORE_PEER_KUBELET` is that kubelet. Its configuration says nothing about content types: it speaks protobuf.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fixture::{Containerd, Node, Options, Tools};
+
+const PATIENCE: Duration = Duration::from_secs(90);
+const PORT: u16 = 6443;
+
+/// A token to join with. That it may ask for a certificate, and gets it, is our server's own rule.
+const BOOTSTRAP: &str = r#"
+apiVersion: v1
+kind: Secret
+metadata: {name: bootstrap-token-abcdef, namespace: kube-system}
+type: bootstrap.kubernetes.io/token
+stringData:
+  token-id: abcdef
+  token-secret: 0123456789abcdef
+  usage-bootstrap-authentication: "true"
+"#;
+
+const PODS: &str = r#"
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {greeting: hello}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  nodeName: demo
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: web
+    image: localhost/busybox:v1
+    imagePullPolicy: Never
+    command: [sh, -c, 'cat /settings/greeting; echo; echo "$ABOUT"; mkdir /www; echo page > /www/index.html; httpd -f -p 8080 -h /www']
+    env: [{name: ABOUT, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
+    volumeMounts: [{name: settings, mountPath: /settings}]
+    readinessProbe: {httpGet: {port: 8080, path: /index.html}, periodSeconds: 1}
+  volumes: [{name: settings, configMap: {name: settings}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: once}
+spec:
+  nodeName: demo
+  restartPolicy: Never
+  containers: [{name: once, image: localhost/busybox:v1, imagePullPolicy: Never, command: [sh, -c, 'exit 3']}]
+"#;
+
+struct Cluster {
+    node: Node,
+    kubectl: PathBuf,
+    dir: PathBuf,
+    children: Vec<Child>,
+}
+
+impl Cluster {
+    /// None, with a word about it, where there is nothing to test.
+    fn start() -> Option<Cluster> {
+        let said = |name: &str| std::env::var_os(name).map(PathBuf::from).ok_or(format!("{name} is not set"));
+        let tools = Tools::from_env().map_err(|e| e.to_string());
+        let all = (tools, said("LONGSHORE_BINARY"), said("LONGSHORE_PEER_KUBELET"));
+        let (tools, binary, kubelet) = match all {
+            (Ok(tools), Ok(binary), Ok(kubelet)) => (tools, binary, kubelet),
+            (Err(why), ..) | (_, Err(why), _) | (.., Err(why)) => {
+                eprintln!("skipped: {why}");
+                return None;
+            }
+        };
+        let node =
+            Node::start(&tools, Options { containerd: Containerd::default(), ..Options::default() }).unwrap();
+        let dir = node.dir().join("cluster");
+        fs::create_dir(&dir).unwrap();
+        let mut cluster = Cluster { kubectl: tools.kubectl(), node, dir, children: Vec::new() };
+        cluster.start_server(&binary);
+        cluster.kubectl_with(&["apply", "-f", "-"], BOOTSTRAP);
+        cluster.start_kubelet(&kubelet);
+        Some(cluster)
+    }
+
+    fn spawn(&mut self, mut command: Command, log: &str) {
+        let log = File::options().create(true).append(true).open(self.dir.join(log)).unwrap();
+        let command = command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        self.children.push(command.spawn().unwrap());
+    }
+
+    fn start_server(&mut self, binary: &Path) {
+        let mut command = self.node.command(binary);
+        command
+            .arg("apiserver")
+            .arg(format!("--bind-address={}", self.node.address()))
+            .arg(format!("--secure-port={PORT}"))
+            .arg(format!("--data-dir={}", self.dir.join("data").display()));
+        self.spawn(command, "apiserver.log");
+        self.until("the server is up", |c| c.try_kubectl(&["get", "--raw", "/readyz"]).is_ok());
+    }
+
+    fn start_kubelet(&mut self, kubelet: &Path) {
+        let ca = self.dir.join("data/pki/ca.crt");
+        let config = format!(
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+             authentication: {{x509: {{clientCAFile: {}}}}}\ncontainerRuntimeEndpoint: {}\npodLogsDir: {}\n\
+             failSwapOn: false\nfailCgroupV1: false\ncgroupDriver: cgroupfs\ncgroupsPerQOS: false\n\
+             enforceNodeAllocatable: []\nlocalStorageCapacityIsolation: false\nresolvConf: ''\n\
+             imageGCHighThresholdPercent: 100\nevictionHard: {{nodefs.available: 0%, imagefs.available: 0%, nodefs.inodesFree: 0%}}\n\
+             nodeStatusUpdateFrequency: 2s\nsyncFrequency: 2s\nregisterNode: true\nmaxPods: 20\n",
+            ca.display(),
+            self.node.endpoint(),
+            self.node.dir().join("pod-logs").display(),
+        );
+        let join = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: x\nclusters: [{{name: x, cluster: {{server: 'https://{}:{PORT}', certificate-authority: {}}}}}]\n\
+             users: [{{name: x, user: {{token: abcdef.0123456789abcdef}}}}]\ncontexts: [{{name: x, context: {{cluster: x, user: x}}}}]\n",
+            self.node.address(),
+            ca.display(),
+        );
+        let file = |name: &str, text: &str| {
+            let path = self.dir.join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let (config, join) = (file("kubelet.yaml", &config), file("bootstrap.kubeconfig", &join));
+        let mut command = self.node.command(kubelet);
+        command
+            .arg("--config")
+            .arg(config)
+            .arg("--bootstrap-kubeconfig")
+            .arg(join)
+            .arg("--kubeconfig")
+            .arg(self.dir.join("kubelet.kubeconfig"))
+            .arg("--root-dir")
+            .arg(self.node.dir().join("kubelet"))
+            .arg("--cert-dir")
+            .arg(self.dir.join("kubelet-pki"))
+            .args(["--hostname-override=demo", "--node-ip", &self.node.address(), "--v=2"]);
+        self.spawn(command, "kubelet.log");
+    }
+
+    fn run(&self, args: &[&str], input: &str) -> Result<String, String> {
+        let mut command = self.node.command(&self.kubectl);
+        command.arg("--kubeconfig").arg(self.dir.join("data/admin.kubeconfig")).args(args);
+        command.env("HOME", &self.dir);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let out = child.wait_with_output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if out.status.success() { Ok(text(&out.stdout)) } else { Err(text(&out.stderr)) }
+    }
+
+    fn try_kubectl(&self, args: &[&str]) -> Result<String, String> {
+        self.run(args, "")
+    }
+
+    #[track_caller]
+    fn kubectl(&self, args: &[&str]) -> String {
+        self.kubectl_with(args, "")
+    }
+
+    #[track_caller]
+    fn kubectl_with(&self, args: &[&str], input: &str) -> String {
+        match self.run(args, input) {
+            Ok(out) => out,
+            Err(why) => panic!("kubectl {args:?}: {why}\n{}", self.last_words()),
+        }
+    }
+
+    #[track_caller]
+    fn until(&self, what: &str, mut is: impl FnMut(&Cluster) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !is(self) {
+            assert!(Instant::now() < end, "in vain: {what}\n{}", self.last_words());
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    fn last_words(&self) -> String {
+        let tail = |name: &str| {
+            let text = fs::read_to_string(self.dir.join(name)).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            format!("--- {name}\n{}\n", lines[lines.len().saturating_sub(40)..].join("\n"))
+        };
+        tail("apiserver.log") + &tail("kubelet.log")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().rev() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn joins_runs_pods_and_serves_them() {
+    let Some(cluster) = Cluster::start() else { return };
+    let c = &cluster;
+    let ready = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
+    c.until("the node is ready", |c| {
+        c.try_kubectl(&["get", "node", "demo", "-o", ready]).as_deref() == Ok("True")
+    });
+    let requests = c.kubectl(&["get", "csr", "-o", "jsonpath={.items[*].status.conditions[*].type}"]);
+    assert!(requests.contains("Approved"), "{requests}");
+    c.kubectl(&["get", "lease", "-n", "kube-node-lease", "demo"]);
+    c.kubectl(&["get", "csinode", "demo"]);
+
+    c.kubectl_with(&["apply", "-f", "-"], PODS);
+    c.kubectl(&["wait", "pod/web", "--for=condition=Ready", "--timeout=60s"]);
+    c.kubectl(&["wait", "pod/once", "--for=jsonpath={.status.phase}=Failed", "--timeout=60s"]);
+    let code = "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}";
+    assert_eq!(c.kubectl(&["get", "pod", "once", "-o", code]), "3");
+    assert_eq!(c.kubectl(&["logs", "web"]), "hello\ndemo\n");
+    assert_eq!(c.kubectl(&["exec", "web", "--", "echo", "from inside"]), "from inside\n");
+    assert_eq!(c.kubectl_with(&["exec", "-i", "web", "--", "cat"], "through\n"), "through\n");
+    let failed = c.try_kubectl(&["exec", "web", "--", "sh", "-c", "exit 7"]).unwrap_err();
+    assert!(failed.contains("exit code 7"), "{failed}");
+    assert!(
+        c.kubectl(&["get", "--raw", "/api/v1/namespaces/default/pods/web:8080/proxy/index.html"])
+            .contains("page")
+    );
+    let stats = c.kubectl(&["get", "--raw", "/api/v1/nodes/demo/proxy/stats/summary"]);
+    assert!(stats.contains("\"nodeName\": \"demo\""), "{stats}");
+    forward(c);
+    c.until("events are told", |c| c.kubectl(&["get", "events"]).contains("Started"));
+
+    c.kubectl(&[
+        "patch",
+        "configmap",
+        "settings",
+        "--type=merge",
+        "-p",
+        r#"{"data":{"greeting":"changed"}}"#,
+    ]);
+    c.until("the volume follows", |c| {
+        c.kubectl(&["exec", "web", "--", "cat", "/settings/greeting"]) == "changed"
+    });
+    c.kubectl(&["delete", "pod", "web", "once", "--timeout=60s"]);
+    assert_eq!(c.kubectl(&["get", "pods", "-o", "name"]), "");
+}
+
+/// A port forward is a conversation of its own: it is asked while it lasts.
+fn forward(c: &Cluster) {
+    let mut command = c.node.command(&c.kubectl);
+    command.arg("--kubeconfig").arg(c.dir.join("data/admin.kubeconfig"));
+    command.args(["port-forward", "pod/web", "18080:8080"]).env("HOME", &c.dir);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let ask = || {
+        use std::io::Read;
+        let mut stream = std::net::TcpStream::connect("127.0.0.1:18080").ok()?;
+        stream.write_all(b"GET /index.html HTTP/1.0\r\n\r\n").ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        text.contains("page").then_some(())
+    };
+    let end = Instant::now() + PATIENCE;
+    while c.node.inside(ask).unwrap().is_none() {
+        assert!(Instant::now() < end, "the port is not forwarded\n{}", c.last_words());
+        thread::sleep(Duration::from_millis(200));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}
