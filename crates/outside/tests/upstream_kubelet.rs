@@ -215,8 +215,10 @@ fn joins_runs_pods_and_serves_them() {
     });
     let requests = c.kubectl(&["get", "csr", "-o", "jsonpath={.items[*].status.conditions[*].type}"]);
     assert!(requests.contains("Approved"), "{requests}");
-    c.kubectl(&["get", "lease", "-n", "kube-node-lease", "demo"]);
-    c.kubectl(&["get", "csinode", "demo"]);
+    c.until("it holds its lease", |c| {
+        c.try_kubectl(&["get", "lease", "-n", "kube-node-lease", "demo"]).is_ok()
+    });
+    c.until("it tells of its drivers", |c| c.try_kubectl(&["get", "csinode", "demo"]).is_ok());
 
     c.kubectl_with(&["apply", "-f", "-"], PODS);
     c.kubectl(&["wait", "pod/web", "--for=condition=Ready", "--timeout=60s"]);
