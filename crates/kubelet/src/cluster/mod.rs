@@ -5,6 +5,7 @@
 //! what it knows and catches up later.
 
 pub mod api_pods;
+pub mod node;
 pub mod own_node;
 mod status_writer;
 
@@ -62,6 +63,7 @@ pub fn join(wiring: &mut Wiring<'_>) -> Result<(), StartError> {
     let tasks = &mut *wiring.tasks;
     tasks.spawn(own_node::run(cluster.clone(), node.rng_for("own node"), token.clone()));
     tasks.spawn(status_writer::run(cluster.clone(), node.clone(), token.clone()));
+    node::start(wiring)?;
     Ok(())
 }
 

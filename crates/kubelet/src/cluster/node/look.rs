@@ -1,0 +1,173 @@
+//! One look at everything the status is made of. What is expensive is looked at seldom, and never in the way of
+//! the heartbeat: an answer that does not come leaves the last one standing.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cri::v1;
+use kubelet_core::node::addresses::Sources;
+use kubelet_core::node::capacity::Machine;
+use kubelet_core::node::conditions::{Health, Pressures};
+use kubelet_core::node::status::{Fixed, Handler, Image, Moment, Runtime};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use super::super::Wiring;
+use super::machine;
+use crate::facts;
+use crate::node::Node;
+
+/// How old the list of images may be.
+const IMAGES_AGE: Duration = Duration::from_secs(30);
+/// How old addresses and the runtime's version may be.
+const FACTS_AGE: Duration = Duration::from_secs(30);
+/// A resolver or runtime that takes longer is asked again at the next look.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Gathers what the status is made of.
+pub(super) struct Look {
+    node: Arc<Node>,
+    moment: Moment,
+    storage: watch::Receiver<Option<String>>,
+    images_at: Option<Instant>,
+    facts_at: Option<Instant>,
+}
+
+// === impl Look ===
+
+impl Look {
+    pub(super) fn new(w: &Wiring<'_>, fixed: &Fixed, storage: watch::Receiver<Option<String>>) -> Look {
+        let counts = w.loaded.config.local_storage_capacity_isolation;
+        let moment = Moment {
+            machine: Machine {
+                cpus: w.machine.cpus,
+                memory: w.machine.memory.total,
+                ephemeral_storage: counts.then_some(w.machine.disk),
+                huge_pages: machine::huge_pages(),
+            },
+            addresses: Sources {
+                given: w.loaded.flags.node_ips(),
+                hostname: fixed.name.clone(),
+                external_cloud: w.loaded.flags.cloud_provider == "external",
+                ..Sources::default()
+            },
+            runtime: Runtime { name: w.node.facts.runtime_name.clone(), ..Runtime::default() },
+            ..Moment::default()
+        };
+        Look { node: w.node.clone(), moment, storage, images_at: None, facts_at: None }
+    }
+
+    /// Something that decides on Ready changed. Cancel-safe.
+    pub(super) async fn changed(&mut self, health: &mut watch::Receiver<crate::health::RuntimeHealth>) {
+        tokio::select! {
+            Ok(()) = health.changed() => {}
+            Ok(()) = self.storage.changed() => {}
+            else => std::future::pending().await,
+        }
+    }
+
+    /// What is true now.
+    pub(super) async fn take(&mut self) -> &Moment {
+        if self.facts_at.is_none_or(|at| at.elapsed() >= FACTS_AGE) {
+            self.facts_at = Some(Instant::now());
+            tokio::join!(
+                addresses(&mut self.moment.addresses),
+                version(&self.node, &mut self.moment.runtime)
+            );
+        }
+        if self.images_at.is_none_or(|at| at.elapsed() >= IMAGES_AGE) {
+            self.images_at = Some(Instant::now());
+            self.list_images().await;
+        }
+        self.moment.health = self.health();
+        self.moment.pressures = Pressures::default();
+        &self.moment
+    }
+
+    async fn list_images(&mut self) {
+        match timeout(PATIENCE, self.node.runtime.list_images()).await {
+            Ok(Ok(images)) => self.moment.images = images.into_iter().map(image).collect(),
+            Ok(Err(error)) => tracing::warn!(%error, "images not listed"),
+            Err(_) => tracing::warn!("images not listed in time"),
+        }
+    }
+
+    fn health(&mut self) -> Health {
+        let runtime = self.node.health.borrow().clone();
+        self.moment.runtime.handlers = runtime.handlers.iter().map(handler).collect();
+        self.moment.runtime.groups_policy = runtime.groups_policy;
+        let error = |text: &str| Some(text.to_owned()).filter(|t| !t.is_empty());
+        let now = self.node.now().mono;
+        Health {
+            runtime_seen: runtime
+                .answered
+                .then(|| runtime.last_ready.map_or(Duration::ZERO, |at| at.elapsed())),
+            runtime_error: error(&runtime.runtime_message),
+            network_error: match runtime.answered {
+                true => error(&runtime.network_message),
+                false => Some("network state unknown".to_owned()),
+            },
+            relisted: self.node.observer.last_relist().map(|at| now.since(at)),
+            storage_error: self.storage.borrow_and_update().clone(),
+            shutdown: None,
+        }
+    }
+}
+
+/// The resolver may take its time, and reads of /proc are reads of files: off the loop.
+async fn addresses(sources: &mut Sources) {
+    let (name, given) = (sources.hostname.clone(), sources.given.clone());
+    let asked = tokio::task::spawn_blocking(move || {
+        let specified = given.first().is_some_and(|ip| !ip.is_unspecified());
+        let by_name: Vec<IpAddr> = match specified {
+            true => Vec::new(),
+            false => facts::resolve(&name),
+        };
+        (
+            by_name,
+            facts::towards_default_route(false),
+            facts::towards_default_route(true),
+            facts::local_addresses(),
+        )
+    });
+    match timeout(PATIENCE, asked).await {
+        Ok(Ok((by_name, v4, v6, local))) => {
+            sources.by_name = by_name;
+            sources.default_v4 = v4;
+            sources.default_v6 = v6;
+            sources.local = local;
+        }
+        Ok(Err(error)) => tracing::warn!(%error, "addresses not read"),
+        Err(_) => tracing::warn!("addresses not read in time"),
+    }
+}
+
+async fn version(node: &Node, runtime: &mut Runtime) {
+    match timeout(PATIENCE, node.runtime.version()).await {
+        Ok(Ok(answer)) => {
+            runtime.name = answer.runtime_name;
+            runtime.version = Some(answer.runtime_version);
+        }
+        // The version does not change because the runtime is silent.
+        Ok(Err(error)) => tracing::debug!(%error, "the runtime's version was not told"),
+        Err(_) => tracing::debug!("the runtime's version was not told in time"),
+    }
+}
+
+fn image(image: v1::Image) -> Image {
+    Image {
+        id: image.id,
+        digests: image.repo_digests,
+        tags: image.repo_tags,
+        size: i64::try_from(image.size).unwrap_or(i64::MAX),
+    }
+}
+
+fn handler(h: &v1::RuntimeHandler) -> Handler {
+    Handler {
+        name: h.name.clone(),
+        recursive_read_only: h.features.as_ref().is_some_and(|f| f.recursive_read_only_mounts),
+        user_namespaces: h.features.as_ref().is_some_and(|f| f.user_namespaces),
+    }
+}

@@ -1,0 +1,320 @@
+//! Registers the node and keeps its status true.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::rng::Rng;
+use client::{ClientError, Request};
+use k8s_openapi::api::core::v1::Node as NodeObject;
+use kubelet_core::node::NodeEvent;
+use kubelet_core::node::conditions::is_ready;
+use kubelet_core::node::patch::{has_changed, status_patch};
+use kubelet_core::node::register::{self, Registration};
+use kubelet_core::node::report::{Schedule, jittered};
+use kubelet_core::node::status::{Fixed, describe};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::events::NodeEvents;
+use super::look::Look;
+use super::{Complaint, node_path};
+use crate::cluster::Cluster;
+use crate::node::Node;
+
+/// First and longest pause between attempts to register.
+const REGISTER_MIN: Duration = Duration::from_millis(100);
+const REGISTER_MAX: Duration = Duration::from_secs(7);
+/// Attempts at one report.
+const TRIES: u32 = 5;
+/// While the node is not ready for the first time, it looks this often, for so long.
+const FAST: Duration = Duration::from_millis(100);
+const FAST_FOR: Duration = Duration::from_secs(120);
+/// A kubelet that starts on a node that was ready says otherwise only after this: the runtime may be slow to
+/// answer, and Pods that run are not to be moved because an agent was restarted.
+const SETTLE: Duration = Duration::from_secs(20);
+
+/// What a reporter is made of.
+pub(super) struct Parts {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) node: Arc<Node>,
+    /// None: somebody else registers the node.
+    pub(super) registration: Option<Registration>,
+    pub(super) fixed: Fixed,
+    pub(super) look: Look,
+    pub(super) events: NodeEvents,
+    pub(super) update_frequency: Duration,
+    pub(super) report_frequency: Duration,
+    pub(super) boot_age: Option<Duration>,
+}
+
+pub(super) struct Reporter {
+    parts: Parts,
+    started: Instant,
+    schedule: Schedule,
+    rng: Rng,
+    /// The object as it was last seen or written.
+    latest: Option<Arc<NodeObject>>,
+    pod_cidr: String,
+    unschedulable: bool,
+    said_rebooted: bool,
+    /// When it was created in this life of the kubelet; for how long the start took.
+    registered: Option<Instant>,
+    was_ready: bool,
+    complaint: Complaint,
+}
+
+/// What came of a look at the status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Sent,
+    NotNeeded,
+    /// It would say NotReady of a node that was ready before this kubelet started; see [`SETTLE`].
+    Withheld,
+}
+
+// === impl Reporter ===
+
+impl Reporter {
+    pub(super) fn new(parts: Parts) -> Reporter {
+        Reporter {
+            schedule: Schedule::new(parts.report_frequency),
+            rng: parts.node.rng_for("node status"),
+            started: Instant::now(),
+            latest: None,
+            pod_cidr: String::new(),
+            unschedulable: false,
+            said_rebooted: false,
+            registered: None,
+            was_ready: false,
+            complaint: Complaint::default(),
+            parts,
+        }
+    }
+
+    pub(super) async fn run(mut self, token: CancellationToken) {
+        token.run_until_cancelled(self.work()).await;
+    }
+
+    async fn work(&mut self) {
+        if let Some(registration) = self.parts.registration.clone() {
+            self.register(&registration).await;
+        }
+        self.keep_reporting().await;
+    }
+
+    // --- registration ---
+
+    async fn register(&mut self, registration: &Registration) {
+        let began = Instant::now();
+        let mut pause = REGISTER_MIN;
+        loop {
+            match self.try_register(registration).await {
+                Ok(created) => {
+                    self.complaint.clear("registration");
+                    if created {
+                        self.measure_registration(began);
+                    }
+                    tracing::info!(node = self.parts.fixed.name, created, "node registered");
+                    return;
+                }
+                Err(error) => self.complaint.log(&error, "registration"),
+            }
+            // A fifth either way: many nodes may wait for the same server.
+            sleep(pause * 4 / 5 + self.rng.up_to(pause * 2 / 5)).await;
+            pause = (pause * 2).min(REGISTER_MAX);
+        }
+    }
+
+    /// True if the object was made, false if it was there.
+    async fn try_register(&mut self, registration: &Registration) -> Result<bool, ClientError> {
+        let now = self.parts.node.now().wall;
+        let moment = self.parts.look.take().await;
+        let first = register::first(registration, &self.parts.fixed, moment, now);
+        if let Some(problem) = first.problem {
+            tracing::warn!(problem, "the node's addresses are not known");
+        }
+        let client = &self.parts.cluster.client;
+        let made: Result<NodeObject, _> = client.ask(Request::post("/api/v1/nodes", json(&first.node))).await;
+        match made {
+            Ok(node) => {
+                self.tell(first.events);
+                self.latest = Some(Arc::new(node));
+                return Ok(true);
+            }
+            // Who may not create may still find the node there.
+            Err(e) if e.is_already_exists() || e.code() == Some(403) => {
+                let existing: Result<NodeObject, _> = client.ask(Request::get(self.path())).await;
+                let existing = match existing {
+                    Err(gone) if gone.is_not_found() => return Err(e),
+                    other => other?,
+                };
+                if let Some(wanted) = register::reconcile(&first.node, &existing) {
+                    self.latest = Some(Arc::new(self.patch(&existing, &wanted).await?));
+                } else {
+                    self.latest = Some(Arc::new(existing));
+                }
+                Ok(false)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    fn measure_registration(&mut self, began: Instant) {
+        let metrics = &self.parts.node.metrics;
+        self.registered = Some(Instant::now());
+        if let Some(age) = self.parts.boot_age {
+            metrics.node_startup_pre_kubelet_duration_seconds.set([], age.as_secs_f64());
+        }
+        let before = began.duration_since(self.started);
+        metrics.node_startup_pre_registration_duration_seconds.set([], before.as_secs_f64());
+        metrics.node_startup_registration_duration_seconds.set([], began.elapsed().as_secs_f64());
+    }
+
+    // --- status ---
+
+    async fn keep_reporting(&mut self) {
+        let mut own = self.parts.cluster.own_node();
+        let mut health = self.parts.node.health.clone();
+        let mut due = Instant::now();
+        loop {
+            tokio::select! {
+                () = sleep_until(due) => {}
+                () = self.parts.look.changed(&mut health) => {}
+                Ok(()) = own.changed() => {
+                    let object = own.borrow_and_update().object.clone();
+                    self.notice(object).await;
+                    continue;
+                }
+            }
+            let withheld = match self.report().await {
+                Ok(outcome) => {
+                    self.complaint.clear("node status");
+                    outcome == Outcome::Withheld
+                }
+                Err(error) => {
+                    self.complaint.log(&error, "node status");
+                    false
+                }
+            };
+            let hurry = (!self.was_ready || withheld) && self.started.elapsed() < FAST_FOR;
+            let period = if hurry { FAST } else { jittered(self.parts.update_frequency, &mut self.rng) };
+            due = Instant::now() + period;
+        }
+    }
+
+    /// The object changed on the server: what it asks of the node is done at once.
+    async fn notice(&mut self, object: Option<Arc<NodeObject>>) {
+        self.latest = object;
+        let Some(node) = self.latest.clone() else { return };
+        let spec = node.spec.clone().unwrap_or_default();
+        let unschedulable = spec.unschedulable.unwrap_or(false);
+        if unschedulable != self.unschedulable {
+            self.unschedulable = unschedulable;
+            let reason = if unschedulable { "NodeNotSchedulable" } else { "NodeSchedulable" };
+            self.parts.events.tell(NodeEvent::status(&self.parts.fixed.name, reason));
+        }
+        self.tell_pod_cidr(&spec.pod_cidrs.unwrap_or_default()).await;
+    }
+
+    /// Tells the runtime which addresses are for Pods. A failure is tried again at the next report.
+    async fn tell_pod_cidr(&mut self, cidrs: &[String]) {
+        let cidr = cidrs.join(",");
+        if cidr.is_empty() || cidr == self.pod_cidr {
+            return;
+        }
+        match self.parts.node.runtime.update_runtime_config(&cidr).await {
+            Ok(()) => {
+                tracing::info!(cidr, "the runtime was told the Pod network");
+                self.pod_cidr = cidr;
+            }
+            Err(error) => tracing::warn!(%error, cidr, "the runtime was not told the Pod network"),
+        }
+    }
+
+    async fn report(&mut self) -> Result<Outcome, ClientError> {
+        let mut last = None;
+        for attempt in 0..TRIES {
+            match self.try_report(attempt).await {
+                Ok(outcome) => return Ok(outcome),
+                // Out of reach is out of reach: five attempts at once find nothing new.
+                Err(e) if !e.is_conflict() && e.code().is_none() => return Err(e),
+                Err(e) => last = Some(e),
+            }
+        }
+        Err(last.unwrap_or_else(|| ClientError::Credentials("no attempt was made".to_owned())))
+    }
+
+    async fn try_report(&mut self, attempt: u32) -> Result<Outcome, ClientError> {
+        let original = match self.latest.clone().filter(|_| attempt == 0) {
+            Some(node) => node,
+            None => Arc::new(self.parts.cluster.heartbeats.ask(Request::get(self.path())).await?),
+        };
+        let now = self.parts.node.now();
+        if let Some(cidrs) = original.spec.as_ref().and_then(|s| s.pod_cidrs.clone()) {
+            self.tell_pod_cidr(&cidrs).await;
+        }
+        let moment = self.parts.look.take().await;
+        let described = describe(&original, &self.parts.fixed, moment, now.wall);
+        if let Some(problem) = &described.problem {
+            self.complaint.log(problem, "addresses");
+        }
+        let (was, is) = (ready(&original), ready(&described.node));
+        if was && !is && !self.was_ready && self.started.elapsed() < SETTLE {
+            return Ok(Outcome::Withheld);
+        }
+        let changed = has_changed(&original, &described.node);
+        if !self.schedule.is_due(changed, now.mono) {
+            self.was_ready |= is;
+            return Ok(Outcome::NotNeeded);
+        }
+        let updated = self.patch(&original, &described.node).await?;
+        self.schedule.sent(changed, now.mono, &mut self.rng);
+        self.latest = Some(Arc::new(updated));
+        if is && !self.was_ready {
+            self.was_ready = true;
+            self.measure_ready();
+        }
+        self.tell(described.events);
+        Ok(Outcome::Sent)
+    }
+
+    fn measure_ready(&self) {
+        let Some(registered) = self.registered else { return };
+        let metrics = &self.parts.node.metrics;
+        metrics.node_startup_post_registration_duration_seconds.set([], registered.elapsed().as_secs_f64());
+        if let Some(age) = self.parts.boot_age {
+            let whole = age + self.started.elapsed();
+            metrics.node_startup_duration_seconds.set([], whole.as_secs_f64());
+        }
+    }
+
+    async fn patch(&self, old: &NodeObject, new: &NodeObject) -> Result<NodeObject, ClientError> {
+        let patch = status_patch(old, new);
+        let path = format!("{}/status", self.path());
+        self.parts.cluster.heartbeats.ask(Request::strategic_patch(path, patch.to_string())).await
+    }
+
+    fn tell(&mut self, events: Vec<NodeEvent>) {
+        for event in events {
+            let reboot = event.reason == "Rebooted";
+            if !(reboot && self.said_rebooted) {
+                self.said_rebooted |= reboot;
+                self.parts.events.tell(event);
+            }
+        }
+    }
+
+    fn path(&self) -> String {
+        node_path(&self.parts.cluster.node_name)
+    }
+}
+
+fn ready(node: &NodeObject) -> bool {
+    let status: Option<&k8s_openapi::api::core::v1::NodeStatus> = node.status.as_ref();
+    status.and_then(|s| s.conditions.as_deref()).is_some_and(is_ready)
+}
+
+fn json(node: &NodeObject) -> String {
+    // Plain data: nothing in it that cannot be written.
+    serde_json::to_string(node).unwrap_or_default()
+}

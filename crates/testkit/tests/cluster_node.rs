@@ -1,0 +1,171 @@
+//! The node as a cluster sees it: registration, status, heartbeat, events, outages.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Event, Node, NodeCondition};
+use serde_json::Value;
+use testkit::cluster::{Cluster, ClusterOptions};
+use testkit::node::AgentOptions;
+
+const LEASE: [&str; 4] = ["lease", "demo", "-n", "kube-node-lease"];
+
+fn node(cluster: &Cluster) -> Option<Node> {
+    cluster.object(&["node", "demo"])
+}
+
+fn condition(node: &Node, kind: &str) -> NodeCondition {
+    let all = node.status.as_ref().and_then(|s| s.conditions.as_ref());
+    let found = all.and_then(|all| all.iter().find(|c| c.type_ == kind));
+    found.cloned().unwrap_or_default()
+}
+
+fn wait_ready(cluster: &Cluster) -> Node {
+    cluster.eventually("ready", || node(cluster).filter(|n| condition(n, "Ready").status == "True"))
+}
+
+fn events(cluster: &Cluster) -> Vec<Event> {
+    let list: Option<Value> =
+        cluster.object(&["events", "-n", "default", "--field-selector=involvedObject.kind=Node"]);
+    let items = list.map(|l| l["items"].clone()).unwrap_or_default();
+    serde_json::from_value(items).unwrap_or_default()
+}
+
+fn reasons(cluster: &Cluster) -> Vec<String> {
+    events(cluster).into_iter().filter_map(|e| e.reason).collect()
+}
+
+fn said(cluster: &Cluster, words: &str) -> bool {
+    std::fs::read_to_string(cluster.agent.log()).is_ok_and(|log| log.contains(words))
+}
+
+fn renewed(cluster: &Cluster) -> Option<i64> {
+    let lease: Lease = cluster.object(&LEASE)?;
+    Some(lease.spec?.renew_time?.0.as_microsecond())
+}
+
+#[test]
+fn a_node_registers_describes_itself_and_becomes_ready() {
+    let flags =
+        ["--node-labels=team=blue,node.kubernetes.io/role=edge", "--register-with-taints=a=b:NoSchedule"];
+    let agent = AgentOptions { flags: flags.map(String::from).into(), ..AgentOptions::default() };
+    let Some(c) = Cluster::start(ClusterOptions { agent, ..ClusterOptions::default() }) else { return };
+    let node = wait_ready(&c);
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    for (key, value) in [
+        ("kubernetes.io/hostname", "demo"),
+        ("kubernetes.io/os", "linux"),
+        ("beta.kubernetes.io/os", "linux"),
+        ("team", "blue"),
+        ("node.kubernetes.io/role", "edge"),
+    ] {
+        assert_eq!(labels.get(key).map(String::as_str), Some(value), "{labels:?}");
+    }
+    let spec = node.spec.clone().unwrap_or_default();
+    assert!(spec.taints.unwrap_or_default().iter().any(|t| t.key == "a" && t.effect == "NoSchedule"));
+    let status = node.status.clone().unwrap_or_default();
+    let info = status.node_info.clone().unwrap_or_default();
+    assert!(info.container_runtime_version.starts_with("containerd://"), "{info:?}");
+    assert_eq!(info.kubelet_version, "v1.36.4");
+    assert!(!info.boot_id.is_empty() && !info.os_image.is_empty(), "{info:?}");
+    let (capacity, allocatable) =
+        (status.capacity.unwrap_or_default(), status.allocatable.unwrap_or_default());
+    for resource in ["cpu", "memory", "pods", "ephemeral-storage"] {
+        assert!(capacity.contains_key(resource) && allocatable.contains_key(resource), "{resource}");
+    }
+    let kinds: Vec<String> = status.conditions.iter().flatten().map(|c| c.type_.clone()).collect();
+    assert_eq!(kinds, ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]);
+    assert_eq!(condition(&node, "Ready").message.as_deref(), Some("kubelet is posting ready status"));
+    assert!(status.addresses.iter().flatten().any(|a| a.type_ == "InternalIP"));
+    assert!(c.kubectl(&["get", "csinode", "demo"]).code == 0, "no CSINode");
+    for wanted in ["Starting", "NodeHasSufficientMemory", "NodeReady"] {
+        c.eventually(wanted, || reasons(&c).iter().any(|r| r == wanted).then_some(()));
+    }
+    let described = c.run(&["describe", "node", "demo"]);
+    for text in ["KubeletReady", "containerd://", "Starting kubelet.", "NodeReady", "HolderIdentity:  demo"] {
+        assert!(described.contains(text), "{text} is not in\n{described}");
+    }
+    assert!(c.run(&["get", "nodes", "-o", "wide"]).contains("Ready"));
+}
+
+#[test]
+fn the_lease_belongs_to_the_node_and_is_renewed() {
+    let Some(c) = Cluster::with_config("nodeLeaseDurationSeconds: 2\n") else { return };
+    let node = wait_ready(&c);
+    let first = c.eventually("leased", || renewed(&c));
+    let lease: Lease = c.object(&LEASE).unwrap_or_default();
+    let owner = lease.metadata.owner_references.unwrap_or_default().remove(0);
+    assert_eq!((owner.kind.as_str(), Some(owner.uid)), ("Node", node.metadata.uid));
+    let spec = lease.spec.unwrap_or_default();
+    assert_eq!(spec.holder_identity.as_deref(), Some("demo"));
+    assert_eq!(spec.lease_duration_seconds, Some(2));
+    c.eventually("renewed", || renewed(&c).filter(|at| *at > first));
+    // Somebody deletes it: it comes back.
+    c.run(&["delete", "lease", "demo", "-n", "kube-node-lease"]);
+    c.eventually("leased again", || renewed(&c));
+}
+
+#[test]
+fn an_object_that_was_there_keeps_its_own_labels_and_taints() {
+    let agent = AgentOptions { flags: vec!["--node-labels=team=blue".into()], ..AgentOptions::default() };
+    let Some(mut c) = Cluster::start(ClusterOptions { agent, ..ClusterOptions::default() }) else { return };
+    wait_ready(&c);
+    c.run(&["label", "node", "demo", "team=red", "kubernetes.io/os=plan9", "mine=1", "--overwrite"]);
+    c.run(&["taint", "node", "demo", "x=y:NoSchedule"]);
+    c.restart_agent();
+    let node = c.eventually("put right", || {
+        node(&c).filter(|n| n.metadata.labels.as_ref().is_some_and(|l| l["kubernetes.io/os"] == "linux"))
+    });
+    let labels = node.metadata.labels.unwrap_or_default();
+    assert_eq!((labels["team"].as_str(), labels["mine"].as_str()), ("red", "1"));
+    assert!(node.spec.unwrap_or_default().taints.unwrap_or_default().iter().any(|t| t.key == "x"));
+}
+
+#[test]
+fn a_restarted_kubelet_is_never_seen_unready() {
+    let Some(mut c) = Cluster::usual() else { return };
+    let before = condition(&wait_ready(&c), "Ready").last_transition_time;
+    for _ in 0..3 {
+        let at = renewed(&c);
+        c.restart_agent();
+        c.eventually("renewed", || renewed(&c).filter(|now| Some(*now) > at));
+    }
+    let after = condition(&wait_ready(&c), "Ready").last_transition_time;
+    assert_eq!(before, after);
+    assert!(!reasons(&c).iter().any(|r| r == "NodeNotReady"));
+}
+
+#[test]
+fn an_api_server_that_was_away_is_caught_up_with() {
+    let Some(mut c) = Cluster::with_config("nodeLeaseDurationSeconds: 2\nnodeStatusUpdateFrequency: 1s\n")
+    else {
+        return;
+    };
+    wait_ready(&c);
+    let before = c.eventually("leased", || renewed(&c));
+    c.stop_server();
+    std::thread::sleep(Duration::from_secs(3));
+    c.start_server();
+    c.eventually("renewed", || renewed(&c).filter(|at| *at > before + 2_000_000));
+    let node = wait_ready(&c);
+    assert_eq!(condition(&node, "Ready").status, "True");
+}
+
+#[test]
+fn cordoning_and_a_pod_network_reach_the_node() {
+    let Some(c) = Cluster::usual() else { return };
+    wait_ready(&c);
+    c.run(&["cordon", "demo"]);
+    c.eventually("cordoned", || reasons(&c).iter().any(|r| r == "NodeNotSchedulable").then_some(()));
+    c.run(&["uncordon", "demo"]);
+    c.eventually("uncordoned", || reasons(&c).iter().any(|r| r == "NodeSchedulable").then_some(()));
+    c.run(&[
+        "patch",
+        "node",
+        "demo",
+        "--type=merge",
+        "-p",
+        r#"{"spec":{"podCIDR":"10.9.0.0/24","podCIDRs":["10.9.0.0/24"]}}"#,
+    ]);
+    c.eventually("told", || said(&c, "the runtime was told the Pod network").then_some(()));
+}
