@@ -30,10 +30,12 @@ pub async fn watch_addresses(news: mpsc::Sender<Update>, mut known: Host) {
     }
 }
 
-/// Every address of this network namespace.
+/// Every address of the network namespace that the calling thread is in.
 pub fn addresses() -> Host {
-    let v4 = fs::read_to_string("/proc/net/fib_trie").map(|t| parse_fib_trie(&t)).unwrap_or_default();
-    let v6 = fs::read_to_string("/proc/net/if_inet6").map(|t| parse_if_inet6(&t)).unwrap_or_default();
+    let v4 =
+        fs::read_to_string("/proc/thread-self/net/fib_trie").map(|t| parse_fib_trie(&t)).unwrap_or_default();
+    let v6 =
+        fs::read_to_string("/proc/thread-self/net/if_inet6").map(|t| parse_if_inet6(&t)).unwrap_or_default();
     Host { addresses: v4.into_iter().chain(v6).collect::<BTreeSet<_>>() }
 }
 
@@ -41,7 +43,7 @@ pub fn addresses() -> Host {
 pub fn has_ipv6() -> bool {
     let is_off =
         fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6").is_ok_and(|t| t.trim() == "1");
-    Path::new("/proc/net/if_inet6").exists() && !is_off
+    Path::new("/proc/thread-self/net/if_inet6").exists() && !is_off
 }
 
 /// Processors of the machine, not of our cgroup: the connection table is everybody's.

@@ -2,6 +2,8 @@
 //! packets between them.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod matrix;
+
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
