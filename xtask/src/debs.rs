@@ -30,11 +30,16 @@ const WANTED: &[(&str, &str, &str)] = &[
     ("kubectl", "sid", "kubectl"),
     ("busybox", "bookworm", "busybox-static"),
     ("nftables", "bookworm", "nftables"),
+    ("iptables", "bookworm", "iptables"),
     ("registry", "bookworm", "docker-registry"),
     ("lib/nftables", "bookworm", "libnftables1"),
     ("lib/nftnl", "bookworm", "libnftnl11"),
     ("lib/mnl", "bookworm", "libmnl0"),
     ("lib/xtables", "bookworm", "libxtables12"),
+    ("lib/ip4tc", "bookworm", "libip4tc2"),
+    ("lib/ip6tc", "bookworm", "libip6tc2"),
+    ("lib/nfct", "bookworm", "libnetfilter-conntrack3"),
+    ("lib/nfnetlink", "bookworm", "libnfnetlink0"),
     ("lib/jansson", "bookworm", "libjansson4"),
     ("lib/gmp", "bookworm", "libgmp10"),
     ("lib/edit", "bookworm", "libedit2"),
@@ -71,8 +76,10 @@ pub(crate) fn fetch(layout: &Layout, refresh: bool) -> Result<()> {
     write_programs(&layout.cache)
 }
 
-/// Two programs that belong to no package: nft with its libraries beside it, and the janitor, which is this program.
+/// Programs that belong to no package: nft and iptables with their libraries beside them, and the janitor, which is this
+/// program.
 fn write_programs(cache: &Path) -> Result<()> {
+    write_iptables(cache)?;
     const NFT: &str = "#!/bin/sh\n\
         here=$(dirname \"$0\")/..\n\
         for dir in \"$here\"/lib/*/usr/lib/*; do LD_LIBRARY_PATH=$dir:$LD_LIBRARY_PATH; done\n\
@@ -83,16 +90,44 @@ fn write_programs(cache: &Path) -> Result<()> {
     let me = std::env::current_exe().doing(|| "finding this program".into())?;
     let janitor = fs::read(&me).doing(|| format!("reading {}", me.display()))?;
     for (name, content) in [("nft", NFT.as_bytes()), ("janitor", &janitor)] {
-        let (half, goal) = (bin.join(format!("{name}.half")), bin.join(name));
-        if fs::read(&goal).is_ok_and(|old| old == content) {
-            continue;
-        }
-        fs::write(&half, content)
-            .and_then(|()| fs::set_permissions(&half, fs::Permissions::from_mode(0o755)))
-            .and_then(|()| fs::rename(&half, &goal))
-            .doing(|| format!("writing {}", goal.display()))?;
+        write_program(&bin.join(name), content)?;
     }
     Ok(())
+}
+
+/// Each flavour under the names that everybody calls, in a directory of its own.
+fn write_iptables(cache: &Path) -> Result<()> {
+    for flavour in ["nft", "legacy"] {
+        let dir = cache.join("bin").join(format!("iptables-{flavour}"));
+        fs::create_dir_all(&dir).doing(|| format!("making {}", dir.display()))?;
+        for family in ["iptables", "ip6tables"] {
+            for part in ["", "-save", "-restore"] {
+                let script = format!(
+                    "#!/bin/sh\n\
+                     here=$(dirname \"$0\")/../..\n\
+                     for dir in \"$here\"/lib/*/usr/lib/*; do LD_LIBRARY_PATH=$dir:$LD_LIBRARY_PATH; done\n\
+                     XTABLES_LIBDIR=$(echo \"$here\"/iptables/usr/lib/*/xtables)\n\
+                     XTABLES_LOCKFILE=${{XTABLES_LOCKFILE:-/tmp/xtables.lock}}\n\
+                     export LD_LIBRARY_PATH XTABLES_LIBDIR XTABLES_LOCKFILE\n\
+                     exec \"$here/iptables/usr/sbin/{family}-{flavour}{part}\" \"$@\"\n"
+                );
+                write_program(&dir.join(format!("{family}{part}")), script.as_bytes())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whole or not at all: another run may be executing the old one.
+fn write_program(goal: &Path, content: &[u8]) -> Result<()> {
+    if fs::read(goal).is_ok_and(|old| old == content) {
+        return Ok(());
+    }
+    let half = goal.with_extension("half");
+    fs::write(&half, content)
+        .and_then(|()| fs::set_permissions(&half, fs::Permissions::from_mode(0o755)))
+        .and_then(|()| fs::rename(&half, goal))
+        .doing(|| format!("writing {}", goal.display()))
 }
 
 fn is_present(cache: &Path, stamp: &BTreeMap<String, String>, link: &str) -> bool {
