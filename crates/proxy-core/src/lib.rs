@@ -7,12 +7,14 @@
 //! * [`objects`]: what matters of the API objects, merged and tracked ([`objects::Cluster`]).
 //! * [`rules`]: the rule set, how it is compiled ([`rules::Rulebook`]) and compared.
 //! * [`iptables`]: the rules as iptables-restore reads them, and a tracer over that.
+//! * [`ipvs`]: the rules as virtual servers, ipsets and a fixed script, and a tracer over that.
 //! * [`nft`]: the rules in the language of nf_tables, and a tracer over that.
 //! * [`trace`]: the fate of one packet under a rule set.
 //! * [`flows`]: which tracked connections no longer have anywhere to go.
 
 pub mod flows;
 pub mod iptables;
+pub mod ipvs;
 pub mod nft;
 pub mod objects;
 pub mod rules;

@@ -120,7 +120,10 @@ fn is_off_cluster(rules: &RuleSet, packet: &Packet) -> bool {
         OffCluster::Never => false,
         OffCluster::Always => true,
         OffCluster::NotLocal(detector) => !detector.is_local(packet.source, packet.arrival.interface()),
-        OffCluster::FromClusterIps => rules.cluster_ips.contains_key(&packet.source),
+        OffCluster::FromClusterIps => {
+            let key = VipKey { ip: packet.source, protocol: packet.protocol, port: packet.port };
+            rules.vips.get(&key).is_some_and(|vip| vip.scope == Scope::Internal)
+        }
     }
 }
 
@@ -133,6 +136,7 @@ fn unserved(rules: &RuleSet, host: &Host, packet: &Packet) -> Fate {
     let is_allocatable = rules.node.service_cidrs.iter().any(|cidr| cidr.contains(packet.destination));
     let treatment = match () {
         () if rules.cluster_ips.contains_key(&packet.destination) => manners.unused_port,
+        () if manners.vips_are_local && has_vip(rules, packet.destination) => manners.unused_port,
         () if is_allocatable => manners.unallocated_ip,
         () => Unserved::Pass,
     };
@@ -141,6 +145,11 @@ fn unserved(rules: &RuleSet, host: &Host, packet: &Packet) -> Fate {
         Unserved::Reject => Fate::Rejected,
         Unserved::Drop => Fate::Dropped,
     }
+}
+
+fn has_vip(rules: &RuleSet, ip: IpAddr) -> bool {
+    let first = VipKey { ip, protocol: Protocol::Tcp, port: 0 };
+    rules.vips.range(first..).next().is_some_and(|(key, _)| key.ip == ip)
 }
 
 // === impl Arrival ===

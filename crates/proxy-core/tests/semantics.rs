@@ -327,7 +327,7 @@ fn modes_differ_where_nobody_serves() {
         ("unused port of a ClusterIP", "10.244.0.9@cni0 > 10.96.0.10:81", "reject", "pass", "reject"),
         ("unused protocol of a ClusterIP", "10.244.0.9@cni0 > 10.96.0.10:80/udp", "reject", "pass", "reject"),
         ("unallocated Service address", "10.244.0.9@cni0 > 10.96.7.7:80", "drop", "pass", "pass"),
-        ("unused port of an external address", "8.8.8.8@eth0 > 172.16.0.5:81", "pass", "pass", "pass"),
+        ("unused port of an external address", "8.8.8.8@eth0 > 172.16.0.5:81", "pass", "pass", "reject"),
         ("somewhere else", "10.244.0.9@cni0 > 1.1.1.1:80", "pass", "pass", "pass"),
         ("unused node port", "8.8.8.8@eth0 > 192.168.0.1:30081", "pass", "pass", "pass"),
     ];

@@ -11,6 +11,7 @@ mod saved;
 mod script;
 pub mod walk;
 
+pub(crate) use render::is_local as is_local_match;
 pub use render::{Options, Renderer};
 pub use saved::{Saved, remove};
 pub use script::{Script, Table};

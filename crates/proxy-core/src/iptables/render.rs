@@ -59,7 +59,7 @@ impl Renderer {
         }
         page.fixed_chains();
         page.kubelet_firewall(saved);
-        saved.add_jumps(&mut page.script);
+        saved.add_jumps(&mut page.script, super::JUMPS);
         page.top_level();
         let mut needed = BTreeSet::new();
         for port in rules.ports.values() {
@@ -482,7 +482,7 @@ fn refusal(way: Way) -> (&'static str, &'static str) {
 }
 
 /// A match on packets of this node's Pods; `!` before it turns it round.
-fn is_local(detector: &Detector) -> String {
+pub(crate) fn is_local(detector: &Detector) -> String {
     match detector {
         Detector::Source(cidr) => format!("-s {cidr}"),
         Detector::Interface(name) => format!("-i {name}"),

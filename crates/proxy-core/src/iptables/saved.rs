@@ -1,10 +1,12 @@
 //! What is in the tables, as iptables-save prints it.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::names::is_service_chain;
 use super::script::{Script, Table};
-use super::{CANARY, JUMPS, KUBELET_FIREWALL};
+use super::{CANARY, JUMPS, Jump, KUBELET_FIREWALL};
+use crate::ipvs;
 
 /// The parts that matter of an `iptables-save`, which may hold thousands of somebody else's rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,6 +14,8 @@ pub struct Saved {
     chains: BTreeSet<(Table, String)>,
     /// Rules of built-in chains that lead to chains of ours, as printed after `-A`.
     jumps: Vec<(Table, String)>,
+    /// Of all rules of our chains and of those that lead to them.
+    fingerprint: u64,
 }
 
 /// What takes everything of ours out of the tables, and nothing else. The kubelet's chain stays.
@@ -33,6 +37,7 @@ pub fn remove(saved: &Saved) -> Script {
 impl Saved {
     pub fn read(text: &str) -> Self {
         let mut saved = Self::default();
+        let mut hasher = DefaultHasher::new();
         let mut table = None;
         for line in text.lines() {
             if let Some(name) = line.strip_prefix('*') {
@@ -44,11 +49,15 @@ impl Saved {
                 saved.chains.insert((table, name.to_owned()));
             } else if let Some(rule) = line.strip_prefix("-A ") {
                 let leads_to_us = target(rule).is_some_and(|t| is_ours(t) || t == KUBELET_FIREWALL);
+                if rule.starts_with("KUBE-") || leads_to_us {
+                    (table.name(), rule).hash(&mut hasher);
+                }
                 if !rule.starts_with("KUBE-") && leads_to_us {
                     saved.jumps.push((table, rule.to_owned()));
                 }
             }
         }
+        saved.fingerprint = hasher.finish();
         saved
     }
 
@@ -56,9 +65,19 @@ impl Saved {
         self.chains.contains(&(table, name.to_owned()))
     }
 
+    /// The same for the same rules of ours, as one iptables prints them.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
     /// Whether anything of ours is there.
     pub fn has_anything(&self) -> bool {
         self.chains.iter().any(|(_, chain)| is_ours(chain))
+    }
+
+    /// Whether the rules are those of ipvs, which has chains that no other mode has.
+    pub fn is_of_ipvs(&self) -> bool {
+        self.chains.iter().any(|(_, chain)| ipvs::INNER_CHAINS.contains(&chain.as_str()))
     }
 
     /// Chains of Service ports in the nat table.
@@ -69,8 +88,8 @@ impl Saved {
 
     /// Puts back the jumps that are not there. Any rule from the one chain to the other counts, however the flavours of
     /// iptables print it: a second one would be worse than a changed one.
-    pub(super) fn add_jumps(&self, script: &mut Script) {
-        for jump in JUMPS {
+    pub(crate) fn add_jumps(&self, script: &mut Script, jumps: &[Jump]) {
+        for jump in jumps {
             let is_there = self.jumps.iter().any(|(table, rule)| {
                 *table == jump.table
                     && rule.split(' ').next() == Some(jump.from)
@@ -91,7 +110,8 @@ fn target(rule: &str) -> Option<&str> {
 }
 
 fn is_ours(chain: &str) -> bool {
-    let fixed = JUMPS.iter().map(|jump| jump.to).chain([CANARY, super::MARK_MASQ]);
+    let jumps = JUMPS.iter().chain(ipvs::JUMPS).map(|jump| jump.to);
+    let fixed = jumps.chain([CANARY, super::MARK_MASQ]).chain(ipvs::INNER_CHAINS);
     is_service_chain(chain) || fixed.filter(|name| *name != KUBELET_FIREWALL).any(|name| name == chain)
 }
 
@@ -131,7 +151,7 @@ COMMIT
     fn only_missing_jumps_are_added() {
         let saved = Saved::read(SAVE);
         let mut script = Script::default();
-        saved.add_jumps(&mut script);
+        saved.add_jumps(&mut script, JUMPS);
         let text = script.to_string();
         assert!(!text.contains("-I PREROUTING") && !text.contains("-I INPUT 1 -j KUBE-FIREWALL"), "{text}");
         assert!(

@@ -51,11 +51,11 @@ impl Script {
         Table::ALL.iter().all(|t| self.part(*t).chains.is_empty() && self.part(*t).rules.is_empty())
     }
 
-    pub(super) fn chain(&mut self, table: Table, name: &str) {
+    pub(crate) fn chain(&mut self, table: Table, name: &str) {
         line(&mut self.part_mut(table).chains, format_args!(":{name} - [0:0]"));
     }
 
-    pub(super) fn append(&mut self, table: Table, chain: &str, rule: fmt::Arguments<'_>) {
+    pub(crate) fn append(&mut self, table: Table, chain: &str, rule: fmt::Arguments<'_>) {
         let part = self.part_mut(table);
         part.count += 1;
         line(&mut part.rules, format_args!("-A {chain} {rule}"));

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
+use crate::ipvs::Entry;
 use crate::objects::{Cidr, parse_ip};
 use crate::rules::Host;
 use crate::trace::Packet;
@@ -13,9 +14,14 @@ use super::script::Table;
 const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 const TARGETS: [&str; 8] = ["ACCEPT", "DROP", "REJECT", "RETURN", "DNAT", "MARK", "MASQUERADE", ""];
 
-/// Chains and their rules.
+/// Chains and their rules, and the sets that rules may look into.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tables(BTreeMap<Table, BTreeMap<String, Vec<String>>>);
+pub struct Tables {
+    chains: BTreeMap<Table, BTreeMap<String, Vec<String>>>,
+    sets: Sets,
+}
+
+type Sets = BTreeMap<String, Vec<Entry>>;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ending {
@@ -27,7 +33,7 @@ pub enum Ending {
 
 /// What a packet is on its way.
 #[derive(Clone, Debug)]
-struct Way {
+pub(crate) struct Way {
     destination: IpAddr,
     port: u16,
     mark: u32,
@@ -36,7 +42,7 @@ struct Way {
     chance: f64,
 }
 
-enum Verdict {
+pub(crate) enum Verdict {
     /// Through the chain, or returned from it.
     Fell,
     Accepted,
@@ -45,12 +51,30 @@ enum Verdict {
     Masqueraded,
 }
 
+// === impl Way ===
+
+impl Way {
+    pub(crate) fn of(packet: &Packet) -> Self {
+        let (destination, port) = (packet.destination, packet.port);
+        Self { destination, port, mark: 0, is_translated: false, chance: 1.0 }
+    }
+
+    pub(crate) fn destination(&self) -> SocketAddr {
+        SocketAddr::new(self.destination, self.port)
+    }
+
+    /// On its way to an endpoint.
+    pub(crate) fn translated(self, to: SocketAddr) -> Self {
+        Self { destination: to.ip(), port: to.port(), is_translated: true, ..self }
+    }
+}
+
 // === impl Tables ===
 
 impl Default for Tables {
     fn default() -> Self {
         let chains = || BUILT_IN.iter().map(|chain| ((*chain).to_owned(), Vec::new())).collect();
-        Self(Table::ALL.into_iter().map(|table| (table, chains())).collect())
+        Self { chains: Table::ALL.into_iter().map(|table| (table, chains())).collect(), sets: Sets::new() }
     }
 }
 
@@ -76,7 +100,7 @@ impl Tables {
     /// As iptables-save prints it, as far as [`super::Saved`] looks.
     pub fn save(&self) -> String {
         let mut out = String::new();
-        for (table, chains) in &self.0 {
+        for (table, chains) in &self.chains {
             out.push_str(&format!("*{}\n", table.name()));
             for chain in chains.keys() {
                 out.push_str(&format!(":{chain} - [0:0]\n"));
@@ -90,7 +114,7 @@ impl Tables {
     }
 
     fn take(&mut self, table: Table, line: &str) -> Result<(), String> {
-        let chains = self.0.get_mut(&table).ok_or("no such table")?;
+        let chains = self.chains.get_mut(&table).ok_or("no such table")?;
         if let Some(rest) = line.strip_prefix(':') {
             let name = rest.split(' ').next().unwrap_or_default();
             if name.len() > 28 {
@@ -98,6 +122,9 @@ impl Tables {
             }
             chains.insert(name.to_owned(), Vec::new());
             return Ok(());
+        }
+        if let Some(set) = after(line, "--match-set ").filter(|set| !self.sets.contains_key(*set)) {
+            return Err(format!("looks into {set}, which is not there"));
         }
         let (act, rest) = line.split_once(' ').ok_or("not understood")?;
         let (chain, rule) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -132,13 +159,7 @@ impl Tables {
 
     /// How a first packet may end, and how likely each end is.
     pub fn endings(&self, host: &Host, packet: &Packet) -> Vec<(Ending, f64)> {
-        let start = Way {
-            destination: packet.destination,
-            port: packet.port,
-            mark: 0,
-            is_translated: false,
-            chance: 1.0,
-        };
+        let start = Way::of(packet);
         let is_nodes = packet.arrival.interface().is_none();
         let mut ends: BTreeMap<Ending, f64> = BTreeMap::new();
         let (nat, filters): (&str, &[&str]) = match is_nodes {
@@ -185,18 +206,29 @@ impl Tables {
 
     /// The names of lists of clients that rules on a packet's way look into or write.
     pub fn recent_lists(&self) -> BTreeSet<String> {
-        let rules = self.0.values().flat_map(BTreeMap::values).flatten();
+        let rules = self.chains.values().flat_map(BTreeMap::values).flatten();
         rules.filter_map(|rule| Some(after(rule, "--name ")?.to_owned())).collect()
     }
 
-    fn run(&self, host: &Host, packet: &Packet, at: (Table, &str), way: Way) -> Vec<(Verdict, Way)> {
+    /// The sets, by name.
+    pub(crate) fn set_sets(&mut self, sets: Sets) {
+        self.sets = sets;
+    }
+
+    pub(crate) fn run(
+        &self,
+        host: &Host,
+        packet: &Packet,
+        at: (Table, &str),
+        way: Way,
+    ) -> Vec<(Verdict, Way)> {
         let mut done = Vec::new();
         let mut going = vec![way];
-        let rules = self.0.get(&at.0).and_then(|chains| chains.get(at.1));
+        let rules = self.chains.get(&at.0).and_then(|chains| chains.get(at.1));
         for rule in rules.into_iter().flatten() {
             let mut next = Vec::new();
             for way in going {
-                let chance = matches(rule, host, packet, &way);
+                let chance = matches(rule, &self.sets, host, packet, &way);
                 if chance < 1.0 {
                     next.push(Way { chance: way.chance * (1.0 - chance), ..way.clone() });
                 }
@@ -263,7 +295,7 @@ impl Tables {
 }
 
 /// How likely a rule is to take a packet.
-fn matches(rule: &str, host: &Host, packet: &Packet, way: &Way) -> f64 {
+fn matches(rule: &str, sets: &Sets, host: &Host, packet: &Packet, way: &Way) -> f64 {
     let mut words = words(rule).into_iter();
     let mut chance = 1.0;
     let mut is_turned = false;
@@ -296,6 +328,10 @@ fn matches(rule: &str, host: &Host, packet: &Packet, way: &Way) -> f64 {
                 chance *= value().parse().unwrap_or(0.0);
                 true
             }
+            "--match-set" => {
+                let (name, sides) = (value(), value());
+                sets.get(&name).is_some_and(|set| set.iter().any(|e| is_entry(e, &sides, packet, way)))
+            }
             // Nobody has been here before.
             "--rcheck" => false,
             "-m" | "--comment" | "--name" | "--seconds" | "--mode" => {
@@ -310,6 +346,26 @@ fn matches(rule: &str, host: &Host, packet: &Packet, way: &Way) -> f64 {
         is_turned = false;
     }
     chance
+}
+
+/// The sides say of each part of an entry whether it is about the source or the destination.
+fn is_entry(entry: &Entry, sides: &str, packet: &Packet, way: &Way) -> bool {
+    let side = |place: usize| match sides.split(',').nth(place) {
+        Some("src") => packet.source,
+        _ => way.destination,
+    };
+    let is_port = |protocol, port| protocol == packet.protocol && port == way.port;
+    match *entry {
+        Entry::Ip(ip) => ip == side(0),
+        Entry::IpPort(ip, protocol, port) => ip == side(0) && is_port(protocol, port),
+        Entry::IpPortIp(ip, protocol, port, second) => {
+            ip == side(0) && is_port(protocol, port) && second == side(2)
+        }
+        Entry::IpPortNet(ip, protocol, port, net) => {
+            ip == side(0) && is_port(protocol, port) && net.contains(side(2))
+        }
+        Entry::Port(port) => port == way.port,
+    }
 }
 
 fn is_interface(pattern: &str, interface: Option<&str>) -> bool {

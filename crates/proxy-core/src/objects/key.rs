@@ -27,6 +27,8 @@ pub struct PortKey {
 // === impl Protocol ===
 
 impl Protocol {
+    pub const ALL: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+
     /// An absent protocol is TCP, as the API server would have defaulted it.
     pub fn read(text: Option<&str>) -> Option<Self> {
         match text {

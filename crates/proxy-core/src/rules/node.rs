@@ -75,6 +75,8 @@ pub struct Manners {
     pub hairpins_are_local: bool,
     /// Source ranges also hide that there is no endpoint.
     pub firewall_comes_first: bool,
+    /// The node has every address of a Service as its own, so that what nobody serves there would reach the node.
+    pub vips_are_local: bool,
 }
 
 /// What becomes of a packet to a Service address that nobody serves.
@@ -99,7 +101,8 @@ pub enum OffCluster {
     Always,
     /// Those that the detector does not know as local.
     NotLocal(Detector),
-    /// Those that come from a ClusterIP: with every one of them on a local device, the node picks one as its own.
+    /// Those that come from a ClusterIP with that port: with every one of them on a local device, the node takes the
+    /// address it calls as its own.
     FromClusterIps,
 }
 
@@ -235,6 +238,7 @@ impl Manners {
             refuses_node_ports_everywhere: is_iptables,
             hairpins_are_local: !is_iptables,
             firewall_comes_first: !is_iptables,
+            vips_are_local: is_ipvs,
         }
     }
 }

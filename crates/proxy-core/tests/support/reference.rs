@@ -77,10 +77,16 @@ fn nobody(world: &World, packet: &Packet) -> Fate {
     let v6 = packet.destination.is_ipv6();
     let is_cluster_ip =
         world.services.iter().any(|s| cluster_ip(s, v6) == Some(packet.destination) && !ports(s).is_empty());
+    // With ipvs every address is the node's, on a device of its own.
+    let is_any_ip =
+        |s: &Service| external_ips(s).contains(&packet.destination) || vips(s).contains(&packet.destination);
+    let is_bound =
+        world.services.iter().any(|s| cluster_ip(s, v6).is_some() && !ports(s).is_empty() && is_any_ip(s));
     let ranges = world.service_cidrs.iter().filter_map(|c| c.spec.as_ref()?.cidrs.as_ref()).flatten();
     let is_allocatable = ranges.into_iter().any(|range| inside(range, packet.destination));
     match world.settings.mode {
         Mode::Nftables | Mode::Ipvs if is_cluster_ip => Fate::Rejected,
+        Mode::Ipvs if is_bound => Fate::Rejected,
         Mode::Nftables if is_allocatable => Fate::Dropped,
         _ => Fate::Passed,
     }
@@ -160,9 +166,17 @@ fn from_afar(world: &World, packet: &Packet) -> bool {
                 && world
                     .services
                     .iter()
-                    .any(|s| cluster_ip(s, v6) == Some(packet.source) && !ports(s).is_empty())
+                    .filter(|s| cluster_ip(s, v6) == Some(packet.source))
+                    .any(|s| has_port(s, packet))
         }
     }
+}
+
+fn has_port(service: &Service, packet: &Packet) -> bool {
+    let is_it = |port: &&ServicePort| {
+        port.port == i32::from(packet.port) && protocol(port.protocol.as_deref()) == Some(packet.protocol)
+    };
+    service.spec.iter().flat_map(|s| s.ports.iter().flatten()).any(|port| is_it(&port))
 }
 
 /// `None`: there is no way to tell.
