@@ -7,9 +7,7 @@ use std::fmt::{self, Write};
 
 use base::metrics::{Counter, DEFAULT_BUCKETS, Family, Gauge, Histogram, exponential_buckets};
 
-mod process;
-
-pub use process::write_process;
+pub use sys::process::write_process;
 
 /// Seconds from seeing a Pod to seeing it run.
 const POD_START: &[f64] = &[

@@ -68,14 +68,19 @@ impl Writer {
 
     /// Starts a message. `family` and `resource` are what netfilter puts before the attributes.
     pub fn begin(&mut self, kind: u16, flags: u16, sequence: u32, family: u8, resource: u16) -> Mark {
+        let [high, low] = resource.to_be_bytes();
+        self.begin_with(kind, flags, sequence, &[family, 0, high, low])
+    }
+
+    /// Starts a message of another subsystem, which has something of its own before the attributes.
+    pub fn begin_with(&mut self, kind: u16, flags: u16, sequence: u32, head: &[u8]) -> Mark {
         let mark = Mark(self.bytes.len());
         self.bytes.extend([0; 4]);
         self.bytes.extend(kind.to_ne_bytes());
         self.bytes.extend((flags | FLAG_REQUEST).to_ne_bytes());
         self.bytes.extend(sequence.to_ne_bytes());
         self.bytes.extend([0; 4]);
-        self.bytes.extend([family, 0]);
-        self.bytes.extend(resource.to_be_bytes());
+        self.bytes.extend(head);
         mark
     }
 

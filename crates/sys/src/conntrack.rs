@@ -1,15 +1,12 @@
 //! Hands on the connection tracking table: list entries, delete one.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
 
-use nft::wire::{Attributes, FLAG_ACK, FLAG_DUMP, FLAG_INTERRUPTED, Header, Messages, Writer};
+use nft::wire::{Attributes, FLAG_ACK, FLAG_DUMP, Writer};
 use rustix::io::Errno;
-use rustix::net::netlink::{self, SocketAddrNetlink};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with,
-};
+use rustix::net::netlink;
+
+use crate::netlink::{Listed, Netlink, SocketError};
 
 const SUBSYSTEM: u16 = 1 << 8;
 const GET: u16 = SUBSYSTEM | 1;
@@ -31,9 +28,7 @@ const TRIES: u32 = 5;
 /// A conversation with the table of one network namespace: the one the calling thread is in when it opens it.
 #[derive(Debug)]
 pub struct Conntrack {
-    fd: OwnedFd,
-    sequence: u32,
-    buffer: Box<[u8]>,
+    netlink: Netlink,
 }
 
 /// One entry.
@@ -54,8 +49,8 @@ pub struct Entry {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("talking to connection tracking: {act}: {cause}")]
-    Socket { act: &'static str, cause: io::Error },
+    #[error("talking to connection tracking: {0}")]
+    Socket(#[from] SocketError),
     #[error("listing tracked connections: {0}")]
     Listing(Errno),
     #[error("deleting the tracked connection from {source_address} to {destination}: {cause}")]
@@ -66,11 +61,7 @@ pub enum Error {
 
 impl Conntrack {
     pub fn open() -> Result<Self, Error> {
-        let kind = SocketType::RAW;
-        let fd = socket_with(AddressFamily::NETLINK, kind, SocketFlags::CLOEXEC, Some(netlink::NETFILTER))
-            .map_err(|e| failed("opening a socket", e))?;
-        bind(&fd, &SocketAddrNetlink::new(0, 0)).map_err(|e| failed("binding", e))?;
-        Ok(Self { fd, sequence: 1, buffer: vec![0; 1 << 17].into() })
+        Ok(Self { netlink: Netlink::open(Some(netlink::NETFILTER))? })
     }
 
     /// The entries of a family that the caller wants.
@@ -92,7 +83,7 @@ impl Conntrack {
     /// Says whether the entry was still there.
     pub fn delete(&mut self, entry: &Entry) -> Result<bool, Error> {
         let mut out = Writer::default();
-        let sequence = self.next();
+        let sequence = self.netlink.next_sequence();
         let message = out.begin(DELETE, FLAG_ACK, sequence, family(entry.destination.is_ipv6()), 0);
         out.bytes(TUPLE_ORIGINAL | NESTED, &entry.original);
         if let Some(id) = entry.id {
@@ -103,7 +94,7 @@ impl Conntrack {
             out.bytes(ZONE, &zone.to_be_bytes());
         }
         out.end(message);
-        match self.order(&out.into_bytes(), sequence)? {
+        match self.netlink.order(&out.into_bytes(), sequence)? {
             Ok(()) => Ok(true),
             Err(Errno::NOENT) => Ok(false),
             Err(cause) => {
@@ -115,71 +106,19 @@ impl Conntrack {
     /// Whether the table held still.
     fn list_once(&mut self, is_v6: bool, mut hear: impl FnMut(Entry)) -> Result<bool, Error> {
         let mut out = Writer::default();
-        let sequence = self.next();
+        let sequence = self.netlink.next_sequence();
         let message = out.begin(GET, FLAG_DUMP, sequence, family(is_v6), 0);
         out.end(message);
-        self.send(&out.into_bytes())?;
-        let mut is_whole = true;
-        loop {
-            let len = match self.receive() {
-                Ok(len) => len,
-                Err(Errno::NOBUFS) => {
-                    is_whole = false;
-                    continue;
-                }
-                Err(e) => return Err(failed("receiving", e)),
-            };
-            for (header, body) in Messages(&self.buffer[..len]).filter(|(h, _)| h.sequence == sequence) {
-                is_whole &= header.flags & FLAG_INTERRUPTED == 0;
-                match outcome(header, body) {
-                    Some(Ok(())) => return Ok(is_whole),
-                    Some(Err(Errno::INTR)) => return Ok(false),
-                    Some(Err(cause)) => return Err(Error::Listing(cause)),
-                    None => {
-                        if let Some(entry) = Entry::read(body.get(4..).unwrap_or_default()) {
-                            hear(entry);
-                        }
-                    }
-                }
+        let listed = self.netlink.list(&out.into_bytes(), sequence, |body| {
+            if let Some(entry) = Entry::read(body.get(4..).unwrap_or_default()) {
+                hear(entry);
             }
+        })?;
+        match listed {
+            Listed::Whole => Ok(true),
+            Listed::Disturbed => Ok(false),
+            Listed::Refused(cause) => Err(Error::Listing(cause)),
         }
-    }
-
-    fn order(&mut self, bytes: &[u8], sequence: u32) -> Result<Result<(), Errno>, Error> {
-        self.send(bytes)?;
-        loop {
-            let len = self.receive().map_err(|e| failed("receiving", e))?;
-            let mut answers = Messages(&self.buffer[..len]).filter(|(h, _)| h.sequence == sequence);
-            if let Some(outcome) = answers.find_map(|(header, body)| outcome(header, body)) {
-                return Ok(outcome);
-            }
-        }
-    }
-
-    fn send(&self, bytes: &[u8]) -> Result<(), Error> {
-        let kernel = SocketAddrNetlink::new(0, 0);
-        loop {
-            match sendto(&self.fd, bytes, SendFlags::empty(), &kernel) {
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(failed("sending", e)),
-            }
-        }
-    }
-
-    fn receive(&mut self) -> Result<usize, Errno> {
-        loop {
-            match recv(&self.fd, &mut *self.buffer, RecvFlags::empty()) {
-                Ok((len, _)) => return Ok(len),
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(e),
-            }
-        }
-    }
-
-    fn next(&mut self) -> u32 {
-        self.sequence = self.sequence.wrapping_add(1);
-        self.sequence
     }
 }
 
@@ -187,22 +126,6 @@ const NESTED: u16 = 0x8000;
 
 fn family(is_v6: bool) -> u8 {
     if is_v6 { 10 } else { 2 }
-}
-
-fn failed(act: &'static str, cause: Errno) -> Error {
-    Error::Socket { act, cause: cause.into() }
-}
-
-/// `None` for a message that is no end.
-fn outcome(header: Header, body: &[u8]) -> Option<Result<(), Errno>> {
-    const ERROR: u16 = 2;
-    const DONE: u16 = 3;
-    let code = body.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
-    match header.kind {
-        ERROR | DONE if code < 0 => Some(Err(Errno::from_raw_os_error(-code))),
-        ERROR | DONE => Some(Ok(())),
-        _ => None,
-    }
 }
 
 // === impl Entry ===

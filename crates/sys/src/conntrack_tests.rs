@@ -28,14 +28,14 @@ fn insert(table: &mut Conntrack, protocol: u8, from: &str, to: &str, endpoint: &
     const CONFIRMED_AND_SEEN_REPLY: u32 = 0xa;
     let [from, to, endpoint] = [from, to, endpoint].map(|text| text.parse::<SocketAddr>().unwrap());
     let mut out = Writer::default();
-    let sequence = table.next();
+    let sequence = table.netlink.next_sequence();
     let message = out.begin(NEW, FLAG_ACK | CREATE, sequence, family(to.is_ipv6()), 0);
     tuple(&mut out, TUPLE_ORIGINAL, protocol, from, to);
     tuple(&mut out, TUPLE_REPLY, protocol, endpoint, from);
     out.bytes(STATUS, &CONFIRMED_AND_SEEN_REPLY.to_be_bytes());
     out.bytes(TIMEOUT, &60u32.to_be_bytes());
     out.end(message);
-    table.order(&out.into_bytes(), sequence).unwrap()
+    table.netlink.order(&out.into_bytes(), sequence).unwrap()
 }
 
 #[allow(unsafe_code)]

@@ -4,20 +4,29 @@
 //!
 //! * [`conntrack`]: the connection tracking table: list entries, delete one.
 //! * [`fd`]: paths walked by file descriptor, so that whoever owns the directory cannot lead us out of it.
+//! * [`ipset`]: sets of addresses and ports: make, fill, list, destroy.
+//! * [`ipvs`]: virtual servers and the real ones behind them.
+//! * [`link`]: network devices and their addresses.
 //! * [`tree`]: walking and removing a directory tree that never leaves its mount.
 //! * [`memory`]: giving the process's own memory back.
 //! * [`mount`]: bind mounts, tmpfs, hugetlbfs, unmounting.
 //! * [`mountinfo`]: what is mounted where.
 //! * [`nft`]: nf_tables: transactions, dumps, and a monitor of what others do to it.
 //! * [`notify`]: telling systemd how we are.
+//! * [`process`]: what the kernel says of this process, as metrics.
 
 pub mod conntrack;
 pub mod fd;
+pub mod ipset;
+pub mod ipvs;
+pub mod link;
 pub mod memory;
 pub mod mount;
 pub mod mountinfo;
+mod netlink;
 pub mod nft;
 pub mod notify;
+pub mod process;
 #[doc(hidden)]
 pub mod scratch;
 pub mod tree;

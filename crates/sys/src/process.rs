@@ -5,6 +5,11 @@ use std::fs;
 
 use base::metrics::{Kind, Text};
 
+/// Unix time of the start of this process, in seconds.
+pub fn started() -> Option<f64> {
+    Stat::read().map(|stat| stat.start_time)
+}
+
 /// Prints what the kernel says about this process. What cannot be read is left out.
 pub fn write_process(out: &mut dyn Write) -> fmt::Result {
     let mut text = Text::new(out);
