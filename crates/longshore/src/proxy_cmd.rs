@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use api::config::proxy::{Loaded, Outcome, load};
 use api::yaml;
 use proxy::agent::{self, Start};
+use proxy::modes;
 use tokio::signal::unix::{self, SignalKind};
 use tokio_util::sync::CancellationToken;
 
@@ -65,8 +66,8 @@ fn act(loaded: Loaded) -> Result<(), String> {
         return agent::clean_up().map_err(|e| e.to_string());
     }
     if flags.init_only {
-        let (mode, _) = agent::choose_mode(&loaded.config).map_err(|e| e.to_string())?;
-        return agent::initialise(&loaded.config, mode).map_err(|e| e.to_string());
+        let (mode, _) = modes::choose(&loaded.config).map_err(|e| e.to_string())?;
+        return modes::initialise(&loaded.config, mode).map_err(|e| e.to_string());
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

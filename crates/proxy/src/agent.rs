@@ -9,22 +9,20 @@ use api::config::proxy::{KubeProxyConfiguration, Loaded, Mode};
 use base::class::{Class, Classify};
 use base::rng::Rng;
 use client::{Client, Config, Options};
+use jiff::Timestamp;
 use proxy_core::objects::{Cluster, Family};
 use proxy_core::rules::{Host, NodeRules, Settings};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::iptables::{IptablesDataplane, Programs};
-use crate::backend::nft::NftDataplane;
 use crate::events::{self, Notice};
 use crate::observed::{HealthChecks, Observed, Triggers};
 use crate::ports::Dataplane;
 use crate::server::{self, Health, Status, Watched};
 use crate::settings::{self, duration};
 use crate::sync::{self, Periods, Report};
-use crate::sysctl::Sysctls;
 use crate::watch::{Feed, Seen};
-use crate::{Update, cleanup, config_file, host};
+use crate::{Update, cleanup, config_file, host, modes};
 
 /// For the Node to be seen, before we go on without it.
 const NODE_PATIENCE: Duration = Duration::from_secs(30);
@@ -32,9 +30,6 @@ const NODE_PATIENCE: Duration = Duration::from_secs(30);
 const POD_CIDR_PATIENCE: Duration = Duration::from_secs(300);
 /// News that the loop has not taken yet.
 const QUEUE: usize = 1024;
-/// Comparing everything with the kernel, where we would hear of changes, and where we would not.
-const SLOW_LOOK: Duration = Duration::from_secs(300);
-const HOURLY: Duration = Duration::from_secs(3600);
 
 /// What the binary knows and nobody else asks for.
 #[derive(Clone, Debug)]
@@ -86,55 +81,18 @@ pub fn clean_up() -> Result<(), Error> {
     if errors.is_empty() { Ok(()) } else { Err(Error::Cleanup(errors.join("; "))) }
 }
 
-/// What needs full rights and happens once.
-pub fn initialise(config: &KubeProxyConfiguration, chosen: Mode) -> Result<(), Error> {
-    let sysctls = Sysctls::default();
-    sysctls.set_conntrack(&config.conntrack, host::processors())?;
-    if chosen == Mode::Iptables && config.iptables.localhost_node_ports {
-        sysctls.set("net/ipv4/conf/all/route_localnet", 1)?;
-    }
-    Ok(())
-}
-
-/// The mode asked for, or the best this kernel has; with the words to tell if it is not the usual one.
-pub fn choose_mode(config: &KubeProxyConfiguration) -> Result<(Mode, Option<String>), Error> {
-    let nftables =
-        || NftDataplane::open(Family::V4, 0).and_then(|mut plane| plane.read()).map_err(|e| e.to_string());
-    let iptables = || match Family::BOTH.into_iter().any(|family| Programs::new(family).is_usable()) {
-        true => Ok(()),
-        false => Err("neither iptables nor ip6tables works here".to_owned()),
-    };
-    let refuse = |mode: Mode, why| Error::Mode { mode: mode.name(), why };
-    match config.mode() {
-        Some(Mode::Nftables) => {
-            nftables().map(|_| (Mode::Nftables, None)).map_err(|e| refuse(Mode::Nftables, e))
-        }
-        Some(Mode::Iptables) => {
-            iptables().map(|()| (Mode::Iptables, None)).map_err(|e| refuse(Mode::Iptables, e))
-        }
-        Some(Mode::Ipvs) => Err(refuse(Mode::Ipvs, "this build has no ipvs mode yet".into())),
-        None => match nftables() {
-            Ok(_) => Ok((Mode::Nftables, None)),
-            Err(why) => {
-                let told = format!("nftables cannot be used ({why}), using iptables");
-                iptables().map(|()| (Mode::Iptables, Some(told))).map_err(|e| refuse(Mode::Iptables, e))
-            }
-        },
-    }
-}
-
 /// Runs until cancelled, or until something ends that must not. The kernel keeps its rules.
 pub async fn run(start: Start, token: CancellationToken) -> Result<(), Error> {
     let config = start.loaded.config.clone();
     let (chosen, told) = {
         let config = config.clone();
-        tokio::task::spawn_blocking(move || choose_mode(&config)).await??
+        tokio::task::spawn_blocking(move || modes::choose(&config)).await??
     };
     tracing::info!(mode = chosen.name(), version = start.version, "starting kube-proxy");
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", config.oom_score_adj.to_string()) {
         tracing::warn!(value = config.oom_score_adj, %error, "own oom_score_adj not set");
     }
-    initialise(&config, chosen)?;
+    modes::initialise(&config, chosen)?;
     for error in tokio::task::spawn_blocking(move || cleanup::remove_others(Some(chosen))).await? {
         tracing::warn!(error, "left-overs of another mode stay");
     }
@@ -142,6 +100,11 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), Error> {
     if let Some(told) = told {
         tracing::warn!(told, "the usual mode is not possible");
         let _ = agent.events.try_send(Notice::warning("ProxyModeFallback", "StartKubeProxy", told));
+    }
+    if chosen == Mode::Ipvs {
+        tracing::error!("{}", modes::IPVS_DEPRECATION);
+        let notice = Notice::warning("IPVSDeprecation", "StartKubeProxy", modes::IPVS_DEPRECATION);
+        let _ = agent.events.try_send(notice);
     }
     let guard = token.child_token();
     let _stop = guard.clone().drop_guard();
@@ -205,7 +168,7 @@ impl Agent {
         let _ = self.events.try_send(Notice::normal("Starting", "StartKubeProxy", ""));
         self.wait_for_node().await?;
         let own = host::addresses();
-        let (planes, checks) = self.open_planes(&config, full.to_std())?;
+        let (planes, checks) = self.open_planes(&config)?;
         self.serve_checks(checks, &own, &health, &token);
         // Both queues hold this, so it cannot wait: nobody reads yet.
         let _ = self.feed.news.try_send(Update::Host(own.clone()));
@@ -216,7 +179,7 @@ impl Agent {
             settings: self.settings.clone(),
             periods: Periods {
                 gap: duration(least),
-                verify: if self.chosen == Mode::Nftables { SLOW_LOOK } else { HOURLY },
+                verify: modes::look_period(&config, self.chosen),
                 retry: duration(full),
             },
         };
@@ -255,6 +218,12 @@ impl Agent {
             mode: self.chosen.name(),
             config: Arc::new(config.to_v1alpha1()),
             metrics: self.feed.metrics.clone(),
+            about: Arc::new(server::About {
+                version: self.start.version.clone(),
+                started: started(),
+                flags: self.start.loaded.flag_values.clone(),
+            }),
+            checks: Arc::default(),
         };
         let routers = [
             ("health", &config.healthz_bind_address, server::health_router(health.clone())),
@@ -292,7 +261,6 @@ impl Agent {
     fn open_planes(
         &self,
         config: &KubeProxyConfiguration,
-        sync_period: Duration,
     ) -> Result<(Vec<(Family, Box<dyn Dataplane>)>, Vec<(Family, watch::Receiver<HealthChecks>)>), Error>
     {
         let (mut planes, mut checks) = (Vec::new(), Vec::new());
@@ -301,7 +269,7 @@ impl Agent {
                 tracing::info!("the kernel has no IPv6, serving IPv4 alone");
                 continue;
             }
-            let Some(plane) = self.open_plane(config, family, sync_period)? else { continue };
+            let Some(plane) = modes::open(config, self.chosen, family, &self.feed.metrics)? else { continue };
             let is_nftables = self.chosen == Mode::Nftables;
             let (metrics, triggers) = (self.feed.metrics.clone(), self.feed.triggers.clone());
             let (observed, heard) = Observed::new(plane, family, is_nftables, metrics, triggers);
@@ -309,34 +277,6 @@ impl Agent {
             checks.push((family, heard));
         }
         Ok((planes, checks))
-    }
-
-    fn open_plane(
-        &self,
-        config: &KubeProxyConfiguration,
-        family: Family,
-        sync_period: Duration,
-    ) -> Result<Option<Box<dyn Dataplane>>, Error> {
-        let mark = config.masquerade_mark(self.chosen);
-        if self.chosen == Mode::Nftables {
-            let bit = u8::try_from(mark.trailing_zeros()).unwrap_or(0);
-            return match NftDataplane::open(family, bit) {
-                Ok(plane) => Ok(Some(Box::new(plane))),
-                Err(error) => Err(Error::Mode { mode: self.chosen.name(), why: error.to_string() }),
-            };
-        }
-        let programs = Programs::new(family);
-        if !programs.is_usable() {
-            tracing::warn!(
-                family = family.name(),
-                "iptables does not work in this family, serving the other alone"
-            );
-            return Ok(None);
-        }
-        let sysctls = Sysctls::default();
-        let be_liberal = sysctls.get("net/netfilter/nf_conntrack_tcp_be_liberal").is_some_and(|v| v != 0);
-        let metrics = self.feed.metrics.clone();
-        Ok(Some(Box::new(IptablesDataplane::open(programs, mark, be_liberal, sync_period, metrics))))
     }
 
     /// Rules made without the Node would be wrong where they depend on it; but a Node that never comes must not keep
@@ -375,6 +315,12 @@ impl Agent {
         }
         std::future::pending().await
     }
+}
+
+/// When this process began, or now if the kernel does not tell.
+fn started() -> Timestamp {
+    let told = sys::process::started().and_then(|at| Timestamp::from_second(at as i64).ok());
+    told.unwrap_or_else(Timestamp::now)
 }
 
 async fn config_change(path: Option<&Path>) -> Error {

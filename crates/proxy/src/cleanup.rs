@@ -4,10 +4,12 @@ use api::config::proxy::Mode;
 use proxy_core::objects::Family;
 
 use crate::backend::iptables::{self, Programs};
+use crate::backend::ipvs;
 use crate::backend::nft::NftDataplane;
 
-/// Removes the rules of every mode but one, or of all; says what went wrong. Blocks. Going from iptables to ipvs or back
-/// leaves the other's chains, as upstream does: they share some.
+/// Removes the rules of every mode but one, or of all; says what went wrong. Blocks. Going from iptables to ipvs leaves
+/// the chains that both have, which the new mode fills anew; going back takes the virtual servers away, whose addresses
+/// would otherwise stay the node's.
 pub(crate) fn remove_others(keep: Option<Mode>) -> Vec<String> {
     let mut errors = Vec::new();
     for family in Family::BOTH {
@@ -20,6 +22,17 @@ pub(crate) fn remove_others(keep: Option<Mode>) -> Vec<String> {
             && let Err(error) = iptables::cleanup(&Programs::new(family))
         {
             errors.push(format!("removing the iptables rules for {}: {error}", family.name()));
+        }
+        if keep == Some(Mode::Iptables)
+            && let Err(error) = iptables::cleanup_ipvs(&Programs::new(family))
+        {
+            errors.push(format!("removing the rules of ipvs for {}: {error}", family.name()));
+        }
+        // After the rules that name its sets.
+        if keep != Some(Mode::Ipvs)
+            && let Err(error) = ipvs::cleanup(family)
+        {
+            errors.push(format!("removing the virtual servers for {}: {error}", family.name()));
         }
     }
     errors

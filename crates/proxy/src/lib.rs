@@ -6,6 +6,7 @@
 //! every failure, and whenever somebody else touches it.
 //!
 //! * [`agent`]: the process: configuration, tasks, servers.
+//! * [`modes`]: which mode can be used, and what it needs.
 //! * [`watch`]: the feed from the API server.
 //! * [`sync`]: the loop.
 //! * [`ports`]: what the loop needs of a backend.
@@ -20,6 +21,7 @@ mod config_file;
 pub mod events;
 pub mod host;
 pub mod metrics;
+pub mod modes;
 pub mod observed;
 pub mod ports;
 pub mod server;

@@ -166,6 +166,7 @@ impl Metrics {
             // Writing to a String cannot fail.
             let _ = family.write(&mut out);
         }
+        let _ = sys::process::write_process(&mut out);
         out
     }
 

@@ -25,6 +25,14 @@ pub enum Error {
     Nftables(#[from] sys::nft::Error),
     #[error(transparent)]
     Iptables(#[from] crate::backend::iptables::IptablesError),
+    #[error(transparent)]
+    Ipvs(#[from] sys::ipvs::Error),
+    #[error(transparent)]
+    Ipset(#[from] sys::ipset::Error),
+    #[error(transparent)]
+    Links(#[from] sys::link::Error),
+    #[error("ipset {0} has our name and is of another type")]
+    StrangeSet(String),
     #[error("listening to the kernel: {0}")]
     Listening(#[source] std::io::Error),
 }

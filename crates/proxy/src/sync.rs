@@ -109,7 +109,7 @@ pub async fn run(
             if did_anything {
                 is_stale = false;
                 quiet_until = Instant::now() + config.periods.gap;
-                report.send_replace(Report { families: planes.iter().map(|p| p.report.clone()).collect() });
+                report.send_replace(Report::of(&planes));
                 continue;
             }
         }
@@ -128,9 +128,11 @@ pub async fn run(
                         let Ok(update) = news.try_recv() else { break };
                         is_new |= update.absorb(&mut cluster, &mut host);
                     }
-                    if is_new {
-                        is_stale = true;
+                    is_stale |= is_new;
+                    // Before the first lists are there, nothing is late.
+                    if is_stale && cluster.is_complete() {
                         planes.iter_mut().for_each(Plane::note_news);
+                        report.send_replace(Report::of(&planes));
                     }
                 }
             },
@@ -158,6 +160,14 @@ async fn next_alarm(planes: &mut [Plane]) -> usize {
         std::task::Poll::Pending
     })
     .await
+}
+
+// === impl Report ===
+
+impl Report {
+    fn of(planes: &[Plane]) -> Self {
+        Self { families: planes.iter().map(|plane| plane.report.clone()).collect() }
+    }
 }
 
 // === impl Plane ===

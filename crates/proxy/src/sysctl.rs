@@ -46,6 +46,34 @@ pub fn conntrack(config: &Conntrack, processors: usize) -> Vec<(&'static str, i6
     wanted
 }
 
+/// What IPVS needs. Some kernels broke connections that reuse a port until this was off, and later ones until it was on.
+pub fn ipvs(is_arp_strict: bool, kernel: (u32, u32)) -> Vec<(&'static str, i64)> {
+    let mut wanted = vec![("net/ipv4/vs/conntrack", 1)];
+    if ((4, 1)..(5, 9)).contains(&kernel) {
+        wanted.push(("net/ipv4/vs/conn_reuse_mode", 0));
+    }
+    wanted.extend([
+        ("net/ipv4/vs/expire_nodest_conn", 1),
+        ("net/ipv4/vs/expire_quiescent_template", 1),
+        ("net/ipv4/ip_forward", 1),
+    ]);
+    if is_arp_strict {
+        wanted.extend([("net/ipv4/conf/all/arp_ignore", 1), ("net/ipv4/conf/all/arp_announce", 2)]);
+    }
+    wanted
+}
+
+/// The first two numbers of the kernel's release.
+pub fn kernel_version() -> (u32, u32) {
+    let name = rustix::system::uname();
+    parse_release(&name.release().to_string_lossy())
+}
+
+fn parse_release(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
 // === impl Sysctls ===
 
 impl Default for Sysctls {
@@ -124,6 +152,20 @@ mod tests {
         assert!(
             conntrack(&config, 1).contains(&("net/netfilter/nf_conntrack_tcp_timeout_established", 86_400))
         );
+    }
+
+    #[test]
+    fn ipvs_follows_the_kernel_and_the_arp_policy() {
+        let names =
+            |strict, kernel| ipvs(strict, kernel).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let reuse = &"net/ipv4/vs/conn_reuse_mode";
+        for (kernel, is_set) in
+            [((3, 10), false), ((4, 1), true), ((5, 8), true), ((5, 9), false), ((6, 1), false)]
+        {
+            assert_eq!(names(false, kernel).contains(reuse), is_set, "{kernel:?}");
+        }
+        assert_eq!(names(true, (6, 1)).len(), names(false, (6, 1)).len() + 2);
+        assert_eq!((parse_release("6.1.0-31-cloud-amd64"), parse_release("x")), ((6, 1), (0, 0)));
     }
 
     #[test]

@@ -152,6 +152,7 @@ impl Feed {
                     }
                 };
                 feed.metrics.service_changes.inc([]);
+                feed.metrics.service_changes_pending.add([], 1.0);
                 feed.tell(update).await;
             }
         });
@@ -178,6 +179,7 @@ impl Feed {
                     }
                 };
                 feed.metrics.endpoint_changes.inc([]);
+                feed.metrics.endpoint_changes_pending.add([], 1.0);
                 feed.tell(update).await;
             }
         });

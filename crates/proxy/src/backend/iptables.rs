@@ -66,6 +66,14 @@ pub fn cleanup(programs: &Programs) -> Result<(), IptablesError> {
     if script.is_empty() { Ok(()) } else { programs.restore(&script) }
 }
 
+/// The same, but only if the rules are those of ipvs: what iptables itself left is taken over.
+pub fn cleanup_ipvs(programs: &Programs) -> Result<(), IptablesError> {
+    if !programs.is_there() || !programs.save()?.is_of_ipvs() {
+        return Ok(());
+    }
+    cleanup(programs)
+}
+
 // === impl Programs ===
 
 impl Programs {
@@ -81,6 +89,15 @@ impl Programs {
     /// Whether the programs work and the kernel has what they need.
     pub fn is_usable(&self) -> bool {
         self.run("", &["-w", LOCK_SECONDS, "-t", "nat", "-S", "POSTROUTING"], None).is_ok()
+    }
+
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Whether `--random-fully` is known.
+    pub fn is_random_fully(&self) -> bool {
+        self.version().is_some_and(|version| version >= RANDOM_FULLY)
     }
 
     fn is_there(&self) -> bool {
@@ -216,7 +233,7 @@ impl IptablesDataplane {
         canary_period: Duration,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let random_fully = programs.version().is_some_and(|version| version >= RANDOM_FULLY);
+        let random_fully = programs.is_random_fully();
         let renderer = Renderer::new(Options { mark, random_fully, be_liberal });
         Self { programs, renderer, metrics, canary_period }
     }

@@ -17,11 +17,13 @@ use tokio_util::sync::CancellationToken;
 
 mod checks;
 mod health;
+mod pages;
 mod status;
 
 pub use checks::{Watched, serve_checks};
 pub use health::{Health, router as health_router};
-pub use status::{Status, router as status_router};
+pub use pages::About;
+pub use status::{SelfChecks, Status, router as status_router};
 
 /// Connections served at once; more wait in the kernel's queue.
 const CONNECTIONS: usize = 128;

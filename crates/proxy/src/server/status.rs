@@ -1,15 +1,16 @@
-//! `/metrics`, `/proxyMode`, `/configz` and `/healthz` on 10249.
+//! `/metrics`, `/metrics/slis`, `/proxyMode`, `/configz`, `/healthz`, `/flagz` and `/statusz` on 10249.
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use base::metrics::CONTENT_TYPE;
+use axum::routing::{any, get};
+use base::metrics::{CONTENT_TYPE, Counter, Family, Gauge};
 use http::header;
 use serde_json::{Value, json};
 
+use super::pages::{About, flagz, statusz};
 use crate::metrics::Metrics;
 
 #[derive(Clone, Debug)]
@@ -18,15 +19,37 @@ pub struct Status {
     /// The effective configuration, as upstream writes it.
     pub config: Arc<Value>,
     pub metrics: Arc<Metrics>,
+    pub about: Arc<About>,
+    pub checks: Arc<SelfChecks>,
+}
+
+/// How often somebody asked this server whether it is well, and what it said.
+#[derive(Debug)]
+pub struct SelfChecks {
+    last: Gauge<2>,
+    total: Counter<3>,
 }
 
 pub fn router(status: Status) -> Router {
     Router::new()
-        .route("/healthz", get(|| async { "ok" }))
-        .route("/proxyMode", get(|State(status): State<Status>| async move { status.mode }))
+        .route("/healthz", get(healthz))
+        .route("/proxyMode", get(mode))
         .route("/configz", get(configz))
         .route("/metrics", get(metrics))
+        .route("/metrics/slis", any(slis))
+        .route("/flagz", get(flagz))
+        .route("/statusz", get(statusz))
         .with_state(status)
+}
+
+async fn healthz(State(status): State<Status>) -> Response {
+    status.checks.last.set(["ping", "healthz"], 1.0);
+    status.checks.total.inc(["ping", "healthz", "success"]);
+    plain("ok".into())
+}
+
+async fn mode(State(status): State<Status>) -> Response {
+    plain(status.mode.into())
 }
 
 async fn configz(State(status): State<Status>) -> Response {
@@ -36,4 +59,39 @@ async fn configz(State(status): State<Status>) -> Response {
 
 async fn metrics(State(status): State<Status>) -> Response {
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], status.metrics.render()).into_response()
+}
+
+/// Whoever measures from a certain moment on may set the counts back.
+async fn slis(State(status): State<Status>, method: http::Method) -> Response {
+    let checks = &status.checks;
+    if method == http::Method::DELETE {
+        checks.last.retain(|_| false);
+        checks.total.retain(|_| false);
+        return plain("metrics reset\n".into());
+    }
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = checks.last.write(&mut out).and_then(|()| checks.total.write(&mut out));
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], out).into_response()
+}
+
+pub(super) fn plain(text: String) -> Response {
+    let headers =
+        [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (headers, text).into_response()
+}
+
+// === impl SelfChecks ===
+
+impl Default for SelfChecks {
+    fn default() -> Self {
+        Self {
+            last: Gauge::new("kubernetes_healthcheck", "The last answer of a health check", ["name", "type"]),
+            total: Counter::new(
+                "kubernetes_healthchecks_total",
+                "Answers of health checks",
+                ["name", "type", "status"],
+            ),
+        }
+    }
 }

@@ -16,7 +16,7 @@ use super::types::{API_VERSION, KIND, KubeProxyConfiguration, ProxyFlags};
 use super::{defaults, validate};
 use crate::config::doc::{self, Standing};
 use crate::config::file::{self, Doc};
-use crate::config::flag::Target;
+use crate::config::flag::{FlagRow, Target};
 use crate::config::gates::Gates;
 use crate::config::logging::read_vmodule;
 use crate::config::{ConfigError, FieldError, LoadError, ReadFiles, VModule};
@@ -41,6 +41,8 @@ pub struct Loaded {
     pub warnings: Vec<String>,
     /// Settings the user made that this build does not act on yet, flags with their dashes.
     pub not_honoured: Vec<String>,
+    /// Every flag and its value, as a page for people shows them.
+    pub flag_values: BTreeMap<&'static str, String>,
 }
 
 /// Reads everything and reports every mistake it can.
@@ -118,6 +120,7 @@ impl Loader<'_> {
             file,
             warnings: std::mem::take(&mut self.warnings),
             not_honoured: std::mem::take(&mut self.said),
+            flag_values: flag_values(parsed),
         })
     }
 
@@ -207,6 +210,25 @@ impl Loader<'_> {
     fn fail(&mut self, path: &str, why: String) {
         self.errors.push(ConfigError::Field(FieldError::new(path, why)));
     }
+}
+
+/// What was said, or else the default.
+fn flag_values(parsed: &Parsed) -> BTreeMap<&'static str, String> {
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) => {
+            let items: Vec<String> = items
+                .iter()
+                .map(|item| item.as_str().map_or_else(|| item.to_string(), str::to_owned))
+                .collect();
+            format!("[{}]", items.join(","))
+        }
+        Value::Object(map) => map.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    };
+    let value =
+        |row: &FlagRow| parsed.values.get(row.flag.name).map_or_else(|| row.flag.default.to_owned(), text);
+    FLAGS.iter().map(|row| (row.flag.name, value(row))).collect()
 }
 
 /// Patterns of both count, the command line's first.

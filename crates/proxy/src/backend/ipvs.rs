@@ -1,0 +1,433 @@
+//! IPVS: virtual servers, the device that has their addresses, ipsets, and a fixed script of iptables rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use proxy_core::iptables::Saved;
+use proxy_core::ipvs::{
+    Content, DEVICE, Entry, Options, Real, Retirement, Server, ServerKey, SetId, SetKind, Step, compare,
+    render, retirement, script,
+};
+use proxy_core::objects::{Cidr, Family, Protocol};
+use proxy_core::rules::{Delta, Host, RuleSet};
+use sys::ipset::{self, Ipsets};
+use sys::ipvs::{self, Behaviour, Ipvs, Order, ServerId};
+use sys::link::{Index, Links};
+use tokio::sync::mpsc;
+
+use super::iptables::Programs;
+use crate::ports::{Dataplane, Error};
+
+/// Every kind of scheduler that clusters use; the kernel may lack some.
+pub const SCHEDULERS: [&str; 9] = ["rr", "wrr", "lc", "wlc", "sh", "dh", "sed", "nq", "mh"];
+
+/// An address that nobody has, for asking whether a scheduler is there.
+const PROBE: ([u8; 4], u16) = ([198, 51, 100, 0], 20_000);
+
+#[derive(Debug)]
+pub struct IpvsDataplane {
+    family: Family,
+    programs: Programs,
+    options: Options,
+    scheduler: String,
+    excluded: Vec<Cidr>,
+    hands: Hands,
+    /// As far as we know.
+    known: Content,
+    host: Host,
+    /// What iptables said of our rules when they were right.
+    rules_were: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Hands {
+    ipvs: Ipvs,
+    sets: Ipsets,
+    links: Links,
+}
+
+/// Whether the kernel has what this mode needs, the scheduler included.
+pub fn check(scheduler: &str) -> Result<(), Error> {
+    let mut hands = Hands::open()?;
+    hands.sets.list("KUBE-")?;
+    // Where somebody uses it, it is there.
+    if hands.ipvs.servers()?.iter().any(|(_, behaviour)| behaviour.scheduler == scheduler) {
+        return Ok(());
+    }
+    let (ip, port) = PROBE;
+    let probe = ServerId { protocol: Protocol::Tcp.number(), address: SocketAddr::new(ip.into(), port) };
+    let behaviour = Behaviour { scheduler: scheduler.to_owned(), persistence: None, hashes_ports: false };
+    hands.ipvs.carry_out(&[Order::Add(probe, behaviour)])?;
+    Ok(hands.ipvs.carry_out(&[Order::Delete(probe)])?)
+}
+
+/// Removes our virtual servers, the device and the sets of a family. Ours are those whose address and port our own sets
+/// name; whatever else there is stays. The rules that name the sets have to be gone.
+pub fn cleanup(family: Family) -> Result<(), Error> {
+    let mut sets = Ipsets::open()?;
+    // Without ipset in the kernel there never was anything of this mode.
+    let Ok(found) = sets.list("KUBE-") else { return Ok(()) };
+    let names: BTreeMap<String, SetId> = SetId::ALL.into_iter().map(|set| (set.name(family), set)).collect();
+    let found: Vec<_> = found.into_iter().filter(|set| names.contains_key(&set.name)).collect();
+    let entries = |set: &ipset::Set| set.entries.iter().filter_map(entry).collect::<BTreeSet<_>>();
+    let ours: BTreeMap<SetId, BTreeSet<Entry>> =
+        found.iter().filter_map(|set| Some((*names.get(&set.name)?, entries(set)))).collect();
+    match Ipvs::open() {
+        Ok(mut ipvs) => {
+            let of_family = |id: &ServerId| Family::of(id.address.ip()) == family;
+            let all = ipvs.servers()?.into_iter().map(|(id, _)| id).filter(of_family);
+            let orders: Vec<Order> = all.filter(|id| is_ours(&ours, id)).map(Order::Delete).collect();
+            ipvs.carry_out(&orders)?;
+        }
+        Err(ipvs::Error::Missing) => {}
+        Err(error) => return Err(error.into()),
+    }
+    // Both families share the device; it goes with the last.
+    let mut links = Links::open()?;
+    if let Some(device) = links.find(DEVICE)? {
+        let (of_family, others): (Vec<IpAddr>, Vec<IpAddr>) =
+            on_device(&mut links, device)?.into_iter().partition(|ip| Family::of(*ip) == family);
+        links.delete_addresses(device, &of_family)?;
+        // A device that is down has no address of its own making.
+        if others.is_empty() {
+            links.remove(DEVICE)?;
+        }
+    }
+    for set in found {
+        sets.destroy(&set.name)?;
+    }
+    Ok(())
+}
+
+fn is_ours(sets: &BTreeMap<SetId, BTreeSet<Entry>>, id: &ServerId) -> bool {
+    let Some(protocol) = Protocol::ALL.into_iter().find(|p| p.number() == id.protocol) else { return false };
+    let (ip, port) = (id.address.ip(), id.address.port());
+    let is_in = |set: SetId, entry: Entry| sets.get(&set).is_some_and(|set| set.contains(&entry));
+    let by_address = [SetId::ClusterIp, SetId::ExternalIp, SetId::ExternalIpLocal, SetId::LoadBalancer];
+    by_address.into_iter().any(|set| is_in(set, Entry::IpPort(ip, protocol, port)))
+        || match protocol {
+            Protocol::Tcp => is_in(SetId::NodePortTcp, Entry::Port(port)),
+            Protocol::Udp => is_in(SetId::NodePortUdp, Entry::Port(port)),
+            Protocol::Sctp => is_in(SetId::NodePortSctp, Entry::IpPort(ip, protocol, port)),
+        }
+}
+
+fn on_device(links: &mut Links, device: Index) -> Result<Vec<IpAddr>, Error> {
+    let all = links.addresses()?.into_iter();
+    Ok(all.filter(|(at, _)| *at == device).map(|(_, ip)| ip).collect())
+}
+
+// === impl Hands ===
+
+impl Hands {
+    fn open() -> Result<Self, Error> {
+        Ok(Self { ipvs: Ipvs::open()?, sets: Ipsets::open()?, links: Links::open()? })
+    }
+
+    fn servers(&mut self, family: Family) -> Result<BTreeMap<ServerKey, Server>, Error> {
+        let mut servers = BTreeMap::new();
+        for (id, behaviour) in self.ipvs.servers()? {
+            let protocol = Protocol::ALL.into_iter().find(|p| p.number() == id.protocol);
+            let Some(protocol) = protocol.filter(|_| Family::of(id.address.ip()) == family) else { continue };
+            let reals = self.ipvs.reals(id)?;
+            let server = Server {
+                scheduler: behaviour.scheduler,
+                persistence: behaviour.persistence,
+                hashes_ports: behaviour.hashes_ports,
+                reals: reals.iter().map(|real| (real.address, Real { weight: real.weight })).collect(),
+            };
+            servers.insert(ServerKey { protocol, address: id.address }, server);
+        }
+        Ok(servers)
+    }
+
+    /// What is in our sets. Those that are missing are made.
+    fn sets(&mut self, family: Family) -> Result<BTreeMap<SetId, BTreeSet<Entry>>, Error> {
+        let found = self.sets.list("KUBE-")?;
+        let mut sets = BTreeMap::new();
+        for id in SetId::ALL {
+            let name = id.name(family);
+            let entries = match found.iter().find(|set| set.name == name) {
+                Some(set) if set.kind == Some(kind(id.kind())) => {
+                    set.entries.iter().filter_map(entry).collect()
+                }
+                Some(_) => return Err(Error::StrangeSet(name)),
+                None => {
+                    self.sets.create(&name, kind(id.kind()), family == Family::V6)?;
+                    BTreeSet::new()
+                }
+            };
+            sets.insert(id, entries);
+        }
+        Ok(sets)
+    }
+
+    /// Says which real servers stay for the sake of their connections.
+    fn retire(&mut self, key: ServerKey, real: SocketAddr) -> Result<(Vec<Order>, bool), Error> {
+        let id = server_id(key);
+        let found = self.ipvs.reals(id)?.into_iter().find(|found| found.address == real);
+        let Some(found) = found else { return Ok((Vec::new(), false)) };
+        Ok(match retirement(key.protocol, found.active.saturating_add(found.inactive)) {
+            Retirement::Delete => (vec![Order::DeleteReal(id, real)], false),
+            Retirement::Quiesce if found.weight == 0 => (Vec::new(), true),
+            Retirement::Quiesce => (vec![Order::SetWeight(id, real, 0)], true),
+        })
+    }
+}
+
+// === impl IpvsDataplane ===
+
+impl IpvsDataplane {
+    /// In the network namespace that the calling thread is in.
+    pub fn open(programs: Programs, mark: u32, scheduler: &str, excluded: Vec<Cidr>) -> Result<Self, Error> {
+        Ok(Self {
+            family: programs.family(),
+            options: Options { mark, random_fully: programs.is_random_fully() },
+            programs,
+            scheduler: scheduler.to_owned(),
+            excluded,
+            hands: Hands::open()?,
+            known: Content::default(),
+            host: Host::default(),
+            rules_were: None,
+        })
+    }
+
+    fn read(&mut self, device: Index) -> Result<Content, Error> {
+        let all = self.hands.links.addresses()?;
+        let (ours, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(at, _)| *at == device);
+        self.host = Host { addresses: others.into_iter().map(|(_, ip)| ip).collect() };
+        let of_family = ours.into_iter().map(|(_, ip)| ip).filter(|ip| Family::of(*ip) == self.family);
+        Ok(Content {
+            addresses: of_family.collect(),
+            servers: self.hands.servers(self.family)?,
+            sets: self.hands.sets(self.family)?,
+        })
+    }
+
+    /// Carries the steps out; orders to IPVS go many at a time. What is to stay for a while is remembered.
+    fn carry_out(&mut self, steps: &[Step], device: Index, should: &mut Content) -> Result<(), Error> {
+        let mut orders = Vec::new();
+        for step in steps {
+            match step {
+                Step::AddServer(key, server) => {
+                    orders.push(Order::Add(server_id(*key), behaviour(server)));
+                }
+                Step::ChangeServer(key, server) => {
+                    orders.push(Order::Change(server_id(*key), behaviour(server)));
+                }
+                Step::AddReal(key, real) => orders.push(Order::AddReal(server_id(*key), *real, 1)),
+                Step::Restore(key, real) => orders.push(Order::SetWeight(server_id(*key), *real, 1)),
+                Step::DeleteServer(key) => orders.push(Order::Delete(server_id(*key))),
+                Step::Retire(key, real) => {
+                    let (more, stays) = self.hands.retire(*key, *real)?;
+                    orders.extend(more);
+                    if let Some(server) = should.servers.get_mut(key).filter(|_| stays) {
+                        server.reals.insert(*real, Real { weight: 0 });
+                    }
+                }
+                other => {
+                    self.hands.ipvs.carry_out(&std::mem::take(&mut orders))?;
+                    self.carry_out_one(other, device)?;
+                }
+            }
+        }
+        Ok(self.hands.ipvs.carry_out(&orders)?)
+    }
+
+    fn carry_out_one(&mut self, step: &Step, device: Index) -> Result<(), Error> {
+        let list = |ips: &BTreeSet<IpAddr>| ips.iter().copied().collect::<Vec<_>>();
+        let told = |entries: &[Entry]| entries.iter().map(sys_entry).collect::<Vec<_>>();
+        match step {
+            Step::AddEntries(set, entries) => {
+                self.hands.sets.add(&set.name(self.family), &told(entries))?;
+            }
+            Step::DeleteEntries(set, entries) => {
+                self.hands.sets.delete(&set.name(self.family), &told(entries))?;
+            }
+            Step::Bind(ips) => self.hands.links.add_addresses(device, &list(ips))?,
+            Step::Unbind(ips) => self.hands.links.delete_addresses(device, &list(ips))?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Writes the rules unless they are as we left them.
+    fn write_rules(&mut self, rules: &RuleSet, is_new_node: bool) -> Result<Option<String>, Error> {
+        let saved = self.programs.save()?;
+        if !is_new_node && self.rules_were == Some(saved.fingerprint()) {
+            return Ok(None);
+        }
+        let was_ours = self.rules_were.is_some();
+        let script = script(self.family, &rules.node, self.options, &saved);
+        self.programs.restore(&script)?;
+        self.rules_were = Some(self.programs.save().map(|saved: Saved| saved.fingerprint())?);
+        Ok((was_ours && !is_new_node).then(|| "iptables rules were changed".to_owned()))
+    }
+
+    fn bring(&mut self, rules: &RuleSet, is_new_node: bool) -> Result<Vec<String>, Error> {
+        let device = self.hands.links.ensure_dummy(DEVICE)?;
+        let is = self.read(device)?;
+        let mut should = render(rules, &self.host, &self.scheduler);
+        let steps = compare(&is, &should, &self.excluded);
+        let mut faults = describe(&is, &steps);
+        // Traffic is served anew before the rules of another mode give way to ours, and what is old goes last.
+        let is_removal = |step: &Step| {
+            matches!(
+                step,
+                Step::Unbind(_) | Step::Retire(..) | Step::DeleteServer(_) | Step::DeleteEntries(..)
+            )
+        };
+        let cut = steps.iter().position(is_removal).unwrap_or(steps.len());
+        let (first, last) = steps.split_at(cut);
+        self.carry_out(first, device, &mut should)?;
+        faults.extend(self.write_rules(rules, is_new_node)?);
+        self.carry_out(last, device, &mut should)?;
+        self.known = should;
+        Ok(faults)
+    }
+}
+
+impl Dataplane for IpvsDataplane {
+    fn verify(&mut self, rules: &RuleSet) -> Result<Vec<String>, Error> {
+        self.bring(rules, self.rules_were.is_none())
+    }
+
+    fn apply(&mut self, rules: &RuleSet, delta: &Delta) -> Result<(), Error> {
+        if delta.node.is_some() {
+            return self.bring(rules, true).map(drop);
+        }
+        let device = self.hands.links.ensure_dummy(DEVICE)?;
+        let mut should = render(rules, &self.host, &self.scheduler);
+        let steps = compare(&self.known, &should, &self.excluded);
+        self.carry_out(&steps, device, &mut should)?;
+        self.known = should;
+        Ok(())
+    }
+
+    /// Nobody tells when others change IPVS; the comparison comes often instead.
+    fn listen(&mut self) -> Result<mpsc::Receiver<()>, Error> {
+        let (alarm, alarms) = mpsc::channel(1);
+        tokio::spawn(async move { alarm.closed().await });
+        Ok(alarms)
+    }
+}
+
+/// In a few words. A real server that is on its way out is no fault.
+fn describe(is: &Content, steps: &[Step]) -> Vec<String> {
+    let weight = |key: &ServerKey, real: &SocketAddr| Some(is.servers.get(key)?.reals.get(real)?.weight);
+    let fault = |step: &Step| match step {
+        Step::AddEntries(set, entries) => Some(format!("{set:?} lacks {} entries", entries.len())),
+        Step::DeleteEntries(set, entries) => Some(format!("{set:?} has {} entries too many", entries.len())),
+        Step::AddServer(key, _) => Some(format!("virtual server {} is missing", key.address)),
+        Step::ChangeServer(key, _) => Some(format!("virtual server {} is different", key.address)),
+        Step::AddReal(key, real) => Some(format!("{real} is missing behind {}", key.address)),
+        Step::Restore(key, real) => Some(format!("{real} behind {} has another weight", key.address)),
+        Step::Retire(key, real) if weight(key, real) == Some(0) => None,
+        Step::Retire(key, real) => Some(format!("{real} is still behind {}", key.address)),
+        Step::DeleteServer(key) => Some(format!("virtual server {} is not ours", key.address)),
+        Step::Bind(ips) => Some(format!("{DEVICE} lacks {} addresses", ips.len())),
+        Step::Unbind(ips) => Some(format!("{DEVICE} has {} addresses too many", ips.len())),
+    };
+    steps.iter().filter_map(fault).collect()
+}
+
+fn server_id(key: ServerKey) -> ServerId {
+    ServerId { protocol: key.protocol.number(), address: key.address }
+}
+
+fn behaviour(server: &Server) -> Behaviour {
+    Behaviour {
+        scheduler: server.scheduler.clone(),
+        persistence: server.persistence,
+        hashes_ports: server.hashes_ports,
+    }
+}
+
+fn kind(kind: SetKind) -> ipset::Kind {
+    match kind {
+        SetKind::Ip => ipset::Kind::Ip,
+        SetKind::IpPort => ipset::Kind::IpPort,
+        SetKind::IpPortIp => ipset::Kind::IpPortIp,
+        SetKind::IpPortNet => ipset::Kind::IpPortNet,
+        SetKind::Port => ipset::Kind::Port,
+    }
+}
+
+fn sys_entry(entry: &Entry) -> ipset::Entry {
+    let of = |ip: IpAddr, protocol: Protocol, port: u16, second| ipset::Entry {
+        ip: Some(ip),
+        protocol: Some(protocol.number()),
+        port: Some(port),
+        second,
+    };
+    match *entry {
+        Entry::Ip(ip) => ipset::Entry { ip: Some(ip), ..ipset::Entry::default() },
+        Entry::Port(port) => ipset::Entry { port: Some(port), ..ipset::Entry::default() },
+        Entry::IpPort(ip, protocol, port) => of(ip, protocol, port, None),
+        Entry::IpPortIp(ip, protocol, port, second) => of(ip, protocol, port, Some((second, None))),
+        Entry::IpPortNet(ip, protocol, port, net) => {
+            of(ip, protocol, port, Some((net.network(), Some(net.length()))))
+        }
+    }
+}
+
+/// `None` for one that we would never make.
+fn entry(told: &ipset::Entry) -> Option<Entry> {
+    let protocol = |number: u8| Protocol::ALL.into_iter().find(|p| p.number() == number);
+    Some(match (told.ip, told.protocol, told.port, told.second) {
+        (Some(ip), None, None, None) => Entry::Ip(ip),
+        (None, None, Some(port), None) => Entry::Port(port),
+        (Some(ip), Some(number), Some(port), None) => Entry::IpPort(ip, protocol(number)?, port),
+        (Some(ip), Some(number), Some(port), Some((second, None))) => {
+            Entry::IpPortIp(ip, protocol(number)?, port, second)
+        }
+        (Some(ip), Some(number), Some(port), Some((net, Some(length)))) => {
+            Entry::IpPortNet(ip, protocol(number)?, port, Cidr::new(net, length)?)
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_read_as_they_are_written() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let entries = [
+            Entry::Ip(ip("10.96.0.10")),
+            Entry::Port(30_080),
+            Entry::IpPort(ip("fd96::10"), Protocol::Sctp, 80),
+            Entry::IpPortIp(ip("10.244.0.5"), Protocol::Tcp, 8080, ip("10.244.0.5")),
+            Entry::IpPortNet(ip("5.6.7.8"), Protocol::Udp, 53, Cidr::parse("10.0.0.0/8").unwrap()),
+        ];
+        for wanted in entries {
+            assert_eq!(entry(&sys_entry(&wanted)), Some(wanted));
+        }
+        assert_eq!(entry(&ipset::Entry::default()), None);
+    }
+
+    #[test]
+    fn only_what_our_sets_name_is_ours() {
+        let cluster_ip = Entry::IpPort("10.96.0.10".parse().unwrap(), Protocol::Tcp, 80);
+        let sets = BTreeMap::from([
+            (SetId::ClusterIp, BTreeSet::from([cluster_ip])),
+            (SetId::NodePortUdp, BTreeSet::from([Entry::Port(30_053)])),
+        ]);
+        let rows = [
+            (6, "10.96.0.10:80", true),
+            (17, "10.96.0.10:80", false),
+            (6, "10.96.0.10:81", false),
+            (17, "192.168.0.1:30053", true),
+            (6, "192.168.0.1:30053", false),
+            (1, "10.96.0.10:80", false),
+        ];
+        for (protocol, address, wanted) in rows {
+            let id = ServerId { protocol, address: address.parse().unwrap() };
+            assert_eq!(is_ours(&sets, &id), wanted, "{address}");
+        }
+    }
+}
