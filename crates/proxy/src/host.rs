@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use proxy_core::ipvs::DEVICE;
 use proxy_core::rules::Host;
+use sys::link::Links;
 use tokio::sync::mpsc;
 
 use crate::Update;
@@ -19,7 +21,7 @@ pub async fn watch_addresses(news: mpsc::Sender<Update>, mut known: Host) {
     loop {
         tokio::time::sleep(LOOK).await;
         let Ok(now) = tokio::task::spawn_blocking(addresses).await else { return };
-        // A moment without any address is a file that could not be read.
+        // Without any address the list could not be had.
         if now == known || now.addresses.is_empty() {
             continue;
         }
@@ -30,13 +32,19 @@ pub async fn watch_addresses(news: mpsc::Sender<Update>, mut known: Host) {
     }
 }
 
-/// Every address of the network namespace that the calling thread is in.
+/// Every address of the network namespace that the calling thread is in, but for those that ipvs gave it for Services.
 pub fn addresses() -> Host {
-    let v4 =
-        fs::read_to_string("/proc/thread-self/net/fib_trie").map(|t| parse_fib_trie(&t)).unwrap_or_default();
-    let v6 =
-        fs::read_to_string("/proc/thread-self/net/if_inet6").map(|t| parse_if_inet6(&t)).unwrap_or_default();
-    Host { addresses: v4.into_iter().chain(v6).collect::<BTreeSet<_>>() }
+    let list = || -> Result<BTreeSet<IpAddr>, sys::link::Error> {
+        let mut links = Links::open()?;
+        let device = links.find(DEVICE)?;
+        let all = links.addresses()?.into_iter();
+        Ok(all.filter(|(at, _)| Some(*at) != device).map(|(_, ip)| ip).collect())
+    };
+    let addresses = list().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the machine's own addresses are not known");
+        BTreeSet::new()
+    });
+    Host { addresses }
 }
 
 /// Whether the kernel speaks IPv6 here.
@@ -61,36 +69,12 @@ fn count_cpus(text: &str) -> usize {
     text.trim().split(',').filter_map(range).sum()
 }
 
-fn parse_fib_trie(text: &str) -> Vec<IpAddr> {
-    let mut found = Vec::new();
-    let mut address: Option<IpAddr> = None;
-    for line in text.lines().map(str::trim) {
-        match line.strip_prefix("|-- ") {
-            Some(ip) => address = ip.parse().ok(),
-            None if line.starts_with("/32 host LOCAL") => found.extend(address),
-            None => {}
-        }
-    }
-    found
-}
-
-fn parse_if_inet6(text: &str) -> Vec<IpAddr> {
-    let address = |line: &str| u128::from_str_radix(line.split_whitespace().next()?, 16).ok();
-    text.lines().filter_map(address).map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits))).collect()
-}
-
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
     #[test]
-    fn proc_files_are_understood() {
-        let fib = "Local:\n     |-- 10.1.2.3\n        /32 host LOCAL\n     |-- 10.1.2.255\n        /32 link BROADCAST\n\
-                   \x20    |-- 127.0.0.0\n        /31 link X\n        /8 host LOCAL\n     |-- 127.0.0.1\n        /32 host LOCAL\n";
-        assert_eq!(parse_fib_trie(fib), ["10.1.2.3", "127.0.0.1"].map(|ip| ip.parse::<IpAddr>().unwrap()));
-        let v6 = "00000000000000000000000000000001 01 80 10 80       lo\n";
-        assert_eq!(parse_if_inet6(v6), ["::1".parse::<IpAddr>().unwrap()]);
+    fn processors_are_counted() {
         for (text, count) in [("0-3\n", 4), ("0\n", 1), ("0-1,4,6-7", 5), ("", 0), ("3-1", 0)] {
             assert_eq!(count_cpus(text), count, "{text}");
         }

@@ -1,7 +1,7 @@
 //! Every kind of Service, client and address, and whether what happens is what the rules say.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::thread;
 
 use k8s_openapi::api::core::v1::Service;
@@ -107,8 +107,10 @@ pub(crate) fn destinations(family: Family) -> Vec<SocketAddr> {
     cluster_ips.chain(node_ports).chain(others.map(|ip| at(ip, 80))).chain(unused).collect()
 }
 
-/// Whether what happened is what the rules say.
-fn is_as_said(lab: &Lab, fate: &Fate, client: IpAddr, answers: &BTreeSet<Answer>) -> bool {
+/// Whether what happened is what the rules say. Where the address of a Service is the node's own, the node calls it from
+/// that very address.
+fn is_as_said(lab: &Lab, fate: &Fate, packet: &Packet, answers: &BTreeSet<Answer>) -> bool {
+    let client = packet.source;
     let only = |answer: Answer| *answers == BTreeSet::from([answer]);
     match fate {
         Fate::Rejected | Fate::Dropped if lab.host.is_local(client) && only(Answer::Forbidden) => true,
@@ -121,7 +123,9 @@ fn is_as_said(lab: &Lab, fate: &Fate, client: IpAddr, answers: &BTreeSet<Answer>
                 let is_it = lab.parties().any(|p| p.name == name && p.ips.contains(&target.endpoint.ip()));
                 let is_source = match target.is_masqueraded {
                     true => lab.host.is_local(*source),
-                    false => *source == client,
+                    false => {
+                        *source == client || (lab.host.is_local(client) && *source == packet.destination)
+                    }
                 };
                 is_it && is_source
             })
@@ -162,7 +166,7 @@ fn check_party(lab: &Lab, rules: [&RuleSet; 2], party: &Party) -> Vec<String> {
                     Fate::Rejected => party.calls(to, protocol, 1),
                     Fate::Dropped | Fate::Passed => party.call_in_vain(to, protocol),
                 };
-                if !is_as_said(lab, &fate, packet.source, &answers) {
+                if !is_as_said(lab, &fate, &packet, &answers) {
                     faults.push(format!("{} to {to}/{protocol}: {fate:?} but {answers:?}", party.name));
                 }
             }
