@@ -73,6 +73,14 @@ struct Session {
 impl Client {
     /// Checks what can be checked without the server: certificates parse, files are there.
     pub async fn new(config: Config, options: Options) -> Result<Client, ClientError> {
+        let client = Client::later(config, options);
+        client.session().await?;
+        Ok(client)
+    }
+
+    /// The same without looking: certificates that are not there yet may come later. Until then every request fails.
+    #[must_use]
+    pub fn later(config: Config, options: Options) -> Client {
         let inner = Inner {
             credentials: Credentials::new(config.clone()),
             limiter: Limiter::new(options.qps, options.burst),
@@ -80,9 +88,7 @@ impl Client {
             config,
             options,
         };
-        let client = Client(Arc::new(inner));
-        client.session().await?;
-        Ok(client)
+        Client(Arc::new(inner))
     }
 
     #[must_use]

@@ -1,10 +1,12 @@
 //! What is true of this machine, read once at start.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
+
+use kubelet_core::node::capacity;
 
 /// Memory and swap in bytes, from /proc/meminfo.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,11 +25,28 @@ pub struct Machine {
     pub cgroup_v2: bool,
     /// Page sizes in the kernel's notation: `2MB`, `1GB`.
     pub hugepage_sizes: Vec<String>,
+    /// Reserved huge pages: bytes per page, and how many.
+    pub huge_pages: BTreeMap<i64, i64>,
     /// Size of the filesystem that holds the root directory.
     pub disk: i64,
     pub thermal_paths: Vec<String>,
     pub selinux: bool,
     pub app_armor: bool,
+}
+
+// === impl Machine ===
+
+impl Machine {
+    /// Its size.
+    #[must_use]
+    pub fn numbers(&self) -> capacity::Machine {
+        capacity::Machine {
+            cpus: self.cpus,
+            memory: self.memory.total,
+            ephemeral_storage: Some(self.disk),
+            huge_pages: self.huge_pages.clone(),
+        }
+    }
 }
 
 /// Reads the machine. `root` is the kubelet's root directory.
@@ -40,6 +59,7 @@ pub fn read_machine(root: &Path) -> io::Result<Machine> {
         memory: parse_meminfo(&fs::read_to_string("/proc/meminfo")?),
         cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
         hugepage_sizes: hugepage_sizes(Path::new("/sys/kernel/mm/hugepages")),
+        huge_pages: huge_pages(Path::new("/sys/kernel/mm/hugepages")),
         disk: rustix::fs::statvfs(root)
             .map(|s| i64::try_from(s.f_blocks.saturating_mul(s.f_frsize)).unwrap_or(i64::MAX))?,
         thermal_paths: thermal_paths(Path::new("/sys/devices/system/cpu")),
@@ -51,7 +71,7 @@ pub fn read_machine(root: &Path) -> io::Result<Machine> {
 /// The CPUs of the machine, not those this process may use: an agent with a quota does not make the node smaller.
 fn online_cpus() -> Option<i64> {
     let listed = fs::read_to_string("/sys/devices/system/cpu/online").ok();
-    let listed = listed.and_then(|text| kubelet_core::node::capacity::count_cpus(&text));
+    let listed = listed.and_then(|text| capacity::count_cpus(&text));
     listed.or_else(|| i64::try_from(std::thread::available_parallelism().ok()?.get()).ok())
 }
 
@@ -78,6 +98,17 @@ fn hugepage_sizes(dir: &Path) -> Vec<String> {
     let kb = |name: &str| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok();
     let sizes: BTreeSet<u64> = names.filter_map(|e| kb(&e.file_name().to_string_lossy())).collect();
     sizes.into_iter().map(page_size).collect()
+}
+
+fn huge_pages(dir: &Path) -> BTreeMap<i64, i64> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let pages = |entry: fs::DirEntry| {
+        let name = entry.file_name();
+        let kb: i64 = name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        let count = fs::read_to_string(entry.path().join("nr_hugepages")).ok()?;
+        Some((kb.checked_mul(1024)?, count.trim().parse().ok()?))
+    };
+    entries.filter_map(pages).collect()
 }
 
 fn page_size(kb: u64) -> String {
@@ -187,6 +218,16 @@ mod tests {
     #[test]
     fn page_sizes_are_spelled_as_the_kernel_does() {
         assert_eq!([2048, 1024 * 1024, 64].map(page_size), ["2MB", "1GB", "64KB"]);
+    }
+
+    #[test]
+    fn huge_pages_are_counted_by_size() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, count) in [("hugepages-2048kB", "3\n"), ("hugepages-1048576kB", "0\n"), ("other", "9\n")] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+            fs::write(dir.path().join(name).join("nr_hugepages"), count).unwrap();
+        }
+        assert_eq!(huge_pages(dir.path()), BTreeMap::from([(2 << 20, 3), (1 << 30, 0)]));
     }
 
     #[test]

@@ -18,6 +18,19 @@ const IMAGE_PULL: &[f64] = &[
     1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0,
     2700.0, 3600.0,
 ];
+/// A minute, an hour, four, a day, a week, a month, three, six, a year, four.
+const CERTIFICATE_AGE: &[f64] = &[
+    60.0,
+    3600.0,
+    14_400.0,
+    86_400.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+    124_416_000.0,
+];
 const STATUS_SYNC: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
 
 /// Series of a family whose labels name Pods; enough for the largest node, and bounded.
@@ -86,6 +99,14 @@ families! {
     pub struct Metrics {
         active_pods: Gauge["static"]
             = "kubelet_active_pods", "Pods that count when a new one asks for admission.";
+        certificate_manager_client_expiration_renew_errors: Counter[]
+            = "kubelet_certificate_manager_client_expiration_renew_errors", "Failed attempts to renew the client certificate.";
+        certificate_manager_client_ttl_seconds: Gauge[]
+            = "kubelet_certificate_manager_client_ttl_seconds", "Seconds until the client certificate expires; negative once it has.";
+        certificate_manager_server_rotation_seconds: Histogram[] buckets CERTIFICATE_AGE;
+            = "kubelet_certificate_manager_server_rotation_seconds", "Age in seconds at which serving certificates were replaced.";
+        certificate_manager_server_ttl_seconds: Gauge[]
+            = "kubelet_certificate_manager_server_ttl_seconds", "Seconds until the serving certificate expires; negative once it has.";
         cgroup_version: Gauge[]
             = "kubelet_cgroup_version", "The cgroup version of the host: 1 or 2.";
         container_log_filesystem_used_bytes: Gauge["uid", "namespace", "pod", "container"] limit PER_CONTAINER;
@@ -162,6 +183,8 @@ families! {
             = "kubelet_runtime_operations_errors_total", "Failed calls to the runtime, by operation.";
         runtime_operations_total: Counter["operation_type"]
             = "kubelet_runtime_operations_total", "Calls to the runtime, by operation.";
+        server_expiration_renew_errors: Counter[]
+            = "kubelet_server_expiration_renew_errors", "Failed attempts to renew the serving certificate.";
         started_containers_errors_total: Counter["container_type", "code"]
             = "kubelet_started_containers_errors_total", "Containers that could not be started.";
         started_containers_total: Counter["container_type"]

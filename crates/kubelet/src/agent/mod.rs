@@ -27,6 +27,7 @@ use base::rng::Rng;
 use base::time::Clock;
 use kubelet_core::admission::NodeOffer;
 use kubelet_core::downward::Allocatable;
+use kubelet_core::node::capacity::{self, PodLimit, Reserved};
 use kubelet_core::recipe;
 use kubelet_core::sysctl::Allowlist;
 use tokio::sync::{mpsc, watch};
@@ -104,7 +105,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let runtime = connect(config, metrics.clone(), closing.clone()).await?;
     configure_runtime(config, &*runtime).await?;
     let name = flags.node_name(&machine.hostname);
-    let cluster = Cluster::open(&start.loaded, &name, &start.version).await?;
+    let cluster = Cluster::open(&start.loaded, &name, &start.version, clock.now().wall).await?;
     let probe_metrics = Arc::default();
     let parts = Parts { start: &start, dirs, machine, clock, metrics, probe_metrics, runtime, cluster };
     let (health, healthy) = watch::channel(RuntimeHealth::default());
@@ -333,7 +334,7 @@ impl Parts<'_> {
             recipe: recipe::NodeFacts {
                 name,
                 host_ips,
-                allocatable: self.allocatable(),
+                allocatable: self.allocatable()?,
                 memory_capacity: self.machine.memory.total,
                 swap_capacity: self.machine.memory.swap,
                 swap_controller: self.machine.cgroup_v2,
@@ -348,18 +349,26 @@ impl Parts<'_> {
         })
     }
 
-    /// Without reservations, all of the machine is for Pods.
-    fn allocatable(&self) -> Allocatable {
-        let Loaded { config, .. } = &self.start.loaded;
-        let per_core = i64::from(config.pods_per_core) * self.machine.cpus;
-        let max = i64::from(config.max_pods);
-        Allocatable {
-            milli_cpu: self.machine.cpus * 1000,
-            memory: self.machine.memory.total,
-            ephemeral_storage: self.machine.disk,
-            pods: if per_core > 0 { per_core.min(max) } else { max },
-            hugepages: Default::default(),
-        }
+    /// What the machine has, less what is kept back from Pods.
+    fn allocatable(&self) -> Result<Allocatable, StartError> {
+        let Loaded { config, flags, .. } = &self.start.loaded;
+        let limit = PodLimit { max: i64::from(config.max_pods), per_core: i64::from(config.pods_per_core) };
+        let all = capacity::capacity(&self.machine.numbers(), limit);
+        let reserved = Reserved::new(config, flags.experimental_allocatable_ignore_eviction);
+        reserved.check(&all).map_err(|e| StartError::new(e.to_string()))?;
+        let usable = capacity::allocatable(&all, &reserved);
+        let value = |name: &str| usable.get(name).map_or(0, |q| q.value());
+        Ok(Allocatable {
+            milli_cpu: usable.get(capacity::CPU).map_or(0, |q| q.milli_value()),
+            memory: value(capacity::MEMORY),
+            ephemeral_storage: value(capacity::EPHEMERAL_STORAGE),
+            pods: value(capacity::PODS),
+            hugepages: usable
+                .iter()
+                .filter(|(name, _)| capacity::is_huge_page(name))
+                .map(|(name, q)| (name.clone(), q.value()))
+                .collect(),
+        })
     }
 
     fn offer(&self, facts: &NodeFacts) -> Result<NodeOffer, StartError> {

@@ -5,6 +5,7 @@
 //! what it knows and catches up later.
 
 pub mod api_pods;
+pub mod certificates;
 pub mod node;
 pub mod own_node;
 mod status_writer;
@@ -14,7 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::config::kubelet::{KubeletConfiguration, Loaded};
+use base::time::Wall;
 use client::{Client, Options};
+use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +27,7 @@ use crate::facts::Machine;
 use crate::node::Node;
 use crate::pod_files::PodDirs;
 use api_pods::ApiPods;
+use certificates::{Credentials, Issued};
 use own_node::OwnNode;
 
 /// The way to the API server.
@@ -38,9 +42,12 @@ pub struct Cluster {
     pub node_name: Arc<str>,
     /// The file all of them were made from.
     pub kubeconfig: PathBuf,
+    /// Who the node is to it.
+    pub credentials: Credentials,
     /// What it last said of this node's Pods.
     pub api_pods: ApiPods,
     own_node: watch::Sender<OwnNode>,
+    serving: watch::Sender<Option<Arc<CertifiedKey>>>,
 }
 
 /// What the parts that join the node to its cluster may look at.
@@ -63,7 +70,8 @@ pub fn join(wiring: &mut Wiring<'_>) -> Result<(), StartError> {
     let tasks = &mut *wiring.tasks;
     tasks.spawn(own_node::run(cluster.clone(), node.rng_for("own node"), token.clone()));
     tasks.spawn(status_writer::run(cluster.clone(), node.clone(), token.clone()));
-    node::start(wiring)?;
+    let events = node::start(wiring)?;
+    certificates::start(wiring, &cluster.serving, &events);
     Ok(())
 }
 
@@ -75,23 +83,27 @@ impl Cluster {
         loaded: &Loaded,
         node_name: &str,
         version: &str,
+        now: Wall,
     ) -> Result<Option<Arc<Cluster>>, StartError> {
         let Loaded { config, flags, .. } = loaded;
-        if flags.kubeconfig.is_empty() {
-            return Ok(None);
-        }
-        let kubeconfig = PathBuf::from(&flags.kubeconfig);
-        let fail = |e: &dyn std::fmt::Display| StartError::new(format!("--kubeconfig: {e}"));
-        let context = client::Config::load(&kubeconfig).map_err(|e| fail(&e))?;
-        let make = async |options| Client::new(context.clone(), options).await.map_err(|e| fail(&e));
+        let Some(credentials) = certificates::open(loaded, now)? else { return Ok(None) };
+        let fail = |e: client::ClientError| StartError::new(format!("--kubeconfig: {e}"));
+        let make = async |options| match credentials.rotate {
+            // Its certificate may still have to be asked for, or be renewed at any moment.
+            true => Ok(Client::later(credentials.config.clone(), options)),
+            false => Client::new(credentials.config.clone(), options).await.map_err(fail),
+        };
+        let kept = config.server_tls_bootstrap.then(|| certificates::kept_serving(&flags.cert_dir)).flatten();
         let cluster = Cluster {
             client: make(pods_options(config, version)).await?,
             heartbeats: make(heartbeat_options(config, version)).await?,
             events: make(event_options(config, version)).await?,
             node_name: node_name.into(),
-            kubeconfig,
+            kubeconfig: PathBuf::from(&flags.kubeconfig),
+            serving: watch::channel(kept).0,
             api_pods: ApiPods::default(),
             own_node: watch::channel(OwnNode::default()).0,
+            credentials,
         };
         tracing::info!(server = cluster.client.server(), node = node_name, "this node belongs to a cluster");
         Ok(Some(Arc::new(cluster)))
@@ -102,17 +114,26 @@ impl Cluster {
     pub fn own_node(&self) -> watch::Receiver<OwnNode> {
         self.own_node.subscribe()
     }
+
+    /// The certificate the cluster signed for this node's port, with serverTLSBootstrap; none until there is one.
+    #[must_use]
+    pub fn serving(&self) -> Issued {
+        self.serving.subscribe()
+    }
 }
 
 fn options(version: &str, qps: i32, burst: i32) -> Options {
-    let platform = format!("{}/{}", std::env::consts::OS, crate::facts::go_arch());
-    let user_agent = format!("kubelet/{version} ({platform}) longshore/{}", env!("CARGO_PKG_VERSION"));
     Options {
-        user_agent,
+        user_agent: user_agent(version),
         qps: f64::from(qps),
         burst: u32::try_from(burst).unwrap_or(0),
         ..Options::default()
     }
+}
+
+fn user_agent(version: &str) -> String {
+    let platform = format!("{}/{}", std::env::consts::OS, crate::facts::go_arch());
+    format!("kubelet/{version} ({platform}) longshore/{}", env!("CARGO_PKG_VERSION"))
 }
 
 fn pods_options(config: &KubeletConfiguration, version: &str) -> Options {

@@ -14,7 +14,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::super::Wiring;
-use super::machine;
 use crate::facts;
 use crate::node::Node;
 
@@ -40,12 +39,7 @@ impl Look {
     pub(super) fn new(w: &Wiring<'_>, fixed: &Fixed, storage: watch::Receiver<Option<String>>) -> Look {
         let counts = w.loaded.config.local_storage_capacity_isolation;
         let moment = Moment {
-            machine: Machine {
-                cpus: w.machine.cpus,
-                memory: w.machine.memory.total,
-                ephemeral_storage: counts.then_some(w.machine.disk),
-                huge_pages: machine::huge_pages(),
-            },
+            machine: Machine { ephemeral_storage: counts.then_some(w.machine.disk), ..w.machine.numbers() },
             addresses: Sources {
                 given: w.loaded.flags.node_ips(),
                 hostname: fixed.name.clone(),

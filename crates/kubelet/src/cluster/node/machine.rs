@@ -1,6 +1,5 @@
 //! Which machine this is, read from the places upstream reads.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -20,12 +19,6 @@ pub struct MachineIdentity {
 #[must_use]
 pub fn read_identity() -> MachineIdentity {
     read_below(Path::new("/"))
-}
-
-/// Reserved huge pages: bytes per page, and how many.
-#[must_use]
-pub fn huge_pages() -> BTreeMap<i64, i64> {
-    huge_pages_in(Path::new("/sys/kernel/mm/hugepages"))
 }
 
 fn read_below(root: &Path) -> MachineIdentity {
@@ -61,17 +54,6 @@ fn pretty_name(text: &str) -> Option<String> {
     (!value.is_empty()).then_some(value)
 }
 
-fn huge_pages_in(dir: &Path) -> BTreeMap<i64, i64> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let pages = |entry: fs::DirEntry| {
-        let name = entry.file_name();
-        let kb: i64 = name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-        let count = fs::read_to_string(entry.path().join("nr_hugepages")).ok()?;
-        Some((kb.checked_mul(1024)?, count.trim().parse().ok()?))
-    };
-    entries.filter_map(pages).collect()
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -103,14 +85,5 @@ mod tests {
         assert_eq!(read_below(root).system_uuid, "tree");
         write(root, "sys/class/dmi/id/product_uuid", "dmi\n");
         assert_eq!(read_below(root).system_uuid, "dmi");
-    }
-
-    #[test]
-    fn huge_pages_are_counted_by_size() {
-        let dir = tempfile::tempdir().unwrap();
-        write(dir.path(), "hugepages-2048kB/nr_hugepages", "3\n");
-        write(dir.path(), "hugepages-1048576kB/nr_hugepages", "0\n");
-        write(dir.path(), "other/nr_hugepages", "9\n");
-        assert_eq!(huge_pages_in(dir.path()), BTreeMap::from([(2 << 20, 3), (1 << 30, 0)]));
     }
 }

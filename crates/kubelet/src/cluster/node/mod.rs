@@ -29,7 +29,7 @@ use kubelet_core::node::status::{Fixed, Identity};
 use super::Wiring;
 use crate::agent::StartError;
 pub use events::NodeEvents;
-pub use machine::{MachineIdentity, huge_pages, read_identity};
+pub use machine::{MachineIdentity, read_identity};
 
 /// Gates of features that a scheduler may count on, as far as this kubelet has them.
 const DECLARED: [&str; 1] = ["RestartAllContainersOnContainerExits"];

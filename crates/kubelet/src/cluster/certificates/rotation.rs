@@ -1,0 +1,321 @@
+//! One certificate, kept fresh.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::rng::Rng;
+use base::time::{Clock, Wall};
+use client::Client;
+use kubelet_core::node::NodeEvent;
+use kubelet_core::node::certificate::{Held, Names, Remaining, serving_names};
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::bootstrap::KEY_FILE;
+use super::pem::{self, Key};
+use super::signing::{self, Purpose, SigningError};
+use super::store::{self, Store};
+use crate::cluster::node::NodeEvents;
+use crate::cluster::own_node::OwnNode;
+use crate::metrics::Metrics;
+
+/// The wall clock is read at least this often: certificates end by it, and it may jump.
+const LOOK: Duration = Duration::from_secs(30);
+/// Pauses after failures: doubling from the first, at the last for ever.
+const PAUSE_MIN: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_secs(32);
+/// How long somebody may take to approve: a later certificate, and the first one.
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
+const FIRST_PATIENCE: Duration = Duration::from_secs(3600);
+/// A node that is refused for so long starts again, and reads its kubeconfig again: somebody may have put a new one
+/// there. What it runs keeps running.
+const GIVE_UP: Duration = Duration::from_secs(300);
+
+pub(super) struct Parts {
+    pub(super) purpose: Purpose,
+    pub(super) store: Store,
+    pub(super) wanted: Wanted,
+    pub(super) client: Client,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) rng: Rng,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) events: NodeEvents,
+}
+
+/// Which names the certificate is to carry.
+pub(super) enum Wanted {
+    Client(Names),
+    /// Those of the node's addresses, whatever they are at the moment.
+    Serving(Arc<str>, watch::Receiver<OwnNode>),
+}
+
+pub(super) struct Rotation {
+    parts: Parts,
+    /// How to ask without a certificate, and where the first key is kept meanwhile.
+    bootstrap: Option<(Client, PathBuf)>,
+    issued: Option<watch::Sender<Option<Arc<CertifiedKey>>>>,
+    said: Remaining,
+}
+
+// === impl Rotation ===
+
+impl Rotation {
+    pub(super) fn new(parts: Parts) -> Rotation {
+        Rotation { parts, bootstrap: None, issued: None, said: Remaining::Plenty }
+    }
+
+    pub(super) fn with_bootstrap(self, client: Client, dir: &Path) -> Rotation {
+        Rotation { bootstrap: Some((client, dir.join(KEY_FILE))), ..self }
+    }
+
+    pub(super) fn publishing(self, issued: watch::Sender<Option<Arc<CertifiedKey>>>) -> Rotation {
+        Rotation { issued: Some(issued), ..self }
+    }
+
+    /// Ends only when cancelled, or when the node has no identity any more and cannot get one.
+    pub(super) async fn run(mut self, token: CancellationToken) {
+        token.run_until_cancelled(self.work()).await;
+    }
+
+    async fn work(&mut self) {
+        loop {
+            let held = self.held();
+            self.wait_until_due(held.as_ref()).await;
+            let mut pause = PAUSE_MIN;
+            let mut lost: Option<Instant> = None;
+            while let Err(error) = self.rotate(held.as_ref()).await {
+                self.failed(&error);
+                let gone = held.as_ref().is_none_or(|h| h.is_expired(self.now()));
+                let answers = matches!(&error, SigningError::Api(e) if e.code().is_some());
+                lost = lost.filter(|_| gone).or_else(|| gone.then(Instant::now));
+                let patience_is_over = lost.is_some_and(|since| since.elapsed() > GIVE_UP);
+                if self.parts.purpose == Purpose::Client && answers && patience_is_over {
+                    tracing::error!("the node has no valid client certificate and gets none: starting again");
+                    return;
+                }
+                if let Some(held) = &held {
+                    self.count_down(held);
+                }
+                sleep(pause + self.parts.rng.up_to(pause / 10)).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+
+    /// Sleeps until the certificate is due, or its names are no longer the right ones.
+    async fn wait_until_due(&mut self, held: Option<&Held>) {
+        let due = held.map(|h| h.rotate_at(&mut self.parts.rng));
+        if let Some(due) = due {
+            let at = jiff::Timestamp::from_second(due.secs()).unwrap_or_default();
+            tracing::info!(signer = self.parts.purpose.signer(), renewal = %at, "certificate in use");
+        }
+        loop {
+            if let Some(held) = held {
+                self.count_down(held);
+            }
+            let now = self.now();
+            let names = self.parts.wanted.names();
+            let late = due.is_none_or(|due| now >= due);
+            let wrong = names.as_ref().is_some_and(|n| held.is_none_or(|h| !h.satisfies(n)));
+            // Without a name to ask for there is nothing to do but wait for one.
+            if names.is_some() && (late || wrong) {
+                return;
+            }
+            let nap = due.map_or(LOOK, |due| due.since(now)).clamp(Duration::from_millis(100), LOOK);
+            tokio::select! {
+                () = sleep(nap) => {}
+                () = self.parts.wanted.changed() => {}
+            }
+        }
+    }
+
+    async fn rotate(&mut self, held: Option<&Held>) -> Result<(), SigningError> {
+        let names = self.parts.wanted.names();
+        let names = names.ok_or_else(|| SigningError::Key("the node has no address yet".to_owned()))?;
+        let now = self.now();
+        let no_longer = held.is_none_or(|h| h.is_expired(now));
+        let rng = self.parts.rng.child();
+        let (key, certificate) = match self.bootstrap.as_ref().filter(|_| no_longer) {
+            Some((client, path)) => {
+                let key = first_key(path).map_err(SigningError::Key)?;
+                let name = Some(signing::bootstrap_name(&key, &names));
+                let patience = (FIRST_PATIENCE, rng);
+                let pem = signing::certificate(client, Purpose::Client, &key, &names, name, patience).await?;
+                (key, pem)
+            }
+            None => {
+                let key = Key::generate().map_err(SigningError::Key)?;
+                let (client, purpose) = (&self.parts.client, self.parts.purpose);
+                let pem = signing::certificate(client, purpose, &key, &names, None, (PATIENCE, rng)).await?;
+                (key, pem)
+            }
+        };
+        self.adopt(&certificate, &key, held).map_err(SigningError::Key)
+    }
+
+    /// From here on the new certificate is the one.
+    fn adopt(&mut self, certificate: &str, key: &Key, old: Option<&Held>) -> Result<(), String> {
+        pem::read(certificate.as_bytes())?;
+        let now = self.now();
+        let path = self.parts.store.write(certificate, &key.to_pem(), now);
+        let path = path.map_err(|e| format!("keep the new certificate: {e}"))?;
+        if let Some((_, key_file)) = &self.bootstrap {
+            store::remove(key_file).map_err(|e| format!("remove {}: {e}", key_file.display()))?;
+        }
+        if let Some(issued) = &self.issued {
+            let pair = format!("{certificate}\n{}", key.to_pem());
+            issued.send_replace(Some(certified(pair.as_bytes())?));
+        }
+        if let (Purpose::Serving, Some(old)) = (self.parts.purpose, old) {
+            let age = now.since(old.not_before).as_secs_f64();
+            self.parts.metrics.certificate_manager_server_rotation_seconds.observe([], age);
+        }
+        self.said = Remaining::Plenty;
+        tracing::info!(signer = self.parts.purpose.signer(), file = %path.display(), "certificate renewed");
+        Ok(())
+    }
+
+    fn failed(&self, error: &SigningError) {
+        let metrics = &self.parts.metrics;
+        match self.parts.purpose {
+            Purpose::Client => metrics.certificate_manager_client_expiration_renew_errors.inc([]),
+            Purpose::Serving => metrics.server_expiration_renew_errors.inc([]),
+        }
+        tracing::warn!(%error, signer = self.parts.purpose.signer(), "certificate not renewed");
+    }
+
+    /// Says loudly, but once for each step, that the end comes nearer.
+    fn count_down(&mut self, held: &Held) {
+        let now = self.now();
+        #[allow(clippy::cast_precision_loss)]
+        let left = (held.not_after.secs() - now.secs()) as f64;
+        let metrics = &self.parts.metrics;
+        let (gauge, what) = match self.parts.purpose {
+            Purpose::Client => (&metrics.certificate_manager_client_ttl_seconds, "client"),
+            Purpose::Serving => (&metrics.certificate_manager_server_ttl_seconds, "serving"),
+        };
+        gauge.set([], left);
+        let remaining = held.remaining(now);
+        if remaining >= self.said {
+            return;
+        }
+        self.said = remaining;
+        let at = jiff::Timestamp::from_second(held.not_after.secs()).unwrap_or_default();
+        let message = match remaining {
+            Remaining::Expired => format!("The kubelet's {what} certificate expired at {at}"),
+            _ => format!("The kubelet's {what} certificate expires at {at} and could not be renewed yet"),
+        };
+        tracing::error!(message, "certificate");
+        self.parts.events.tell(NodeEvent {
+            warning: true,
+            reason: "CertificateExpiring".to_owned(),
+            message,
+        });
+    }
+
+    /// The certificate on disk; one that cannot be read is none.
+    fn held(&self) -> Option<Held> {
+        let read = self.parts.store.read();
+        let pem = match read {
+            Ok(pem) => pem?,
+            Err(error) => {
+                tracing::warn!(%error, file = %self.parts.store.current_path().display(), "certificate not read");
+                return None;
+            }
+        };
+        pem::read(&pem)
+            .map_err(|error| tracing::warn!(error, file = %self.parts.store.current_path().display(), "certificate not read"))
+            .ok()
+    }
+
+    fn now(&self) -> Wall {
+        self.parts.clock.now().wall
+    }
+}
+
+// === impl Wanted ===
+
+impl Wanted {
+    /// None while they are not known.
+    fn names(&self) -> Option<Names> {
+        match self {
+            Wanted::Client(names) => Some(names.clone()),
+            Wanted::Serving(node, own) => {
+                let object = own.borrow().object.clone()?;
+                let addresses = object.status.as_ref().and_then(|s| s.addresses.clone())?;
+                serving_names(node, &addresses)
+            }
+        }
+    }
+
+    async fn changed(&mut self) {
+        match self {
+            Wanted::Client(_) => std::future::pending().await,
+            Wanted::Serving(_, own) => {
+                if own.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        }
+    }
+}
+
+/// The key of the first request, kept until it is answered.
+fn first_key(path: &Path) -> Result<Key, String> {
+    if let Ok(pem) = std::fs::read(path)
+        && let Ok(key) = Key::read(&pem)
+    {
+        return Ok(key);
+    }
+    let key = Key::generate()?;
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    std::fs::create_dir_all(dir)
+        .and_then(|()| store::write_private(path, key.to_pem().as_bytes()))
+        .map_err(|e| format!("keep {}: {e}", path.display()))?;
+    Ok(key)
+}
+
+/// Certificate and key of one PEM text, ready to be shown.
+pub(super) fn certified(pem: &[u8]) -> Result<Arc<CertifiedKey>, String> {
+    let chain: Vec<CertificateDer<'static>> =
+        CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|e| e.to_string())?;
+    let key = PrivateKeyDer::from_pem_slice(pem).map_err(|e| e.to_string())?;
+    let key = any_supported_type(&key).map_err(|e| e.to_string())?;
+    let pair = CertifiedKey::new(chain, key);
+    pair.keys_match().map_err(|e| e.to_string())?;
+    Ok(Arc::new(pair))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_key_survives_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pki").join(KEY_FILE);
+        let key = first_key(&path).unwrap();
+        assert_eq!(first_key(&path).unwrap().public(), key.public());
+        std::fs::write(&path, "torn").unwrap();
+        assert_ne!(first_key(&path).unwrap().public(), key.public());
+    }
+
+    #[test]
+    fn a_pair_that_does_not_belong_together_is_refused() {
+        let make = || {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let params = rcgen::CertificateParams::new(vec!["n1".to_owned()]).unwrap();
+            (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+        };
+        let (a, b) = (make(), make());
+        assert!(certified(format!("{}{}", a.0, a.1).as_bytes()).is_ok());
+        assert!(certified(format!("{}{}", a.0, b.1).as_bytes()).is_err());
+    }
+}
