@@ -15,6 +15,7 @@
 //! * [`volumes`]: what the volumes of a Pod mean on this node.
 
 pub mod admission;
+pub mod cgroup;
 pub mod downward;
 pub mod gc;
 pub mod hash;

@@ -429,7 +429,7 @@ impl std::fmt::Debug for Dispatcher {
     }
 }
 
-/// Everything in the runtime and on disk that looks like a Pod. Runs beside the loop: a runtime that
+/// Everything in the runtime, on disk and among the cgroups that looks like a Pod. Runs beside the loop: a runtime that
 /// hangs must not keep orders from the Pods.
 async fn search(node: Arc<Node>, known: BTreeSet<PodUid>) -> Found {
     let mut all = Vec::new();
@@ -446,15 +446,22 @@ async fn search(node: Arc<Node>, known: BTreeSet<PodUid>) -> Found {
             tracing::warn!(%error, "runtime could not be searched for orphans");
         }
     }
-    match node.volumes.known().await {
-        Ok(uids) => {
-            let fresh = uids.into_iter().filter(|u| !known.contains(u) && !all.iter().any(|(a, _)| a == u));
-            let fresh: Vec<_> = fresh.map(|u| (u.clone(), orphan::pod_without_trace(&u))).collect();
-            all.extend(fresh);
-        }
-        Err(error) => {
-            complete = false;
-            tracing::warn!(%error, "disk could not be searched for orphans");
+    let on_disk = node.volumes.known().await.map_err(|e| e.to_string());
+    let in_cgroups = node.cgroups.known().await.map_err(|e| e.to_string());
+    for (place, found) in [("disk", on_disk), ("cgroups", in_cgroups)] {
+        match found {
+            Ok(uids) => {
+                let fresh = uids.into_iter().filter(|u| !known.contains(u));
+                for uid in fresh {
+                    if !all.iter().any(|(a, _)| *a == uid) {
+                        all.push((uid.clone(), orphan::pod_without_trace(&uid)));
+                    }
+                }
+            }
+            Err(error) => {
+                complete = false;
+                tracing::warn!(place, error, "could not be searched for orphans");
+            }
         }
     }
     Found { strangers: all, runtime, complete }

@@ -107,6 +107,8 @@ families! {
             = "kubelet_certificate_manager_server_rotation_seconds", "Age in seconds at which serving certificates were replaced.";
         certificate_manager_server_ttl_seconds: Gauge[]
             = "kubelet_certificate_manager_server_ttl_seconds", "Seconds until the serving certificate expires; negative once it has.";
+        cgroup_manager_duration_seconds: Histogram["operation_type"] buckets DEFAULT_BUCKETS;
+            = "kubelet_cgroup_manager_duration_seconds", "Seconds taken to make or remove a Pod's cgroup.";
         cgroup_version: Gauge[]
             = "kubelet_cgroup_version", "The cgroup version of the host: 1 or 2.";
         container_log_filesystem_used_bytes: Gauge["uid", "namespace", "pod", "container"] limit PER_CONTAINER;

@@ -2,6 +2,7 @@
 //!
 //! The only room where `unsafe` may appear, each block under a SAFETY comment.
 //!
+//! * [`cgroup`]: control groups: make, bound, empty, remove.
 //! * [`conntrack`]: the connection tracking table: list entries, delete one.
 //! * [`fd`]: paths walked by file descriptor, so that whoever owns the directory cannot lead us out of it.
 //! * [`ipset`]: sets of addresses and ports: make, fill, list, destroy.
@@ -15,6 +16,7 @@
 //! * [`notify`]: telling systemd how we are.
 //! * [`process`]: what the kernel says of this process, as metrics.
 
+pub mod cgroup;
 pub mod conntrack;
 pub mod fd;
 pub mod ipset;

@@ -473,3 +473,39 @@ fn a_twin_receives_what_the_pod_does() {
         direct.remove(&two, 1).await.unwrap();
     });
 }
+
+/// A number in the Pod's cgroup, whatever the version.
+fn in_cgroup(h: &Harness, below: &str, controller: &str, old: &str, new: &str) -> String {
+    let root = Path::new("/sys/fs/cgroup");
+    let (dir, file) = match root.join("cgroup.controllers").exists() {
+        true => (root.to_path_buf(), new),
+        false => (root.join(controller), old),
+    };
+    let path = dir.join(h.node.cgroup()).join("kubepods").join(below).join(file);
+    fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())).trim().to_owned()
+}
+
+#[test]
+fn a_pod_is_held_to_its_limits_as_a_whole() {
+    let Some(h) = with_config("podPidsLimit: 123\n") else { return };
+    let both = "resources: {requests: {cpu: 100m, memory: 24Mi}, limits: {cpu: 100m, memory: 24Mi}}";
+    let spec = format!("containers: [{{name: a, {FOREVER}, {both}}}, {{name: b, {FOREVER}, {both}}}]");
+    h.apply("bound", &pod("bound", &spec));
+    let seen = h.wait_ready("bound");
+    let below = format!("pod{}", uid(&seen));
+    let memory = in_cgroup(&h, &below, "memory", "memory.limit_in_bytes", "memory.max");
+    assert_eq!(memory, (48 << 20).to_string());
+    assert_eq!(in_cgroup(&h, &below, "pids", "pids.max", "pids.max"), "123");
+    // Both containers, and the sandbox, are in it.
+    let inside = |controller: &str| {
+        let root = Path::new("/sys/fs/cgroup");
+        let root = if root.join("cgroup.controllers").exists() { root.into() } else { root.join(controller) };
+        let dir = root.join(h.node.cgroup()).join("kubepods").join(&below);
+        fs::read_dir(dir).map_or(0, |all| all.flatten().filter(|e| e.path().is_dir()).count())
+    };
+    assert_eq!(inside("memory"), 3);
+    h.remove("bound");
+    h.wait_gone("bound");
+    assert_eq!(inside("memory"), 0);
+    assert!(!Path::new("/sys/fs/cgroup/memory").join(h.node.cgroup()).join("kubepods").join(&below).exists());
+}

@@ -142,6 +142,13 @@ impl Reserved {
         }
     }
 
+    /// What is kept from Pods for good: without the eviction threshold, which they may eat into for a while.
+    #[must_use]
+    pub fn for_good(&self, name: &str) -> Quantity {
+        let part = |from: &Resources| from.get(name).copied().unwrap_or_default();
+        part(&self.system).plus(part(&self.kube))
+    }
+
     /// All that is kept back of one resource.
     fn of(&self, name: &str, capacity: &Resources) -> Quantity {
         let threshold = match name {
@@ -151,8 +158,7 @@ impl Reserved {
         };
         let has = capacity.get(name).copied().unwrap_or_default();
         let eviction = threshold.map(|t| t.of(has)).unwrap_or_default();
-        let part = |from: &Resources| from.get(name).copied().unwrap_or_default();
-        part(&self.system).plus(part(&self.kube)).plus(eviction)
+        self.for_good(name).plus(eviction)
     }
 
     /// Refuses what leaves nothing at all for Pods, which upstream does at start too.

@@ -14,6 +14,7 @@
 //!
 //! All of them end when the token is cancelled; containers never do.
 
+mod cgroups;
 mod settings;
 
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ use api::config::kubelet::{HostFacts, KubeletConfiguration, Loaded, check_host};
 use base::rng::Rng;
 use base::time::Clock;
 use kubelet_core::admission::NodeOffer;
+use kubelet_core::cgroup::Driver;
 use kubelet_core::downward::Allocatable;
 use kubelet_core::node::capacity::{self, PodLimit, Reserved};
 use kubelet_core::recipe;
@@ -34,7 +36,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::cgroups::RuntimeCgroups;
+use crate::cgroups::Timed;
 use crate::clock::SystemClock;
 use crate::cluster::{self, Cluster, Wiring};
 use crate::dispatcher::Dispatcher;
@@ -49,7 +51,7 @@ use crate::net::SocketNet;
 use crate::node::{Node, NodeFacts};
 use crate::observer::{Observer, watch_runtime};
 use crate::pod_files::{DiskPodFiles, PodDirs};
-use crate::ports::Runtime;
+use crate::ports::{Cgroups, Runtime};
 use crate::prober::{Hands, Prober};
 use crate::runtime::Metered;
 use crate::server::{self, Beat, Check, Checks, Views};
@@ -103,11 +105,12 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let metrics = Arc::new(Metrics::default());
     let closing = cri::Closing::when(token.clone());
     let runtime = connect(config, metrics.clone(), closing.clone()).await?;
-    configure_runtime(config, &*runtime).await?;
+    let driver = configure_runtime(config, &*runtime).await?;
     let name = flags.node_name(&machine.hostname);
     let cluster = Cluster::open(&start.loaded, &name, &start.version, clock.now().wall).await?;
     let probe_metrics = Arc::default();
-    let parts = Parts { start: &start, dirs, machine, clock, metrics, probe_metrics, runtime, cluster };
+    let parts =
+        Parts { start: &start, dirs, machine, clock, metrics, probe_metrics, runtime, driver, cluster };
     let (health, healthy) = watch::channel(RuntimeHealth::default());
     let node = Arc::new(parts.node(healthy).await?);
     // A second kubelet is found out here, before it takes the first one's Pods for orphans.
@@ -231,7 +234,10 @@ struct Doors {
 }
 
 /// Asks the runtime for its cgroup driver, which outranks ours, and tells it the Pod network.
-async fn configure_runtime(config: &KubeletConfiguration, runtime: &dyn Runtime) -> Result<(), StartError> {
+async fn configure_runtime(
+    config: &KubeletConfiguration,
+    runtime: &dyn Runtime,
+) -> Result<Driver, StartError> {
     let mut tries = 0;
     let driver = loop {
         match runtime.runtime_config().await {
@@ -246,11 +252,11 @@ async fn configure_runtime(config: &KubeletConfiguration, runtime: &dyn Runtime)
         tries += 1;
     };
     tracing::info!(driver, configured = config.cgroup_driver, "cgroup driver");
-    if config.pod_cidr.is_empty() {
-        return Ok(());
+    if !config.pod_cidr.is_empty() {
+        let told = runtime.update_runtime_config(&config.pod_cidr).await;
+        told.map_err(|e| StartError::new(format!("podCIDR {}: {e}", config.pod_cidr)))?;
     }
-    let told = runtime.update_runtime_config(&config.pod_cidr).await;
-    told.map_err(|e| StartError::new(format!("podCIDR {}: {e}", config.pod_cidr)))
+    Ok(if driver == "systemd" { Driver::Systemd } else { Driver::Cgroupfs })
 }
 
 /// What the assembly passes around.
@@ -262,6 +268,7 @@ struct Parts<'a> {
     metrics: Arc<Metrics>,
     probe_metrics: Arc<ProbeMetrics>,
     runtime: Arc<dyn Runtime>,
+    driver: Driver,
     /// None on a standalone node.
     cluster: Option<Arc<Cluster>>,
 }
@@ -308,7 +315,7 @@ impl Parts<'_> {
             runtime: self.runtime.clone(),
             volumes: Arc::new(volumes),
             files,
-            cgroups: Arc::new(RuntimeCgroups),
+            cgroups: self.cgroups()?,
             net,
             clock: self.clock.clone(),
             recorder,
@@ -410,6 +417,13 @@ impl Parts<'_> {
             Some(records),
             Some(self.metrics.clone()),
         ))
+    }
+
+    fn cgroups(&self) -> Result<Arc<dyn Cgroups>, StartError> {
+        let Loaded { config, flags, .. } = &self.start.loaded;
+        let cgroups = cgroups::open(config, flags, &self.machine, self.driver)?;
+        let (clock, metrics) = (self.clock.clone(), self.metrics.clone());
+        Ok(Arc::new(Timed { cgroups, clock, metrics }))
     }
 
     /// Id ranges for user namespaces; a node without them runs all other Pods.

@@ -66,14 +66,15 @@ impl Classify for VolumeError {
     }
 }
 
-/// Pod-level cgroups. For now the runtime's default parent is used; another implementation builds
-/// the QoS tree.
+/// Pod-level cgroups.
 #[async_trait]
 pub trait Cgroups: Send + Sync + 'static {
     /// Makes the Pod's cgroup and returns what goes into `cgroup_parent` (empty: the runtime decides).
     async fn ensure(&self, pod: &Pod) -> std::io::Result<String>;
-    /// Removes it once nothing of the Pod runs.
+    /// Removes it, with whatever of the Pod still runs in it.
     async fn remove(&self, uid: &PodUid) -> std::io::Result<()>;
+    /// Pods that have one, from whatever earlier life.
+    async fn known(&self) -> std::io::Result<Vec<PodUid>>;
 }
 
 /// Small files that belong to a Pod: directories, /etc/hosts, termination messages, log directories.

@@ -217,6 +217,10 @@ impl Cgroups for FakeDisk {
     async fn remove(&self, _: &PodUid) -> std::io::Result<()> {
         Ok(())
     }
+
+    async fn known(&self) -> std::io::Result<Vec<PodUid>> {
+        Ok(Vec::new())
+    }
 }
 
 /// A network on which every door is open.

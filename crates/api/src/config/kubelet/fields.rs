@@ -84,9 +84,9 @@ pub const FIELDS: &[Field] = &[
     plain("containerRuntimeEndpoint", Text, D::Text("unix:///run/containerd/containerd.sock"), YES),
     empty("imageServiceEndpoint", Text, YES),
     plain("runtimeRequestTimeout", Duration, D::Text("2m0s"), YES),
-    plain("cgroupDriver", Text, D::Text("cgroupfs"), NO),
-    empty("cgroupRoot", Text, NO),
-    pointer("cgroupsPerQOS", Bool, D::Bool(true), NO),
+    plain("cgroupDriver", Text, D::Text("cgroupfs"), YES),
+    empty("cgroupRoot", Text, YES),
+    pointer("cgroupsPerQOS", Bool, D::Bool(true), YES),
     empty("kubeletCgroups", Text, NO),
     empty("systemCgroups", Text, NO),
     // Images
@@ -112,7 +112,7 @@ pub const FIELDS: &[Field] = &[
     // Limits
     plain("maxPods", Int32, D::Int(110), YES),
     empty("podsPerCore", Int32, YES),
-    pointer("podPidsLimit", Int64, D::Int(-1), NO),
+    pointer("podPidsLimit", Int64, D::Int(-1), YES),
     plain("maxOpenFiles", Int64, D::Int(1_000_000), YES),
     pointer("cpuCFSQuota", Bool, D::Bool(true), YES),
     pointer("cpuCFSQuotaPeriod", Duration, D::Text("100ms"), YES),

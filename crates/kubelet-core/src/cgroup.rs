@@ -1,0 +1,326 @@
+//! Where a Pod's cgroup is and what it holds the Pod to.
+//!
+//! Names are lists of words from the top; only the driver decides how they are written.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use api::pod::{QosClass, qos_class};
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use crate::pod_resources::{Amounts, is_pod_level, overhead, pod_limits, pod_requests};
+
+const MIN_SHARES: i64 = 2;
+const MAX_SHARES: i64 = 262_144;
+const MIN_QUOTA: i64 = 1000;
+/// The parent of every Pod's cgroup.
+const PODS: &str = "kubepods";
+
+/// Who makes cgroups on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    Cgroupfs,
+    Systemd,
+}
+
+/// A cgroup, from the top.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name(Vec<String>);
+
+/// A word that cannot be the name of a cgroup.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} cannot be part of the name of a cgroup")]
+pub struct NameError(String);
+
+/// What a cgroup may use. None: no limit is written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    pub cpu_shares: Option<i64>,
+    /// Quota and period in microseconds; a quota of -1 lifts the limit.
+    pub cpu_quota: Option<(i64, i64)>,
+    pub memory: Option<i64>,
+    pub pids: Option<i64>,
+    /// Bytes by page size, in the kernel's notation.
+    pub hugepages: BTreeMap<String, i64>,
+}
+
+/// What the configuration says about the cgroups of Pods.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    pub cfs_quota: bool,
+    pub cfs_period: Duration,
+    pub pids: Option<i64>,
+    /// Page sizes of the machine, in the kernel's notation.
+    pub hugepage_sizes: Vec<String>,
+}
+
+/// The cgroup of all Pods below the configured root.
+pub fn all_pods(root: &str) -> Result<Name, NameError> {
+    let words = root.split('/').filter(|word| !word.is_empty());
+    words.chain([PODS]).try_fold(Name::default(), |name, word| name.child(word))
+}
+
+/// The cgroup of a class. Guaranteed Pods have none of their own.
+#[must_use]
+pub fn of_class(all: &Name, class: QosClass) -> Name {
+    match class {
+        QosClass::Guaranteed => all.clone(),
+        QosClass::Burstable => all.known("burstable"),
+        QosClass::BestEffort => all.known("besteffort"),
+    }
+}
+
+/// The cgroup of one Pod.
+pub fn of_pod(all: &Name, class: QosClass, uid: &str) -> Result<Name, NameError> {
+    of_class(all, class).child(&format!("pod{uid}"))
+}
+
+/// The Pod that a cgroup with this name below its class belongs to.
+#[must_use]
+pub fn pod_uid(directory: &str, driver: Driver) -> Option<String> {
+    match driver {
+        Driver::Cgroupfs => directory.strip_prefix("pod").map(str::to_owned),
+        Driver::Systemd => {
+            let last = directory.strip_suffix(".slice")?.rsplit('-').next()?;
+            last.strip_prefix("pod").map(|uid| uid.replace('_', "-"))
+        }
+    }
+    .filter(|uid| !uid.is_empty())
+}
+
+/// What the whole Pod may use.
+#[must_use]
+pub fn pod_rules(pod: &Pod, rules: &Rules) -> Limits {
+    let class = qos_class(pod);
+    let (mut requests, mut limits) = (pod_requests(pod), pod_limits(pod));
+    let cost = overhead(pod);
+    add(&mut requests, &cost);
+    // Overhead alone is not a limit: it raises one that is there.
+    add_present(&mut limits, &cost);
+    let amount = |of: &Amounts, name: &str| of.get(name).copied().unwrap_or(0);
+    let request = match amount(&requests, "cpu") {
+        0 if !requests.contains_key("cpu") => amount(&limits, "cpu"),
+        stated => stated,
+    };
+    let bounded = |name: &str| match class {
+        QosClass::Guaranteed => true,
+        QosClass::Burstable => every_container_limits(pod, name),
+        QosClass::BestEffort => false,
+    };
+    let period = i64::try_from(rules.cfs_period.as_micros()).unwrap_or(100_000);
+    let quota = if rules.cfs_quota { quota(amount(&limits, "cpu"), period) } else { -1 };
+    Limits {
+        cpu_shares: Some(if class == QosClass::BestEffort { MIN_SHARES } else { shares(request) }),
+        cpu_quota: (bounded("cpu") && quota != 0).then_some((quota, period)),
+        memory: Some(amount(&limits, "memory")).filter(|bytes| bounded("memory") && *bytes > 0),
+        pids: rules.pids,
+        hugepages: hugepages(&limits, &rules.hugepage_sizes),
+    }
+}
+
+/// Shares of the Burstable class: what its Pods ask for together, in millicores.
+#[must_use]
+pub fn shares(milli: i64) -> i64 {
+    (milli.saturating_mul(1024) / 1000).clamp(MIN_SHARES, MAX_SHARES)
+}
+
+/// Version 2 counts from 1 to 10,000 where version 1 counts from 2 to 262,144.
+#[must_use]
+pub fn weight(shares: i64) -> i64 {
+    1 + (shares.clamp(MIN_SHARES, MAX_SHARES) - MIN_SHARES) * 9999 / (MAX_SHARES - MIN_SHARES)
+}
+
+/// The least number of shares that is written as this weight.
+#[must_use]
+pub fn shares_of(weight: i64) -> i64 {
+    let span = MAX_SHARES - MIN_SHARES;
+    MIN_SHARES + ((weight.clamp(1, 10_000) - 1) * span + 9998) / 9999
+}
+
+/// What the Pod asks for of a processor, in millicores.
+#[must_use]
+pub fn requested(pod: &Pod) -> i64 {
+    let cpu = |of: Amounts| of.get("cpu").copied().unwrap_or(0);
+    cpu(pod_requests(pod)).saturating_add(cpu(overhead(pod)))
+}
+
+// === impl Name ===
+
+impl Name {
+    /// The cgroup of that word below this one.
+    pub fn child(&self, word: &str) -> Result<Name, NameError> {
+        let odd = word.is_empty() || word == "." || word == ".." || word.contains(['/', '\0', '\n']);
+        if odd {
+            return Err(NameError(word.to_owned()));
+        }
+        Ok(self.known(word))
+    }
+
+    fn known(&self, word: &str) -> Name {
+        let mut words = self.0.clone();
+        words.push(word.to_owned());
+        Name(words)
+    }
+
+    /// Below the mount point of a hierarchy, without a leading slash.
+    #[must_use]
+    pub fn path(&self, driver: Driver) -> String {
+        match driver {
+            Driver::Cgroupfs => self.0.join("/"),
+            Driver::Systemd => {
+                let mut slices = Vec::with_capacity(self.0.len());
+                let mut name = String::new();
+                for word in &self.0 {
+                    if !name.is_empty() {
+                        name.push('-');
+                    }
+                    name.push_str(&word.replace('-', "_"));
+                    slices.push(format!("{name}.slice"));
+                }
+                slices.join("/")
+            }
+        }
+    }
+}
+
+/// A Burstable Pod is bounded only where every one of its containers is, or where the Pod itself says so.
+fn every_container_limits(pod: &Pod, resource: &str) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let states = |limits: Option<&BTreeMap<String, _>>| limits.is_some_and(|l| l.contains_key(resource));
+    if is_pod_level(pod) && states(spec.resources.as_ref().and_then(|r| r.limits.as_ref())) {
+        return true;
+    }
+    let is_limited = |c: &Container| states(c.resources.as_ref().and_then(|r| r.limits.as_ref()));
+    spec.containers.iter().chain(spec.init_containers.iter().flatten()).all(is_limited)
+}
+
+fn quota(milli: i64, period: i64) -> i64 {
+    if milli == 0 { 0 } else { (milli.saturating_mul(period) / 1000).max(MIN_QUOTA) }
+}
+
+/// Every size of the machine is bounded, by zero where the Pod names none of it.
+fn hugepages(limits: &Amounts, sizes: &[String]) -> BTreeMap<String, i64> {
+    let api_name = |size: &str| format!("hugepages-{}i", size.trim_end_matches('B'));
+    sizes.iter().map(|s| (s.clone(), limits.get(&api_name(s)).copied().unwrap_or(0))).collect()
+}
+
+fn add(sum: &mut Amounts, more: &Amounts) {
+    for (name, amount) in more {
+        let slot = sum.entry(name.clone()).or_default();
+        *slot = slot.saturating_add(*amount);
+    }
+}
+
+fn add_present(sum: &mut Amounts, more: &Amounts) {
+    for (name, amount) in sum.iter_mut().filter(|(_, amount)| **amount > 0) {
+        *amount = amount.saturating_add(more.get(name).copied().unwrap_or(0));
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::recipe::testing::pod;
+
+    const UID: &str = "0a-1b";
+
+    fn rules() -> Rules {
+        Rules {
+            cfs_quota: true,
+            cfs_period: Duration::from_millis(100),
+            pids: None,
+            hugepage_sizes: vec!["2MB".into()],
+        }
+    }
+
+    #[test]
+    fn names_by_class_and_driver() {
+        let all = all_pods("/").unwrap();
+        let name = |class| of_pod(&all, class, UID).unwrap();
+        for (class, plain, slices) in [
+            (QosClass::Guaranteed, "kubepods/pod0a-1b", "kubepods.slice/kubepods-pod0a_1b.slice"),
+            (
+                QosClass::Burstable,
+                "kubepods/burstable/pod0a-1b",
+                "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0a_1b.slice",
+            ),
+            (
+                QosClass::BestEffort,
+                "kubepods/besteffort/pod0a-1b",
+                "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod0a_1b.slice",
+            ),
+        ] {
+            assert_eq!(name(class).path(Driver::Cgroupfs), plain);
+            assert_eq!(name(class).path(Driver::Systemd), slices);
+            for (driver, path) in [(Driver::Cgroupfs, plain), (Driver::Systemd, slices)] {
+                let last = path.rsplit('/').next().unwrap();
+                assert_eq!(pod_uid(last, driver).as_deref(), Some(UID), "{last}");
+            }
+        }
+        assert_eq!(all_pods("/a/b").unwrap().path(Driver::Cgroupfs), "a/b/kubepods");
+        for (word, driver) in [("burstable", Driver::Cgroupfs), ("kubepods-burstable.slice", Driver::Systemd)]
+        {
+            assert_eq!(pod_uid(word, driver), None);
+        }
+    }
+
+    #[test]
+    fn a_uid_cannot_lead_elsewhere() {
+        let all = all_pods("").unwrap();
+        for uid in ["../../x", "a/b", "a\0b"] {
+            assert!(of_pod(&all, QosClass::Guaranteed, uid).is_err(), "{uid:?}");
+        }
+        assert!(all_pods("/a/../b").is_err());
+    }
+
+    #[test]
+    fn limits_by_class() {
+        let row = |spec: &str| {
+            let l = pod_rules(&pod(spec), &rules());
+            (l.cpu_shares.unwrap(), l.cpu_quota.map(|q| q.0), l.memory)
+        };
+        let one = |resources: &str| format!("containers: [{{name: a, resources: {resources}}}]");
+        for (spec, want) in [
+            ("containers: [{name: a}]".to_owned(), (2, None, None)),
+            (one("{requests: {cpu: 500m, memory: 1Mi}}"), (512, None, None)),
+            (one("{limits: {cpu: 2, memory: 1Gi}}"), (2048, Some(200_000), Some(1 << 30))),
+            (one("{requests: {cpu: 1}, limits: {cpu: 2}}"), (1024, Some(200_000), None)),
+            (
+                one("{limits: {cpu: 1m, memory: 1Mi}, requests: {cpu: 1m, memory: 1Mi}}"),
+                (2, Some(1000), Some(1 << 20)),
+            ),
+            // One container without a limit leaves the Pod without one.
+            (
+                "containers: [{name: a, resources: {limits: {memory: 1Mi}}}, {name: b}]".to_owned(),
+                (2, None, None),
+            ),
+            (
+                "{resources: {limits: {memory: 4Mi}}, containers: [{name: a}, {name: b}]}".to_owned(),
+                (2, None, Some(4 << 20)),
+            ),
+            (
+                "{overhead: {cpu: 250m, memory: 1Mi}, containers: [{name: a, \
+                  resources: {limits: {cpu: 1, memory: 1Mi}, requests: {cpu: 1, memory: 1Mi}}}]}"
+                    .to_owned(),
+                (1280, Some(125_000), Some(2 << 20)),
+            ),
+        ] {
+            assert_eq!(row(&spec), want, "{spec}");
+        }
+        let off = Rules { cfs_quota: false, ..rules() };
+        let bounded = pod_rules(&pod(&one("{limits: {cpu: 2, memory: 1Gi}}")), &off);
+        assert_eq!(bounded.cpu_quota, Some((-1, 100_000)));
+        assert_eq!(bounded.hugepages, BTreeMap::from([("2MB".to_owned(), 0)]));
+    }
+
+    #[test]
+    fn weights_and_shares_agree() {
+        for (shares, want) in [(0, 1), (2, 1), (1024, 39), (262_144, 10_000), (i64::MAX, 10_000)] {
+            assert_eq!(weight(shares), want, "{shares}");
+        }
+        for w in 1..=10_000 {
+            assert_eq!(weight(shares_of(w)), w);
+        }
+    }
+}
