@@ -12,6 +12,7 @@
 //!   says about itself ([`pod::status`]).
 //! * [`probe`]: when a container is probed and what the answers mean.
 //! * [`recipe`]: everything a sandbox and a container receive.
+//! * [`supplies`]: objects of the API server that a Pod refers to; [`services`]: those it may find.
 //! * [`volumes`]: what the volumes of a Pod mean on this node.
 
 pub mod admission;
@@ -28,6 +29,8 @@ pub mod pod;
 pub mod pod_resources;
 pub mod probe;
 pub mod recipe;
+pub mod services;
+pub mod supplies;
 pub mod sysctl;
 #[cfg(test)]
 mod testing;

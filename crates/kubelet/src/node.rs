@@ -16,7 +16,7 @@ use crate::health::RuntimeHealth;
 use crate::images::ImagePuller;
 use crate::metrics::Metrics;
 use crate::observer::Observer;
-use crate::ports::{Cgroups, Net, PodFiles, Runtime, Volumes};
+use crate::ports::{Cgroups, Net, Objects, PodFiles, Runtime, Volumes};
 use crate::prober::Prober;
 use crate::status_board::StatusBoard;
 use crate::userns::UsernsStore;
@@ -25,6 +25,7 @@ use crate::userns::UsernsStore;
 pub struct Node {
     pub runtime: Arc<dyn Runtime>,
     pub volumes: Arc<dyn Volumes>,
+    pub objects: Arc<dyn Objects>,
     pub files: Arc<dyn PodFiles>,
     pub cgroups: Arc<dyn Cgroups>,
     pub net: Arc<dyn Net>,

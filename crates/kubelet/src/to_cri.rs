@@ -344,6 +344,7 @@ mod tests {
             pod_ips: &["10.0.0.2".parse().unwrap()],
             node: &node,
             config: &config,
+            supplies: &Default::default(),
             service_env: &BTreeMap::new(),
             hosts_file: Some("/root/pods/u-1/etc-hosts".as_ref()),
             termination_file: None,

@@ -96,6 +96,7 @@ impl Twins {
             pod_ips: &self.facts.host_ips,
             node: &self.facts,
             config: &self.config,
+            supplies: &Default::default(),
             service_env: &BTreeMap::new(),
             hosts_file: Some(&hosts),
             termination_file: Some(&message),

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, EnvVarSource, FileKeySelector, ObjectFieldSelector};
+use k8s_openapi::api::core::v1::{
+    Container, EnvFromSource, EnvVarSource, FileKeySelector, ObjectFieldSelector,
+};
 
 use super::expand::expand;
 use super::types::{ContainerInput, RecipeError};
@@ -15,14 +17,10 @@ pub(super) fn environment(
     container: &Container,
 ) -> Result<Vec<(String, String)>, RecipeError> {
     let namespace = input.pod.metadata.namespace.as_deref().unwrap_or_default();
-    for from in container.env_from.iter().flatten() {
-        if let Some(r) = &from.config_map_ref {
-            missing_object("configMap", namespace, &r.name, r.optional)?;
-        } else if let Some(r) = &from.secret_ref {
-            missing_object("secret", namespace, &r.name, r.optional)?;
-        }
-    }
     let mut env = Env::default();
+    for from in container.env_from.iter().flatten() {
+        add_all(input, from, namespace, &mut env)?;
+    }
     for var in container.env.iter().flatten() {
         let value = match (var.value.as_deref().filter(|v| !v.is_empty()), &var.value_from) {
             (Some(value), _) => Some(expand(value, |name| {
@@ -74,6 +72,28 @@ impl Env {
     }
 }
 
+/// Every key of an object becomes a variable; binary data of a ConfigMap does not.
+fn add_all(
+    input: &ContainerInput<'_>,
+    from: &EnvFromSource,
+    namespace: &str,
+    env: &mut Env,
+) -> Result<(), RecipeError> {
+    let prefix = from.prefix.as_deref().unwrap_or_default();
+    if let Some(r) = &from.config_map_ref {
+        let map = input.supplies.config_map(namespace, &r.name, r.optional).map_err(RecipeError::config)?;
+        for (key, value) in map.iter().flat_map(|m| m.data.iter().flatten()) {
+            env.set(&format!("{prefix}{key}"), value.clone());
+        }
+    } else if let Some(r) = &from.secret_ref {
+        let secret = input.supplies.secret(namespace, &r.name, r.optional).map_err(RecipeError::config)?;
+        for (key, value) in secret.iter().flat_map(|s| s.data.iter().flatten()) {
+            env.set(&format!("{prefix}{key}"), String::from_utf8_lossy(&value.0).into_owned());
+        }
+    }
+    Ok(())
+}
+
 /// None leaves the variable unset (an optional source that is not there).
 fn from_source(
     input: &ContainerInput<'_>,
@@ -96,26 +116,31 @@ fn from_source(
         return value.map(Some).map_err(|e| RecipeError::config(e.to_string()));
     }
     if let Some(r) = &source.config_map_key_ref {
-        return missing_object("configMap", namespace, &r.name, r.optional).map(|()| None);
+        let map = input.supplies.config_map(namespace, &r.name, r.optional).map_err(RecipeError::config)?;
+        let Some(map) = map else { return Ok(None) };
+        let value = map.data.as_ref().and_then(|d| d.get(&r.key)).cloned();
+        return key_or_refuse(value, ["ConfigMap", namespace, &r.name, &r.key], r.optional);
     }
     if let Some(r) = &source.secret_key_ref {
-        return missing_object("secret", namespace, &r.name, r.optional).map(|()| None);
+        let secret = input.supplies.secret(namespace, &r.name, r.optional).map_err(RecipeError::config)?;
+        let Some(secret) = secret else { return Ok(None) };
+        let value = secret.data.as_ref().and_then(|d| d.get(&r.key));
+        let value = value.map(|v| String::from_utf8_lossy(&v.0).into_owned());
+        return key_or_refuse(value, ["Secret", namespace, &r.name, &r.key], r.optional);
     }
     source.file_key_ref.as_ref().map_or(Ok(Some(String::new())), |file| file_value(input, file))
 }
 
-/// Without an API server no configMap and no secret exists: an optional one is skipped.
-fn missing_object(
-    kind: &str,
-    namespace: &str,
-    name: &str,
+fn key_or_refuse(
+    value: Option<String>,
+    [kind, namespace, name, key]: [&str; 4],
     optional: Option<bool>,
-) -> Result<(), RecipeError> {
-    match optional {
-        Some(true) => Ok(()),
-        _ => {
-            Err(RecipeError::config(format!("couldn't get {kind} {namespace}/{name}, no kubeClient defined")))
+) -> Result<Option<String>, RecipeError> {
+    match value {
+        None if optional != Some(true) => {
+            Err(RecipeError::config(format!("couldn't find key {key} in {kind} {namespace}/{name}")))
         }
+        value => Ok(value),
     }
 }
 
@@ -211,6 +236,8 @@ fn parse_env_file(content: &str, key: &str) -> Result<Option<String>, BadLine> {
 mod tests {
     use super::super::testing::{Bench, pod};
     use super::*;
+    use crate::supplies::Supply;
+    use std::sync::Arc;
 
     fn env_of(bench: &Bench) -> Result<Vec<(String, String)>, String> {
         let input = bench.input("main");
@@ -292,6 +319,41 @@ containers: [{name: main, resources: {limits: {cpu: 500m}}, env: [
         let optional = "containers: [{name: main, envFrom: [{configMapRef: {name: c, optional: true}}],
             env: [{name: X, valueFrom: {secretKeyRef: {name: s, key: k, optional: true}}}]}]";
         assert_eq!(lines(&Bench::new(pod(optional))), Vec::<String>::new());
+    }
+
+    #[test]
+    fn values_from_objects() {
+        let mut b = Bench::new(pod("
+containers:
+- name: main
+  envFrom:
+  - {prefix: P_, configMapRef: {name: m}}
+  - {secretRef: {name: s}}
+  - {secretRef: {name: absent, optional: true}}
+  env:
+  - {name: b, value: own}
+  - {name: K, valueFrom: {configMapKeyRef: {name: m, key: a}}}
+  - {name: S, valueFrom: {secretKeyRef: {name: s, key: b}}}
+  - {name: O, valueFrom: {configMapKeyRef: {name: m, key: none, optional: true}}}
+  - {name: R, value: \"$(K)-$(P_a)\"}"));
+        let map = serde_json::json!({"data": {"a": "1"}, "binaryData": {"raw": "AA=="}});
+        let secret = serde_json::json!({"data": {"b": "eA=="}});
+        let map = Arc::new(serde_json::from_value(map).unwrap());
+        let secret = Arc::new(serde_json::from_value(secret).unwrap());
+        b.supplies.has_server = true;
+        b.supplies.config_maps.insert("m".into(), Supply::Found(map));
+        b.supplies.secrets.insert("s".into(), Supply::Found(secret));
+        b.supplies.secrets.insert("absent".into(), Supply::Missing);
+        assert_eq!(lines(&b), ["P_a=1", "b=own", "K=1", "S=x", "R=1-1"]);
+        for (key, want) in [
+            ("configMapKeyRef: {name: m, key: gone}", "couldn't find key gone in ConfigMap shop/m"),
+            ("secretKeyRef: {name: s, key: gone}", "couldn't find key gone in Secret shop/s"),
+            ("secretKeyRef: {name: absent, key: k}", "secret \"absent\" not found"),
+        ] {
+            let env = format!("containers: [{{name: main, env: [{{name: X, valueFrom: {{{key}}}}}]}}]");
+            b.pod = pod(&env);
+            assert_eq!(env_of(&b).unwrap_err(), want);
+        }
     }
 
     #[test]

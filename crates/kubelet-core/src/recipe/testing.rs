@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::*;
 use crate::downward::Allocatable;
 use crate::pod::ContainerKind;
+use crate::supplies::Supplies;
 
 /// Pod `web` in namespace `shop` with uid `u-1` and this spec in YAML.
 pub(crate) fn pod(spec: &str) -> Pod {
@@ -57,6 +58,7 @@ pub(crate) struct Bench {
     pub sub_paths: BTreeMap<usize, PathBuf>,
     pub env_files: BTreeMap<(String, String), String>,
     pub pod_ips: Vec<IpAddr>,
+    pub supplies: Supplies,
     pub service_env: BTreeMap<String, String>,
     pub userns: Option<UserNamespace>,
     pub handler: HandlerFeatures,
@@ -77,6 +79,7 @@ impl Bench {
             sub_paths: BTreeMap::new(),
             env_files: BTreeMap::new(),
             pod_ips: vec!["10.1.0.5".parse().unwrap(), "fd00::5".parse().unwrap()],
+            supplies: Supplies::default(),
             service_env: BTreeMap::new(),
             userns: None,
             handler: HandlerFeatures { recursive_read_only: true, user_namespaces: true },
@@ -100,6 +103,7 @@ impl Bench {
             pod_ips: &self.pod_ips,
             node: &self.node,
             config: &self.config,
+            supplies: &self.supplies,
             service_env: &self.service_env,
             hosts_file: Some(&self.hosts_file),
             termination_file: Some(&self.termination_file),

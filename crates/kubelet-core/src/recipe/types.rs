@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::downward::Allocatable;
 use crate::pod::ContainerKind;
+use crate::supplies::Supplies;
 
 // --- what goes in ---
 
@@ -46,6 +47,8 @@ pub struct ContainerInput<'a> {
     pub pod_ips: &'a [IpAddr],
     pub node: &'a NodeFacts,
     pub config: &'a RecipeConfig,
+    /// Objects of the API server that its environment refers to.
+    pub supplies: &'a Supplies,
     /// Variables of services the Pod may see.
     pub service_env: &'a BTreeMap<String, String>,
     /// The Pod's hosts file, if one was written for this container.

@@ -13,6 +13,8 @@ pub type Payload = BTreeMap<String, File>;
 pub struct File {
     pub data: Vec<u8>,
     pub mode: u32,
+    /// Who owns it; nearly always root.
+    pub uid: u32,
 }
 
 /// What is in the volume now.

@@ -1,15 +1,18 @@
-//! downwardAPI and projected: small files the kubelet writes and keeps current.
+//! downwardAPI and projected: small files the kubelet writes and keeps current. What comes from the API server is in
+//! [`super::config`].
 
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, Volume, VolumeProjection};
 
 use super::empty_dir::memory_size;
-use super::{Context, File, Payload, Source, atomic};
+use super::{Context, File, Payload, Source, atomic, config};
 use crate::downward;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilesKind {
+    ConfigMap,
     DownwardApi,
     Projected,
+    Secret,
 }
 
 pub(super) fn read_downward(context: &Context<'_>, volume: &Volume) -> Option<Result<Source, String>> {
@@ -20,25 +23,49 @@ pub(super) fn read_downward(context: &Context<'_>, volume: &Volume) -> Option<Re
     Some(collected.and_then(|()| files(context, FilesKind::DownwardApi, payload)))
 }
 
+/// Every source is read before anything is refused, so that the user learns of all that is missing at once.
 pub(super) fn read_projected(context: &Context<'_>, volume: &Volume) -> Option<Result<Source, String>> {
     let projected = volume.projected.as_ref()?;
     let mode = projected.default_mode.unwrap_or(DEFAULT_MODE);
     let mut payload = Payload::new();
-    for source in projected.sources.iter().flatten() {
-        let Some(downward) = &source.downward_api else {
-            let name = projection_name(source);
-            return Some(Err(format!("projected source {name} needs an API server, and this node has none")));
-        };
-        if let Err(e) = collect(context, downward.items.iter().flatten(), mode, &mut payload) {
-            return Some(Err(e));
-        }
-    }
-    Some(files(context, FilesKind::Projected, payload))
+    let sources = projected.sources.iter().flatten();
+    let mut wrong: Vec<String> =
+        sources.filter_map(|source| project(context, source, mode, &mut payload).err()).collect();
+    let all = match wrong.len() {
+        0 => files(context, FilesKind::Projected, payload),
+        1 => Err(wrong.remove(0)),
+        _ => Err(format!("[{}]", wrong.join(", "))),
+    };
+    Some(all)
 }
 
-const DEFAULT_MODE: i32 = 0o644;
+fn project(
+    context: &Context<'_>,
+    source: &VolumeProjection,
+    mode: i32,
+    payload: &mut Payload,
+) -> Result<(), String> {
+    if let Some(downward) = &source.downward_api {
+        return collect(context, downward.items.iter().flatten(), mode, payload);
+    }
+    if !context.supplies.has_server {
+        let name = projection_name(source);
+        return Err(format!("projected source {name} needs an API server, and this node has none"));
+    }
+    if let Some(map) = &source.config_map {
+        config::add_config_map(context, &map.name, map.optional, map.items.as_deref(), mode, payload)
+    } else if let Some(secret) = &source.secret {
+        config::add_secret(context, &secret.name, secret.optional, secret.items.as_deref(), mode, payload)
+    } else if let Some(token) = &source.service_account_token {
+        config::add_token(context, token, mode, payload)
+    } else {
+        Err(format!("projected source {} is not supported on this node", projection_name(source)))
+    }
+}
 
-fn files(context: &Context<'_>, kind: FilesKind, payload: Payload) -> Result<Source, String> {
+pub(super) const DEFAULT_MODE: i32 = 0o644;
+
+pub(super) fn files(context: &Context<'_>, kind: FilesKind, payload: Payload) -> Result<Source, String> {
     atomic::validate(&payload)?;
     Ok(Source::Files { kind, payload, size: memory_size(context.pod, context.node, None) })
 }
@@ -59,10 +86,14 @@ fn collect<'a>(
             return Err(format!("{:?} names neither a field nor a resource", item.path));
         };
         let data = text.map_err(|e| format!("{:?}: {e}", item.path))?.into_bytes();
-        let mode = u32::try_from(item.mode.unwrap_or(default_mode)).unwrap_or(0) & 0o777;
-        payload.insert(atomic::clean(&item.path), File { data, mode });
+        let mode = permissions(item.mode.unwrap_or(default_mode));
+        payload.insert(atomic::clean(&item.path), File { data, mode, uid: 0 });
     }
     Ok(())
+}
+
+pub(super) fn permissions(mode: i32) -> u32 {
+    u32::try_from(mode).unwrap_or(0) & 0o777
 }
 
 fn projection_name(source: &VolumeProjection) -> String {

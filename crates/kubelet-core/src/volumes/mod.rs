@@ -6,6 +6,7 @@
 //! A new kind of volume is a file here and a line in [`KINDS`].
 
 pub mod atomic;
+mod config;
 mod empty_dir;
 mod files;
 mod host_path;
@@ -16,6 +17,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
 
 use crate::downward::Allocatable;
+use crate::supplies::Supplies;
 pub use atomic::{File, Payload};
 pub use empty_dir::Medium;
 pub use files::FilesKind;
@@ -75,21 +77,25 @@ pub struct Refused {
 
 /// Every volume that some container of the Pod mounts, in the order of the spec. Volumes nobody
 /// mounts are not set up at all.
-pub fn desired(pod: &Pod, node: &Allocatable) -> Result<Vec<Desired>, Refused> {
+pub fn desired(pod: &Pod, node: &Allocatable, supplies: &Supplies) -> Result<Vec<Desired>, Refused> {
     let Some(spec) = &pod.spec else { return Ok(Vec::new()) };
     let used = used(spec);
     let volumes = spec.volumes.iter().flatten().filter(|v| used.contains(v.name.as_str()));
-    volumes.map(|volume| one(&Context { pod, node }, volume)).collect()
+    volumes.map(|volume| one(&Context { pod, node, supplies }, volume)).collect()
 }
 
 /// What a kind may look at.
 struct Context<'a> {
     pod: &'a Pod,
     node: &'a Allocatable,
+    supplies: &'a Supplies,
 }
 
 /// One row per kind: how it is called in the API, and how it is read. `None`: not this kind.
 type Kind = (&'static str, fn(&Context<'_>, &Volume) -> Option<Result<Source, String>>);
+
+/// Kinds whose content comes from the API server.
+const SERVED: &[Kind] = &[("configMap", config::read_config_map), ("secret", config::read_secret)];
 
 const KINDS: &[Kind] = &[
     ("emptyDir", empty_dir::read),
@@ -104,13 +110,17 @@ fn one(context: &Context<'_>, volume: &Volume) -> Result<Desired, Refused> {
     if !is_file_name(&volume.name) {
         return Err(refused("not a name a directory can have".into()));
     }
-    let source = KINDS.iter().find_map(|(_, read)| read(context, volume)).unwrap_or_else(|| {
-        let supported: Vec<&str> = KINDS.iter().map(|(name, _)| *name).collect();
-        Err(format!(
-            "volumes of kind {} need an API server, and this node has none; without one there are {}",
-            kind_name(volume),
-            supported.join(", ")
-        ))
+    let served = if context.supplies.has_server { SERVED } else { &[] };
+    let mut kinds = KINDS.iter().chain(served);
+    let source = kinds.find_map(|(_, read)| read(context, volume)).unwrap_or_else(|| {
+        let supported: Vec<&str> = KINDS.iter().chain(served).map(|(name, _)| *name).collect();
+        let (kind, supported) = (kind_name(volume), supported.join(", "));
+        Err(match context.supplies.has_server {
+            true => format!("volumes of kind {kind} are not supported on this node; there are {supported}"),
+            false => format!(
+                "volumes of kind {kind} need an API server, and this node has none; without one there are {supported}"
+            ),
+        })
     });
     let source = source.map_err(refused)?;
     Ok(Desired {

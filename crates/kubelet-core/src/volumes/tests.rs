@@ -31,7 +31,9 @@ fn node() -> Allocatable {
 fn source(volume: Value, extra: Value) -> Result<Source, String> {
     let mut volume = volume;
     volume["name"] = json!("v");
-    desired(&pod(json!([volume]), extra), &node()).map(|mut d| d.remove(0).source).map_err(|e| e.to_string())
+    desired(&pod(json!([volume]), extra), &node(), &Supplies::default())
+        .map(|mut d| d.remove(0).source)
+        .map_err(|e| e.to_string())
 }
 
 #[test]
@@ -116,9 +118,9 @@ fn kinds_without_an_api_server() {
 #[test]
 fn a_volume_nobody_mounts_is_left_alone() {
     let mut pod = pod(json!([{"name": "v", "secret": {"secretName": "x"}}]), json!({}));
-    assert!(desired(&pod, &node()).is_err());
+    assert!(desired(&pod, &node(), &Supplies::default()).is_err());
     pod.spec.as_mut().unwrap().containers[0].volume_mounts = None;
-    assert_eq!(desired(&pod, &node()), Ok(Vec::new()));
+    assert_eq!(desired(&pod, &node(), &Supplies::default()), Ok(Vec::new()));
 }
 
 #[test]
@@ -134,7 +136,8 @@ fn host_paths() {
 fn names_that_are_no_file_names() {
     for name in ["..", ".", "", "a/b", "../x"] {
         assert!(
-            desired(&pod(json!([{"name": name, "emptyDir": {}}]), json!({})), &node()).is_err(),
+            desired(&pod(json!([{"name": name, "emptyDir": {}}]), json!({})), &node(), &Supplies::default())
+                .is_err(),
             "{name}"
         );
     }
@@ -147,7 +150,7 @@ fn files_of_the_downward_api() {
         {"path": "./deep//labels", "mode": 256, "fieldRef": {"fieldPath": "metadata.labels"}},
         {"path": "mem", "resourceFieldRef": {"containerName": "c", "resource": "limits.memory", "divisor": "1Mi"}},
     ]);
-    let file = |data: &str, mode| File { data: data.into(), mode };
+    let file = |data: &str, mode| File { data: data.into(), mode, uid: 0 };
     let want: Payload = [
         ("name".to_owned(), file("web", 0o600)),
         ("deep/labels".to_owned(), file("app=\"web\"", 0o400)),
@@ -186,7 +189,7 @@ fn the_group_goes_to_what_belongs_to_the_pod() {
         {"name": "i", "image": {"reference": "r"}},
     ]);
     let extra = json!({"securityContext": {"fsGroup": 77, "fsGroupChangePolicy": "OnRootMismatch"}});
-    let got: Vec<_> = desired(&pod(volumes, extra), &node())
+    let got: Vec<_> = desired(&pod(volumes, extra), &node(), &Supplies::default())
         .unwrap()
         .into_iter()
         .map(|d| (d.name, d.fs_group.map(|g| g.gid), d.read_only))
@@ -219,7 +222,7 @@ fn apply(present: &Present, wanted: &Payload, steps: &Steps) -> Present {
 fn payloads() -> impl Strategy<Value = Payload> {
     let file = (proptest::collection::vec(any::<u8>(), 0..3), prop_oneof![Just(0o644), Just(0o600)]);
     let path = prop_oneof!["[ab]", "[cd]/[ab]", "[e]/[f]/[ab]"];
-    proptest::collection::btree_map(path, file.prop_map(|(data, mode)| File { data, mode }), 0..5)
+    proptest::collection::btree_map(path, file.prop_map(|(data, mode)| File { data, mode, uid: 0 }), 0..5)
 }
 
 fn presents() -> impl Strategy<Value = Present> {

@@ -38,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cgroups::Timed;
 use crate::clock::SystemClock;
+use crate::cluster::objects::ApiObjects;
 use crate::cluster::{self, Cluster, Wiring};
 use crate::dispatcher::Dispatcher;
 use crate::events::Recorder;
@@ -51,7 +52,7 @@ use crate::net::SocketNet;
 use crate::node::{Node, NodeFacts};
 use crate::observer::{Observer, watch_runtime};
 use crate::pod_files::{DiskPodFiles, PodDirs};
-use crate::ports::{Cgroups, Runtime};
+use crate::ports::{Cgroups, NoObjects, Objects, Runtime};
 use crate::prober::{Hands, Prober};
 use crate::runtime::Metered;
 use crate::server::{self, Beat, Check, Checks, Views};
@@ -112,7 +113,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let parts =
         Parts { start: &start, dirs, machine, clock, metrics, probe_metrics, runtime, driver, cluster };
     let (health, healthy) = watch::channel(RuntimeHealth::default());
-    let node = Arc::new(parts.node(healthy).await?);
+    let node = Arc::new(parts.node(healthy, &token).await?);
     // A second kubelet is found out here, before it takes the first one's Pods for orphans.
     let doors = parts.doors().await?;
     let mut tasks = JoinSet::new();
@@ -274,7 +275,11 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    async fn node(&self, health: watch::Receiver<RuntimeHealth>) -> Result<Node, StartError> {
+    async fn node(
+        &self,
+        health: watch::Receiver<RuntimeHealth>,
+        token: &CancellationToken,
+    ) -> Result<Node, StartError> {
         let Loaded { config, flags, .. } = &self.start.loaded;
         let wall = self.clock.now().wall.0;
         let mut rng = Rng::new(wall.unsigned_abs());
@@ -282,13 +287,15 @@ impl Parts<'_> {
         let io = |what: &'static str| move |e: std::io::Error| StartError::new(format!("{what}: {e}"));
         let recorder = Recorder::new(self.clock.clone());
         let files = Arc::new(DiskPodFiles::new(self.dirs.clone(), rng.child()));
+        let objects = self.objects(&mut rng, token);
         let volumes = NodeVolumes::open(
             &self.dirs.root,
             facts.recipe.allocatable.clone(),
             self.clock.clone(),
             rng.child(),
         )
-        .map_err(io("open the directory of Pods"))?;
+        .map_err(io("open the directory of Pods"))?
+        .with_objects(objects.clone());
         let observer =
             Observer::new(self.runtime.clone(), files.clone(), self.clock.clone(), self.metrics.clone());
         let net = Arc::new(SocketNet);
@@ -314,6 +321,7 @@ impl Parts<'_> {
             observer: Arc::new(observer),
             runtime: self.runtime.clone(),
             volumes: Arc::new(volumes),
+            objects,
             files,
             cgroups: self.cgroups()?,
             net,
@@ -321,6 +329,14 @@ impl Parts<'_> {
             recorder,
             metrics: self.metrics.clone(),
         })
+    }
+
+    /// What Pods refer to, if there is an API server to have it.
+    fn objects(&self, rng: &mut Rng, token: &CancellationToken) -> Arc<dyn Objects> {
+        let Some(cluster) = &self.cluster else { return Arc::new(NoObjects) };
+        let strategy = settings::strategy(&self.start.loaded.config);
+        let clock = self.clock.clone();
+        Arc::new(ApiObjects::new(cluster.clone(), strategy, clock, rng.child(), token.clone()))
     }
 
     async fn facts(&self) -> Result<NodeFacts, StartError> {

@@ -11,6 +11,7 @@ use kubelet_core::images::Verification;
 use kubelet_core::recipe::{Dns, RecipeConfig, SwapBehavior};
 
 use super::StartError;
+use crate::cluster::objects::Strategy;
 use crate::gc::GcSettings;
 use crate::images;
 use crate::logs;
@@ -123,6 +124,15 @@ pub(super) fn images(config: &KubeletConfiguration) -> Result<images::Settings, 
         verification,
         ..Default::default()
     })
+}
+
+/// How changes of ConfigMaps and Secrets are noticed.
+pub(super) fn strategy(config: &KubeletConfiguration) -> Strategy {
+    match config.config_map_and_secret_change_detection_strategy.as_str() {
+        "Get" => Strategy::Get,
+        "Cache" => Strategy::Cache,
+        _ => Strategy::Watch,
+    }
 }
 
 pub(super) fn rotation(config: &KubeletConfiguration) -> Result<logs::Policy, StartError> {

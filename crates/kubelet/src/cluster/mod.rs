@@ -7,6 +7,7 @@
 pub mod api_pods;
 pub mod certificates;
 pub mod node;
+pub mod objects;
 pub mod own_node;
 mod status_writer;
 

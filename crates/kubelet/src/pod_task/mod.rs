@@ -5,6 +5,7 @@
 //! | intent | `watch<Intent>` from the dispatcher | what is wanted; only ever moves towards the end |
 //! | bell | `watch<u64>` from the observer | something of this Pod changed in the runtime: look |
 //! | verdicts | `watch<Verdicts>` from the prober | a probe changed its mind |
+//! | objects | `watch<u64>` from what the Pod refers to | a ConfigMap or Secret changed: its files follow |
 //!
 //! The task alone starts and stops this Pod's containers, so two instances of one container cannot be
 //! raced into life. Every choice is made by `kubelet_core::pod`; this module only carries it out. After
@@ -29,6 +30,7 @@ use kubelet_core::pod::{
 };
 use tokio::sync::watch;
 
+use crate::images::PullSecret;
 use crate::node::Node;
 
 /// Runs one Pod from its first sight to its end. Says whether not a trace of it is left on the node: that of
@@ -50,6 +52,8 @@ struct PodTask {
     intent: watch::Receiver<Intent>,
     bell: watch::Receiver<u64>,
     verdicts: watch::Receiver<Verdicts>,
+    /// Rings when an object that the Pod refers to has changed.
+    objects: watch::Receiver<u64>,
     /// The status last published, or remembered from an earlier life.
     status: PodStatus,
     /// The verdicts the current pass goes by: plan and status must see the same ones.
@@ -66,6 +70,8 @@ struct PodTask {
     failed: BTreeMap<String, Waiting>,
     /// Nothing is tried again before this moment.
     retry: Retry,
+    /// Logins for registries that the Pod brings along.
+    pull_secrets: Arc<[PullSecret]>,
     /// When the earliest image back-off ends.
     image_retry: Option<Mono>,
     /// When a source first saw the Pod.
@@ -109,6 +115,7 @@ impl PodTask {
             rng: node.rng_for(uid.as_str()),
             bell: node.observer.subscribe(&uid),
             verdicts: node.prober.subscribe(&uid),
+            objects: node.objects.bell(&uid),
             first_seen,
             node,
             uid,
@@ -122,6 +129,7 @@ impl PodTask {
             crash_loop: CrashLoop::new(max),
             failed: BTreeMap::new(),
             retry: Retry::default(),
+            pull_secrets: Arc::default(),
             image_retry: None,
             deadline: None,
             took_over: false,

@@ -38,6 +38,10 @@ impl PodTask {
                 self.node.metrics.pod_worker_start_duration_seconds.observe([], waited);
             }
             let next = self.pass(&intent).await;
+            if self.step == Step::Create && self.took_over {
+                // Files may have become old while nobody was here.
+                self.refresh_volumes().await;
+            }
             self.measure_step(begun);
             self.step = Step::Sync;
             match next {
@@ -205,18 +209,25 @@ impl PodTask {
             }
             _ = self.bell.changed() => {}
             _ = self.verdicts.changed() => {}
+            // Nobody rings on a node without an API server.
+            Ok(()) = self.objects.changed() => {
+                // What was missing may be there now.
+                self.retry.not_before = None;
+                self.refresh_volumes().await;
+            }
             () = sleep => if at == resync {
                 self.refresh_volumes().await;
             },
         }
     }
 
-    /// Downward API files follow the Pod's labels and annotations.
+    /// Files follow what they show: the Pod's labels and annotations, ConfigMaps, Secrets, tokens.
     async fn refresh_volumes(&mut self) {
         let intent = self.current_intent();
         if intent.stage > Stage::Run || !self.observed.any_running() {
             return;
         }
+        self.node.objects.follow(&intent.pod);
         let refreshed = tokio::select! {
             refreshed = self.node.volumes.mount(&intent.pod) => refreshed,
             () = self.ending() => return,
@@ -233,6 +244,7 @@ impl PodTask {
             self.retry_after(Duration::from_secs(1));
             return false;
         }
+        self.node.objects.follow(pod);
         let Some(parent) = self.ensure_cgroup(pod).await else { return false };
         let Some(volumes) = self.mount_volumes(intent).await else { return false };
         if let Some(new) = &plan.sandbox {

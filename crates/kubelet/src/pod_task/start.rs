@@ -14,10 +14,12 @@ use kubelet_core::recipe::{
     self, ContainerInput, ContainerRecipe, ImageUser, RecipeError, ResolvedVolume, SandboxInput,
     SandboxRecipe, UserNamespace,
 };
+use kubelet_core::supplies::{Wants, pull_secrets as pull_secret_names};
 
 use super::run::earliest;
 use super::terminate::lifecycle;
 use super::{PodTask, name};
+use crate::cluster::objects::pull_secrets;
 use crate::events::Kind;
 use crate::hooks;
 use crate::images::{ImageRef, Want};
@@ -189,7 +191,9 @@ impl PodTask {
         if wants_userns(pod) {
             self.node.metrics.started_user_namespaced_pods_total.inc([]);
         }
-        let made = self.node.runtime.run_pod_sandbox(to_cri::sandbox(&recipe), runtime_handler(pod));
+        let handler = self.node.objects.runtime_handler(runtime_class(pod)).await;
+        let handler = handler.map_err(|e| format!("failed to get sandbox runtime: {e}"))?;
+        let made = self.node.runtime.run_pod_sandbox(to_cri::sandbox(&recipe), &handler);
         self.patiently(pod, "make the sandbox", made).await.map_err(|e| e.grpc_text())
     }
 
@@ -204,6 +208,7 @@ impl PodTask {
     ) -> bool {
         let mut all = true;
         let mut images = VolumeImages::new();
+        self.fetch_pull_secrets(&intent.pod).await;
         for start in starts {
             if self.intent.borrow().stage > Stage::Run {
                 return true;
@@ -233,6 +238,24 @@ impl PodTask {
             self.retry.not_before = earliest(self.retry.not_before, self.image_retry);
         }
         all
+    }
+
+    /// The Pod's logins for registries. Without some of them the pull is tried all the same.
+    async fn fetch_pull_secrets(&mut self, pod: &Pod) {
+        let names = pod.spec.iter().flat_map(pull_secret_names).map(str::to_owned);
+        let wants = Wants { secrets: names.collect(), ..Wants::default() };
+        if wants.is_empty() {
+            return;
+        }
+        let (found, missing) = pull_secrets(pod, &self.node.objects.supply(pod, &wants).await);
+        self.pull_secrets = found.into();
+        if !missing.is_empty() {
+            let message = format!(
+                "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+                missing.join(", ")
+            );
+            self.node.recorder.pod(pod, Kind::Warning, "FailedToRetrieveImagePullSecret", message);
+        }
     }
 
     async fn start_one(
@@ -273,13 +296,14 @@ impl PodTask {
         spec: &Container,
         sandbox: &v1::PodSandboxConfig,
     ) -> Result<Image, NotStarted> {
+        let secrets = self.pull_secrets.clone();
         let want = Want {
             pod,
             container: Some(&spec.name),
             image: spec.image.as_deref().unwrap_or_default(),
             policy: spec.image_pull_policy.as_deref(),
             sandbox,
-            secrets: &[],
+            secrets: &secrets,
         };
         let ImageRef { reference, found, .. } = self.ensure_image(want).await?;
         let found = match found {
@@ -318,13 +342,14 @@ impl PodTask {
         for mount in spec.volume_mounts.iter().flatten() {
             let Some(ResolvedVolume::Image { reference }) = volumes.get_mut(&mount.name) else { continue };
             if !asked.contains_key(&mount.name) {
+                let secrets = self.pull_secrets.clone();
                 let want = Want {
                     pod,
                     container: None,
                     image: reference.as_str(),
                     policy: image_policy(pod, &mount.name),
                     sandbox,
-                    secrets: &[],
+                    secrets: &secrets,
                 };
                 let ensured = self.ensure_image(want).await;
                 asked.insert(mount.name.clone(), ensured.map(|image| image.reference));
@@ -354,8 +379,11 @@ impl PodTask {
         let refuse = |message: String| self.refused(pod, &start.name, "CreateContainerConfigError", &message);
         let made = self.node.files.prepare_container(pod, &start.name);
         let made = made.map_err(|e| format!("make termination message file: {e}"));
-        let (termination, hosts, env_files, restart_count) = tokio::try_join!(
+        let wants = Wants::of_container(pod, &start.name);
+        let (termination, supplies, service_env, hosts, env_files, restart_count) = tokio::try_join!(
             made,
+            self.node.objects.supply(pod, &wants).map(Ok),
+            self.node.objects.service_env(pod),
             self.hosts_file(pod, &start.name, ips),
             self.env_files(pod, &start.name, volumes),
             self.restart_count(pod, start).map(Ok),
@@ -377,7 +405,8 @@ impl PodTask {
             pod_ips: ips,
             node: &self.node.facts.recipe,
             config: &self.node.settings.recipe,
-            service_env: &BTreeMap::new(),
+            supplies: &supplies,
+            service_env: &service_env,
             hosts_file: hosts.as_deref(),
             termination_file: Some(&termination),
             userns: userns.as_ref(),
@@ -562,7 +591,7 @@ fn resolved(mounted: MountedVolume) -> ResolvedVolume {
     }
 }
 
-fn runtime_handler(pod: &Pod) -> &str {
+fn runtime_class(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|s| s.runtime_class_name.as_deref()).unwrap_or_default()
 }
 

@@ -83,6 +83,7 @@ impl PodTask {
             self.pause().await;
         }
         self.node.observer.forget(&self.uid);
+        self.node.objects.forget(&self.uid);
         leaves_no_trace(&intent)
     }
 

@@ -9,8 +9,10 @@ use base::class::{Class, Classify};
 use base::ids::PodUid;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
+mod objects;
 mod runtime;
 
+pub use objects::{NoObjects, Objects};
 pub use runtime::{EventStream, Runtime};
 
 /// Volumes of Pods on this node: everything between a Pod's `spec.volumes` and a host path.

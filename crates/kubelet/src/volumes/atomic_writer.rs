@@ -7,7 +7,7 @@ use std::path::Path;
 
 use kubelet_core::volumes::atomic::{self, DATA, DATA_TMP, Present};
 use kubelet_core::volumes::{File, Payload};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Uid};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use sys::fd::{self, OWN};
 use sys::tree;
@@ -113,15 +113,14 @@ fn load(
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let Ok(file) = fd::open_beneath(dir, Path::new(name), flags, OWN) else { return Ok(false) };
         let st = fd::stat(&file)?;
-        let ours = FileType::from_raw_mode(st.st_mode) == FileType::RegularFile
-            && st.st_uid == Uid::ROOT.as_raw()
-            && st.st_gid == gid.unwrap_or(0);
+        let ours =
+            FileType::from_raw_mode(st.st_mode) == FileType::RegularFile && st.st_gid == gid.unwrap_or(0);
         if !ours || st.st_size.unsigned_abs() > MAX_FILE {
             return Ok(false);
         }
         let mut data = Vec::new();
         std::fs::File::from(file).take(MAX_FILE).read_to_end(&mut data)?;
-        payload.insert(path, File { data, mode: st.st_mode & 0o7777 });
+        payload.insert(path, File { data, mode: st.st_mode & 0o7777, uid: st.st_uid });
     }
     Ok(true)
 }
@@ -180,8 +179,8 @@ fn write_file(dir: BorrowedFd<'_>, name: &OsStr, file: &File, gid: Option<u32>) 
     let opened = fd::create_beneath(dir, Path::new(name), flags, Mode::from_raw_mode(0o600), OWN)?;
     let mut out = std::fs::File::from(opened);
     out.write_all(&file.data)?;
-    if gid.is_some() {
-        fd::chown(&out, None, gid)?;
+    if gid.is_some() || file.uid != 0 {
+        fd::chown(&out, Some(file.uid), gid)?;
     }
     fd::chmod(&out, Mode::from_raw_mode(file.mode))
 }

@@ -29,9 +29,10 @@ use base::rng::Rng;
 use base::time::Clock;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_core::downward::Allocatable;
+use kubelet_core::supplies::Wants;
 use kubelet_core::volumes::{self as core, Desired, Source};
 
-use crate::ports::{self, MountedVolume, MountedVolumes, VolumeError};
+use crate::ports::{self, MountedVolume, MountedVolumes, NoObjects, Objects, VolumeError};
 use lane::Lanes;
 use site::{Site, Tree};
 
@@ -39,6 +40,7 @@ use site::{Site, Tree};
 pub struct NodeVolumes {
     inner: Arc<Inner>,
     lanes: Lanes,
+    objects: Arc<dyn Objects>,
 }
 
 struct Inner {
@@ -62,7 +64,14 @@ impl NodeVolumes {
             clock,
             rng: Mutex::new(rng),
         };
-        Ok(Self { inner: Arc::new(inner), lanes: Lanes::new(DEADLINE) })
+        Ok(Self { inner: Arc::new(inner), lanes: Lanes::new(DEADLINE), objects: Arc::new(NoObjects) })
+    }
+
+    /// Where the content of ConfigMaps, Secrets and tokens comes from; nowhere by default.
+    #[must_use]
+    pub fn with_objects(mut self, objects: Arc<dyn Objects>) -> Self {
+        self.objects = objects;
+        self
     }
 
     /// Another deadline than [`DEADLINE`].
@@ -70,6 +79,12 @@ impl NodeVolumes {
     pub fn with_deadline(mut self, deadline: Duration) -> Self {
         self.lanes = Lanes::new(deadline);
         self
+    }
+
+    async fn desired(&self, pod: &Pod) -> Result<Vec<Desired>, VolumeError> {
+        let supplies = self.objects.supply(pod, &Wants::of_volumes(pod)).await;
+        let allocatable = self.inner.allocatable.load();
+        core::desired(pod, &allocatable, &supplies).map_err(|e| reject(SET_UP, &e.volume, e.message))
     }
 
     /// What the node has for Pods bounds volumes in memory; it may change while we run.
@@ -88,7 +103,7 @@ impl std::fmt::Debug for NodeVolumes {
 impl ports::Volumes for NodeVolumes {
     async fn mount(&self, pod: &Pod) -> Result<MountedVolumes, VolumeError> {
         let uid = uid_of(pod)?;
-        let desired = self.inner.desired(pod)?;
+        let desired = self.desired(pod).await?;
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
         self.lanes.run(SET_UP, &uid, move || inner.mount(&work_uid, &desired)).await
@@ -103,7 +118,7 @@ impl ports::Volumes for NodeVolumes {
         sub_path: &str,
     ) -> Result<PathBuf, VolumeError> {
         let uid = uid_of(pod)?;
-        let desired = self.inner.desired(pod)?.into_iter().find(|d| d.name == volume);
+        let desired = self.desired(pod).await?.into_iter().find(|d| d.name == volume);
         let desired = desired.ok_or_else(|| reject(SUB_PATH, volume, "the Pod has no such volume".into()))?;
         let want = sub_path::Wanted { container: container.to_owned(), index, sub_path: sub_path.to_owned() };
         let inner = Arc::clone(&self.inner);
@@ -136,10 +151,6 @@ impl ports::Volumes for NodeVolumes {
 // === impl Inner ===
 
 impl Inner {
-    fn desired(&self, pod: &Pod) -> Result<Vec<Desired>, VolumeError> {
-        core::desired(pod, &self.allocatable.load()).map_err(|e| reject(SET_UP, &e.volume, e.message))
-    }
-
     fn mount(&self, uid: &PodUid, desired: &[Desired]) -> Result<MountedVolumes, VolumeError> {
         let pod = self.tree.pod(uid.as_str()).map_err(|e| retry(SET_UP, uid.as_str(), &e))?;
         teardown::forget_removed(&pod).map_err(|message| retry(SET_UP, uid.as_str(), &message))?;

@@ -109,6 +109,7 @@ impl World {
                 recorder.clone(),
             )),
             userns: None,
+            objects: Arc::new(kubelet::ports::NoObjects),
             board: Arc::default(),
             offer: NodeOffer {
                 allocatable: Allocatable {

@@ -71,7 +71,7 @@ pub const FIELDS: &[Field] = &[
     pointer("eventRecordQPS", Int32, D::Int(50), NO),
     plain("eventBurst", Int32, D::Int(100), NO),
     plain("contentType", Text, D::Text("application/vnd.kubernetes.protobuf"), NO),
-    plain("configMapAndSecretChangeDetectionStrategy", Text, D::Text("Watch"), NO),
+    plain("configMapAndSecretChangeDetectionStrategy", Text, D::Text("Watch"), YES),
     // Node status
     pointer("registerNode", Bool, D::Bool(true), YES),
     empty("registerWithTaints", ObjectList, YES),

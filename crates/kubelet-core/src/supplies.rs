@@ -1,0 +1,245 @@
+//! Objects of the API server that a Pod refers to: which ones, and what came of asking for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, PodSpec, Secret, Volume};
+
+use crate::recipe::spec_of;
+
+/// What is asked for, all of it in the Pod's own namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wants {
+    pub config_maps: BTreeSet<String>,
+    pub secrets: BTreeSet<String>,
+    pub tokens: BTreeSet<TokenWant>,
+}
+
+/// A token for the Pod's service account.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TokenWant {
+    /// Empty: the API server's own audience.
+    pub audience: String,
+    pub seconds: i64,
+}
+
+/// What came of asking.
+#[derive(Clone, Debug, Default)]
+pub struct Supplies {
+    /// There is an API server to ask.
+    pub has_server: bool,
+    pub config_maps: BTreeMap<String, Supply<ConfigMap>>,
+    pub secrets: BTreeMap<String, Supply<Secret>>,
+    /// Tokens, or why there is none.
+    pub tokens: BTreeMap<TokenWant, Result<String, String>>,
+}
+
+/// One object.
+#[derive(Clone, Debug)]
+pub enum Supply<T> {
+    Found(Arc<T>),
+    /// The API server says that it does not exist.
+    Missing,
+    /// It is not known whether it exists; why, for the user.
+    Failed(String),
+}
+
+// === impl Wants ===
+
+impl Wants {
+    /// Everything the Pod refers to, also what only its image pulls need.
+    #[must_use]
+    pub fn of_pod(pod: &Pod) -> Wants {
+        let mut wants = Self::of_volumes(pod);
+        let Some(spec) = &pod.spec else { return wants };
+        spec.containers.iter().chain(spec.init_containers.iter().flatten()).for_each(|c| wants.add_env(c));
+        for e in spec.ephemeral_containers.iter().flatten() {
+            spec_of(pod, &e.name).iter().for_each(|c| wants.add_env(c));
+        }
+        wants.secrets.extend(pull_secrets(spec).map(str::to_owned));
+        wants
+    }
+
+    /// What the Pod's volumes hold.
+    #[must_use]
+    pub fn of_volumes(pod: &Pod) -> Wants {
+        let mut wants = Wants::default();
+        let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+        volumes.for_each(|v| wants.add_volume(v));
+        wants
+    }
+
+    /// What a container's environment is made of.
+    #[must_use]
+    pub fn of_container(pod: &Pod, container: &str) -> Wants {
+        let mut wants = Wants::default();
+        spec_of(pod, container).iter().for_each(|c| wants.add_env(c));
+        wants
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Wants::default()
+    }
+
+    fn add_volume(&mut self, volume: &Volume) {
+        if let Some(source) = &volume.config_map {
+            self.config_maps.insert(source.name.clone());
+        }
+        if let Some(name) = volume.secret.as_ref().and_then(|s| s.secret_name.clone()) {
+            self.secrets.insert(name);
+        }
+        for source in volume.projected.iter().flat_map(|p| p.sources.iter().flatten()) {
+            self.config_maps.extend(source.config_map.iter().map(|c| c.name.clone()));
+            self.secrets.extend(source.secret.iter().map(|s| s.name.clone()));
+            self.tokens.extend(source.service_account_token.iter().map(TokenWant::of));
+        }
+    }
+
+    fn add_env(&mut self, container: &Container) {
+        for from in container.env_from.iter().flatten() {
+            self.config_maps.extend(from.config_map_ref.iter().map(|r| r.name.clone()));
+            self.secrets.extend(from.secret_ref.iter().map(|r| r.name.clone()));
+        }
+        for source in container.env.iter().flatten().filter_map(|e| e.value_from.as_ref()) {
+            self.config_maps.extend(source.config_map_key_ref.iter().map(|r| r.name.clone()));
+            self.secrets.extend(source.secret_key_ref.iter().map(|r| r.name.clone()));
+        }
+    }
+}
+
+// === impl TokenWant ===
+
+impl TokenWant {
+    #[must_use]
+    pub fn of(source: &k8s_openapi::api::core::v1::ServiceAccountTokenProjection) -> TokenWant {
+        TokenWant {
+            audience: source.audience.clone().unwrap_or_default(),
+            seconds: source.expiration_seconds.unwrap_or(3600),
+        }
+    }
+}
+
+// === impl Supplies ===
+
+impl Supplies {
+    /// A ConfigMap; none if it is optional and does not exist.
+    pub fn config_map(
+        &self,
+        namespace: &str,
+        name: &str,
+        optional: Option<bool>,
+    ) -> Result<Option<&ConfigMap>, String> {
+        let known = self.config_maps.get(name);
+        self.look_up(known, ["configMap", "configmap"], namespace, name, optional == Some(true))
+    }
+
+    /// A Secret; none if it is optional and does not exist.
+    pub fn secret(
+        &self,
+        namespace: &str,
+        name: &str,
+        optional: Option<bool>,
+    ) -> Result<Option<&Secret>, String> {
+        let known = self.secrets.get(name);
+        self.look_up(known, ["secret", "secret"], namespace, name, optional == Some(true))
+    }
+
+    fn look_up<'a, T>(
+        &self,
+        known: Option<&'a Supply<T>>,
+        [kind, resource]: [&str; 2],
+        namespace: &str,
+        name: &str,
+        optional: bool,
+    ) -> Result<Option<&'a T>, String> {
+        match known {
+            Some(Supply::Found(object)) => Ok(Some(object)),
+            None if !self.has_server && optional => Ok(None),
+            None if !self.has_server => {
+                Err(format!("couldn't get {kind} {namespace}/{name}, no kubeClient defined"))
+            }
+            Some(Supply::Missing) if optional => Ok(None),
+            Some(Supply::Missing) => Err(format!("{resource} {name:?} not found")),
+            Some(Supply::Failed(why)) => Err(why.clone()),
+            None => Err(format!("object {namespace:?}/{name:?} not registered")),
+        }
+    }
+
+    /// A token, or why there is none.
+    pub fn token(&self, want: &TokenWant) -> Result<&str, String> {
+        match self.tokens.get(want) {
+            Some(Ok(token)) => Ok(token),
+            Some(Err(why)) => Err(why.clone()),
+            None => Err("failed to fetch token: nobody asked for it".to_owned()),
+        }
+    }
+}
+
+/// Names of the Secrets that hold logins for registries.
+pub fn pull_secrets(spec: &PodSpec) -> impl Iterator<Item = &str> {
+    let names = spec.image_pull_secrets.iter().flatten().map(|s| s.name.as_str());
+    names.filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::testing::pod;
+
+    #[test]
+    fn everything_the_pod_names_is_found() {
+        let p = pod("
+containers:
+- name: main
+  envFrom: [{configMapRef: {name: env-map}}, {secretRef: {name: env-secret}}]
+initContainers:
+- name: first
+  env: [{name: A, valueFrom: {configMapKeyRef: {name: key-map, key: k}}}]
+ephemeralContainers:
+- name: debug
+  env: [{name: A, valueFrom: {secretKeyRef: {name: key-secret, key: k}}}]
+imagePullSecrets: [{name: pull}, {}]
+volumes:
+- {name: a, configMap: {name: vol-map}}
+- {name: b, secret: {secretName: vol-secret}}
+- name: c
+  projected:
+    sources:
+    - configMap: {name: proj-map}
+    - secret: {name: proj-secret}
+    - serviceAccountToken: {path: t, audience: vault, expirationSeconds: 600}
+    - serviceAccountToken: {path: u}");
+        let wants = Wants::of_pod(&p);
+        let all = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join(" ");
+        assert_eq!(all(&wants.config_maps), "env-map key-map proj-map vol-map");
+        assert_eq!(all(&wants.secrets), "env-secret key-secret proj-secret pull vol-secret");
+        let token = |audience: &str, seconds| TokenWant { audience: audience.into(), seconds };
+        assert!(wants.tokens.into_iter().eq([token("", 3600), token("vault", 600)]));
+        assert_eq!(all(&Wants::of_volumes(&p).secrets), "proj-secret vol-secret");
+        assert_eq!(all(&Wants::of_container(&p, "main").config_maps), "env-map");
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let mut s = Supplies::default();
+        let map = |s: &Supplies, optional| {
+            s.config_map("ns", "m", optional).map(|m| m.is_some()).unwrap_or_else(|e| {
+                assert!(!e.is_empty());
+                false
+            })
+        };
+        let why = |s: &Supplies| s.config_map("ns", "m", None).err().unwrap_or_default();
+        assert_eq!(why(&s), "couldn't get configMap ns/m, no kubeClient defined");
+        assert!(!map(&s, Some(true)));
+        s.has_server = true;
+        assert_eq!(why(&s), "object \"ns\"/\"m\" not registered");
+        s.config_maps.insert("m".into(), Supply::Missing);
+        assert_eq!(why(&s), "configmap \"m\" not found");
+        s.config_maps.insert("m".into(), Supply::Failed("timed out".into()));
+        // Optional means that it may not exist, not that it may be unknown.
+        assert_eq!(s.config_map("ns", "m", Some(true)).err().as_deref(), Some("timed out"));
+        s.config_maps.insert("m".into(), Supply::Found(Arc::default()));
+        assert!(map(&s, None));
+    }
+}

@@ -1,0 +1,217 @@
+//! One ConfigMap or Secret.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::rng::Rng;
+use base::time::{Clock, Mono};
+use client::{Client, Event, Request, Resource, Watcher};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kubelet_core::supplies::Supply;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::Strategy;
+
+/// How long a Pod waits for the first word about an object.
+const FIRST_WORD: Duration = Duration::from_secs(3);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Kind {
+    ConfigMap,
+    Secret,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Key {
+    pub(super) kind: Kind,
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+/// What is known of an object.
+#[derive(Clone, Debug)]
+pub(super) enum Known {
+    Nothing,
+    Missing,
+    ConfigMap(Arc<ConfigMap>),
+    Secret(Arc<Secret>),
+    Failed(String),
+}
+
+/// An object that some Pod refers to.
+pub(super) struct Followed {
+    key: Key,
+    client: Client,
+    clock: Arc<dyn Clock>,
+    known: watch::Sender<(Mono, Known)>,
+    /// One question at a time: many Pods that start together ask once.
+    asking: tokio::sync::Mutex<()>,
+    stop: CancellationToken,
+}
+
+// === impl Followed ===
+
+impl Followed {
+    pub(super) fn new(key: Key, client: Client, clock: Arc<dyn Clock>) -> Arc<Self> {
+        let known = watch::channel((Mono::default(), Known::Nothing)).0;
+        let asking = tokio::sync::Mutex::default();
+        Arc::new(Self { key, client, clock, known, asking, stop: CancellationToken::new() })
+    }
+
+    /// Keeps it current until stopped; `changed` is told of every change after the first word. An immutable
+    /// object is not watched any longer than it takes to see it.
+    pub(super) fn watch(
+        self: &Arc<Self>,
+        rng: Rng,
+        changed: impl Fn(&Key) + Send + 'static,
+        token: &CancellationToken,
+    ) {
+        let (this, token) = (self.clone(), token.clone());
+        let resource = Resource {
+            field_selector: format!("metadata.name={}", self.key.name),
+            ..Resource::new(self.key.collection())
+        };
+        let mut watcher = Watcher::new(self.client.clone(), resource, rng);
+        let watching = async move {
+            loop {
+                let known = match watcher.next().await {
+                    Event::Listed(all) => {
+                        all.first().map_or(Known::Missing, |raw| this.key.decode(raw.get()))
+                    }
+                    Event::Applied(raw) => this.key.decode(raw.get()),
+                    Event::Deleted(_) => Known::Missing,
+                };
+                let settled = known.is_immutable();
+                this.set(known);
+                changed(&this.key);
+                if settled {
+                    return;
+                }
+            }
+        };
+        let stop = self.stop.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = token.cancelled() => {}
+                () = watching => {}
+            }
+        });
+    }
+
+    pub(super) fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// The next reader asks again, unless a watch keeps it current.
+    pub(super) fn expire(&self, strategy: Strategy) {
+        if strategy != Strategy::Watch {
+            self.known.send_modify(|(_, known)| *known = Known::Nothing);
+        }
+    }
+
+    /// What is known, not older than `age`; `Duration::MAX` is for what a watch keeps current.
+    pub(super) async fn get(&self, age: Duration) -> Known {
+        if age == Duration::MAX {
+            let mut known = self.known.subscribe();
+            let first = known.wait_for(|(_, known)| !matches!(known, Known::Nothing));
+            let Ok(Ok(known)) = tokio::time::timeout(FIRST_WORD, first).await else {
+                let kind = self.key.resource();
+                return Known::Failed(format!(
+                    "failed to sync {kind} cache: timed out waiting for the condition"
+                ));
+            };
+            return known.1.clone();
+        }
+        let _turn = self.asking.lock().await;
+        let (at, known) = self.known.borrow().clone();
+        let fresh = !matches!(known, Known::Nothing | Known::Failed(_));
+        if fresh && (known.is_immutable() || self.clock.now().mono.since(at) < age) {
+            return known;
+        }
+        let path = format!("{}/{}", self.key.collection(), self.key.name);
+        let answer = match self.client.ask_bytes(Request::get(path)).await {
+            Ok(bytes) => self.key.decode(&String::from_utf8_lossy(&bytes)),
+            Err(e) if e.is_not_found() => Known::Missing,
+            // What was known before is better than nothing while the server is out of reach.
+            Err(e) if fresh => {
+                tracing::debug!(error = %e, "an object could not be read again");
+                return known;
+            }
+            Err(e) => Known::Failed(e.to_string()),
+        };
+        self.set(answer.clone());
+        answer
+    }
+
+    fn set(&self, known: Known) {
+        self.known.send_replace((self.clock.now().mono, known));
+    }
+}
+
+// === impl Key ===
+
+impl Key {
+    fn resource(&self) -> &'static str {
+        match self.kind {
+            Kind::ConfigMap => "configmap",
+            Kind::Secret => "secret",
+        }
+    }
+
+    fn collection(&self) -> String {
+        format!("/api/v1/namespaces/{}/{}s", self.namespace, self.resource())
+    }
+
+    fn decode(&self, json: &str) -> Known {
+        let decoded = match self.kind {
+            Kind::ConfigMap => serde_json::from_str::<ConfigMap>(json).map(|mut map| {
+                map.metadata.managed_fields = None;
+                Known::ConfigMap(Arc::new(map))
+            }),
+            Kind::Secret => serde_json::from_str::<Secret>(json).map(|mut secret| {
+                secret.metadata.managed_fields = None;
+                Known::Secret(Arc::new(secret))
+            }),
+        };
+        let Key { namespace, name, .. } = self;
+        // The parser's words could hold a piece of the secret.
+        decoded.unwrap_or_else(|_| {
+            Known::Failed(format!("{} {namespace}/{name} is not understood", self.resource()))
+        })
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    fn is_immutable(&self) -> bool {
+        match self {
+            Known::ConfigMap(map) => map.immutable == Some(true),
+            Known::Secret(secret) => secret.immutable == Some(true),
+            _ => false,
+        }
+    }
+
+    pub(super) fn into_config_map(self) -> Supply<ConfigMap> {
+        match self {
+            Known::ConfigMap(map) => Supply::Found(map),
+            other => other.into_none(),
+        }
+    }
+
+    pub(super) fn into_secret(self) -> Supply<Secret> {
+        match self {
+            Known::Secret(secret) => Supply::Found(secret),
+            other => other.into_none(),
+        }
+    }
+
+    fn into_none<T>(self) -> Supply<T> {
+        match self {
+            Known::Failed(why) => Supply::Failed(why),
+            _ => Supply::Missing,
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Secrets that hold logins for registries.
+
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kubelet_core::images::{Logins, read_config_json, read_dockercfg};
+use kubelet_core::supplies::{Supplies, Supply, pull_secrets as names};
+
+use crate::images::PullSecret;
+
+/// The logins of the Pod's imagePullSecrets, and the names of those that cannot be had.
+#[must_use]
+pub fn pull_secrets(pod: &Pod, supplies: &Supplies) -> (Vec<PullSecret>, Vec<String>) {
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
+    for name in pod.spec.iter().flat_map(names) {
+        match supplies.secrets.get(name) {
+            Some(Supply::Found(secret)) => found.extend(read(secret)),
+            _ => missing.push(name.to_owned()),
+        }
+    }
+    (found, missing)
+}
+
+/// None for a Secret of another type, or one that holds nothing readable.
+fn read(secret: &Secret) -> Option<PullSecret> {
+    let value = |key: &str| secret.data.as_ref().and_then(|d| d.get(key)).map(|v| v.0.as_slice());
+    let logins: Option<Logins> = match secret.type_.as_deref() {
+        Some("kubernetes.io/dockerconfigjson") => {
+            value(".dockerconfigjson").and_then(|v| read_config_json(v).ok())
+        }
+        Some("kubernetes.io/dockercfg") => value(".dockercfg").and_then(|v| read_dockercfg(v).ok()),
+        _ => None,
+    };
+    let text = |t: &Option<String>| t.clone().unwrap_or_default();
+    let meta = &secret.metadata;
+    Some(PullSecret {
+        uid: text(&meta.uid),
+        namespace: text(&meta.namespace),
+        name: text(&meta.name),
+        logins: logins?,
+    })
+}

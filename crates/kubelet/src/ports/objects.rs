@@ -1,0 +1,53 @@
+//! What Pods refer to beyond their own object.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use base::ids::PodUid;
+use k8s_openapi::api::core::v1::Pod;
+use kubelet_core::supplies::{Supplies, Wants};
+use tokio::sync::watch;
+
+/// Objects of the API server, as Pods use them.
+#[async_trait]
+pub trait Objects: Send + Sync + 'static {
+    /// Follows what the Pod refers to from now on; a later version of the Pod replaces the earlier one.
+    fn follow(&self, pod: &Pod);
+    /// The Pod is over.
+    fn forget(&self, uid: &PodUid);
+    /// Rings whenever something the Pod refers to has changed.
+    fn bell(&self, uid: &PodUid) -> watch::Receiver<u64>;
+    /// What there is now of what is wanted. Waits a little for what has not been heard of yet.
+    async fn supply(&self, pod: &Pod, wants: &Wants) -> Supplies;
+    /// The variables that tell a Pod where Services are, or why they are not known.
+    async fn service_env(&self, pod: &Pod) -> Result<BTreeMap<String, String>, String>;
+    /// The runtime handler of a RuntimeClass.
+    async fn runtime_handler(&self, class: &str) -> Result<String, String>;
+}
+
+/// A node without an API server: nothing exists, and a RuntimeClass is the name of its handler.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoObjects;
+
+#[async_trait]
+impl Objects for NoObjects {
+    fn follow(&self, _: &Pod) {}
+
+    fn forget(&self, _: &PodUid) {}
+
+    fn bell(&self, _: &PodUid) -> watch::Receiver<u64> {
+        watch::channel(0).1
+    }
+
+    async fn supply(&self, _: &Pod, _: &Wants) -> Supplies {
+        Supplies::default()
+    }
+
+    async fn service_env(&self, _: &Pod) -> Result<BTreeMap<String, String>, String> {
+        Ok(BTreeMap::new())
+    }
+
+    async fn runtime_handler(&self, class: &str) -> Result<String, String> {
+        Ok(class.to_owned())
+    }
+}
