@@ -6,6 +6,7 @@
 //! * [`observed`]: what the runtime was last seen doing.
 //! * [`admission`]: whether a Pod may run here at all.
 //! * [`downward`]: a Pod's fields and resources as text.
+//! * [`events`]: which events the API server is told of.
 //! * [`gc`]: what is left over and goes.
 //! * [`node`]: this machine as a Node of a cluster.
 //! * [`pod`]: the next step of a Pod ([`pod::plan`]), how it ends ([`pod::terminate`]) and what it
@@ -18,6 +19,7 @@
 pub mod admission;
 pub mod cgroup;
 pub mod downward;
+pub mod events;
 pub mod gc;
 pub mod hash;
 pub mod images;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, PodSpec, Secret, Volume};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, PersistentVolume, Pod, PodSpec, Secret, Volume};
 
 use crate::recipe::spec_of;
 
@@ -13,6 +13,8 @@ pub struct Wants {
     pub config_maps: BTreeSet<String>,
     pub secrets: BTreeSet<String>,
     pub tokens: BTreeSet<TokenWant>,
+    /// Names of PersistentVolumeClaims.
+    pub claims: BTreeSet<String>,
 }
 
 /// A token for the Pod's service account.
@@ -32,6 +34,8 @@ pub struct Supplies {
     pub secrets: BTreeMap<String, Supply<Secret>>,
     /// Tokens, or why there is none.
     pub tokens: BTreeMap<TokenWant, Result<String, String>>,
+    /// The volumes that claims are bound to, or why there is none.
+    pub claims: BTreeMap<String, Result<Arc<PersistentVolume>, String>>,
 }
 
 /// One object.
@@ -89,6 +93,7 @@ impl Wants {
         if let Some(name) = volume.secret.as_ref().and_then(|s| s.secret_name.clone()) {
             self.secrets.insert(name);
         }
+        self.claims.extend(volume.persistent_volume_claim.iter().map(|c| c.claim_name.clone()));
         for source in volume.projected.iter().flat_map(|p| p.sources.iter().flatten()) {
             self.config_maps.extend(source.config_map.iter().map(|c| c.name.clone()));
             self.secrets.extend(source.secret.iter().map(|s| s.name.clone()));
@@ -163,6 +168,15 @@ impl Supplies {
             Some(Supply::Missing) => Err(format!("{resource} {name:?} not found")),
             Some(Supply::Failed(why)) => Err(why.clone()),
             None => Err(format!("object {namespace:?}/{name:?} not registered")),
+        }
+    }
+
+    /// The volume a claim is bound to, or why there is none.
+    pub fn volume_of(&self, claim: &str) -> Result<&PersistentVolume, String> {
+        match self.claims.get(claim) {
+            Some(Ok(volume)) => Ok(volume),
+            Some(Err(why)) => Err(why.clone()),
+            None => Err("nobody asked for it".to_owned()),
         }
     }
 

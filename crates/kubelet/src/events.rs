@@ -1,10 +1,12 @@
-//! Events, recorded locally and bounded. With an API server they are also sent there.
+//! Events, recorded locally and bounded. With an API server they are also told there.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::time::{Clock, Wall};
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_core::events::{About, Happened};
+use tokio::sync::mpsc;
 
 /// Events kept per Pod; older ones give way.
 const PER_POD: usize = 64;
@@ -36,6 +38,8 @@ pub struct Recorder {
     clock: Arc<dyn Clock>,
     /// A plain lock: held for a few map operations, never across an await.
     store: Arc<Mutex<Store>>,
+    /// To the API server, if there is one.
+    sink: Option<mpsc::Sender<Happened>>,
 }
 
 #[derive(Default)]
@@ -50,7 +54,28 @@ struct Store {
 impl Recorder {
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, store: Arc::default() }
+        Self { clock, store: Arc::default(), sink: None }
+    }
+
+    /// With somebody who tells the API server.
+    #[must_use]
+    pub fn with_sink(self, sink: Option<mpsc::Sender<Happened>>) -> Self {
+        Self { sink, ..self }
+    }
+
+    /// Something happened to the node itself; only the API server keeps it.
+    pub fn node(&self, name: &str, kind: Kind, reason: &str, message: impl Into<String>) {
+        let message = message.into();
+        tracing::info!(node = name, reason, message, "event");
+        let about = About {
+            kind: "Node",
+            namespace: String::new(),
+            name: name.to_owned(),
+            // A node's events have carried its name for a UID since before it had one.
+            uid: name.to_owned(),
+            resource_version: String::new(),
+        };
+        self.tell(about, kind, reason, message, String::new());
     }
 
     /// Something happened to the Pod.
@@ -76,9 +101,31 @@ impl Recorder {
             pod = pod.metadata.name.as_deref().unwrap_or_default(),
             pod_uid = %uid, reason, message, "event"
         );
+        let meta = &pod.metadata;
+        let about = About {
+            kind: "Pod",
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+            uid: uid.clone(),
+            resource_version: meta.resource_version.clone().unwrap_or_default(),
+        };
+        self.tell(about, kind, reason, message.clone(), field_path.clone());
         let event =
             Event { kind, reason: reason.to_owned(), message, field_path, first: now, last: now, count: 1 };
         self.lock().add(uid, event);
+    }
+
+    /// A full queue means that the API server is away: what happens meanwhile is in the log.
+    fn tell(&self, about: About, kind: Kind, reason: &str, message: String, field_path: String) {
+        let Some(sink) = &self.sink else { return };
+        let kind = match kind {
+            Kind::Normal => "Normal",
+            Kind::Warning => "Warning",
+        };
+        let event = Happened { about, field_path, kind, reason: reason.to_owned(), message };
+        if sink.try_send(event).is_err() {
+            tracing::debug!(reason, "event dropped: too many are waiting");
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Store> {

@@ -1,5 +1,6 @@
 //! What every Pod task shares: the ports, the clock, the settings. Built once, never changed.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use kubelet_core::admission::{self, AdmitInput, NodeOffer, Rejection};
 use kubelet_core::recipe;
 use tokio::sync::watch;
 
+use crate::cluster::own_node::OwnNode;
 use crate::events::{Kind, Recorder};
 use crate::health::RuntimeHealth;
 use crate::images::ImagePuller;
@@ -41,6 +43,8 @@ pub struct Node {
     pub health: watch::Receiver<RuntimeHealth>,
     pub facts: NodeFacts,
     pub offer: NodeOffer,
+    /// This node's object, where there is an API server: its labels and taints are what counts.
+    pub own: Option<watch::Receiver<OwnNode>>,
     pub settings: PodSettings,
 }
 
@@ -88,7 +92,18 @@ impl Node {
     /// May the Pod run here, beside those that already do? Says which of them have to make way.
     pub fn admit(&self, pod: &Pod, others: &[Arc<Pod>]) -> Result<Vec<PodUid>, Rejection> {
         let others: Vec<&Pod> = others.iter().map(|p| &**p).collect();
-        admission::admit(&AdmitInput { pod, others: &others, node: &self.offer })
+        admission::admit(&AdmitInput { pod, others: &others, node: &self.offer_now() })
+    }
+
+    /// What the node offers, with labels and taints as the API server has them; until it is registered, as
+    /// it will be.
+    fn offer_now(&self) -> Cow<'_, NodeOffer> {
+        let object = self.own.as_ref().and_then(|own| own.borrow().object.clone());
+        let Some(object) = object else { return Cow::Borrowed(&self.offer) };
+        let mut offer = self.offer.clone();
+        offer.labels = object.metadata.labels.clone().unwrap_or_default();
+        offer.taints = object.spec.as_ref().and_then(|s| s.taints.clone()).unwrap_or_default();
+        Cow::Owned(offer)
     }
 
     /// Tells the user that it may not.

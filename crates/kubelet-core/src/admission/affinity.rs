@@ -16,6 +16,12 @@ pub(super) fn matches(pod: &Pod, node: &str, labels: &BTreeMap<String, String>) 
     selected && required.is_none_or(|r| r.node_selector_terms.iter().any(|t| term(t, node, labels)))
 }
 
+/// Whether some term accepts the node, for what is tied to nodes in the same words as Pods are.
+#[must_use]
+pub fn any_term_matches(terms: &[NodeSelectorTerm], node: &str, labels: &BTreeMap<String, String>) -> bool {
+    terms.iter().any(|t| term(t, node, labels))
+}
+
 /// All requirements of a term must hold; a term without any matches nothing.
 fn term(term: &NodeSelectorTerm, node: &str, labels: &BTreeMap<String, String>) -> bool {
     let labels_wanted = term.match_expressions.as_deref().unwrap_or_default();

@@ -1,14 +1,16 @@
-//! May this Pod run here? The checks of upstream's kubelet that need no API server, in its order and
-//! with its words.
+//! May this Pod run here? The checks of upstream's kubelet, in its order and with its words.
 
 mod affinity;
 mod fit;
 mod preempt;
+mod taints;
+
+pub use affinity::any_term_matches;
 
 use std::collections::BTreeMap;
 
 use base::ids::PodUid;
-use k8s_openapi::api::core::v1::{AppArmorProfile, Pod};
+use k8s_openapi::api::core::v1::{AppArmorProfile, Pod, Taint};
 
 use crate::downward::Allocatable;
 use crate::recipe::is_critical;
@@ -28,6 +30,8 @@ pub struct AdmitInput<'a> {
 pub struct NodeOffer {
     pub name: String,
     pub labels: BTreeMap<String, String>,
+    /// What the Node object repels Pods with.
+    pub taints: Vec<Taint>,
     pub allocatable: Allocatable,
     pub sysctls: Allowlist,
     /// The kernel enforces AppArmor profiles.
@@ -141,6 +145,11 @@ fn failures(input: &AdmitInput<'_>) -> Vec<Failure> {
         fit::ports_are_free(pod, input.others),
         "NodePorts",
         "node(s) didn't have free ports for the requested pod ports",
+    );
+    predicate(
+        taints::are_tolerated(pod, &node.taints),
+        "TaintToleration",
+        "node(s) had taints that the pod didn't tolerate",
     );
     out
 }

@@ -11,6 +11,7 @@ fn node() -> NodeOffer {
             ("kubernetes.io/arch".to_owned(), "amd64".to_owned()),
             ("rank".to_owned(), "5".to_owned()),
         ]),
+        taints: Vec::new(),
         allocatable: facts().allocatable,
         sysctls: Allowlist::new("6.1.0", &[]).unwrap(),
         app_armor: false,

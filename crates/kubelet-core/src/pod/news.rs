@@ -65,7 +65,7 @@ mod tests {
     fn merge(into: &mut Value, change: Value) {
         match (into, change) {
             (Value::Object(a), Value::Object(b)) => {
-                b.into_iter().for_each(|(k, v)| merge(a.entry(k).or_default(), v));
+                b.into_iter().for_each(|(k, v)| merge(a.entry(k).or_insert(Value::Null), v));
             }
             (a, b) => *a = b,
         }

@@ -132,9 +132,27 @@ fn merge_list(out: &mut Map<String, Value>, field: &str, key: &str, known: &[Val
 
 fn object(status: &PodStatus) -> Map<String, Value> {
     match serde_json::to_value(status) {
-        Ok(Value::Object(map)) => map,
+        Ok(Value::Object(mut map)) => {
+            prune(&mut map);
+            map
+        }
         _ => Map::new(),
     }
+}
+
+/// Takes out what says nothing: servers write `lastState: {}` where others write no field at all.
+fn prune(map: &mut Map<String, Value>) {
+    map.retain(|_, value| {
+        match value {
+            Value::Object(inner) => prune(inner),
+            Value::Array(items) => items.iter_mut().filter_map(Value::as_object_mut).for_each(prune),
+            _ => {}
+        }
+        let is_empty = value.is_null()
+            || value.as_object().is_some_and(Map::is_empty)
+            || value.as_array().is_some_and(Vec::is_empty);
+        !is_empty
+    });
 }
 
 fn is_terminal(status: &PodStatus) -> bool {

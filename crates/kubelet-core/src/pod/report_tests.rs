@@ -37,6 +37,17 @@ fn only_what_differs_is_told() {
 }
 
 #[test]
+fn what_says_nothing_is_no_difference() {
+    let bare = json!({"name": "a", "image": "i", "imageID": "", "ready": true, "restartCount": 0});
+    let mut wordy = bare.clone();
+    wordy["lastState"] = json!({});
+    wordy["resources"] = json!({});
+    let told =
+        told(json!({"containerStatuses": [wordy], "podIPs": []}), json!({"containerStatuses": [bare]}));
+    assert_eq!(told, json!("nothing"));
+}
+
+#[test]
 fn conditions_of_others_stay() {
     let api = json!({"conditions": [
         {"type": "gate.io/x", "status": "True"},

@@ -1,6 +1,6 @@
 //! hostPath: a file or directory of the node itself.
 
-use k8s_openapi::api::core::v1::Volume;
+use k8s_openapi::api::core::v1::{HostPathVolumeSource, Volume};
 
 use super::{Context, Source};
 
@@ -19,13 +19,16 @@ pub enum HostPathKind {
 }
 
 pub(super) fn read(_: &Context<'_>, volume: &Volume) -> Option<Result<Source, String>> {
-    let host = volume.host_path.as_ref()?;
+    Some(source(volume.host_path.as_ref()?))
+}
+
+pub(super) fn source(host: &HostPathVolumeSource) -> Result<Source, String> {
     let path = host.path.clone();
     if path.is_empty() || path.contains('\0') {
-        return Some(Err("hostPath needs a path".into()));
+        return Err("hostPath needs a path".into());
     }
     if path.split('/').any(|part| part == "..") {
-        return Some(Err(format!("invalid HostPath `{path}`: must not contain '..'")));
+        return Err(format!("invalid HostPath `{path}`: must not contain '..'"));
     }
     let kind = match host.type_.as_deref().unwrap_or_default() {
         "" => HostPathKind::Unset,
@@ -36,7 +39,7 @@ pub(super) fn read(_: &Context<'_>, volume: &Volume) -> Option<Result<Source, St
         "Socket" => HostPathKind::Socket,
         "CharDevice" => HostPathKind::CharDevice,
         "BlockDevice" => HostPathKind::BlockDevice,
-        other => return Some(Err(format!("{other} is an invalid volume type"))),
+        other => return Err(format!("{other} is an invalid volume type")),
     };
-    Some(Ok(Source::HostPath { path, kind }))
+    Ok(Source::HostPath { path, kind })
 }

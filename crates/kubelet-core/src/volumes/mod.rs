@@ -6,11 +6,13 @@
 //! A new kind of volume is a file here and a line in [`KINDS`].
 
 pub mod atomic;
+mod claim;
 mod config;
 mod empty_dir;
 mod files;
 mod host_path;
 mod image;
+mod nfs;
 
 use std::collections::BTreeSet;
 
@@ -47,6 +49,12 @@ pub enum Source {
         kind: FilesKind,
         payload: Payload,
         size: Option<u64>,
+    },
+    /// A directory of a file server.
+    Nfs {
+        /// `server:/path`
+        share: String,
+        options: Vec<String>,
     },
     /// An OCI image; the runtime mounts it.
     Image {
@@ -95,7 +103,11 @@ struct Context<'a> {
 type Kind = (&'static str, fn(&Context<'_>, &Volume) -> Option<Result<Source, String>>);
 
 /// Kinds whose content comes from the API server.
-const SERVED: &[Kind] = &[("configMap", config::read_config_map), ("secret", config::read_secret)];
+const SERVED: &[Kind] = &[
+    ("configMap", config::read_config_map),
+    ("secret", config::read_secret),
+    ("persistentVolumeClaim", claim::read),
+];
 
 const KINDS: &[Kind] = &[
     ("emptyDir", empty_dir::read),
@@ -103,6 +115,7 @@ const KINDS: &[Kind] = &[
     ("downwardAPI", files::read_downward),
     ("projected", files::read_projected),
     ("image", image::read),
+    ("nfs", nfs::read),
 ];
 
 fn one(context: &Context<'_>, volume: &Volume) -> Result<Desired, Refused> {
@@ -126,7 +139,7 @@ fn one(context: &Context<'_>, volume: &Volume) -> Result<Desired, Refused> {
     Ok(Desired {
         name: volume.name.clone(),
         fs_group: fs_group(context.pod, &source),
-        read_only: matches!(source, Source::Files { .. } | Source::Image { .. }),
+        read_only: matches!(source, Source::Files { .. } | Source::Image { .. }) || is_read_only(volume),
         source,
     })
 }
@@ -136,10 +149,16 @@ fn one(context: &Context<'_>, volume: &Volume) -> Result<Desired, Refused> {
 fn fs_group(pod: &Pod, source: &Source) -> Option<FsGroup> {
     match source {
         Source::EmptyDir(_) | Source::Files { .. } => {}
-        Source::HostPath { .. } | Source::Image { .. } => return None,
+        Source::HostPath { .. } | Source::Nfs { .. } | Source::Image { .. } => return None,
     }
     let gid = pod.spec.as_ref()?.security_context.as_ref()?.fs_group?;
     Some(FsGroup { gid: u32::try_from(gid).ok()?, policy: ChangePolicy::Always })
+}
+
+/// The volume itself says so, whoever mounts it.
+fn is_read_only(volume: &Volume) -> bool {
+    let claim = volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only);
+    claim.or(volume.nfs.as_ref().and_then(|n| n.read_only)) == Some(true)
 }
 
 fn used(spec: &PodSpec) -> BTreeSet<&str> {

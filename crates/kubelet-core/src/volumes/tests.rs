@@ -104,7 +104,6 @@ fn kinds_without_an_api_server() {
         (json!({"secret": {"secretName": "x"}}), "secret"),
         (json!({"persistentVolumeClaim": {"claimName": "x"}}), "persistentVolumeClaim"),
         (json!({"csi": {"driver": "x"}}), "csi"),
-        (json!({"nfs": {"server": "x", "path": "/"}}), "nfs"),
         (json!({"gitRepo": {"repository": "x"}}), "gitRepo"),
         (json!({"projected": {"sources": [{"secret": {"name": "x"}}]}}), "secret"),
         (json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}), "serviceAccountToken"),
@@ -178,6 +177,80 @@ fn files_of_the_downward_api() {
         let error = source(json!({"downwardAPI": {"items": items}}), json!({})).unwrap_err();
         assert!(error.contains(why), "{path}: {error}");
     }
+}
+
+#[test]
+fn claims_are_what_they_are_bound_to() {
+    let claim = |pv: Result<Value, &str>| {
+        let pv = pv.map(|spec| json!({"metadata": {"name": "pv"}, "spec": spec}));
+        let pv = pv.map(|v| std::sync::Arc::new(serde_json::from_value(v).unwrap())).map_err(str::to_owned);
+        let supplies =
+            Supplies { has_server: true, claims: [("c".to_owned(), pv)].into(), ..Supplies::default() };
+        let volume = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+        let made = desired(&pod(volume, json!({})), &node(), &supplies);
+        made.map(|mut d| d.remove(0).source).map_err(|e| e.message)
+    };
+    let directory = HostPathKind::Directory;
+    assert_eq!(
+        claim(Ok(json!({"local": {"path": "/mnt/a"}}))),
+        Ok(Source::HostPath { path: "/mnt/a".into(), kind: directory })
+    );
+    let share =
+        json!({"nfs": {"server": "fd00::1", "path": "/x", "readOnly": true}, "mountOptions": ["hard"]});
+    let options = vec!["ro".to_owned(), "hard".to_owned()];
+    assert_eq!(claim(Ok(share)), Ok(Source::Nfs { share: "[fd00::1]:/x".into(), options }));
+    assert_eq!(claim(Err("PVC is not bound")), Err("error processing PVC shop/c: PVC is not bound".into()));
+    let csi = json!({"capacity": {"storage": "1Gi"}, "csi": {"driver": "d", "volumeHandle": "h"}});
+    assert!(claim(Ok(csi)).unwrap_err().contains("of kind csi"));
+    let block = json!({"volumeMode": "Block", "hostPath": {"path": "/dev/x"}});
+    assert!(claim(Ok(block)).unwrap_err().contains("volumeMode Block"));
+    assert!(claim(Ok(json!({"nfs": {"server": "-o", "path": "/x"}}))).unwrap_err().contains("invalid NFS"));
+}
+
+#[test]
+fn files_from_objects() {
+    let found = |json| crate::supplies::Supply::Found(std::sync::Arc::new(json));
+    let mut supplies = Supplies { has_server: true, ..Supplies::default() };
+    let map = json!({"data": {"a": "1", "b": "2"}, "binaryData": {"raw": "AAE="}});
+    supplies.config_maps.insert("m".into(), found(serde_json::from_value(map).unwrap()));
+    supplies.secrets.insert("none".into(), crate::supplies::Supply::Missing);
+    let token = crate::supplies::TokenWant { audience: String::new(), seconds: 3600 };
+    supplies.tokens.insert(token, Ok("t0ken".into()));
+    let files = |volume: Value, extra: Value| {
+        let mut volume = volume;
+        volume["name"] = json!("v");
+        match desired(&pod(json!([volume]), extra), &node(), &supplies).map(|mut d| d.remove(0).source) {
+            Ok(Source::Files { payload, .. }) => Ok(payload
+                .iter()
+                .map(|(k, f)| format!("{k}={} {:o} {}", String::from_utf8_lossy(&f.data), f.mode, f.uid))
+                .collect::<Vec<_>>()),
+            Ok(other) => panic!("{other:?}"),
+            Err(e) => Err(e.message),
+        }
+    };
+    let all = files(json!({"configMap": {"name": "m", "defaultMode": 256}}), json!({})).unwrap();
+    assert_eq!(all, ["a=1 400 0", "b=2 400 0", "raw=\0\u{1} 400 0"]);
+    let items = json!({"configMap": {"name": "m", "items": [{"key": "a", "path": "x/y", "mode": 511}]}});
+    assert_eq!(files(items, json!({})).unwrap(), ["x/y=1 777 0"]);
+    let gone = json!({"configMap": {"name": "m", "items": [{"key": "z", "path": "z"}]}});
+    assert_eq!(files(gone, json!({})).unwrap_err(), "configmap references non-existent config key: z");
+    let absent = json!({"secret": {"secretName": "none"}});
+    assert_eq!(files(absent, json!({})).unwrap_err(), "secret \"none\" not found");
+    let optional = json!({"secret": {"secretName": "none", "optional": true}});
+    assert_eq!(files(optional, json!({})).unwrap(), Vec::<String>::new());
+    // A token is private where one reader can be named.
+    let token = json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}});
+    assert_eq!(files(token.clone(), json!({})).unwrap(), ["t=t0ken 644 0"]);
+    let user = json!({"securityContext": {"runAsUser": 7}});
+    assert_eq!(files(token.clone(), user).unwrap(), ["t=t0ken 600 7"]);
+    let group = json!({"securityContext": {"fsGroup": 7}});
+    assert_eq!(files(token, group).unwrap(), ["t=t0ken 600 0"]);
+    let both = json!({"projected": {"sources": [
+        {"secret": {"name": "none"}},
+        {"configMap": {"name": "m", "items": [{"key": "z", "path": "z"}]}},
+    ]}});
+    let wrong = "[secret \"none\" not found, configmap references non-existent config key: z]";
+    assert_eq!(files(both, json!({})).unwrap_err(), wrong);
 }
 
 #[test]

@@ -40,7 +40,7 @@ use crate::cgroups::Timed;
 use crate::clock::SystemClock;
 use crate::cluster::objects::ApiObjects;
 use crate::cluster::{self, Cluster, Wiring};
-use crate::dispatcher::Dispatcher;
+use crate::dispatcher::{Dispatcher, Known};
 use crate::events::Recorder;
 use crate::facts::{self, Machine, go_arch};
 use crate::health::{RuntimeHealth, watch_health};
@@ -121,9 +121,9 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     tasks.spawn(watch_runtime(node.observer.clone(), token.clone()));
     tasks.spawn(rest::run(node.board.clone(), token.clone()));
     let beat = Beat::new(node.clock.clone());
-    parts.start_pods(&node, beat.clone(), doors.local, &mut tasks, &token).await?;
+    let known = parts.start_pods(&node, beat.clone(), doors.local, &mut tasks, &token).await?;
     parts.start_servers(&node, beat, doors.healthz, doors.read_only, &mut tasks, &token)?;
-    parts.join_cluster(&node, &mut tasks, &token)?;
+    parts.join_cluster(&node, known, &mut tasks, &token)?;
     parts.describe(&node);
     start.systemd.ready();
     tracing::info!(node = node.facts.recipe.name, "kubelet started");
@@ -285,7 +285,8 @@ impl Parts<'_> {
         let mut rng = Rng::new(wall.unsigned_abs());
         let facts = self.facts().await?;
         let io = |what: &'static str| move |e: std::io::Error| StartError::new(format!("{what}: {e}"));
-        let recorder = Recorder::new(self.clock.clone());
+        let sink = self.cluster.as_ref().map(|c| c.event_sink());
+        let recorder = Recorder::new(self.clock.clone()).with_sink(sink);
         let files = Arc::new(DiskPodFiles::new(self.dirs.clone(), rng.child()));
         let objects = self.objects(&mut rng, token);
         let volumes = NodeVolumes::open(
@@ -315,6 +316,7 @@ impl Parts<'_> {
             userns: self.userns(),
             board: Arc::default(),
             offer: self.offer(&facts)?,
+            own: self.cluster.as_ref().map(|c| c.own_node()),
             settings: settings::pods(config, flags, rng.next_u64()),
             facts,
             health,
@@ -403,6 +405,7 @@ impl Parts<'_> {
         Ok(NodeOffer {
             name: name.clone(),
             labels: labels.chain(self.start.loaded.flags.node_labels.clone()).collect(),
+            taints: Vec::new(),
             allocatable: facts.recipe.allocatable.clone(),
             sysctls: sysctls.map_err(|e| StartError::new(format!("allowedUnsafeSysctls: {e}")))?,
             app_armor: self.machine.app_armor,
@@ -477,7 +480,7 @@ impl Parts<'_> {
         local: local_api::Bound,
         tasks: &mut JoinSet<()>,
         token: &CancellationToken,
-    ) -> Result<(), StartError> {
+    ) -> Result<watch::Receiver<Arc<Known>>, StartError> {
         let Loaded { config, flags, .. } = &self.start.loaded;
         let (updates, receiver) = mpsc::channel(sources::CHANNEL);
         let context = Context {
@@ -503,14 +506,14 @@ impl Parts<'_> {
         names.push(SourceName::Local);
         self.start_local(node, &context, local, updates, tasks, token).await?;
         let dispatcher = Dispatcher::new(node.clone(), receiver, names, beat);
-        let collector =
-            gc::run(node.clone(), dispatcher.known(), settings::gc(flags, &self.dirs), token.clone());
+        let known = dispatcher.known();
+        let collector = gc::run(node.clone(), known.clone(), settings::gc(flags, &self.dirs), token.clone());
         tasks.spawn(collector);
         tasks.spawn(dispatcher.run(token.clone()));
         let rotation = settings::rotation(config)?;
         let rotator = Rotator::new(rotation, node.runtime.clone(), node.clock.clone(), node.metrics.clone());
         tasks.spawn(rotator.run(token.clone()));
-        Ok(())
+        Ok(known)
     }
 
     /// Pods given by command, over a socket only root can reach.
@@ -540,6 +543,7 @@ impl Parts<'_> {
     fn join_cluster(
         &self,
         node: &Arc<Node>,
+        known: watch::Receiver<Arc<Known>>,
         tasks: &mut JoinSet<()>,
         token: &CancellationToken,
     ) -> Result<(), StartError> {
@@ -547,6 +551,7 @@ impl Parts<'_> {
         cluster::join(&mut Wiring {
             cluster,
             node,
+            known,
             loaded: &self.start.loaded,
             dirs: &self.dirs,
             machine: &self.machine,

@@ -7,23 +7,27 @@
 pub mod api_pods;
 pub mod certificates;
 pub mod node;
+mod event_writer;
+mod mirrors;
 pub mod objects;
 pub mod own_node;
 mod status_writer;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use api::config::kubelet::{KubeletConfiguration, Loaded};
 use base::time::Wall;
 use client::{Client, Options};
+use kubelet_core::events::Happened;
 use rustls::sign::CertifiedKey;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::StartError;
+use crate::dispatcher::Known;
 use crate::facts::Machine;
 use crate::node::Node;
 use crate::pod_files::PodDirs;
@@ -49,6 +53,9 @@ pub struct Cluster {
     pub api_pods: ApiPods,
     own_node: watch::Sender<OwnNode>,
     serving: watch::Sender<Option<Arc<CertifiedKey>>>,
+    event_sink: mpsc::Sender<Happened>,
+    /// Until somebody sends them.
+    event_queue: Mutex<Option<mpsc::Receiver<Happened>>>,
 }
 
 /// What the parts that join the node to its cluster may look at.
@@ -56,6 +63,8 @@ pub struct Cluster {
 pub struct Wiring<'a> {
     pub cluster: &'a Arc<Cluster>,
     pub node: &'a Arc<Node>,
+    /// The Pods that have a task or an owner.
+    pub known: watch::Receiver<Arc<Known>>,
     pub loaded: &'a Loaded,
     pub dirs: &'a PodDirs,
     pub machine: &'a Machine,
@@ -71,6 +80,11 @@ pub fn join(wiring: &mut Wiring<'_>) -> Result<(), StartError> {
     let tasks = &mut *wiring.tasks;
     tasks.spawn(own_node::run(cluster.clone(), node.rng_for("own node"), token.clone()));
     tasks.spawn(status_writer::run(cluster.clone(), node.clone(), token.clone()));
+    tasks.spawn(mirrors::run(cluster.clone(), node.clone(), wiring.known.clone(), token.clone()));
+    if let Some(queue) = cluster.take_events() {
+        let (clock, rng) = (node.clock.clone(), node.rng_for("events"));
+        tasks.spawn(event_writer::run(cluster.clone(), clock, rng, queue, token.clone()));
+    }
     let events = node::start(wiring)?;
     certificates::start(wiring, &cluster.serving, &events);
     Ok(())
@@ -95,6 +109,7 @@ impl Cluster {
             false => Client::new(credentials.config.clone(), options).await.map_err(fail),
         };
         let kept = config.server_tls_bootstrap.then(|| certificates::kept_serving(&flags.cert_dir)).flatten();
+        let (event_sink, events) = mpsc::channel(event_writer::QUEUE);
         let cluster = Cluster {
             client: make(pods_options(config, version)).await?,
             heartbeats: make(heartbeat_options(config, version)).await?,
@@ -105,9 +120,21 @@ impl Cluster {
             api_pods: ApiPods::default(),
             own_node: watch::channel(OwnNode::default()).0,
             credentials,
+            event_sink,
+            event_queue: Mutex::new(Some(events)),
         };
         tracing::info!(server = cluster.client.server(), node = node_name, "this node belongs to a cluster");
         Ok(Some(Arc::new(cluster)))
+    }
+
+    /// Where events go that the API server shall know of. Who finds it full drops his.
+    #[must_use]
+    pub fn event_sink(&self) -> mpsc::Sender<Happened> {
+        self.event_sink.clone()
+    }
+
+    fn take_events(&self) -> Option<mpsc::Receiver<Happened>> {
+        self.event_queue.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// This node's object as the API server has it.

@@ -178,7 +178,7 @@ impl Writer {
                 let path = format!("{}/status", known.path());
                 (Request::strategic_patch(path, patch.to_string()), false)
             }
-            Report::Delete => (delete(&known), true),
+            Report::Delete => (delete_now(&known), true),
         };
         self.writing.insert(known.uid.clone());
         let (client, version) = (self.cluster.client.clone(), entry.version);
@@ -255,8 +255,8 @@ impl Writer {
     }
 }
 
-/// At once, and only this very object.
-fn delete(pod: &ApiPod) -> Request {
+/// Deletes an object at once, and only this very one.
+pub(super) fn delete_now(pod: &ApiPod) -> Request {
     let options = serde_json::json!({
         "kind": "DeleteOptions",
         "apiVersion": "v1",

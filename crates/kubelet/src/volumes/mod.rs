@@ -12,6 +12,7 @@ mod fs_group;
 mod host_path;
 mod lane;
 mod memory_dir;
+mod nfs;
 mod site;
 mod sub_path;
 mod teardown;
@@ -171,6 +172,7 @@ impl Inner {
             Source::Files { kind, payload, size } => {
                 files::set_up(site, *kind, payload, *size, &mut || self.stamp())?
             }
+            Source::Nfs { share, options } => nfs::set_up(site, share, options)?,
             Source::Image { reference } => {
                 return Ok(MountedVolume::Image { reference: reference.clone() });
             }
@@ -189,6 +191,7 @@ impl Inner {
             Source::EmptyDir(_) => pod.open_volume(empty_dir::PLUGIN, &volume.name),
             Source::Files { kind, .. } => pod.open_volume(files::plugin(*kind), &volume.name),
             Source::HostPath { path, .. } => host_path::open(Path::new(path)),
+            Source::Nfs { .. } => pod.open_volume(nfs::PLUGIN, &volume.name),
             Source::Image { .. } => {
                 let message = "the runtime resolves the subPath of an image".to_owned();
                 return Err(reject(SUB_PATH, &volume.name, message));

@@ -109,6 +109,7 @@ impl World {
                 recorder.clone(),
             )),
             userns: None,
+            own: None,
             objects: Arc::new(kubelet::ports::NoObjects),
             board: Arc::default(),
             offer: NodeOffer {

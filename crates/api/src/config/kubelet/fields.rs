@@ -68,8 +68,8 @@ pub const FIELDS: &[Field] = &[
     // API client
     pointer("kubeAPIQPS", Int32, D::Int(50), YES),
     plain("kubeAPIBurst", Int32, D::Int(100), YES),
-    pointer("eventRecordQPS", Int32, D::Int(50), NO),
-    plain("eventBurst", Int32, D::Int(100), NO),
+    pointer("eventRecordQPS", Int32, D::Int(50), YES),
+    plain("eventBurst", Int32, D::Int(100), YES),
     plain("contentType", Text, D::Text("application/vnd.kubernetes.protobuf"), NO),
     plain("configMapAndSecretChangeDetectionStrategy", Text, D::Text("Watch"), YES),
     // Node status

@@ -4,6 +4,7 @@
 //! `configMapAndSecretChangeDetectionStrategy` says: watched one by one (a node may see only what its Pods use), read
 //! again when it is older than a while, or read each time.
 
+mod claims;
 mod followed;
 mod pull;
 mod services;
@@ -171,6 +172,10 @@ impl Objects for ApiObjects {
                 Kind::ConfigMap => _ = supplies.config_maps.insert(key.name, known.into_config_map()),
                 Kind::Secret => _ = supplies.secrets.insert(key.name, known.into_secret()),
             }
+        }
+        for claim in &wants.claims {
+            let volume = claims::volume_of(&self.cluster, pod, claim).await;
+            supplies.claims.insert(claim.clone(), volume);
         }
         for want in &wants.tokens {
             let token = self.tokens.get(pod, want).await;

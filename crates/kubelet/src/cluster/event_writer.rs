@@ -1,0 +1,120 @@
+//! Sends events to the API server: correlated, in order, and never at anybody's expense.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::class::{Class, Classify};
+use base::rng::Rng;
+use base::time::{Clock, Wall};
+use client::{ClientError, Request};
+use k8s_openapi::jiff::Timestamp;
+use kubelet_core::events::{Correlator, Happened, Told};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::Cluster;
+
+/// Events that may wait; more are dropped, the newest first.
+pub(super) const QUEUE: usize = 1024;
+/// How often an event is tried while the server is out of reach, and how long that takes at most.
+const TRIES: u32 = 12;
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// Runs until cancelled.
+pub(super) async fn run(
+    cluster: Arc<Cluster>,
+    clock: Arc<dyn Clock>,
+    mut rng: Rng,
+    mut queue: mpsc::Receiver<Happened>,
+    token: CancellationToken,
+) {
+    let sending = async {
+        let mut correlator = Correlator::default();
+        while let Some(event) = queue.recv().await {
+            if let Some(told) = correlator.correlate(event, clock.now()) {
+                send(&cluster, &told, &mut rng).await;
+            }
+        }
+    };
+    let _ = token.run_until_cancelled(sending).await;
+}
+
+/// An event that is refused is dropped: it will not get better.
+async fn send(cluster: &Cluster, told: &Told, rng: &mut Rng) {
+    let mut pause = Duration::from_secs(1);
+    for _ in 0..TRIES {
+        match tell(cluster, told).await {
+            Ok(()) => return,
+            Err(error) if error.class() == Class::Retry => {
+                tracing::debug!(%error, "event not sent yet");
+                tokio::time::sleep(pause / 2 + rng.up_to(pause / 2)).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+            Err(error) => {
+                tracing::debug!(%error, reason = told.happened.reason, "event refused");
+                return;
+            }
+        }
+    }
+    tracing::warn!(reason = told.happened.reason, "event dropped: the API server is out of reach");
+}
+
+async fn tell(cluster: &Cluster, told: &Told) -> Result<(), ClientError> {
+    let path = format!("/api/v1/namespaces/{}/events", namespace(told));
+    if told.count > 1 {
+        let change = json!({
+            "count": told.count,
+            "lastTimestamp": time(told.last),
+            "message": told.happened.message,
+        });
+        let request = Request::strategic_patch(format!("{path}/{}", told.name), change.to_string());
+        match cluster.events.ask_bytes(request).await {
+            // It had its time; what is told now begins a new one.
+            Err(e) if e.is_not_found() => {}
+            other => return other.map(|_| ()),
+        }
+    }
+    let created = cluster.events.ask_bytes(Request::post(path, object(cluster, told).to_string())).await;
+    created.map(|_| ())
+}
+
+fn object(cluster: &Cluster, told: &Told) -> Value {
+    let Happened { about, field_path, kind, reason, message } = &told.happened;
+    let text = |t: &str| (!t.is_empty()).then(|| t.to_owned());
+    json!({
+        "kind": "Event",
+        "apiVersion": "v1",
+        "metadata": {"name": told.name, "namespace": namespace(told)},
+        "involvedObject": {
+            "kind": about.kind,
+            "apiVersion": "v1",
+            "namespace": text(&about.namespace),
+            "name": about.name,
+            "uid": about.uid,
+            "resourceVersion": text(&about.resource_version),
+            "fieldPath": text(field_path),
+        },
+        "type": kind,
+        "reason": reason,
+        "message": message,
+        "count": told.count,
+        "firstTimestamp": time(told.first),
+        "lastTimestamp": time(told.last),
+        "source": {"component": "kubelet", "host": &*cluster.node_name},
+        "reportingComponent": "kubelet",
+        "reportingInstance": &*cluster.node_name,
+    })
+}
+
+/// Events about what has no namespace are kept in `default`.
+fn namespace(told: &Told) -> &str {
+    match told.happened.about.namespace.as_str() {
+        "" => "default",
+        namespace => namespace,
+    }
+}
+
+fn time(at: Wall) -> String {
+    Timestamp::from_second(at.secs()).map(|t| t.to_string()).unwrap_or_default()
+}

@@ -1,0 +1,112 @@
+//! ConfigMaps, Secrets, tokens and Services, as containers see them.
+#![allow(clippy::unwrap_used)]
+
+use testkit::cluster::Cluster;
+use testkit::harness::{container, is_ready, waiting_reason};
+
+const STAY: &str = "trap exit TERM; while :; do sleep 0.1; done";
+
+const CONFIG: &str = "
+apiVersion: v1
+kind: ConfigMap
+metadata: { name: settings }
+data: { color: blue, size: big }
+binaryData: { raw: AAEC }
+---
+apiVersion: v1
+kind: Secret
+metadata: { name: login }
+stringData: { user: ann, password: s3cret }
+---
+apiVersion: v1
+kind: Service
+metadata: { name: my-db }
+spec: { ports: [{ port: 5432, name: sql }] }
+---
+apiVersion: v1
+kind: Pod
+metadata: { name: reader, labels: { tier: front } }
+spec:
+  nodeName: demo
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: localhost/busybox:v1
+    command: [sh, -c, STAY]
+    env:
+    - { name: COLOR, valueFrom: { configMapKeyRef: { name: settings, key: color } } }
+    - { name: USER_NAME, valueFrom: { secretKeyRef: { name: login, key: user } } }
+    - { name: NONE, valueFrom: { secretKeyRef: { name: absent, key: x, optional: true } } }
+    envFrom: [{ prefix: CM_, configMapRef: { name: settings } }]
+    volumeMounts:
+    - { name: config, mountPath: /config }
+    - { name: secret, mountPath: /secret }
+    - { name: all, mountPath: /all }
+  volumes:
+  - { name: config, configMap: { name: settings, defaultMode: 0440 } }
+  - { name: secret, secret: { secretName: login, items: [{ key: password, path: deep/pw, mode: 0400 }] } }
+  - name: all
+    projected:
+      sources:
+      - configMap: { name: settings, items: [{ key: size, path: size }] }
+      - secret: { name: absent, optional: true }
+      - downwardAPI: { items: [{ path: labels, fieldRef: { fieldPath: metadata.labels } }] }
+      - serviceAccountToken: { path: vault-token, audience: vault, expirationSeconds: 600 }
+";
+
+#[test]
+fn containers_see_what_their_pod_names() {
+    let Some(c) = Cluster::usual() else { return };
+    c.create(&CONFIG.replace("STAY", &format!("{STAY:?}")));
+    c.wait_pod("reader", "ready", is_ready);
+    let sh = |script: &str| c.exec("reader", "main", &["sh", "-c", script]);
+    assert_eq!(sh("echo $COLOR $USER_NAME $CM_size ${NONE-unset}"), "blue ann big unset\n");
+    assert_eq!(sh("cat /config/color /secret/deep/pw /all/size"), "blues3cretbig");
+    assert_eq!(sh("wc -c < /config/raw").trim(), "3");
+    assert_eq!(sh("stat -Lc %a /config/color /secret/deep/pw"), "440\n400\n");
+    assert_eq!(sh("cat /all/labels"), "tier=\"front\"");
+    assert!(sh("env").contains("MY_DB_SERVICE_PORT_SQL=5432"));
+    assert!(sh("env").contains("KUBERNETES_SERVICE_HOST=10.96.0.1"));
+    let account = "/var/run/secrets/kubernetes.io/serviceaccount";
+    assert_eq!(sh(&format!("cat {account}/namespace")), "default");
+    assert!(sh(&format!("cat {account}/ca.crt")).contains("BEGIN CERTIFICATE"));
+    let token = sh(&format!("cat {account}/token"));
+    let who = c.run(&["--token", &token, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]);
+    // kubectl shows its certificate as well as the token, and the certificate wins.
+    assert!(!who.is_empty() && token.split('.').count() == 3, "{who}");
+    assert_ne!(sh("cat /all/vault-token"), token);
+
+    // What changes follows into the running container, and removed keys go.
+    c.run(&["patch", "configmap", "settings", "-p", r#"{"data":{"color":"red","size":null}}"#]);
+    c.eventually("red", || (sh("cat /config/color") == "red").then_some(()));
+    c.eventually("gone", || sh("ls /config").lines().eq(["color", "raw"]).then_some(()));
+    c.run(&["label", "pod", "reader", "tier=back", "--overwrite"]);
+    c.eventually("relabelled", || (sh("cat /all/labels") == "tier=\"back\"").then_some(()));
+    assert_eq!(sh("echo $COLOR"), "blue\n", "the environment of a process does not change");
+}
+
+#[test]
+fn what_is_missing_is_named_and_waited_for() {
+    let Some(c) = Cluster::usual() else { return };
+    let pod = |name: &str, more: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{ name: {name} }}\nspec:\n  nodeName: demo\n  \
+             automountServiceAccountToken: false\n  terminationGracePeriodSeconds: 1\n  {more}\n"
+        )
+    };
+    let image = format!("name: main, image: localhost/busybox:v1, command: [sh, -c, {STAY:?}]");
+    let env = "env: [{ name: X, valueFrom: { configMapKeyRef: { name: later, key: x } } }]";
+    c.create(&pod("wants-env", &format!("containers: [{{ {image}, {env} }}]")));
+    let mount = "volumeMounts: [{ name: v, mountPath: /v }]";
+    let volume = "volumes: [{ name: v, secret: { secretName: later } }]";
+    c.create(&pod("wants-volume", &format!("{volume}\n  containers: [{{ {image}, {mount} }}]")));
+    let refused =
+        c.wait_pod("wants-env", "refused", |p| waiting_reason(p, "main") == "CreateContainerConfigError");
+    let state = container(&refused, "main").unwrap().state.as_ref().unwrap();
+    assert_eq!(state.waiting.as_ref().unwrap().message.as_deref(), Some("configmap \"later\" not found"));
+    c.run(&["create", "configmap", "later", "--from-literal=x=1"]);
+    c.wait_pod("wants-env", "ready", is_ready);
+    c.run(&["create", "secret", "generic", "later", "--from-literal=x=1"]);
+    c.wait_pod("wants-volume", "ready", is_ready);
+    assert_eq!(c.exec("wants-volume", "main", &["cat", "/v/x"]), "1");
+}
