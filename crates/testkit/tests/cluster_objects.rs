@@ -110,3 +110,55 @@ fn what_is_missing_is_named_and_waited_for() {
     c.wait_pod("wants-volume", "ready", is_ready);
     assert_eq!(c.exec("wants-volume", "main", &["cat", "/v/x"]), "1");
 }
+
+#[test]
+fn a_claim_is_what_it_is_bound_to() {
+    let Some(c) = Cluster::usual() else { return };
+    let dir = c.node.dir().join("volume");
+    std::fs::create_dir(&dir).unwrap();
+    c.create(&format!(
+        "
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{ name: disk }}
+spec:
+  capacity: {{ storage: 1Gi }}
+  accessModes: [ReadWriteOnce]
+  storageClassName: \"\"
+  claimRef: {{ namespace: default, name: data }}
+  local: {{ path: {} }}
+  nodeAffinity:
+    required:
+      nodeSelectorTerms: [{{ matchFields: [{{ key: metadata.name, operator: In, values: [demo] }}] }}]
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{ name: data }}
+spec: {{ accessModes: [ReadWriteOnce], storageClassName: \"\", volumeName: disk, resources: {{ requests: {{ storage: 1Gi }} }} }}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{ name: writer }}
+spec:
+  nodeName: demo
+  automountServiceAccountToken: false
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {{ name: main, image: localhost/busybox:v1, command: [sh, -c, \"echo kept > /data/file; exec sleep 1000\"],
+      volumeMounts: [{{ name: data, mountPath: /data }}] }}
+  volumes: [{{ name: data, persistentVolumeClaim: {{ claimName: data }} }}]
+",
+        dir.display()
+    ));
+    c.eventually("told why it waits", || {
+        c.run(&["describe", "pod", "writer"]).contains("PVC is not bound").then_some(())
+    });
+    // Nobody binds claims here yet.
+    let uid = c.run(&["get", "pvc", "data", "-o", "jsonpath={.metadata.uid}"]);
+    c.run(&["patch", "pv", "disk", "-p", &format!(r#"{{"spec":{{"claimRef":{{"uid":"{uid}"}}}}}}"#)]);
+    c.run(&["patch", "pvc", "data", "--subresource=status", "-p", r#"{"status":{"phase":"Bound"}}"#]);
+    c.wait_pod("writer", "ready", is_ready);
+    c.eventually("written", || (std::fs::read_to_string(dir.join("file")).ok()? == "kept\n").then_some(()));
+    c.run(&["delete", "pod", "writer", "--timeout=30s"]);
+    assert!(dir.join("file").exists(), "the volume outlives the Pod");
+}

@@ -104,3 +104,99 @@ fn foreign_edits_of_the_status_are_repaired_and_foreign_conditions_kept() {
     assert_ne!(repaired.status.as_ref().unwrap().pod_ip.as_deref(), Some("192.0.2.1"));
     assert_eq!(condition(&repaired, "gate.io/open"), "True");
 }
+
+#[test]
+fn static_pods_have_mirrors() {
+    let Some(mut c) = Cluster::usual() else { return };
+    let manifest = |version: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{ name: fixed, labels: {{ version: {version} }} }}\nspec:\n  terminationGracePeriodSeconds: 1\n  \
+             containers:\n  - {{ name: main, image: localhost/busybox:v1, command: [sh, -c, {STAY:?}] }}\n"
+        )
+    };
+    c.apply("fixed", &manifest("one"));
+    let mirror = c.wait_pod("fixed-demo", "ready", is_ready);
+    let meta = &mirror.metadata;
+    let annotation = |key: &str| meta.annotations.as_ref().unwrap().get(key).cloned();
+    let hash = annotation("kubernetes.io/config.hash").unwrap();
+    assert_eq!(annotation("kubernetes.io/config.mirror").as_ref(), Some(&hash));
+    assert_eq!(meta.owner_references.as_ref().unwrap()[0].kind, "Node");
+    let id = container_id(&mirror, "main").to_owned();
+
+    // Deleted, it comes back, and nothing was restarted.
+    c.run(&["delete", "pod", "fixed-demo", "--timeout=30s"]);
+    let again = c.wait_pod("fixed-demo", "back", is_ready);
+    assert_ne!(again.metadata.uid, mirror.metadata.uid);
+    assert_eq!(container_id(&again, "main"), id);
+
+    // A kubelet that is killed finds it again.
+    c.restart_agent();
+    c.apply("fixed", &manifest("two"));
+    let changed = c.wait_pod("fixed-demo", "another", |p| {
+        p.metadata.labels.as_ref().is_some_and(|l| l["version"] == "two") && is_ready(p)
+    });
+    assert_ne!(changed.metadata.annotations.as_ref().unwrap()["kubernetes.io/config.mirror"], hash);
+    c.remove("fixed");
+    c.wait_pod_gone("fixed-demo");
+}
+
+#[test]
+fn crashes_and_events_are_shown() {
+    let Some(c) = Cluster::usual() else { return };
+    c.create(&pod("crash", "", "exit 3"));
+    c.wait_pod("crash", "in back-off", |p| {
+        testkit::harness::waiting_reason(p, "main") == "CrashLoopBackOff" && restarts(p, "main") > 0
+    });
+    let described = c.eventually("described", || {
+        let text = c.run(&["describe", "pod", "crash"]);
+        let all = ["Started", "Back-off restarting failed container main", "Exit Code:    3"];
+        all.iter().all(|words| text.contains(words)).then_some(text)
+    });
+    assert!(described.contains("kubelet"), "{described}");
+    let counted = ["get", "events", "--field-selector=reason=Started,involvedObject.name=crash", "-o"];
+    let count = c.run(&[&counted[..], &["jsonpath={.items[*].count}"]].concat());
+    assert!(count.split_whitespace().any(|n| n.parse::<u32>().is_ok_and(|n| n > 1)), "{count}");
+    c.run(&["delete", "pod", "crash", "--timeout=30s"]);
+}
+
+#[test]
+fn what_may_not_run_here_is_rejected() {
+    let Some(c) = Cluster::usual() else { return };
+    c.create(&pod("picky", "  nodeSelector: { colour: green }\n", STAY));
+    let rejected = c.wait_pod("picky", "rejected", |p| phase(p) == "Failed");
+    let status = rejected.status.unwrap();
+    assert_eq!(status.reason.as_deref(), Some("NodeAffinity"));
+    assert!(status.message.unwrap().starts_with("Pod was rejected: Predicate NodeAffinity failed"));
+    c.run(&["label", "node", "demo", "colour=green"]);
+    c.run(&["delete", "pod", "picky", "--timeout=30s"]);
+    c.eventually("admitted", || {
+        c.create(&pod("picky", "  nodeSelector: { colour: green }\n", STAY));
+        let fate = c.wait_pod("picky", "settled", |p| phase(p) == "Failed" || is_ready(p));
+        c.run(&["delete", "pod", "picky", "--timeout=30s"]);
+        is_ready(&fate).then_some(())
+    });
+}
+
+#[test]
+fn containers_may_join_later_but_do_not_grow() {
+    let Some(c) = Cluster::usual() else { return };
+    c.create(&pod("web", "", STAY));
+    let web = c.wait_pod("web", "ready", is_ready);
+    let debug = r#"{"spec":{"ephemeralContainers":[{"name":"debug","image":"localhost/busybox:v1",
+        "command":["sh","-c","echo here; exit 4"]}]}}"#;
+    c.run(&["patch", "pod", "web", "--subresource=ephemeralcontainers", "-p", debug]);
+    let joined = c.wait_pod("web", "debugged", |p| {
+        container(p, "debug")
+            .and_then(|s| s.state.as_ref()?.terminated.as_ref())
+            .is_some_and(|t| t.exit_code == 4)
+    });
+    assert_eq!(container_id(&joined, "main"), container_id(&web, "main"));
+    let more = r#"{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"10m"}}}]}}"#;
+    let answer = c.kubectl(&["patch", "pod", "web", "--subresource=resize", "-p", more]);
+    if answer.code == 0 {
+        let pending = c.wait_pod("web", "asked to grow", |p| {
+            testkit::harness::condition(p, "PodResizePending") == "True"
+        });
+        assert_eq!(container_id(&pending, "main"), container_id(&web, "main"));
+    }
+}

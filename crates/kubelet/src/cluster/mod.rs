@@ -6,9 +6,9 @@
 
 pub mod api_pods;
 pub mod certificates;
-pub mod node;
 mod event_writer;
 mod mirrors;
+pub mod node;
 pub mod objects;
 pub mod own_node;
 mod status_writer;

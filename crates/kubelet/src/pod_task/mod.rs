@@ -30,6 +30,7 @@ use kubelet_core::pod::{
 };
 use tokio::sync::watch;
 
+use crate::events::Kind;
 use crate::images::PullSecret;
 use crate::node::Node;
 
@@ -248,6 +249,7 @@ impl PodTask {
         }
         let status = self.compute_status(intent, waiting);
         self.measure_start(&status);
+        self.tell_resize(&intent.pod, &status);
         if status != self.status {
             let saved = self.node.files.save_status(&self.uid, &status).await;
             if let Err(error) = saved {
@@ -258,6 +260,18 @@ impl PodTask {
         let stopping = intent.stage > Stage::Run && !is_terminal(&status);
         let terminating = stopping.then(|| self.node.now().wall);
         self.node.board.publish(&self.uid, &intent.pod, status, terminating);
+    }
+
+    /// An event for a resize that cannot be, when it is asked for.
+    fn tell_resize(&self, pod: &Pod, status: &PodStatus) {
+        let pending = |s: &PodStatus| {
+            let mut all = s.conditions.iter().flatten();
+            all.find(|c| c.type_ == "PodResizePending").cloned()
+        };
+        if let (None, Some(asked)) = (pending(&self.status), pending(status)) {
+            let message = format!("Pod resize Infeasible: {}", asked.message.unwrap_or_default());
+            self.node.recorder.pod(pod, Kind::Warning, "ResizeInfeasible", message);
+        }
     }
 
     /// The runtime does not answer and never did: shows what an earlier life knew, or a Pod that waits.

@@ -6,7 +6,10 @@ use super::super::news::OWN_CONDITIONS;
 use super::super::plan::sandbox_change;
 use super::super::policy::{is_sidecar, may_restart_all};
 use super::containers::find;
-use super::{KillCause, View, is_terminal, time};
+use super::resources::wants_resize;
+use super::{KillCause, Stage, View, is_terminal, time};
+
+const NO_RESIZE: &str = "In-place resize is not supported on this node";
 
 /// A condition before it gets its times.
 struct Draft {
@@ -30,6 +33,13 @@ impl View<'_> {
         all.push(self.finish(yes("PodScheduled")));
         if may_restart_all(self.spec) {
             all.push(self.finish(self.restarting_condition(out)));
+        }
+        if self.wants_resize(out) {
+            all.push(self.finish(Draft {
+                reason: "Infeasible",
+                message: NO_RESIZE.into(),
+                ..yes("PodResizePending")
+            }));
         }
         out.conditions = Some(all);
     }
@@ -147,6 +157,20 @@ impl View<'_> {
             },
             _ => no(KIND, "", String::new()),
         }
+    }
+
+    /// Somebody asked for other resources through the resize subresource, and running containers keep theirs.
+    fn wants_resize(self, out: &PodStatus) -> bool {
+        let sidecars = self.spec.init_containers.iter().flatten().filter(|c| is_sidecar(c));
+        let of_sidecars = sidecars.map(|c| (c, find(out.init_container_statuses.as_deref(), &c.name)));
+        let regular = self.spec.containers.iter();
+        let mut all = of_sidecars
+            .chain(regular.map(|c| (c, find(out.container_statuses.as_deref(), &c.name))))
+            .filter_map(|(c, s)| Some((c, s?)));
+        // The first version of a Pod is what its containers were started from.
+        self.input.pod.metadata.generation.is_some_and(|g| g > 1)
+            && self.input.stage == Stage::Run
+            && all.any(|(c, s)| wants_resize(c, s))
     }
 
     /// The transition time moves only when the status flips.

@@ -121,6 +121,9 @@ impl View<'_> {
             allocated_resources: c.resources.as_ref().and_then(|r| r.requests.clone()),
             ..blank(c)
         };
+        if let Some(old) = old.filter(|o| o.container_id == status.container_id) {
+            super::resources::keep_granted(&mut status, old);
+        }
         status.state = match i.state {
             ContainerState::Running => {
                 let ended =

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use api::pod::Amount;
-use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::observed::{self, ContainerState};
@@ -32,6 +32,36 @@ pub(super) fn in_force(c: &Container, i: &observed::Container) -> Option<Resourc
         correct(requests, "cpu", format!("{milli}m"));
     }
     Some(out)
+}
+
+/// What an instance was given at its start is what it has, whatever its spec says by now.
+pub(super) fn keep_granted(status: &mut ContainerStatus, old: &ContainerStatus) {
+    if old.allocated_resources.is_some() && old.allocated_resources != status.allocated_resources {
+        status.allocated_resources.clone_from(&old.allocated_resources);
+        status.resources.clone_from(&old.resources);
+    }
+    let limits = |r: &Option<ResourceRequirements>| r.as_ref().and_then(|r| r.limits.clone());
+    let (has, had) = (limits(&status.resources), limits(&old.resources));
+    if had.is_some() && !same_amounts(has.as_ref(), had.as_ref()) {
+        status.resources.clone_from(&old.resources);
+    }
+}
+
+/// Whether the spec asks for other resources than the running instance has.
+pub(super) fn wants_resize(c: &Container, status: &ContainerStatus) -> bool {
+    let runs = status.state.as_ref().is_some_and(|s| s.running.is_some());
+    let wanted = c.resources.as_ref();
+    let has = status.resources.as_ref().and_then(|r| r.limits.as_ref());
+    runs && (!same_amounts(wanted.and_then(|r| r.requests.as_ref()), status.allocated_resources.as_ref())
+        || !same_amounts(wanted.and_then(|r| r.limits.as_ref()), has))
+}
+
+fn same_amounts(a: Option<&BTreeMap<String, Quantity>>, b: Option<&BTreeMap<String, Quantity>>) -> bool {
+    let resizable = |list: Option<&BTreeMap<String, Quantity>>| -> Vec<(String, Option<Amount>)> {
+        let list = list.into_iter().flatten().filter(|(k, _)| ["cpu", "memory"].contains(&k.as_str()));
+        list.map(|(k, v)| (k.clone(), Amount::parse(&v.0).ok())).collect()
+    };
+    resizable(a) == resizable(b)
 }
 
 fn stated(list: &BTreeMap<String, Quantity>, name: &str) -> Option<Amount> {

@@ -310,6 +310,35 @@ fn at_the_end_every_started_container_has_ended() {
     }
 }
 
+#[test]
+fn a_resize_stays_pending_until_the_container_is_another() {
+    let spec = |cpu: &str| {
+        format!(
+            "containers: [{{name: app, image: 'app:1', resources: {{requests: {{cpu: {cpu}, memory: 1Gi}}}}}}]"
+        )
+    };
+    let mut case = Case::new(&spec("100m"), vec![instance("app")]);
+    let pending = |s: &PodStatus| {
+        s.conditions
+            .iter()
+            .flatten()
+            .any(|c| c.type_ == "PodResizePending" && c.reason.as_deref() == Some("Infeasible"))
+    };
+    assert!(!pending(&case.publish()));
+    case.pod.spec = crate::testing::pod_yaml(&spec("200m")).spec;
+    let resized = case.publish();
+    assert!(pending(&resized));
+    let app = &resized.container_statuses.as_ref().expect("statuses")[0];
+    let granted = app.allocated_resources.as_ref().expect("requests");
+    assert_eq!(granted["cpu"].0, "100m");
+    // The same amount in other words is no wish.
+    case.pod.spec = crate::testing::pod_yaml(&spec("'0.1'")).spec;
+    assert!(!pending(&case.status()));
+    case.pod.spec = crate::testing::pod_yaml(&spec("200m")).spec;
+    case.observed.containers = vec![Instance { id: "app-1".into(), ..instance("app") }];
+    assert!(!pending(&case.publish()));
+}
+
 proptest! {
     #[test]
     fn any_history_keeps_its_promises(
