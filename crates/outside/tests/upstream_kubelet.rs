@@ -234,8 +234,8 @@ fn joins_runs_pods_and_serves_them() {
         c.kubectl(&["get", "--raw", "/api/v1/namespaces/default/pods/web:8080/proxy/index.html"])
             .contains("page")
     );
-    let stats = c.kubectl(&["get", "--raw", "/api/v1/nodes/demo/proxy/stats/summary"]);
-    assert!(stats.contains("\"nodeName\": \"demo\""), "{stats}");
+    let seen = c.kubectl(&["get", "--raw", "/api/v1/nodes/demo/proxy/pods"]);
+    assert!(seen.contains("\"name\":\"web\""), "{seen}");
     forward(c);
     c.until("events are told", |c| c.kubectl(&["get", "events"]).contains("Started"));
 

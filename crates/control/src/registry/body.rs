@@ -39,6 +39,10 @@ pub fn parse(bytes: &[u8], language: Language) -> Result<Parsed, Refusal> {
         Language::Json => decode::parse(bytes).map_err(|e| bad(format!("couldn't get version/kind; {e}"))),
         Language::Protobuf => {
             let at = |version: &str, kind: &str| {
+                // Options are said to be of the version of what they are for.
+                if kind == "DeleteOptions" {
+                    return At::named("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions");
+                }
                 let (group, version) = version.split_once('/').unwrap_or(("", version));
                 At::kind(group, version, kind)
             };
@@ -112,4 +116,30 @@ pub(super) fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> 
 pub(super) fn cannot_handle(kind: &Kind, why: &str) -> Refusal {
     let (name, version) = (&kind.kind, &kind.version);
     Refusal::bad_request(format!("{name} in version \"{version}\" cannot be handled as a {name}: {why}"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// What upstream's kubelet sends to have a Pod removed that has ended, byte by byte.
+    #[test]
+    fn options_in_protobuf_are_of_any_version() {
+        let uid = b"a490545c-5112-461d-8cbe-b2b22d6ee309";
+        for version in ["v1", "apps/v1"] {
+            let mut body = b"k8s\0".to_vec();
+            let names = [&[0x0a, version.len() as u8], version.as_bytes(), b"\x12\x0dDeleteOptions"].concat();
+            body.extend([0x0a, names.len() as u8]);
+            body.extend(names);
+            let raw = [b"\x08\x00\x12\x26\x0a\x24", &uid[..]].concat();
+            body.extend([0x12, raw.len() as u8]);
+            body.extend(raw);
+            body.extend(b"\x1a\x00\x22\x00");
+            let value = parse(&body, Language::Protobuf).unwrap().value;
+            assert_eq!(value["gracePeriodSeconds"], 0);
+            assert_eq!(value["preconditions"], json!({"uid": String::from_utf8_lossy(uid)}));
+        }
+    }
 }
