@@ -22,7 +22,7 @@ use crate::auth::static_tokens::StaticTokens;
 use crate::auth::tokens::{KeyError, Tokens};
 use crate::clock::SystemClock;
 use crate::http::audit::{self, Audit};
-use crate::http::limits::{InFlight, Limits};
+use crate::http::limits::{InFlight, Limits, Patience};
 use crate::http::metrics::Metrics;
 use crate::http::{self, App, Connector};
 use crate::objects::Objects;
@@ -55,6 +55,7 @@ pub struct Settings {
     pub cluster_domain: String,
     pub ranges: Ranges,
     pub limits: Limits,
+    pub patience: Patience,
     /// Off when there is none.
     pub audit: Option<audit::Settings>,
     /// `--etcd-compaction-interval`: how long history is kept.
@@ -159,6 +160,7 @@ pub async fn run(
         objects: objects.clone(),
         connector: connector(&settings, &pki, clock.now().wall).await?,
         in_flight: InFlight::new(settings.limits),
+        patience: settings.patience,
         metrics: Metrics::new(clock.now().wall.0 as f64 / 1e9),
         audit: audit(&settings).await?,
         address: up.address.to_string(),

@@ -1,11 +1,12 @@
 //! Upstream's kubelet as a node of `longshore apiserver`, on a private containerd: it gets its certificate, registers,
 //! runs Pods, tells their status, and serves logs and shells through our server.
 //!
-//! `LONGSHORE_PEER_KUBELET` is that kubelet. Its configuration says nothing about content types: it speaks protobuf.
+//! `LONGSHORE_PEER_KUBELET` is that kubelet; where `LONGSHORE_PEER_PROXY` is upstream's kube-proxy, a Service leads to the
+//! Pod, too. Their configuration says nothing about content types: they speak protobuf.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -192,7 +193,7 @@ impl Cluster {
             let lines: Vec<&str> = text.lines().collect();
             format!("--- {name}\n{}\n", lines[lines.len().saturating_sub(40)..].join("\n"))
         };
-        tail("apiserver.log") + &tail("kubelet.log")
+        tail("apiserver.log") + &tail("kubelet.log") + &tail("kube-proxy.log")
     }
 }
 
@@ -207,7 +208,7 @@ impl Drop for Cluster {
 
 #[test]
 fn joins_runs_pods_and_serves_them() {
-    let Some(cluster) = Cluster::start() else { return };
+    let Some(mut cluster) = Cluster::start() else { return };
     let c = &cluster;
     let ready = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
     c.until("the node is ready", |c| {
@@ -237,6 +238,8 @@ fn joins_runs_pods_and_serves_them() {
     let seen = c.kubectl(&["get", "--raw", "/api/v1/nodes/demo/proxy/pods"]);
     assert!(seen.contains("\"name\":\"web\""), "{seen}");
     forward(c);
+    serve(&mut cluster);
+    let c = &cluster;
     c.until("events are told", |c| c.kubectl(&["get", "events"]).contains("Started"));
 
     c.kubectl(&[
@@ -254,22 +257,51 @@ fn joins_runs_pods_and_serves_them() {
     assert_eq!(c.kubectl(&["get", "pods", "-o", "name"]), "");
 }
 
+/// Upstream's kube-proxy makes a Service lead to the Pod.
+fn serve(cluster: &mut Cluster) {
+    let (Some(proxy), Some(nft)) = (std::env::var_os("LONGSHORE_PEER_PROXY"), Tools::nft_from_env()) else {
+        eprintln!("left out: LONGSHORE_PEER_PROXY is not set");
+        return;
+    };
+    let pod = cluster.kubectl(&["get", "pod", "web", "-o", "jsonpath={.status.podIP}"]);
+    let objects = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: web}}\nspec: {{clusterIP: 10.96.0.77, ports: [{{port: 80, targetPort: 8080}}]}}\n---\n\
+         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: web, labels: {{kubernetes.io/service-name: web}}}}\n\
+         addressType: IPv4\nports: [{{port: 8080}}]\nendpoints: [{{addresses: ['{pod}'], conditions: {{ready: true}}}}]\n"
+    );
+    cluster.kubectl_with(&["apply", "-f", "-"], &objects);
+    let path = format!("{}:{}", nft.parent().unwrap().display(), std::env::var("PATH").unwrap_or_default());
+    let mut command = cluster.node.command(proxy);
+    command
+        .arg("--kubeconfig")
+        .arg(cluster.dir.join("data/admin.kubeconfig"))
+        .args(["--proxy-mode=nftables", "--hostname-override=demo", "--conntrack-max-per-core=0"])
+        .args(["--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0", "--v=2"])
+        .args(["--nodeport-addresses=127.0.0.0/8"])
+        .env("PATH", path);
+    cluster.spawn(command, "kube-proxy.log");
+    cluster
+        .until("the Service leads to the Pod", |c| c.node.inside(|| ask("10.96.0.77:80")).unwrap().is_some());
+}
+
+/// Whether the page is there.
+fn ask(address: &str) -> Option<()> {
+    let address = address.parse().unwrap();
+    let mut stream = std::net::TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
+    stream.write_all(b"GET /index.html HTTP/1.0\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    text.contains("page").then_some(())
+}
+
 /// A port forward is a conversation of its own: it is asked while it lasts.
 fn forward(c: &Cluster) {
     let mut command = c.node.command(&c.kubectl);
     command.arg("--kubeconfig").arg(c.dir.join("data/admin.kubeconfig"));
     command.args(["port-forward", "pod/web", "18080:8080"]).env("HOME", &c.dir);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let ask = || {
-        use std::io::Read;
-        let mut stream = std::net::TcpStream::connect("127.0.0.1:18080").ok()?;
-        stream.write_all(b"GET /index.html HTTP/1.0\r\n\r\n").ok()?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).ok()?;
-        text.contains("page").then_some(())
-    };
     let end = Instant::now() + PATIENCE;
-    while c.node.inside(ask).unwrap().is_none() {
+    while c.node.inside(|| ask("127.0.0.1:18080")).unwrap().is_none() {
         assert!(Instant::now() < end, "the port is not forwarded\n{}", c.last_words());
         thread::sleep(Duration::from_millis(200));
     }

@@ -12,12 +12,10 @@ use crate::registry::body::Language;
 
 /// The largest body taken, upstream's figure.
 pub(crate) const LIMIT: usize = 3 * 1024 * 1024;
-/// For all of it to arrive.
-const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The whole body.
-pub(crate) async fn read(body: Incoming) -> Result<Bytes, Refusal> {
-    let collected = tokio::time::timeout(PATIENCE, Limited::new(body, LIMIT).collect()).await;
+/// The whole body, if it arrives in time.
+pub(crate) async fn read(body: Incoming, patience: Duration) -> Result<Bytes, Refusal> {
+    let collected = tokio::time::timeout(patience, Limited::new(body, LIMIT).collect()).await;
     match collected {
         Err(_) => Err(Refusal::new(408, "Timeout", "the body of the request did not arrive in time")),
         Ok(Ok(whole)) => Ok(whole.to_bytes()),

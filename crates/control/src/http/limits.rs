@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::refusal::Refusal;
 use crate::request::{User, groups};
@@ -13,6 +14,19 @@ pub struct Limits {
     pub writes: usize,
     /// Watches, logs, shells: each is cheap, and none ends by itself.
     pub open: usize,
+}
+
+/// How long a slow client is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// For the TLS handshake.
+    pub handshake: Duration,
+    /// For the head of a request to arrive.
+    pub head: Duration,
+    /// For all of its body to arrive.
+    pub body: Duration,
+    /// For a reader to take what was sent; a client that never reads its watch is cut off.
+    pub stall: Duration,
 }
 
 /// What a request takes part in.
@@ -55,6 +69,13 @@ impl Default for Limits {
     }
 }
 
+impl Default for Patience {
+    fn default() -> Patience {
+        let seconds = Duration::from_secs;
+        Patience { handshake: seconds(10), head: seconds(90), body: seconds(60), stall: seconds(90) }
+    }
+}
+
 impl Limits {
     fn of(&self, class: Class) -> usize {
         match class {
@@ -73,8 +94,9 @@ impl InFlight {
         InFlight(Arc::new(Inner { limits, state: Mutex::default() }))
     }
 
-    /// Takes a place. Below half of the limit anybody may; above it nobody may hold more than an equal share, so that
-    /// one user's flood is that user's trouble. Administrators are let in as long as there is any place.
+    /// Takes a place. Below half of the limit anybody may; above it nobody may hold more than an equal share, and nobody
+    /// the last quarter, so that one user's flood is that user's trouble. Administrators are let in as long as there is
+    /// any place.
     pub(crate) fn enter(&self, class: Class, user: &User) -> Result<Place, Refusal> {
         let limit = self.0.limits.of(class);
         let mut state = self.state();
@@ -82,7 +104,8 @@ impl InFlight {
         let own = count.by_user.get(&*user.name).copied().unwrap_or_default();
         let users = count.by_user.len() + usize::from(own == 0);
         let crowded = count.all * 2 >= limit && !user.is_in(groups::MASTERS);
-        let unfair = crowded && own >= (limit / users.max(1)).max(1);
+        let share = (limit / users.max(1)).min(limit - limit / 4).max(1);
+        let unfair = crowded && own >= share;
         if limit > 0 && (count.all >= limit || unfair) {
             let message = "The server has received too many requests and has asked us to try again later";
             return Err(Refusal::too_many_requests(message, 1));
@@ -128,6 +151,10 @@ mod tests {
         let mut held: Vec<Place> = (0..5).map(|_| flight.enter(Class::Read, &loud).unwrap()).collect();
         held.push(flight.enter(Class::Read, &quiet).unwrap());
         assert!(flight.enter(Class::Read, &loud).is_err(), "half is its share");
+        held.push(flight.enter(Class::Read, &quiet).unwrap());
+        held.clear();
+        held.extend((0..8).map(|_| flight.enter(Class::Read, &loud).unwrap()));
+        assert!(flight.enter(Class::Read, &loud).is_err(), "a lone flood leaves a quarter, rounded down");
         held.push(flight.enter(Class::Read, &quiet).unwrap());
         held.clear();
         assert!(flight.enter(Class::Read, &loud).is_ok() && flight.count(Class::Read) == 0);

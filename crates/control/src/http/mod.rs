@@ -50,6 +50,7 @@ pub struct App {
     pub objects: Objects,
     pub connector: Connector,
     pub in_flight: limits::InFlight,
+    pub patience: limits::Patience,
     pub metrics: metrics::Metrics,
     pub audit: Option<audit::Audit>,
     /// `host:port`, as discovery tells it.

@@ -17,15 +17,11 @@ use tokio_util::task::TaskTracker;
 
 use super::App;
 use super::handler;
+use super::limits::Patience;
 use crate::auth::authn;
 
 /// Connections served at once; more wait in the kernel's queue.
 const CONNECTIONS: usize = 4096;
-/// For the TLS handshake, and for the head of a request to arrive.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-const HEAD_TIME: Duration = Duration::from_secs(90);
-/// For a reader to take what was sent; a client that never reads its watch is cut off.
-const STALL_TIME: Duration = Duration::from_secs(90);
 /// Bytes of a request's head.
 const HEAD_LIMIT: usize = 256 * 1024;
 const HEADERS: usize = 200;
@@ -110,9 +106,10 @@ async fn converse(
     token: CancellationToken,
 ) {
     let _ = stream.set_nodelay(true);
-    let stall = u32::try_from(STALL_TIME.as_millis()).unwrap_or(u32::MAX);
+    let patience = app.patience;
+    let stall = u32::try_from(patience.stall.as_millis()).unwrap_or(u32::MAX);
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, stall);
-    let stream = match tokio::time::timeout(HANDSHAKE_TIME, acceptor.accept(stream)).await {
+    let stream = match tokio::time::timeout(patience.handshake, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%error, %address, "TLS handshake failed"),
         Err(_) => return tracing::debug!(%address, "TLS handshake timed out"),
@@ -123,7 +120,7 @@ async fn converse(
         let (app, peer) = (app.clone(), peer.clone());
         async move { Ok::<_, Infallible>(handler::answer(app, peer, request).await) }
     });
-    let builder = builder();
+    let builder = builder(patience);
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let ended = tokio::select! {
@@ -138,12 +135,12 @@ async fn converse(
     }
 }
 
-fn builder() -> auto::Builder<TokioExecutor> {
+fn builder(patience: Patience) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIME)
+        .header_read_timeout(patience.head)
         .max_buf_size(HEAD_LIMIT)
         .max_headers(HEADERS);
     builder

@@ -34,7 +34,7 @@ impl Serving<'_> {
             ("scale", "patch") => {
                 let mut call = self.call(self.write_options()?);
                 let media_type = body::media_type(&self.asking.head.headers).to_owned();
-                let patch = read_patch(&media_type, body).await?;
+                let patch = read_patch(&media_type, body, self.app.patience.body).await?;
                 let written = self.registry.patch_scale(&mut call, &patch).await;
                 self.written(&call, written)
             }
@@ -131,7 +131,7 @@ impl Serving<'_> {
         kind: &str,
     ) -> Result<Value, Refusal> {
         let language = body::language(&self.asking.head.headers)?;
-        let bytes = body::read(body).await?;
+        let bytes = body::read(body, self.app.patience.body).await?;
         let mut value = parse(&bytes, language)?.value;
         let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
         let said = value["kind"].as_str().unwrap_or(kind);

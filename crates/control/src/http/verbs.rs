@@ -69,7 +69,11 @@ fn check_subresource(kind: &Kind, asking: &Asking) -> Result<(), Refusal> {
 }
 
 /// Reads a patch of the kind its media type says.
-pub(super) async fn read_patch(media_type: &str, body: Incoming) -> Result<Patch, Refusal> {
+pub(super) async fn read_patch(
+    media_type: &str,
+    body: Incoming,
+    patience: Duration,
+) -> Result<Patch, Refusal> {
     let (make, language): (fn(Value) -> Patch, Language) = match media_type {
         "application/json-patch+json" => (Patch::Json, Language::Json),
         "application/merge-patch+json" => (Patch::Merge, Language::Json),
@@ -77,7 +81,7 @@ pub(super) async fn read_patch(media_type: &str, body: Incoming) -> Result<Patch
         "application/apply-patch+yaml" => (Patch::Apply, Language::Yaml),
         _ => return Err(Refusal::unsupported_media_type(patch::ACCEPTED)),
     };
-    let bytes = body::read(body).await?;
+    let bytes = body::read(body, patience).await?;
     Ok(make(parse(&bytes, language)?.value))
 }
 
@@ -183,7 +187,7 @@ impl Serving<'_> {
     async fn create(&self, body: Incoming) -> Result<Answer, Refusal> {
         let mut call = self.call(self.write_options()?);
         let language = body::language(&self.asking.head.headers)?;
-        let bytes = body::read(body).await?;
+        let bytes = body::read(body, self.app.patience.body).await?;
         let outcome = match read_object(&mut call, &bytes, language) {
             Ok(object) => self.registry.create(&mut call, object).await,
             Err(refusal) => Err(refusal),
@@ -194,7 +198,7 @@ impl Serving<'_> {
     async fn update(&self, body: Incoming) -> Result<Answer, Refusal> {
         let mut call = self.call(self.write_options()?);
         let language = body::language(&self.asking.head.headers)?;
-        let bytes = body::read(body).await?;
+        let bytes = body::read(body, self.app.patience.body).await?;
         let outcome = match read_object(&mut call, &bytes, language) {
             Ok(object) => self.registry.update(&mut call, object).await,
             Err(refusal) => Err(refusal),
@@ -219,7 +223,7 @@ impl Serving<'_> {
         } else {
             options.force = false;
         }
-        let patch = read_patch(&media_type, body).await?;
+        let patch = read_patch(&media_type, body, self.app.patience.body).await?;
         let mut call = self.call(options);
         let outcome = self.registry.patch(&mut call, &patch).await;
         self.written(&call, outcome)
@@ -260,7 +264,7 @@ impl Serving<'_> {
     }
 
     async fn delete_options(&self, body: Incoming) -> Result<DeleteOptions, Refusal> {
-        let bytes = body::read(body).await?;
+        let bytes = body::read(body, self.app.patience.body).await?;
         let options = if bytes.is_empty() {
             DeleteOptions::default()
         } else {

@@ -1,0 +1,351 @@
+//! Clients that send too much, too little, too slowly or plain nonsense: each gets a proper Status or is cut off, and the
+//! next one is served as if nothing had happened.
+#![allow(clippy::unwrap_used)]
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use control::auth::authn::Anonymous;
+use control::auth::service_account::Lifetimes;
+use control::auth::static_tokens::StaticTokens;
+use control::http::limits::{Limits, Patience};
+use control::registry::addresses::Ranges;
+use control::run::{Settings, run};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::sync::CancellationToken;
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const LIMIT: usize = 3 * 1024 * 1024;
+
+struct Server {
+    address: SocketAddr,
+    connector: TlsConnector,
+    token: CancellationToken,
+    _dir: tempfile::TempDir,
+}
+
+struct Answer {
+    code: u16,
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Server {
+    async fn start(limits: Limits, patience: Patience) -> Server {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens = dir.path().join("tokens.csv");
+        let users = "root,root,0,system:masters\nloud,loud,1,writers\nquiet,quiet,2,writers\n";
+        std::fs::write(&tokens, users).unwrap();
+        let settings = Settings {
+            data_dir: dir.path().join("data"),
+            bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            advertise: None,
+            client_ca_file: None,
+            kubelet_ca_file: None,
+            tls_files: None,
+            names: Vec::new(),
+            cluster_domain: "cluster.local".to_owned(),
+            ranges: Ranges::default(),
+            limits,
+            patience,
+            audit: None,
+            history: Duration::from_mins(5),
+            event_ttl: Duration::from_hours(1),
+            service_account_issuer: "https://kubernetes.default.svc".to_owned(),
+            api_audiences: Vec::new(),
+            service_account_key_files: Vec::new(),
+            service_account_signing_key_file: None,
+            service_account_jwks_uri: None,
+            token_lifetimes: Lifetimes { max_seconds: None, extend: true },
+            static_tokens: StaticTokens::read(&tokens).unwrap(),
+            anonymous: Anonymous::Nowhere,
+            version: "v1.36.4".to_owned(),
+        };
+        let token = CancellationToken::new();
+        let (up, told) = oneshot::channel();
+        let running = run(settings, move |it| up.send(it.clone()).unwrap(), token.clone());
+        tokio::spawn(async move { running.await.unwrap() });
+        let address = told.await.unwrap().address;
+        let ca = CertificateDer::from_pem_file(dir.path().join("data/pki/ca.crt")).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(ca).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Server { address, connector: TlsConnector::from(Arc::new(config)), token, _dir: dir }
+    }
+
+    async fn usual() -> Server {
+        Server::start(Limits::default(), Patience::default()).await
+    }
+
+    async fn connect(&self) -> TlsStream<TcpStream> {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let name = ServerName::from(IpAddr::from(Ipv4Addr::LOCALHOST));
+        self.connector.connect(name, stream).await.unwrap()
+    }
+
+    /// Sends these bytes, whatever they are, and reads what comes back.
+    async fn raw(&self, bytes: &[u8]) -> Option<Answer> {
+        let mut stream = self.connect().await;
+        // The server may have heard enough before we are through.
+        let _ = stream.write_all(bytes).await;
+        let _ = stream.flush().await;
+        read(&mut stream).await
+    }
+
+    async fn ask(&self, user: &str, line: &str, headers: &str, body: &[u8]) -> Answer {
+        let bytes = [request(user, line, headers, body.len()).as_bytes(), body].concat();
+        self.raw(&bytes).await.expect("an answer")
+    }
+
+    async fn is_well(&self) {
+        let answer = self.ask("root", &format!("GET {MAPS}"), "", b"").await;
+        assert_eq!(answer.code, 200);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.token.cancel();
+    }
+}
+
+impl Answer {
+    fn status(&self) -> Value {
+        let value: Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        assert_eq!(value["kind"], "Status", "{} {}", self.head, String::from_utf8_lossy(&self.body));
+        assert_eq!(value["code"], self.code, "{value}");
+        value
+    }
+}
+
+fn request(user: &str, line: &str, headers: &str, length: usize) -> String {
+    format!(
+        "{line} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {user}\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n"
+    )
+}
+
+async fn read(stream: &mut TlsStream<TcpStream>) -> Option<Answer> {
+    let mut all = Vec::new();
+    let reading = async {
+        let mut piece = [0; 65536];
+        while let Ok(n @ 1..) = stream.read(&mut piece).await {
+            all.extend_from_slice(&piece[..n]);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), reading).await.expect("the server ends the conversation");
+    let end = all.windows(4).position(|w| w == b"\r\n\r\n")?;
+    let head = String::from_utf8_lossy(&all[..end]).into_owned();
+    let code = head.split(' ').nth(1)?.parse().ok()?;
+    let mut body = all[end + 4..].to_vec();
+    if head.to_lowercase().contains("transfer-encoding: chunked") {
+        body = unchunk(&body);
+    }
+    Some(Answer { code, head, body })
+}
+
+fn unchunk(mut rest: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    while let Some(end) = rest.windows(2).position(|w| w == b"\r\n") {
+        let length = usize::from_str_radix(std::str::from_utf8(&rest[..end]).unwrap(), 16).unwrap();
+        out.extend_from_slice(&rest[end + 2..end + 2 + length]);
+        rest = &rest[end + 4 + length..];
+    }
+    out
+}
+
+fn nested(open: &str, close: &str) -> Vec<u8> {
+    [
+        br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"},"data":"#,
+        open.repeat(20_000).as_bytes(),
+        close.repeat(20_000).as_bytes(),
+        b"}",
+    ]
+    .concat()
+}
+
+#[tokio::test]
+async fn nonsense_gets_a_status() {
+    let server = Server::usual().await;
+    let huge =
+        format!(r#"{{"metadata":{{"name":"x"}},"data":{{"a":"{}"}}}}"#, "x".repeat(LIMIT)).into_bytes();
+    let post = format!("POST {MAPS}");
+    let patch = format!("PATCH {MAPS}/x");
+    let json = "application/json";
+    let rows: Vec<(&str, &str, &str, Vec<u8>, u16)> = vec![
+        ("too large", &post, json, huge.clone(), 413),
+        ("too large as YAML", &post, "application/yaml", huge.clone(), 413),
+        ("too large a patch", &patch, "application/merge-patch+json", huge, 413),
+        ("nothing", &post, json, vec![], 400),
+        ("cut short", &post, json, br#"{"metadata":{"name":"x""#.to_vec(), 400),
+        ("lists without end", &post, json, nested("[", "]"), 400),
+        ("objects without end", &post, json, nested("{\"a\":", "1}"), 400),
+        ("YAML without end", &post, "application/yaml", nested("[", "]"), 400),
+        ("not UTF-8", &post, json, b"{\"metadata\":{\"name\":\"\xff\xfe\"}}".to_vec(), 400),
+        ("not UTF-8 as YAML", &post, "application/yaml", b"metadata: {name: \xff}".to_vec(), 400),
+        ("a list", &post, json, b"[]".to_vec(), 400),
+        ("a number", &post, json, b"7".to_vec(), 400),
+        ("another kind", &post, json, br#"{"apiVersion":"v1","kind":"Secret"}"#.to_vec(), 400),
+        ("zeroes", &post, json, vec![0; 100], 400),
+        ("a bomb of aliases", &post, "application/yaml", bomb(), 400),
+        ("no envelope", &post, "application/vnd.kubernetes.protobuf", b"{}".to_vec(), 400),
+        (
+            "protobuf cut short",
+            &post,
+            "application/vnd.kubernetes.protobuf",
+            b"k8s\0\x0a\xff\xff\xff\x7f".to_vec(),
+            400,
+        ),
+        ("unknown type", &post, "text/html", b"<p>".to_vec(), 415),
+        ("unknown patch", &patch, json, b"{}".to_vec(), 415),
+        ("a JSON patch that is none", &patch, "application/json-patch+json", b"{}".to_vec(), 404),
+        ("an apply without end", &patch, "application/apply-patch+yaml", nested("[", "]"), 400),
+        ("odd query", &format!("GET {MAPS}?labelSelector=%ff"), json, vec![], 400),
+        ("odd selector", &format!("GET {MAPS}?labelSelector=a+in"), json, vec![], 400),
+        ("odd limit", &format!("GET {MAPS}?limit=many"), json, vec![], 400),
+        ("odd revision", &format!("GET {MAPS}?resourceVersion=abc"), json, vec![], 400),
+        ("odd token", &format!("GET {MAPS}?limit=1&continue=!!!"), json, vec![], 400),
+        ("odd delete", &format!("DELETE {MAPS}/x"), json, b"[1]".to_vec(), 400),
+        ("nowhere", "GET /api/v1/nothing", json, vec![], 404),
+        ("no such verb", &format!("BREW {MAPS}"), json, vec![], 405),
+        ("up and away", "GET /api/v1/namespaces/..%2f..%2fsecrets/configmaps/x", json, vec![], 404),
+    ];
+    for (name, line, content_type, body, code) in rows {
+        let answer = server.ask("root", line, &format!("Content-Type: {content_type}\r\n"), &body).await;
+        let text = String::from_utf8_lossy(&answer.body).chars().take(300).collect::<String>();
+        assert_eq!(answer.code, code, "{name}: {text}");
+        answer.status();
+    }
+    let answer = server.ask("root", &format!("GET {MAPS}"), "Accept: text/html\r\n", b"").await;
+    assert_eq!(answer.status()["reason"], "NotAcceptable");
+    let answer = server.ask("nobody", &format!("GET {MAPS}"), "", b"").await;
+    assert_eq!(answer.status()["reason"], "Unauthorized");
+    server.is_well().await;
+}
+
+fn bomb() -> Vec<u8> {
+    let mut text = "a: &a [x,x,x,x,x,x,x,x,x]\n".to_owned();
+    for (new, old) in
+        [('b', 'a'), ('c', 'b'), ('d', 'c'), ('e', 'd'), ('f', 'e'), ('g', 'f'), ('h', 'g'), ('i', 'h')]
+    {
+        let list = vec![format!("*{old}"); 9].join(",");
+        text.push_str(&format!("{new}: &{new} [{list}]\n"));
+    }
+    text.into_bytes()
+}
+
+#[tokio::test]
+async fn broken_requests_harm_nobody() {
+    let server = Server::usual().await;
+    let head = |length: usize| {
+        request("root", &format!("POST {MAPS}"), "Content-Type: application/json\r\n", length)
+    };
+    // A body that ends before its length: the client is gone, and nothing was created.
+    let mut stream = server.connect().await;
+    stream.write_all(head(1000).as_bytes()).await.unwrap();
+    stream.write_all(br#"{"metadata":{"name":"half"}"#).await.unwrap();
+    stream.shutdown().await.unwrap();
+    drop(stream);
+    // Chunks that lie about their length.
+    let chunked = format!(
+        "POST {MAPS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer root\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nnonsense\r\n"
+    );
+    let answer = server.raw(chunked.as_bytes()).await;
+    assert!(answer.is_none_or(|a| a.code == 400));
+    // No HTTP at all, and a head without end.
+    assert!(server.raw(&[0x16; 4096]).await.is_none_or(|a| a.code == 400));
+    let endless = format!("GET {MAPS} HTTP/1.1\r\nX: {}", "y".repeat(1 << 20));
+    assert!(server.raw(endless.as_bytes()).await.is_none_or(|a| a.code == 431));
+    let missing = server.ask("root", &format!("GET {MAPS}/half"), "", b"").await;
+    assert_eq!(missing.status()["reason"], "NotFound");
+    server.is_well().await;
+}
+
+#[tokio::test]
+async fn slow_clients_are_cut_off() {
+    let patience = Patience {
+        handshake: Duration::from_millis(300),
+        head: Duration::from_millis(300),
+        body: Duration::from_millis(300),
+        ..Patience::default()
+    };
+    let server = Server::start(Limits::default(), patience).await;
+    // A handshake that never begins.
+    let begun = Instant::now();
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    assert_eq!(silent.read(&mut [0; 16]).await.unwrap_or(0), 0);
+    // A head that never ends.
+    let answer = server.raw(b"GET /api HTTP/1.1\r\nHost: x\r\n").await;
+    assert!(answer.is_none_or(|a| a.code == 408));
+    // A body that never arrives.
+    let head = request("root", &format!("POST {MAPS}"), "Content-Type: application/json\r\n", 10);
+    let answer = server.raw(head.as_bytes()).await.expect("an answer");
+    assert_eq!((answer.code, answer.status()["reason"].as_str()), (408, Some("Timeout")));
+    assert!(begun.elapsed() < Duration::from_secs(30));
+    server.is_well().await;
+}
+
+#[tokio::test]
+async fn a_flood_is_its_own_users_trouble() {
+    let limits = Limits { writes: 4, ..Limits::default() };
+    let server = Server::start(limits, Patience::default()).await;
+    let binding = br#"{"metadata":{"name":"writers"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"writers"}]}"#;
+    let bindings = "POST /apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+    let made = server.ask("root", bindings, "Content-Type: application/json\r\n", binding).await;
+    assert_eq!(made.code, 201, "{}", String::from_utf8_lossy(&made.body));
+    let post = format!("POST {MAPS}?dryRun=All");
+    // Requests whose bodies do not come yet are under way.
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let mut stream = server.connect().await;
+        stream.write_all(request("loud", &post, "", 100).as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        held.push(stream);
+    }
+    let body = br#"{"metadata":{"name":"x"}}"#;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let refused = loop {
+        let answer = server.ask("loud", &post, "", body).await;
+        if answer.code == 429 || Instant::now() > deadline {
+            break answer;
+        }
+    };
+    assert_eq!(refused.status()["reason"], "TooManyRequests");
+    assert!(refused.head.to_lowercase().contains("retry-after: 1"), "{}", refused.head);
+    let other = server.ask("quiet", &post, "", body).await;
+    assert_eq!(other.code, 201, "{}", String::from_utf8_lossy(&other.body));
+    // The last place is anybody's, even when it is taken: then only the flood ends it.
+    let mut last = server.connect().await;
+    last.write_all(request("quiet", &post, "", 100).as_bytes()).await.unwrap();
+    held.clear();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while server.ask("loud", &post, "", body).await.code != 201 {
+        assert!(Instant::now() < deadline, "places are given back");
+    }
+    server.is_well().await;
+}
+
+#[tokio::test]
+async fn answers_for_people_are_indented() {
+    let server = Server::usual().await;
+    let plain = server.ask("root", "GET /api/v1/namespaces/default", "", b"").await;
+    let pretty = server.ask("root", "GET /api/v1/namespaces/default", "User-Agent: curl/8\r\n", b"").await;
+    assert!(
+        pretty.body.starts_with(b"{\n  \"") && !plain.body.contains(&b'\n') || plain.body.ends_with(b"\n")
+    );
+    let (a, b): (Value, Value) =
+        (serde_json::from_slice(&plain.body).unwrap(), serde_json::from_slice(&pretty.body).unwrap());
+    assert_eq!(a, b);
+}
