@@ -181,26 +181,25 @@ async fn nonsense_gets_a_status() {
     let server = Server::usual().await;
     let huge =
         format!(r#"{{"metadata":{{"name":"x"}},"data":{{"a":"{}"}}}}"#, "x".repeat(LIMIT)).into_bytes();
-    let post = format!("POST {MAPS}");
-    let patch = format!("PATCH {MAPS}/x");
+    let (post, patch) = ("POST MAPS", "PATCH MAPS/x");
     let json = "application/json";
     let rows: Vec<(&str, &str, &str, Vec<u8>, u16)> = vec![
-        ("too large", &post, json, huge.clone(), 413),
-        ("too large as YAML", &post, "application/yaml", huge.clone(), 413),
-        ("too large a patch", &patch, "application/merge-patch+json", huge, 413),
-        ("nothing", &post, json, vec![], 400),
-        ("cut short", &post, json, br#"{"metadata":{"name":"x""#.to_vec(), 400),
-        ("lists without end", &post, json, nested("[", "]"), 400),
-        ("objects without end", &post, json, nested("{\"a\":", "1}"), 400),
-        ("YAML without end", &post, "application/yaml", nested("[", "]"), 400),
-        ("not UTF-8", &post, json, b"{\"metadata\":{\"name\":\"\xff\xfe\"}}".to_vec(), 400),
-        ("not UTF-8 as YAML", &post, "application/yaml", b"metadata: {name: \xff}".to_vec(), 400),
-        ("a list", &post, json, b"[]".to_vec(), 400),
-        ("a number", &post, json, b"7".to_vec(), 400),
-        ("another kind", &post, json, br#"{"apiVersion":"v1","kind":"Secret"}"#.to_vec(), 400),
-        ("zeroes", &post, json, vec![0; 100], 400),
-        ("a bomb of aliases", &post, "application/yaml", bomb(), 400),
-        ("no envelope", &post, "application/vnd.kubernetes.protobuf", b"{}".to_vec(), 400),
+        ("too large", post, json, huge.clone(), 413),
+        ("too large as YAML", post, "application/yaml", huge.clone(), 413),
+        ("too large a patch", patch, "application/merge-patch+json", huge, 413),
+        ("nothing", post, json, vec![], 400),
+        ("cut short", post, json, br#"{"metadata":{"name":"x""#.to_vec(), 400),
+        ("lists without end", post, json, nested("[", "]"), 400),
+        ("objects without end", post, json, nested("{\"a\":", "1}"), 400),
+        ("YAML without end", post, "application/yaml", nested("[", "]"), 400),
+        ("not UTF-8", post, json, b"{\"metadata\":{\"name\":\"\xff\xfe\"}}".to_vec(), 400),
+        ("not UTF-8 as YAML", post, "application/yaml", b"metadata: {name: \xff}".to_vec(), 400),
+        ("a list", post, json, b"[]".to_vec(), 400),
+        ("a number", post, json, b"7".to_vec(), 400),
+        ("another kind", post, json, br#"{"apiVersion":"v1","kind":"Secret"}"#.to_vec(), 400),
+        ("zeroes", post, json, vec![0; 100], 400),
+        ("a bomb of aliases", post, "application/yaml", bomb(), 400),
+        ("no envelope", post, "application/vnd.kubernetes.protobuf", b"{}".to_vec(), 400),
         (
             "protobuf cut short",
             &post,
@@ -208,22 +207,23 @@ async fn nonsense_gets_a_status() {
             b"k8s\0\x0a\xff\xff\xff\x7f".to_vec(),
             400,
         ),
-        ("unknown type", &post, "text/html", b"<p>".to_vec(), 415),
-        ("unknown patch", &patch, json, b"{}".to_vec(), 415),
-        ("a JSON patch that is none", &patch, "application/json-patch+json", b"{}".to_vec(), 404),
-        ("an apply without end", &patch, "application/apply-patch+yaml", nested("[", "]"), 400),
-        ("odd query", &format!("GET {MAPS}?labelSelector=%ff"), json, vec![], 400),
-        ("odd selector", &format!("GET {MAPS}?labelSelector=a+in"), json, vec![], 400),
-        ("odd limit", &format!("GET {MAPS}?limit=many"), json, vec![], 400),
-        ("odd revision", &format!("GET {MAPS}?resourceVersion=abc"), json, vec![], 400),
-        ("odd token", &format!("GET {MAPS}?limit=1&continue=!!!"), json, vec![], 400),
-        ("odd delete", &format!("DELETE {MAPS}/x"), json, b"[1]".to_vec(), 400),
+        ("unknown type", post, "text/html", b"<p>".to_vec(), 415),
+        ("unknown patch", patch, json, b"{}".to_vec(), 415),
+        ("a JSON patch that is none", patch, "application/json-patch+json", b"{}".to_vec(), 404),
+        ("an apply without end", patch, "application/apply-patch+yaml", nested("[", "]"), 400),
+        ("odd query", "GET MAPS?labelSelector=%ff", json, vec![], 400),
+        ("odd selector", "GET MAPS?labelSelector=a+in", json, vec![], 400),
+        ("odd limit", "GET MAPS?limit=many", json, vec![], 400),
+        ("odd revision", "GET MAPS?resourceVersion=abc", json, vec![], 400),
+        ("odd token", "GET MAPS?limit=1&continue=!!!", json, vec![], 400),
+        ("odd delete", "DELETE MAPS/x", json, b"[1]".to_vec(), 400),
         ("nowhere", "GET /api/v1/nothing", json, vec![], 404),
-        ("no such verb", &format!("BREW {MAPS}"), json, vec![], 405),
+        ("no such verb", "BREW MAPS", json, vec![], 405),
         ("up and away", "GET /api/v1/namespaces/..%2f..%2fsecrets/configmaps/x", json, vec![], 404),
     ];
     for (name, line, content_type, body, code) in rows {
-        let answer = server.ask("root", line, &format!("Content-Type: {content_type}\r\n"), &body).await;
+        let line = line.replace("MAPS", MAPS);
+        let answer = server.ask("root", &line, &format!("Content-Type: {content_type}\r\n"), &body).await;
         let text = String::from_utf8_lossy(&answer.body).chars().take(300).collect::<String>();
         assert_eq!(answer.code, code, "{name}: {text}");
         answer.status();
@@ -306,6 +306,11 @@ async fn a_flood_is_its_own_users_trouble() {
     let made = server.ask("root", bindings, "Content-Type: application/json\r\n", binding).await;
     assert_eq!(made.code, 201, "{}", String::from_utf8_lossy(&made.body));
     let post = format!("POST {MAPS}?dryRun=All");
+    let body = br#"{"metadata":{"name":"x"}}"#;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while server.ask("loud", &post, "", body).await.code != 201 {
+        assert!(Instant::now() < deadline, "the binding counts");
+    }
     // Requests whose bodies do not come yet are under way.
     let mut held = Vec::new();
     for _ in 0..3 {
@@ -314,7 +319,6 @@ async fn a_flood_is_its_own_users_trouble() {
         stream.flush().await.unwrap();
         held.push(stream);
     }
-    let body = br#"{"metadata":{"name":"x"}}"#;
     let deadline = Instant::now() + Duration::from_secs(10);
     let refused = loop {
         let answer = server.ask("loud", &post, "", body).await;

@@ -230,6 +230,7 @@ async fn plain(app: &App, asking: &Asking) -> Result<Answer, Refusal> {
             return Ok(answer::whole(200, base::metrics::CONTENT_TYPE, page.into()));
         }
         ([""], _) => json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/readyz", "/version"]}),
+        _ if path::verb_of(&asking.head.method).is_none() => return Err(Refusal::method_not_allowed()),
         _ => return Err(Refusal::no_resource()),
     };
     Ok(answer::document(200, &document, format()?))

@@ -80,7 +80,7 @@ fn is_own_subresource(group: &str, below: &[&str]) -> bool {
     group.is_empty() && matches!(below, ["status" | "finalize"])
 }
 
-fn verb_of(method: &http::Method) -> Option<&'static str> {
+pub(super) fn verb_of(method: &http::Method) -> Option<&'static str> {
     Some(match *method {
         http::Method::GET | http::Method::HEAD => "get",
         http::Method::POST => "create",
