@@ -2,18 +2,21 @@
 //! the heartbeat: an answer that does not come leaves the last one standing.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cri::v1;
 use kubelet_core::node::addresses::Sources;
 use kubelet_core::node::capacity::Machine;
-use kubelet_core::node::conditions::{Health, Pressures};
+use kubelet_core::node::conditions::Health;
+use kubelet_core::node::pressure::Watch;
 use kubelet_core::node::status::{Fixed, Handler, Image, Moment, Runtime};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::super::Wiring;
+use super::signals::{self, Places};
 use crate::facts;
 use crate::node::Node;
 
@@ -21,6 +24,8 @@ use crate::node::Node;
 const IMAGES_AGE: Duration = Duration::from_secs(30);
 /// How old addresses and the runtime's version may be.
 const FACTS_AGE: Duration = Duration::from_secs(30);
+/// How often memory, disks and process ids are looked at.
+const SIGNALS_AGE: Duration = Duration::from_secs(10);
 /// A resolver or runtime that takes longer is asked again at the next look.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -31,6 +36,9 @@ pub(super) struct Look {
     storage: watch::Receiver<Option<String>>,
     images_at: Option<Instant>,
     facts_at: Option<Instant>,
+    signals_at: Option<Instant>,
+    watch: Watch,
+    places: Places,
 }
 
 // === impl Look ===
@@ -49,7 +57,16 @@ impl Look {
             runtime: Runtime { name: w.node.facts.runtime_name.clone(), ..Runtime::default() },
             ..Moment::default()
         };
-        Look { node: w.node.clone(), moment, storage, images_at: None, facts_at: None }
+        Look {
+            node: w.node.clone(),
+            moment,
+            storage,
+            images_at: None,
+            facts_at: None,
+            signals_at: None,
+            watch: Watch::new(&w.loaded.config),
+            places: Places { root: w.dirs.root.clone(), ..Places::default() },
+        }
     }
 
     /// Something that decides on Ready changed. Cancel-safe.
@@ -74,8 +91,11 @@ impl Look {
             self.images_at = Some(Instant::now());
             self.list_images().await;
         }
+        if self.signals_at.is_none_or(|at| at.elapsed() >= SIGNALS_AGE) {
+            self.signals_at = Some(Instant::now());
+            self.read_signals().await;
+        }
         self.moment.health = self.health();
-        self.moment.pressures = Pressures::default();
         &self.moment
     }
 
@@ -84,6 +104,29 @@ impl Look {
             Ok(Ok(images)) => self.moment.images = images.into_iter().map(image).collect(),
             Ok(Err(error)) => tracing::warn!(%error, "images not listed"),
             Err(_) => tracing::warn!("images not listed in time"),
+        }
+    }
+
+    /// A disk that hangs leaves the last verdict standing.
+    async fn read_signals(&mut self) {
+        if self.places.images.is_none()
+            && let Ok(Ok(answer)) = timeout(PATIENCE, self.node.runtime.image_fs_info()).await
+        {
+            let place = |all: &[v1::FilesystemUsage]| {
+                let found = all.first().and_then(|f| f.fs_id.as_ref());
+                found.map(|id| PathBuf::from(&id.mountpoint)).filter(|p| p.is_absolute())
+            };
+            self.places.images = place(&answer.image_filesystems);
+            self.places.containers = place(&answer.container_filesystems);
+        }
+        let places = self.places.clone();
+        let read = tokio::task::spawn_blocking(move || signals::read(&places));
+        match timeout(PATIENCE, read).await {
+            Ok(Ok(readings)) => {
+                self.moment.pressures = self.watch.look(&readings, self.node.now().mono);
+            }
+            Ok(Err(error)) => tracing::warn!(%error, "memory and disks not read"),
+            Err(_) => tracing::warn!("memory and disks not read in time"),
         }
     }
 

@@ -15,6 +15,7 @@ mod lease;
 mod look;
 mod machine;
 mod reporter;
+mod signals;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -61,6 +61,7 @@ pub(super) struct Reporter {
     registered: Option<Instant>,
     was_ready: bool,
     complaint: Complaint,
+    about_addresses: Complaint,
 }
 
 /// What came of a look at the status.
@@ -87,6 +88,7 @@ impl Reporter {
             registered: None,
             was_ready: false,
             complaint: Complaint::default(),
+            about_addresses: Complaint::default(),
             parts,
         }
     }
@@ -236,8 +238,8 @@ impl Reporter {
         for attempt in 0..TRIES {
             match self.try_report(attempt).await {
                 Ok(outcome) => return Ok(outcome),
-                // Out of reach is out of reach: five attempts at once find nothing new.
-                Err(e) if !e.is_conflict() && e.code().is_none() => return Err(e),
+                // Out of reach is out of reach, and gone is gone: five attempts at once find nothing new.
+                Err(e) if e.code().is_none() || e.is_not_found() => return Err(e),
                 Err(e) => last = Some(e),
             }
         }
@@ -256,7 +258,9 @@ impl Reporter {
         let moment = self.parts.look.take().await;
         let described = describe(&original, &self.parts.fixed, moment, now.wall);
         if let Some(problem) = &described.problem {
-            self.complaint.log(problem, "addresses");
+            self.about_addresses.log(problem, "addresses");
+        } else {
+            self.about_addresses.clear("addresses");
         }
         let (was, is) = (ready(&original), ready(&described.node));
         if was && !is && !self.was_ready && self.started.elapsed() < SETTLE {
