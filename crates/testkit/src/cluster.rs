@@ -8,7 +8,7 @@ use std::io::Write;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use k8s_openapi::api::core::v1::Pod;
 use rcgen::{
@@ -36,7 +36,51 @@ pub struct ClusterOptions {
     pub agent: AgentOptions,
     /// Flags of the API server.
     pub server: Vec<String>,
+    pub identity: Identity,
 }
+
+/// How the node shows who it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Identity {
+    /// A certificate made for it.
+    #[default]
+    Certificate,
+    /// A certificate that is nearly used up.
+    OldCertificate,
+    /// A bootstrap token, with which it asks for a certificate; what kubeadm grants is granted.
+    Token,
+}
+
+/// The rights kubeadm gives to new nodes, and the token they come with.
+const BOOTSTRAP: &str = "\
+apiVersion: v1
+kind: Secret
+metadata: { name: bootstrap-token-abcdef, namespace: kube-system }
+type: bootstrap.kubernetes.io/token
+stringData:
+  token-id: abcdef
+  token-secret: 0123456789abcdef
+  usage-bootstrap-authentication: \"true\"
+  auth-extra-groups: system:bootstrappers:test
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: { name: test-bootstrap }
+roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: \"system:node-bootstrapper\" }
+subjects: [{ apiGroup: rbac.authorization.k8s.io, kind: Group, name: \"system:bootstrappers:test\" }]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: { name: test-approve-new }
+roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: \"system:certificates.k8s.io:certificatesigningrequests:nodeclient\" }
+subjects: [{ apiGroup: rbac.authorization.k8s.io, kind: Group, name: \"system:bootstrappers:test\" }]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: { name: test-approve-renewal }
+roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: \"system:certificates.k8s.io:certificatesigningrequests:selfnodeclient\" }
+subjects: [{ apiGroup: rbac.authorization.k8s.io, kind: Group, name: \"system:nodes\" }]
+";
 
 /// What a command answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,13 +112,25 @@ impl Cluster {
         let node = Node::start(&tools, Options { containerd: options.containerd, ..Options::default() })
             .unwrap_or_else(|e| panic!("{e}"));
         let server = start_server(&node, &binary, &options.server);
-        let kubeconfig = node_kubeconfig(&server, &node.dir().join("node.kubeconfig"));
+        let kubectl = tools.kubectl();
         let mut agent = options.agent;
-        agent.flags.push(format!("--kubeconfig={}", kubeconfig.display()));
+        if options.identity != Identity::Certificate {
+            let admin = server.kubeconfig();
+            let granted = ask(&node, &kubectl, &admin, &["apply", "-f", "-"], BOOTSTRAP);
+            assert_eq!(granted.code, 0, "{granted:?}");
+        }
+        let own = node.dir().join("node.kubeconfig");
+        if options.identity == Identity::Token {
+            let bootstrap = token_kubeconfig(&server, &node.dir().join("bootstrap.kubeconfig"));
+            agent.flags.push(format!("--bootstrap-kubeconfig={}", bootstrap.display()));
+        } else {
+            node_kubeconfig(&server, &own, options.identity == Identity::OldCertificate);
+        }
+        agent.flags.push(format!("--kubeconfig={}", own.display()));
+        let registers = !agent.config.contains("registerNode: false");
         let harness = Harness::start_on(node, binary.clone(), agent);
-        let cluster =
-            Self { server, harness, kubectl: tools.kubectl(), binary, server_flags: options.server };
-        cluster.ensure_node();
+        let cluster = Self { server, harness, kubectl, binary, server_flags: options.server };
+        cluster.ensure_node(registers);
         Some(cluster)
     }
 
@@ -87,23 +143,7 @@ impl Cluster {
     /// kubectl with something on its standard input.
     #[must_use]
     pub fn kubectl_with(&self, args: &[&str], input: &str) -> Answer {
-        let mut command = self.node.command(&self.kubectl);
-        let mut child = command
-            .arg(format!("--kubeconfig={}", self.server.kubeconfig().display()))
-            .args(args)
-            .env("HOME", self.node.dir())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|e| panic!("run kubectl: {e}"));
-        if let Some(mut stdin) = child.stdin.take() {
-            // A kubectl that does not read has its reasons; it will say so.
-            let _ = stdin.write_all(input.as_bytes());
-        }
-        let done = child.wait_with_output().unwrap_or_else(|e| panic!("wait for kubectl: {e}"));
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Answer { code: done.status.code().unwrap_or(-1), out: text(&done.stdout), err: text(&done.stderr) }
+        ask(&self.node, &self.kubectl, &self.server.kubeconfig(), args, input)
     }
 
     /// kubectl that has to succeed; its output.
@@ -164,7 +204,7 @@ impl Cluster {
                 let words = self.agent.last_words();
                 panic!("not {what} in time.\n{pods}\n{events}\nThe kubelet says:\n{words}");
             }
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
 
@@ -179,14 +219,16 @@ impl Cluster {
     }
 
     /// A node that does not register itself is registered by us.
-    fn ensure_node(&self) {
-        if self.kubectl(&["get", "node", "demo"]).code != 0 {
-            let labels = "kubernetes.io/hostname: demo, kubernetes.io/os: linux";
-            let node =
-                format!("apiVersion: v1\nkind: Node\nmetadata: {{ name: demo, labels: {{ {labels} }} }}\n");
-            // It may have registered itself meanwhile.
-            let _ = self.kubectl_with(&["create", "-f", "-"], &node);
+    fn ensure_node(&self, registers: bool) {
+        if registers {
+            let found = || (self.kubectl(&["get", "node", "demo"]).code == 0).then_some(());
+            return self.eventually("registered", found);
         }
+        let labels = "kubernetes.io/hostname: demo, kubernetes.io/os: linux";
+        let node =
+            format!("apiVersion: v1\nkind: Node\nmetadata: {{ name: demo, labels: {{ {labels} }} }}\n");
+        let made = self.kubectl_with(&["create", "-f", "-"], &node);
+        assert_eq!(made.code, 0, "{made:?}");
     }
 }
 
@@ -209,13 +251,48 @@ fn start_server(node: &Node, binary: &Path, flags: &[String]) -> ApiServer {
     ApiServer::start_on(node, binary, &flags).unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// kubectl with this kubeconfig, in the node's network.
+fn ask(node: &Node, kubectl: &Path, kubeconfig: &Path, args: &[&str], input: &str) -> Answer {
+    let mut child = node
+        .command(kubectl)
+        .arg(format!("--kubeconfig={}", kubeconfig.display()))
+        .args(args)
+        .env("HOME", node.dir())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|e| panic!("run kubectl: {e}"));
+    if let Some(mut stdin) = child.stdin.take() {
+        // A kubectl that does not read has its reasons; it will say so.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let done = child.wait_with_output().unwrap_or_else(|e| panic!("wait for kubectl: {e}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Answer { code: done.status.code().unwrap_or(-1), out: text(&done.stdout), err: text(&done.stderr) }
+}
+
+/// A kubeconfig with nothing but the bootstrap token.
+fn token_kubeconfig(server: &ApiServer, path: &Path) -> PathBuf {
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: b\n\
+         clusters: [{{ name: c, cluster: {{ server: {}, certificate-authority: {} }} }}]\n\
+         contexts: [{{ name: b, context: {{ cluster: c, user: b }} }}]\n\
+         users: [{{ name: b, user: {{ token: abcdef.0123456789abcdef }} }}]\n",
+        server.url(),
+        server.dir().join("pki/ca.crt").display(),
+    );
+    fs::write(path, text).unwrap_or_else(|e| panic!("write {}: {e}", path.display()));
+    path.to_path_buf()
+}
+
 /// A kubeconfig for the node `demo`, with a certificate of the server's own authority.
-fn node_kubeconfig(server: &ApiServer, path: &Path) -> PathBuf {
+fn node_kubeconfig(server: &ApiServer, path: &Path, old: bool) -> PathBuf {
     let pki = server.dir().join("pki");
     let read = |name: &str| {
         fs::read_to_string(pki.join(name)).unwrap_or_else(|e| panic!("read {name} of the API server: {e}"))
     };
-    let (certificate, key) = sign("system:node:demo", "system:nodes", &read("ca.crt"), &read("ca.key"));
+    let (certificate, key) = sign("system:node:demo", "system:nodes", &read("ca.crt"), &read("ca.key"), old);
     let beside = |extension: &str, text: &str| {
         let file = path.with_extension(extension);
         fs::write(&file, text).unwrap_or_else(|e| panic!("write {}: {e}", file.display()));
@@ -235,8 +312,8 @@ fn node_kubeconfig(server: &ApiServer, path: &Path) -> PathBuf {
     path.to_path_buf()
 }
 
-/// A client certificate and its key.
-fn sign(name: &str, group: &str, ca: &str, ca_key: &str) -> (String, String) {
+/// A client certificate and its key; an old one has a twentieth of its life left.
+fn sign(name: &str, group: &str, ca: &str, ca_key: &str, old: bool) -> (String, String) {
     let signed = || -> Result<(String, String), rcgen::Error> {
         let issuer = Issuer::from_ca_cert_pem(ca, KeyPair::from_pem(ca_key)?)?;
         let key = KeyPair::generate()?;
@@ -245,6 +322,11 @@ fn sign(name: &str, group: &str, ca: &str, ca_key: &str) -> (String, String) {
         params.distinguished_name.push(DnType::OrganizationName, group);
         params.distinguished_name.push(DnType::CommonName, name);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        if old {
+            let now = SystemTime::now();
+            params.not_before = (now - Duration::from_secs(95 * 3600)).into();
+            params.not_after = (now + Duration::from_secs(5 * 3600)).into();
+        }
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         Ok((params.signed_by(&key, &issuer)?.pem(), key.serialize_pem()))
     };

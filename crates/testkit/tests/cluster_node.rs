@@ -5,8 +5,8 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Node, NodeCondition};
 use serde_json::Value;
-use testkit::cluster::{Cluster, ClusterOptions};
-use testkit::node::AgentOptions;
+use testkit::cluster::{Cluster, ClusterOptions, Identity};
+use testkit::node::{Agent, AgentOptions};
 
 const LEASE: [&str; 4] = ["lease", "demo", "-n", "kube-node-lease"];
 
@@ -168,4 +168,79 @@ fn cordoning_and_a_pod_network_reach_the_node() {
         r#"{"spec":{"podCIDR":"10.9.0.0/24","podCIDRs":["10.9.0.0/24"]}}"#,
     ]);
     c.eventually("told", || said(&c, "the runtime was told the Pod network").then_some(()));
+}
+
+fn with_identity(identity: Identity, config: &str) -> Option<Cluster> {
+    let agent = AgentOptions { config: config.to_owned(), ..AgentOptions::default() };
+    Cluster::start(ClusterOptions { agent, identity, ..ClusterOptions::default() })
+}
+
+/// The client certificates this node has had.
+fn certificates(cluster: &Cluster, prefix: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(Agent::certificates_of(&cluster.node)).into_iter().flatten().flatten();
+    let names = entries.map(|e| e.file_name().to_string_lossy().into_owned());
+    names.filter(|n| n.starts_with(prefix) && !n.contains("current")).collect()
+}
+
+#[test]
+fn a_token_becomes_a_node() {
+    let Some(mut c) = with_identity(Identity::Token, "rotateCertificates: true\n") else { return };
+    wait_ready(&c);
+    let kubeconfig = std::fs::read_to_string(c.node.dir().join("node.kubeconfig")).unwrap_or_default();
+    for text in ["default-auth", "default-cluster", "kubelet-client-current.pem"] {
+        assert!(kubeconfig.contains(text), "{text} is not in\n{kubeconfig}");
+    }
+    assert!(!kubeconfig.contains("abcdef"), "the token is not the node's to keep");
+    let dir = Agent::certificates_of(&c.node);
+    assert!(dir.join("kubelet-client-current.pem").is_symlink());
+    assert!(!dir.join("kubelet-client.key.tmp").exists(), "the key has its certificate");
+    assert_eq!(certificates(&c, "kubelet-client-2").len(), 1);
+    let requests = c.run(&["get", "csr"]);
+    assert!(requests.contains("node-csr-") && requests.contains("Approved,Issued"), "{requests}");
+    // A restarted kubelet needs neither the token nor a new certificate.
+    c.run(&["delete", "secret", "bootstrap-token-abcdef", "-n", "kube-system"]);
+    let at = renewed(&c);
+    c.restart_agent();
+    c.eventually("renewed", || renewed(&c).filter(|now| Some(*now) > at));
+    assert_eq!(certificates(&c, "kubelet-client-2").len(), 1);
+}
+
+#[test]
+fn a_certificate_near_its_end_is_renewed_without_a_restart() {
+    let Some(c) = with_identity(Identity::OldCertificate, "rotateCertificates: true\n") else { return };
+    wait_ready(&c);
+    // The one from the kubeconfig, and its successor.
+    c.eventually("renewed", || (certificates(&c, "kubelet-client-2").len() == 2).then_some(()));
+    let at = renewed(&c);
+    c.eventually("used", || renewed(&c).filter(|now| Some(*now) > at));
+    assert!(said(&c, "certificate renewed"));
+    let metrics = c.agent.get(&c.node, "/metrics").unwrap_or_default();
+    let metrics = String::from_utf8_lossy(&metrics);
+    assert!(metrics.contains("kubelet_certificate_manager_client_ttl_seconds"), "{metrics}");
+}
+
+#[test]
+fn a_serving_certificate_carries_the_nodes_addresses() {
+    let Some(c) = Cluster::with_config("serverTLSBootstrap: true\n") else { return };
+    wait_ready(&c);
+    let name = c.eventually("asked", || {
+        let names = c.run(&[
+            "get",
+            "csr",
+            "-o",
+            "name",
+            "--field-selector=spec.signerName=kubernetes.io/kubelet-serving",
+        ]);
+        names.lines().next().map(str::to_owned)
+    });
+    c.run(&[
+        "certificate",
+        "approve",
+        name.trim_start_matches("certificatesigningrequest.certificates.k8s.io/"),
+    ]);
+    c.eventually("signed", || (certificates(&c, "kubelet-server-2").len() == 1).then_some(()));
+    let pem =
+        std::fs::read(Agent::certificates_of(&c.node).join("kubelet-server-current.pem")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&pem);
+    assert!(text.contains("BEGIN CERTIFICATE") && text.contains("PRIVATE KEY"));
 }
