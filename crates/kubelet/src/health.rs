@@ -89,7 +89,7 @@ pub async fn watch_health(
                 tracing::info!(
                     runtime_ready = next.runtime_ready,
                     network_ready = next.network_ready,
-                    message = next.network_message,
+                    why = next.network_message,
                     "runtime health changed"
                 );
                 *old = next;

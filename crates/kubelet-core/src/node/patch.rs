@@ -171,6 +171,7 @@ mod tests {
     use crate::node::status::describe;
     use crate::node::testing::{fixed, moment};
     use base::time::Wall;
+    use proptest::prelude::*;
 
     fn at(second: i64) -> Node {
         let mut node = describe(&Node::default(), &fixed(), &moment(), Wall::from_secs(0)).node;
@@ -219,6 +220,77 @@ mod tests {
             edit(&mut new);
             assert!(has_changed(&at(0), &new), "{what}");
             assert_ne!(status_patch(&at(0), &new), json!({}), "{what}");
+        }
+    }
+
+    /// What an API server does with the patch, as far as a Node goes.
+    fn apply(target: &mut Value, patch: &Value) {
+        let (Value::Object(fields), Value::Object(changes)) = (&mut *target, patch) else {
+            *target = patch.clone();
+            return;
+        };
+        for (key, change) in changes {
+            match (key.as_str(), change) {
+                (_, Value::Null) => drop(fields.remove(key)),
+                ("addresses", Value::Array(all)) => {
+                    assert_eq!(all.last(), Some(&json!({"$patch": "replace"})));
+                    fields.insert(key.clone(), all[..all.len() - 1].into());
+                }
+                ("conditions", Value::Array(all)) => apply_conditions(fields, all),
+                // The order comes last, when every element is there.
+                (order, _) if order.starts_with('$') => {}
+                _ => apply(fields.entry(key.clone()).or_insert(json!({})), change),
+            }
+        }
+        if let Some(Value::Array(order)) = changes.get("$setElementOrder/conditions") {
+            sort_conditions(fields, order);
+        }
+    }
+
+    fn apply_conditions(fields: &mut Map<String, Value>, changed: &[Value]) {
+        let all = fields.entry("conditions").or_insert(json!([])).as_array_mut().unwrap();
+        for change in changed {
+            match all.iter_mut().find(|c| c["type"] == change["type"]) {
+                _ if change["$patch"] == "delete" => all.retain(|c| c["type"] != change["type"]),
+                Some(old) => apply(old, change),
+                None => all.push(change.clone()),
+            }
+        }
+    }
+
+    fn sort_conditions(fields: &mut Map<String, Value>, order: &[Value]) {
+        if let Some(Value::Array(all)) = fields.get_mut("conditions") {
+            all.sort_by_key(|c| order.iter().position(|o| o["type"] == c["type"]));
+        }
+    }
+
+    proptest! {
+        /// Whatever differs between two lives of a node, the patch makes the one of the other.
+        #[test]
+        fn a_patched_node_is_the_new_node(
+            label in proptest::option::of("[a-z]{1,3}"), swap: bool, cpus in 1i64..4, broken: bool, foreign: bool,
+            v6: bool, pages in 0i64..3, images in 0usize..3, second in 0i64..100,
+        ) {
+            let old = at(0);
+            let (mut fixed, mut moment) = (fixed(), moment());
+            fixed.identity.swap = i64::from(swap) * 1024;
+            moment.machine.cpus = cpus;
+            moment.machine.huge_pages = BTreeMap::from([(1 << 30, pages)]);
+            moment.images.resize(images, moment.images[0].clone());
+            moment.health.storage_error = broken.then(|| "not yet".to_owned());
+            if v6 {
+                moment.addresses.local.insert("fd00::1".parse().unwrap());
+                moment.addresses.given = vec!["10.0.0.9".parse().unwrap(), "fd00::1".parse().unwrap()];
+            }
+            let mut new = describe(&old, &fixed, &moment, Wall::from_secs(second)).node;
+            new.metadata.labels.as_mut().unwrap().extend(label.map(|l| (l, "v".to_owned())));
+            if foreign {
+                let other = NodeCondition { type_: "A".into(), status: "True".into(), ..Default::default() };
+                new.status.as_mut().unwrap().conditions.as_mut().unwrap().insert(1, other);
+            }
+            let mut patched = value(&old);
+            apply(&mut patched, &status_patch(&old, &new));
+            prop_assert_eq!(patched, value(&new));
         }
     }
 

@@ -211,7 +211,7 @@ impl Rotation {
             Remaining::Expired => format!("The kubelet's {what} certificate expired at {at}"),
             _ => format!("The kubelet's {what} certificate expires at {at} and could not be renewed yet"),
         };
-        tracing::error!(message, "certificate");
+        tracing::error!(text = message, "a certificate is about to expire");
         self.parts.events.tell(NodeEvent {
             warning: true,
             reason: "CertificateExpiring".to_owned(),

@@ -102,9 +102,10 @@ async fn wait(client: &Client, name: &str, rng: Rng) -> Result<String, SigningEr
     let refused = |what, why: String| SigningError::Refused { name: name.to_owned(), what, why };
     loop {
         let object = match watcher.next().await {
+            // A list may be older than the request; the watch brings it.
             Event::Listed(all) => match all.into_iter().next() {
                 Some(object) => object,
-                None => return Err(refused("deleted", "it is gone".to_owned())),
+                None => continue,
             },
             Event::Applied(object) => object,
             Event::Deleted(_) => return Err(refused("deleted", "it is gone".to_owned())),

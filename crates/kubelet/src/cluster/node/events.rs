@@ -56,7 +56,7 @@ pub(super) fn channel(cluster: Arc<Cluster>, clock: Arc<dyn Clock>) -> (NodeEven
 
 impl NodeEvents {
     pub fn tell(&self, event: NodeEvent) {
-        tracing::info!(reason = event.reason, message = event.message, "node event");
+        tracing::info!(reason = event.reason, text = event.message, "node event");
         let now = self.0.clock.now().wall;
         let mut waiting = self.0.lock();
         if waiting.len() == WAITING {
