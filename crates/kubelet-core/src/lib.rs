@@ -16,6 +16,7 @@
 //! * [`supplies`]: objects of the API server that a Pod refers to; [`services`]: those it may find.
 //! * [`volumes`]: what the volumes of a Pod mean on this node.
 
+pub mod access;
 pub mod admission;
 pub mod cgroup;
 pub mod downward;
@@ -23,6 +24,7 @@ pub mod events;
 pub mod gc;
 pub mod hash;
 pub mod images;
+pub mod log_choice;
 pub mod log_line;
 pub mod log_rotation;
 pub mod node;

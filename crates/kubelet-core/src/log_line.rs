@@ -15,6 +15,15 @@ pub struct Wanted {
     pub since: Option<Wall>,
     /// Put the time before each line.
     pub timestamps: bool,
+    /// Only what was written here.
+    pub stream: Option<Output>,
+}
+
+/// Where a container writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    Stdout,
+    Stderr,
 }
 
 /// Turns raw bytes into text, however they are cut into chunks.
@@ -43,6 +52,18 @@ pub struct Header<'a> {
     pub full: bool,
     /// Bytes up to the text.
     pub len: usize,
+}
+
+// === impl Wanted ===
+
+impl Wanted {
+    fn is_from(&self, stream: &str) -> bool {
+        match self.stream {
+            None => true,
+            Some(Output::Stdout) => stream == "stdout",
+            Some(Output::Stderr) => stream == "stderr",
+        }
+    }
 }
 
 // === impl Decoder ===
@@ -78,8 +99,8 @@ impl Decoder {
         let rest = match parse_header(line) {
             // A text may be empty, but its header must be whole before it is judged.
             Some(header) => {
-                let shown =
-                    self.wanted.since.is_none_or(|since| parse_time(header.time).is_none_or(|t| t >= since));
+                let late = |since| parse_time(header.time).is_none_or(|t| t >= since);
+                let shown = self.wanted.since.is_none_or(late) && self.wanted.is_from(header.stream);
                 if shown && self.wanted.timestamps && !self.open {
                     push_time(header.time, out);
                 }
@@ -163,7 +184,7 @@ mod tests {
 
     #[test]
     fn times_are_padded_and_stand_before_whole_lines_only() {
-        let wanted = Wanted { timestamps: true, since: None };
+        let wanted = Wanted { timestamps: true, ..Wanted::default() };
         let expected = "2026-01-01T00:00:00.500000000Z one\n2026-01-01T00:00:01.000000000Z two, rest\n\
                         2026-01-01T00:00:03.000000000Z \n";
         assert_eq!(decode(wanted, RAW), expected);
@@ -171,8 +192,14 @@ mod tests {
 
     #[test]
     fn since_is_inclusive() {
-        let wanted = Wanted { timestamps: false, since: parse_time("2026-01-01T00:00:02Z") };
+        let wanted = Wanted { since: parse_time("2026-01-01T00:00:02Z"), ..Wanted::default() };
         assert_eq!(decode(wanted, RAW), "rest\n\n");
+    }
+
+    #[test]
+    fn one_stream_can_be_singled_out() {
+        let of = |stream| decode(Wanted { stream: Some(stream), ..Wanted::default() }, RAW);
+        assert_eq!((of(Output::Stdout).as_str(), of(Output::Stderr).as_str()), ("one\n\n", "two, rest\n"));
     }
 
     #[test]
@@ -193,7 +220,7 @@ mod tests {
                 .iter()
                 .map(|(text, full)| format!("2026-01-01T00:00:00.1Z stdout {} {text}\n", if *full { 'F' } else { 'P' }))
                 .collect();
-            let wanted = Wanted { timestamps, since: None };
+            let wanted = Wanted { timestamps, ..Wanted::default() };
             let mut decoder = Decoder::new(wanted);
             let (mut out, mut rest) = (Vec::new(), raw.as_bytes());
             for cut in cuts {
@@ -207,7 +234,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_survived(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..400), 0..8)) {
-            let mut decoder = Decoder::new(Wanted { timestamps: true, since: Some(Wall(0)) });
+            let mut decoder = Decoder::new(Wanted { timestamps: true, since: Some(Wall(0)), stream: None });
             let mut out = Vec::new();
             for chunk in &chunks {
                 decoder.feed(chunk, &mut out);

@@ -32,6 +32,7 @@ pub mod runtime;
 pub mod server;
 pub mod sources;
 pub mod status_board;
+pub mod streaming;
 pub mod systemd;
 pub mod to_cri;
 pub mod userns;

@@ -16,7 +16,7 @@ use crate::logs::{LogDir, LogPath};
 
 mod follow;
 
-pub use follow::read;
+pub use follow::{read, stream};
 
 /// Raw bytes taken from the file in one step.
 const STEP: usize = 32 * 1024;

@@ -14,7 +14,7 @@ use crate::ports::{GrpcHealth, HttpAnswer, HttpGet, Net, NetError};
 
 mod grpc;
 mod http;
-mod tls;
+pub(crate) mod tls;
 
 /// What HTTPS clients say when the other side speaks plain HTTP; a lifecycle hook then tries HTTP.
 pub const PLAIN_HTTP_ANSWER: &str = "server gave HTTP response to HTTPS client";

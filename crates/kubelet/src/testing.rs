@@ -168,6 +168,18 @@ impl Runtime for ScriptedRuntime {
     async fn exec(&self, _: v1::ExecRequest) -> cri::Result<String> {
         no("exec")
     }
+    async fn attach(&self, _: v1::AttachRequest) -> cri::Result<String> {
+        no("attach")
+    }
+    async fn port_forward(&self, _: v1::PortForwardRequest) -> cri::Result<String> {
+        no("port forward")
+    }
+    async fn checkpoint_container(&self, _: v1::CheckpointContainerRequest) -> cri::Result<()> {
+        no("checkpoint container")
+    }
+    async fn list_container_stats(&self) -> cri::Result<Vec<v1::ContainerStats>> {
+        no("list container stats")
+    }
     async fn list_images(&self) -> cri::Result<Vec<v1::Image>> {
         no("list images")
     }

@@ -70,6 +70,16 @@ impl<'a> ContainerRef<'a> {
         .unwrap_or_default()
     }
 
+    /// Whether it has a terminal.
+    #[must_use]
+    pub fn tty(self) -> bool {
+        match self {
+            ContainerRef::Spec { container, .. } => container.tty,
+            ContainerRef::Ephemeral(c) => c.tty,
+        }
+        .unwrap_or_default()
+    }
+
     /// The container proper; ephemeral containers are of another type.
     #[must_use]
     pub fn spec(self) -> Option<&'a Container> {

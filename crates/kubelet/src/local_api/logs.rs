@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use futures_util::Stream;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use kubelet_core::log_choice;
 use kubelet_core::log_line::Wanted;
 use serde::Deserialize;
-use tokio_util::sync::CancellationToken;
 
 use super::{ApiError, LocalApi};
 use crate::log_reader::{self, Options};
@@ -25,7 +25,7 @@ pub(super) struct LogQuery {
 }
 
 impl LocalApi {
-    pub(super) fn log(
+    pub(super) async fn log(
         &self,
         pod: &Pod,
         query: &LogQuery,
@@ -43,39 +43,18 @@ impl LocalApi {
             follow: query.follow,
             tail: query.tail_lines,
             limit_bytes: query.limit_bytes,
-            wanted: Wanted { since: None, timestamps: query.timestamps },
+            wanted: Wanted { timestamps: query.timestamps, ..Wanted::default() },
         };
-        let ended = CancellationToken::new();
-        if query.follow {
-            self.watch_end(uid, container, restart, ended.clone());
-        }
-        let receiver = log_reader::read(path, options, ended.clone());
-        // The guard ends the watching when the reader goes away first.
-        let state = (receiver, ended.drop_guard());
-        Ok(futures_util::stream::unfold(state, |(mut receiver, guard)| async move {
-            let item = receiver.recv().await?;
-            Some((item, (receiver, guard)))
-        }))
-    }
-
-    /// Cancels `ended` when this instance of the container no longer runs.
-    fn watch_end(&self, uid: String, container: String, restart: i32, ended: CancellationToken) {
-        let (view, mut changed) = (self.view.clone(), self.view.changed());
-        tokio::spawn(async move {
-            loop {
-                let pod = view.list().into_iter().find(|p| p.metadata.uid.as_ref() == Some(&uid));
-                let running = pod.as_ref().and_then(|p| status(p, &container)).is_some_and(|s| {
-                    s.restart_count == restart && s.state.as_ref().is_some_and(|s| s.running.is_some())
-                });
-                if !running {
-                    return ended.cancel();
-                }
-                tokio::select! {
-                    () = ended.cancelled() => return,
-                    news = changed.changed() => if news.is_err() { return ended.cancel() },
-                }
-            }
-        });
+        let (view, changed) = (self.view.clone(), self.view.changed());
+        let failed = format!("read the log of container {container:?} in pod {name:?}");
+        let writes = move || {
+            let pod = view.list().into_iter().find(|p| p.metadata.uid.as_ref() == Some(&uid));
+            pod.as_ref().and_then(|p| status(p, &container)).is_some_and(|s| {
+                s.restart_count == restart && s.state.as_ref().is_some_and(|s| s.running.is_some())
+            })
+        };
+        let text = log_reader::stream(path, options, Box::new(writes), changed).await;
+        text.map_err(|e| ApiError::Failed(format!("{failed}: {e}")))
     }
 }
 
@@ -95,33 +74,20 @@ pub(super) fn container_name(pod: &Pod, wanted: Option<&str>) -> Result<String, 
 }
 
 pub(super) fn status<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
-    let status = pod.status.as_ref()?;
-    let lists =
-        [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
-    lists.into_iter().flatten().flatten().find(|s| s.name == container)
+    log_choice::find(pod.status.as_ref()?, container)
 }
 
 /// The restart count in the name of the log file.
 fn instance(pod: &Pod, container: &str, previous: bool) -> Result<i32, ApiError> {
     let name = names(pod).1;
-    let waiting = |reason: &str| {
-        let reason = if reason.is_empty() { "ContainerCreating" } else { reason };
-        ApiError::Bad(format!("container {container:?} in pod {name:?} is waiting to start: {reason}"))
-    };
-    let Some(status) = status(pod, container) else { return Err(waiting("")) };
-    let state = status.state.clone().unwrap_or_default();
-    let has_last = status.last_state.as_ref().is_some_and(|s| s.terminated.is_some());
-    let started = state.running.is_some() || state.terminated.is_some();
-    match (previous, started) {
-        (true, _) if !has_last => {
-            let message = format!("previous terminated container {container:?} in pod {name:?} not found");
-            Err(ApiError::Bad(message))
+    match &pod.status {
+        Some(status) if previous || log_choice::find(status, container).is_some() => {
+            log_choice::choose(name, status, container, previous).map_err(ApiError::Bad)
         }
-        (true, true) => Ok((status.restart_count - 1).max(0)),
-        (_, false) if !has_last => {
-            Err(waiting(state.waiting.and_then(|w| w.reason).as_deref().unwrap_or_default()))
+        // Just given: its task has not said a word about it.
+        _ => {
+            let begin = format!("container {container:?} in pod {name:?}");
+            Err(ApiError::Bad(format!("{begin} is waiting to start: ContainerCreating")))
         }
-        // Between two instances the last one is both the current and the previous.
-        _ => Ok(status.restart_count),
     }
 }

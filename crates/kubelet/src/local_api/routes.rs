@@ -181,7 +181,7 @@ async fn log(
     Query(query): Query<LogQuery>,
 ) -> Answer<Response> {
     let pod = api.pod(&namespace, &name).await?;
-    let text = api.log(&pod, &query)?;
+    let text = api.log(&pod, &query).await?;
     Ok(([(CONTENT_TYPE, "text/plain")], Body::from_stream(text)).into_response())
 }
 

@@ -117,7 +117,7 @@ fn running(name: &str, restarts: i32) -> Pod {
         "status": {"phase": "Running", "containerStatuses": [{
             "name": "c", "ready": true, "restartCount": restarts, "image": "x", "imageID": "",
             "containerID": "containerd://abc", "state": {"running": {}},
-            "lastState": if restarts > 0 { json!({"terminated": {"exitCode": 1}}) } else { json!({}) }
+            "lastState": if restarts > 0 { json!({"terminated": {"exitCode": 1, "containerID": "containerd://old"}}) } else { json!({}) }
         }]}
     }))
     .unwrap()

@@ -4,9 +4,9 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use inotify::{EventStream, Inotify, WatchMask};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Cursor, Options, Step};
@@ -19,27 +19,60 @@ const SETTLE: Duration = Duration::from_millis(100);
 /// Looks at the log even if no change was announced.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Reads a log. With `options.follow` the text goes on until `ended` (cancelled when the container no
+/// Opens and reads a log. With `options.follow` the text goes on until `ended` (cancelled when the container no
 /// longer writes) and everything is read, or until the receiver is dropped.
-#[must_use]
-pub fn read(path: LogPath, options: Options, ended: CancellationToken) -> mpsc::Receiver<io::Result<Bytes>> {
+pub async fn read(
+    path: LogPath,
+    options: Options,
+    ended: CancellationToken,
+) -> io::Result<mpsc::Receiver<io::Result<Bytes>>> {
+    let cursor = blocking(move || Cursor::open(&path, &options)).await?;
     let (sender, receiver) = mpsc::channel(QUEUE);
     tokio::spawn(async move {
-        if let Err(error) = pump(path, options, &ended, &sender).await {
+        if let Err(error) = pump(cursor, options, &ended, &sender).await {
             // The reader may be gone; then nobody wants to know.
             let _ = sender.send(Err(error)).await;
         }
     });
-    receiver
+    Ok(receiver)
+}
+
+/// The same as a stream. A log that is followed ends when `writes` says no, which is asked again whenever `changed`
+/// ticks.
+pub async fn stream(
+    path: LogPath,
+    options: Options,
+    writes: Box<dyn Fn() -> bool + Send>,
+    mut changed: watch::Receiver<u64>,
+) -> io::Result<impl Stream<Item = io::Result<Bytes>>> {
+    let ended = CancellationToken::new();
+    let receiver = read(path, options, ended.clone()).await?;
+    if options.follow {
+        let ended = ended.clone();
+        tokio::spawn(async move {
+            while writes() {
+                tokio::select! {
+                    () = ended.cancelled() => return,
+                    news = changed.changed() => if news.is_err() { break },
+                }
+            }
+            ended.cancel();
+        });
+    }
+    // The guard ends the watching when the reader goes away first.
+    let state = (receiver, ended.drop_guard());
+    Ok(futures_util::stream::unfold(state, |(mut receiver, guard)| async move {
+        let item = receiver.recv().await?;
+        Some((item, (receiver, guard)))
+    }))
 }
 
 async fn pump(
-    path: LogPath,
+    mut cursor: Cursor,
     options: Options,
     ended: &CancellationToken,
     sender: &mpsc::Sender<io::Result<Bytes>>,
 ) -> io::Result<()> {
-    let mut cursor = blocking(move || Cursor::open(&path, &options)).await?;
     let mut changes = options.follow.then(|| Changes::of(&cursor));
     let mut settled = false;
     loop {

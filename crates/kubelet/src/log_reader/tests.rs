@@ -49,7 +49,7 @@ fn bytes_are_limited_with_the_timestamps_counted() {
     let path = dir.path().join("0.log");
     std::fs::write(&path, raw("hello", "F").repeat(10_000)).unwrap();
     let limited = |limit_bytes, timestamps| {
-        let wanted = Wanted { timestamps, since: None };
+        let wanted = Wanted { timestamps, ..Wanted::default() };
         all(&path, Options { limit_bytes: Some(limit_bytes), wanted, ..Options::default() })
     };
     assert_eq!(limited(8, false), "hello\nhe");
@@ -182,7 +182,8 @@ async fn a_follower_sees_lines_as_they_come_and_ends_with_the_container() {
     let mut world = World::new();
     let path = LogPath::below(world.dir.path(), &world.dir.path().join("0.log")).unwrap();
     let ended = CancellationToken::new();
-    let mut text = read(path, Options { follow: true, ..Options::default() }, ended.clone());
+    let options = Options { follow: true, ..Options::default() };
+    let mut text = read(path, options, ended.clone()).await.unwrap();
     world.write("F");
     let mut seen = String::from_utf8(text.recv().await.unwrap().unwrap().to_vec()).unwrap();
     world.rename();
@@ -200,10 +201,10 @@ async fn a_follower_sees_lines_as_they_come_and_ends_with_the_container() {
 async fn a_missing_log_is_an_error_and_a_lost_reader_ends_the_task() {
     let world = World::new();
     let path = |name| LogPath::below(world.dir.path(), &world.dir.path().join(name)).unwrap();
-    let mut text = read(path("9.log"), Options::default(), CancellationToken::new());
-    assert!(text.recv().await.unwrap().is_err());
+    assert!(read(path("9.log"), Options::default(), CancellationToken::new()).await.is_err());
     let before = tokio::runtime::Handle::current().metrics().num_alive_tasks();
-    drop(read(path("0.log"), Options { follow: true, ..Options::default() }, CancellationToken::new()));
+    let options = Options { follow: true, ..Options::default() };
+    drop(read(path("0.log"), options, CancellationToken::new()).await.unwrap());
     while tokio::runtime::Handle::current().metrics().num_alive_tasks() > before {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }

@@ -47,6 +47,12 @@ pub trait Runtime: Send + Sync + 'static {
     ) -> cri::Result<v1::ExecSyncResponse>;
     /// The URL of the runtime's streaming server.
     async fn exec(&self, request: v1::ExecRequest) -> cri::Result<String>;
+    /// The URL of the runtime's streaming server.
+    async fn attach(&self, request: v1::AttachRequest) -> cri::Result<String>;
+    /// The URL of the runtime's streaming server.
+    async fn port_forward(&self, request: v1::PortForwardRequest) -> cri::Result<String>;
+    async fn checkpoint_container(&self, request: v1::CheckpointContainerRequest) -> cri::Result<()>;
+    async fn list_container_stats(&self) -> cri::Result<Vec<v1::ContainerStats>>;
 
     async fn list_images(&self) -> cri::Result<Vec<v1::Image>>;
     async fn image_status(&self, image: v1::ImageSpec) -> cri::Result<Option<v1::Image>>;

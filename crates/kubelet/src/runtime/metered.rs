@@ -138,6 +138,22 @@ impl<R: Runtime> Runtime for Metered<R> {
         self.count("exec", self.runtime.exec(request)).await
     }
 
+    async fn attach(&self, request: v1::AttachRequest) -> cri::Result<String> {
+        self.count("attach", self.runtime.attach(request)).await
+    }
+
+    async fn port_forward(&self, request: v1::PortForwardRequest) -> cri::Result<String> {
+        self.count("port_forward", self.runtime.port_forward(request)).await
+    }
+
+    async fn checkpoint_container(&self, request: v1::CheckpointContainerRequest) -> cri::Result<()> {
+        self.count("checkpoint_container", self.runtime.checkpoint_container(request)).await
+    }
+
+    async fn list_container_stats(&self) -> cri::Result<Vec<v1::ContainerStats>> {
+        self.count("list_container_stats", self.runtime.list_container_stats()).await
+    }
+
     async fn list_images(&self) -> cri::Result<Vec<v1::Image>> {
         self.count("list_images", self.runtime.list_images()).await
     }

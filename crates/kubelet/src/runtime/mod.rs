@@ -98,6 +98,22 @@ impl Runtime for cri::Client {
         self.exec(request).await
     }
 
+    async fn attach(&self, request: v1::AttachRequest) -> cri::Result<String> {
+        self.attach(request).await
+    }
+
+    async fn port_forward(&self, request: v1::PortForwardRequest) -> cri::Result<String> {
+        self.port_forward(request).await
+    }
+
+    async fn checkpoint_container(&self, request: v1::CheckpointContainerRequest) -> cri::Result<()> {
+        self.checkpoint_container(request).await
+    }
+
+    async fn list_container_stats(&self) -> cri::Result<Vec<v1::ContainerStats>> {
+        self.list_container_stats(None).await
+    }
+
     async fn list_images(&self) -> cri::Result<Vec<v1::Image>> {
         self.list_images().await
     }

@@ -20,6 +20,8 @@ mod healthz;
 mod patience;
 mod readonly;
 mod running;
+pub mod secure;
+pub mod stats;
 
 pub use healthz::{Beat, Check, Checks, router as healthz_router};
 pub use readonly::{Views, debug_router, readonly_router};

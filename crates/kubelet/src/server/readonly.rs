@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get};
+use axum::routing::get;
 use base::metrics::CONTENT_TYPE;
 use bytes::Bytes;
 use futures_util::stream;
@@ -21,6 +21,8 @@ use tokio::time::Instant;
 
 use super::healthz::{self, Checks};
 use super::running::running_pods;
+use super::secure::disabled;
+use super::stats;
 use crate::metrics::{Metrics, ProbeMetrics};
 use crate::ports::Runtime;
 use crate::status_board::StatusBoard;
@@ -37,29 +39,32 @@ pub struct Views {
     pub runtime: Arc<dyn Runtime>,
     /// The effective KubeletConfiguration.
     pub config: Arc<serde_json::Value>,
+    pub stats: stats::Sources,
 }
 
 /// What 10255 serves.
 pub fn readonly_router(views: Views) -> Router {
-    let mut router = Router::new()
+    let off = ["run", "exec", "attach", "portForward", "containerLogs", "runningpods", "logs", "debug/pprof"];
+    let router = disabled(open_router(views.clone()), &off, "Debug endpoints are disabled.\n");
+    metered(router, views, "readonly")
+}
+
+/// What every server shows.
+pub(super) fn open_router(views: Views) -> Router {
+    Router::new()
         .route("/pods", get(pods))
         .route("/pods/", get(pods))
         .route("/metrics", get(metrics))
-        .route("/metrics/probes", get(probe_metrics));
-    for path in
-        ["run", "exec", "attach", "portForward", "containerLogs", "runningpods", "logs", "debug/pprof"]
-    {
-        router = router
-            .route(&format!("/{path}"), any(disabled))
-            .route(&format!("/{path}/"), any(disabled))
-            .route(&format!("/{path}/{{*rest}}"), any(disabled));
-    }
-    let meter = Meter { metrics: views.metrics.clone(), server: "readonly" };
-    router
+        .route("/metrics/probes", get(probe_metrics))
         .with_state(views.clone())
         .merge(healthz::router(views.checks))
-        .fallback(not_found)
-        .layer(from_fn_with_state(meter, count))
+        .merge(stats::router(views.stats))
+}
+
+/// Adds what all servers have in common: an answer to whatever else is asked, and the counting.
+pub(super) fn metered(router: Router, views: Views, server: &'static str) -> Router {
+    let meter = Meter { metrics: views.metrics, server };
+    router.fallback(not_found).layer(from_fn_with_state(meter, count))
 }
 
 /// What only a privileged caller is shown: the configuration, and what really runs.
@@ -118,10 +123,6 @@ fn text(write: impl FnOnce(&mut String) -> std::fmt::Result) -> Response {
     }
 }
 
-async fn disabled() -> Response {
-    (StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.\n").into_response()
-}
-
 async fn not_found() -> Response {
     (StatusCode::NOT_FOUND, "404 page not found\n").into_response()
 }
@@ -135,7 +136,8 @@ struct Meter {
 
 async fn count(State(meter): State<Meter>, request: Request, next: Next) -> Response {
     let (method, path) = (method_label(request.method()), path_label(request.uri().path()));
-    let labels = [method, path, meter.server, "false"];
+    let long = if LONG.contains(&path) { "true" } else { "false" };
+    let labels = [method, path, meter.server, long];
     meter.metrics.http_requests_total.inc(labels);
     meter.metrics.http_inflight_requests.add(labels, 1.0);
     let begun = Instant::now();
@@ -155,6 +157,9 @@ impl<F: FnMut()> Drop for Done<F> {
     }
 }
 
+/// Paths whose requests may go on for as long as the client likes.
+const LONG: [&str; 4] = ["exec", "attach", "portForward", "debug"];
+
 /// Label values come from a fixed list: a client must not be able to invent series.
 fn path_label(path: &str) -> &'static str {
     let known = [
@@ -172,6 +177,11 @@ fn path_label(path: &str) -> &'static str {
         "containerLogs",
         "runningpods",
         "logs",
+        "configz",
+        "checkpoint",
+        "flagz",
+        "statusz",
+        "debug",
     ];
     let path = path.strip_prefix('/').unwrap_or(path);
     let is = |k: &&str| path.strip_prefix(*k).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));

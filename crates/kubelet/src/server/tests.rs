@@ -26,6 +26,7 @@ fn views() -> (Views, Arc<AtomicBool>) {
         probe_metrics: Arc::default(),
         runtime: Arc::new(ScriptedRuntime::default()),
         config: Arc::new(serde_json::json!({ "port": 10250 })),
+        stats: stats::tests::sources(),
     };
     (views, sick)
 }

@@ -199,6 +199,33 @@ impl Runtime for FakeRuntime {
         .await
     }
 
+    async fn attach(&self, request: v1::AttachRequest) -> Result<String> {
+        let id = request.container_id;
+        self.call("attach to container", &id, |s, _| {
+            s.container_status(&id)?;
+            Ok(format!("http://127.0.0.1:1/attach/{id}"))
+        })
+        .await
+    }
+
+    async fn port_forward(&self, request: v1::PortForwardRequest) -> Result<String> {
+        let id = request.pod_sandbox_id;
+        self.call("forward ports of sandbox", &id, |s, _| {
+            s.sandbox_status(&id)?;
+            Ok(format!("http://127.0.0.1:1/portforward/{id}"))
+        })
+        .await
+    }
+
+    async fn checkpoint_container(&self, request: v1::CheckpointContainerRequest) -> Result<()> {
+        let id = request.container_id;
+        self.call("checkpoint container", &id, |s, _| s.container_status(&id).map(drop)).await
+    }
+
+    async fn list_container_stats(&self) -> Result<Vec<v1::ContainerStats>> {
+        self.call("list", "container stats", |_, _| Ok(Vec::new())).await
+    }
+
     async fn list_images(&self) -> Result<Vec<v1::Image>> {
         self.call("list", "images", |s, _| Ok(s.images.list())).await
     }

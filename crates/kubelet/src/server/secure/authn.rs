@@ -1,0 +1,227 @@
+//! Who asks: a client certificate, a bearer token, or nobody in particular.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use base::time::{Clock, Wall};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
+use rustls::RootCertStore;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use sha2::{Digest, Sha256};
+use x509_parser::prelude::FromDer;
+
+use super::files::Files;
+use super::remember::Remembered;
+use super::tls::TlsError;
+
+/// A token in the list of WebSocket protocols: browsers cannot set headers.
+const WEBSOCKET_BEARER: &str = "base64url.bearer.authorization.k8s.io.";
+/// The attribute of a subject that is the user's uid.
+const UID_OID: &str = "1.3.6.1.4.1.57683.2";
+const AUTHENTICATED: &str = "system:authenticated";
+/// Tokens longer than this are nobody's.
+const TOKEN_MAX: usize = 64 << 10;
+
+/// Who somebody is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct User {
+    pub name: String,
+    pub uid: String,
+    pub groups: Vec<String>,
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// The request's proof is not good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Unauthorized")]
+pub(super) struct Unauthorized;
+
+/// What the other end of a connection showed in the handshake, and what came of it.
+#[derive(Debug, Default)]
+pub(super) struct Peer {
+    chain: Vec<CertificateDer<'static>>,
+    verified: Mutex<Option<Verified>>,
+}
+
+#[derive(Clone, Debug)]
+struct Verified {
+    generation: u64,
+    user: Option<Arc<User>>,
+    from: Wall,
+    until: Wall,
+}
+
+/// The authorities whose client certificates are believed.
+pub(super) struct Authorities {
+    path: PathBuf,
+    files: Files,
+    current: ArcSwap<Believed>,
+}
+
+struct Believed {
+    verifier: Arc<dyn ClientCertVerifier>,
+    /// Rises when the file changes: what was verified before must be verified again.
+    generation: u64,
+}
+
+/// Answers to TokenReviews, for a while.
+pub(super) type Tokens = Remembered<[u8; 32], Option<Arc<User>>>;
+
+// === impl User ===
+
+impl User {
+    #[must_use]
+    pub fn anonymous() -> Self {
+        let groups = vec!["system:unauthenticated".to_owned()];
+        Self { name: "system:anonymous".to_owned(), groups, ..Self::default() }
+    }
+
+    /// Somebody who proved who they are.
+    #[must_use]
+    pub(super) fn authenticated(mut self) -> Self {
+        if !self.groups.iter().any(|g| g == AUTHENTICATED) {
+            self.groups.push(AUTHENTICATED.to_owned());
+        }
+        self
+    }
+}
+
+// === impl Peer ===
+
+impl Peer {
+    pub(super) fn new(chain: Option<&[CertificateDer<'_>]>) -> Self {
+        let chain = chain.unwrap_or_default().iter().map(|c| c.clone().into_owned()).collect();
+        Self { chain, verified: Mutex::default() }
+    }
+
+    /// The user its certificate names; none without a certificate.
+    pub(super) fn user(&self, authorities: &Authorities, clock: &dyn Clock) -> Result<Option<Arc<User>>, Unauthorized> {
+        if self.chain.is_empty() {
+            return Ok(None);
+        }
+        let (now, believed) = (clock.now().wall, authorities.current.load());
+        let mut known = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = |v: &&Verified| v.generation == believed.generation && v.from <= now && now <= v.until;
+        let verified = match known.as_ref().filter(fresh) {
+            Some(verified) => verified.clone(),
+            None => known.insert(verify(&self.chain, &believed, now)).clone(),
+        };
+        verified.user.map(Some).ok_or(Unauthorized)
+    }
+}
+
+fn verify(chain: &[CertificateDer<'static>], believed: &Believed, now: Wall) -> Verified {
+    let nobody = Verified { generation: believed.generation, user: None, from: now, until: now };
+    let at = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(now.secs()).unwrap_or_default()));
+    let Some((leaf, rest)) = chain.split_first() else { return nobody };
+    if let Err(error) = believed.verifier.verify_client_cert(leaf, rest, at) {
+        tracing::debug!(%error, "a client certificate is not believed");
+        return nobody;
+    }
+    match subject(leaf) {
+        Some((user, from, until)) => {
+            Verified { user: Some(Arc::new(user.authenticated())), from, until, ..nobody }
+        }
+        None => nobody,
+    }
+}
+
+/// Whom a certificate names, and between which times.
+fn subject(leaf: &CertificateDer<'_>) -> Option<(User, Wall, Wall)> {
+    let (_, certificate) = x509_parser::certificate::X509Certificate::from_der(leaf).ok()?;
+    let subject = certificate.subject();
+    // Of several common names the last counts, as Go reads a name.
+    let name = subject.iter_common_name().filter_map(|a| a.as_str().ok()).last()?.to_owned();
+    if name.is_empty() {
+        return None;
+    }
+    let mut uid = subject.iter_attributes().filter(|a| a.attr_type().to_id_string() == UID_OID);
+    let uid = uid.find_map(|a| a.as_str().ok()).unwrap_or_default().to_owned();
+    let groups = subject.iter_organization().filter_map(|a| a.as_str().ok()).map(str::to_owned).collect();
+    let fingerprint: String = Sha256::digest(leaf).iter().map(|b| format!("{b:02x}")).collect();
+    let credential = "authentication.kubernetes.io/credential-id".to_owned();
+    let extra = BTreeMap::from([(credential, vec![format!("X509SHA256={fingerprint}")])]);
+    let validity = certificate.validity();
+    let (from, until) = (validity.not_before.timestamp(), validity.not_after.timestamp());
+    Some((User { name, uid, groups, extra }, Wall::from_secs(from), Wall::from_secs(until)))
+}
+
+// === impl Authorities ===
+
+impl std::fmt::Debug for Authorities {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Authorities").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Authorities {
+    /// Blocks on the file.
+    pub(super) fn open(path: &Path) -> Result<Self, TlsError> {
+        let files = Files::new(vec![path.to_owned()]);
+        let current = ArcSwap::from_pointee(Believed { verifier: read(path)?, generation: 0 });
+        Ok(Self { path: path.to_owned(), files, current })
+    }
+
+    /// Believes what the file holds now. A new file that cannot be used changes nothing.
+    pub(super) async fn refresh(&self) {
+        if !self.files.have_changed() {
+            return;
+        }
+        let path = self.path.clone();
+        match tokio::task::spawn_blocking(move || read(&path)).await {
+            Ok(Ok(verifier)) => {
+                let generation = self.current.load().generation + 1;
+                self.current.store(Arc::new(Believed { verifier, generation }));
+                tracing::info!(path = %self.path.display(), "the client CA was read anew");
+            }
+            Ok(Err(error)) => tracing::warn!(%error, "the new client CA is not used"),
+            Err(error) => tracing::warn!(%error, "the client CA was not read"),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let failed =
+        |act: &'static str, why: String| TlsError::File { act, path: path.to_owned(), why };
+    let text = std::fs::read(path).map_err(|e| failed("read the client CA file", e.to_string()))?;
+    let roots: Vec<_> = CertificateDer::pem_slice_iter(&text)
+        .collect::<Result<_, _>>()
+        .map_err(|e| failed("read the client CA file", e.to_string()))?;
+    let mut store = RootCertStore::empty();
+    if store.add_parsable_certificates(roots).0 == 0 {
+        return Err(failed("read the client CA file", "it holds no certificate".to_owned()));
+    }
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(store), provider).build();
+    verifier.map(|v| v as Arc<dyn ClientCertVerifier>).map_err(|e| failed("use the client CA file", e.to_string()))
+}
+
+/// The token of `Authorization: Bearer`, or of the protocol a browser may name instead.
+pub(super) fn bearer(headers: &HeaderMap) -> Option<String> {
+    let from_header = headers.get(AUTHORIZATION).and_then(|value| {
+        let (scheme, token) = value.to_str().ok()?.trim().split_once(' ')?;
+        let token = token.trim();
+        (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| token.to_owned())
+    });
+    let token = from_header.or_else(|| {
+        let protocols = headers.get_all(SEC_WEBSOCKET_PROTOCOL).into_iter().filter_map(|v| v.to_str().ok());
+        let encoded = protocols.flat_map(|p| p.split(',')).find_map(|p| p.trim().strip_prefix(WEBSOCKET_BEARER))?;
+        String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok().filter(|t| !t.is_empty())
+    });
+    token.filter(|t| t.len() <= TOKEN_MAX)
+}
+
+/// What a token is remembered by: the token itself is not kept.
+pub(super) fn token_key(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
+}

@@ -1,0 +1,240 @@
+//! Behind the door: what the requests work on, and which of them there are.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post};
+use base::time::Clock;
+use http::StatusCode;
+use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{container_logs, pages, run, stream, system_logs};
+use crate::server::readonly::{Views, debug_router, metered, open_router};
+use crate::status_board::Entry;
+use crate::streaming::Streams;
+
+/// Everything the requests work on.
+#[derive(Clone)]
+pub struct Inside {
+    pub views: Views,
+    pub clock: Arc<dyn Clock>,
+    pub streams: Streams,
+    pub switches: Switches,
+    /// podLogsDir.
+    pub pod_logs: PathBuf,
+    /// The kubelet's root directory, where checkpoints go.
+    pub root: PathBuf,
+    pub about: Arc<About>,
+}
+
+/// Which endpoints there are.
+#[derive(Clone, Copy, Debug)]
+pub struct Switches {
+    /// enableDebuggingHandlers: all that reaches into containers or shows the insides.
+    pub debugging: bool,
+    pub system_logs: bool,
+    pub system_log_query: bool,
+    pub profiling: bool,
+    pub debug_flags: bool,
+    /// ContainerCheckpoint.
+    pub checkpoint: bool,
+    /// PodLogsQuerySplitStreams.
+    pub split_streams: bool,
+}
+
+/// What /statusz and /flagz tell.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    pub version: String,
+    /// Seconds since the epoch.
+    pub started: i64,
+    /// Flags and what they are set to.
+    pub flags: Vec<(String, String)>,
+}
+
+/// A refusal as upstream words it: plain text.
+#[derive(Debug)]
+pub(super) struct Refusal(pub(super) StatusCode, pub(super) String);
+
+/// The Pod asked about, with its status.
+pub(super) struct Found {
+    pub(super) pod: Arc<Pod>,
+    pub(super) entry: Entry,
+}
+
+/// Every endpoint of 10250.
+#[must_use]
+pub fn router(inside: Inside) -> Router {
+    let (views, switches) = (inside.views.clone(), inside.switches);
+    let router = open_router(views.clone());
+    let router = match switches.debugging {
+        true => router.merge(debugging(inside)),
+        false => disabled(router, &DEBUGGING, "Debug endpoints are disabled.\n"),
+    };
+    metered(router, views, "readwrite")
+}
+
+const DEBUGGING: [&str; 8] =
+    ["run", "exec", "attach", "portForward", "containerLogs", "runningpods", "logs", "debug/pprof"];
+
+fn debugging(inside: Inside) -> Router {
+    let switches = inside.switches;
+    let mut router = Router::new()
+        .route("/containerLogs/{namespace}/{pod}/{container}", get(container_logs::serve))
+        .route("/run/{namespace}/{pod}/{container}", post(run::run))
+        .route("/run/{namespace}/{pod}/{uid}/{container}", post(run::run))
+        .route("/exec/{namespace}/{pod}/{container}", get(stream::exec).post(stream::exec))
+        .route("/exec/{namespace}/{pod}/{uid}/{container}", get(stream::exec).post(stream::exec))
+        .route("/attach/{namespace}/{pod}/{container}", get(stream::attach).post(stream::attach))
+        .route("/attach/{namespace}/{pod}/{uid}/{container}", get(stream::attach).post(stream::attach))
+        .route("/portForward/{namespace}/{pod}", get(stream::port_forward).post(stream::port_forward))
+        .route("/portForward/{namespace}/{pod}/{uid}", get(stream::port_forward).post(stream::port_forward))
+        .route("/flagz", get(pages::flagz))
+        .route("/statusz", get(pages::statusz));
+    if switches.checkpoint {
+        router = router.route("/checkpoint/{namespace}/{pod}/{container}", post(run::checkpoint));
+    }
+    if switches.system_logs {
+        router = router
+            .route("/logs", get(system_logs::serve))
+            .route("/logs/", get(system_logs::serve))
+            .route("/logs/{*path}", get(system_logs::serve));
+    } else {
+        router = disabled(router, &["logs"], "logs endpoint is disabled.\n");
+    }
+    router = match switches.profiling {
+        true => router
+            .route("/debug/pprof", get(pages::profiles))
+            .route("/debug/pprof/", get(pages::profiles))
+            .route("/debug/pprof/{profile}", get(pages::profile).post(pages::profile)),
+        false => disabled(router, &["debug/pprof"], "profiling endpoint is disabled.\n"),
+    };
+    router = match switches.debug_flags {
+        true => router.route("/debug/flags/v", axum::routing::put(pages::verbosity)),
+        false => disabled(router, &["debug/flags/v"], "flags endpoint is disabled.\n"),
+    };
+    let views = inside.views.clone();
+    router.with_state(inside).merge(debug_router(views))
+}
+
+/// Says that there is something, but not here.
+pub(in crate::server) fn disabled<S>(mut router: Router<S>, paths: &[&str], text: &'static str) -> Router<S>
+where
+    S: Clone + Send + Sync + 'static,
+{
+    for path in paths {
+        let off = async move || (StatusCode::METHOD_NOT_ALLOWED, text);
+        router = router
+            .route(&format!("/{path}"), any(off))
+            .route(&format!("/{path}/"), any(off))
+            .route(&format!("/{path}/{{*rest}}"), any(off));
+    }
+    router
+}
+
+// === impl Inside ===
+
+impl std::fmt::Debug for Inside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Inside")
+    }
+}
+
+impl Inside {
+    /// A Pod by its name. Of two with one name, the newer is meant: the older is on its way out.
+    pub(super) fn find(&self, namespace: &str, name: &str) -> Option<Found> {
+        let is_it = |entry: &Entry| {
+            let meta = &entry.pod.metadata;
+            meta.namespace.as_deref() == Some(namespace) && meta.name.as_deref() == Some(name)
+        };
+        let order = |entry: &Entry| {
+            let meta = &entry.pod.metadata;
+            let ends = entry.terminating.is_some() || meta.deletion_timestamp.is_some();
+            (!ends, meta.creation_timestamp.as_ref().map(|t| t.0))
+        };
+        let entry = self.views.pods.all().into_iter().filter(is_it).max_by_key(order)?;
+        Some(Found { pod: entry.pod.clone(), entry })
+    }
+
+    /// The same, where a uid may be told as well.
+    pub(super) fn find_with(&self, target: &Target) -> Result<Found, Refusal> {
+        let found = self.find(&target.namespace, &target.pod);
+        let found = found.ok_or_else(|| Refusal::not_found("pod does not exist"))?;
+        match &target.uid {
+            Some(uid) if found.uid() != uid => Err(Refusal::not_found("pod not found")),
+            _ => Ok(found),
+        }
+    }
+
+    /// The id of the container that runs under this name now, from the runtime's own mouth.
+    pub(super) async fn running(&self, found: &Found, container: &str) -> cri::Result<Option<String>> {
+        let state = cri::v1::ContainerStateValue { state: cri::v1::ContainerState::ContainerRunning as i32 };
+        let label_selector = std::collections::BTreeMap::from([
+            ("io.kubernetes.pod.uid".to_owned(), found.uid().to_owned()),
+            ("io.kubernetes.container.name".to_owned(), container.to_owned()),
+        ]);
+        let filter = cri::v1::ContainerFilter { state: Some(state), label_selector, ..Default::default() };
+        let all = self.views.runtime.list_containers(Some(filter)).await?;
+        let attempt = |c: &cri::v1::Container| c.metadata.as_ref().map_or(0, |m| m.attempt);
+        Ok(all.into_iter().max_by_key(attempt).map(|c| c.id))
+    }
+}
+
+/// The parts of a path that name a container.
+#[derive(Debug, serde::Deserialize)]
+pub(super) struct Target {
+    pub(super) namespace: String,
+    pub(super) pod: String,
+    #[serde(default)]
+    pub(super) uid: Option<String>,
+    #[serde(default)]
+    pub(super) container: String,
+}
+
+// === impl Found ===
+
+impl Found {
+    pub(super) fn uid(&self) -> &str {
+        self.pod.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn has_container(&self, name: &str) -> bool {
+        api::pod::containers(&self.pod).any(|c| c.name() == name)
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    pub(super) fn bad(text: impl Into<String>) -> Self {
+        Self(StatusCode::BAD_REQUEST, text.into())
+    }
+
+    pub(super) fn not_found(text: impl Into<String>) -> Self {
+        Self(StatusCode::NOT_FOUND, text.into())
+    }
+
+    pub(super) fn failed(text: impl Into<String>) -> Self {
+        Self(StatusCode::INTERNAL_SERVER_ERROR, text.into())
+    }
+
+    /// What the runtime refused, in the codes of HTTP.
+    pub(super) fn of(error: &cri::Error) -> Self {
+        let status = match error.code {
+            tonic::Code::NotFound => StatusCode::NOT_FOUND,
+            tonic::Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self(status, error.grpc_text())
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let headers = [(CONTENT_TYPE, "text/plain; charset=utf-8"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
+        (self.0, headers, self.1).into_response()
+    }
+}

@@ -1,0 +1,76 @@
+//! `/run` and `/checkpoint`: one answer each.
+
+use std::time::Duration;
+
+use axum::extract::{Path, RawQuery, State};
+use axum::response::{IntoResponse, Response};
+use cri::v1;
+use http::header::CONTENT_TYPE;
+
+use super::inside::{Inside, Refusal, Target};
+use super::query::Query;
+
+/// Runs a command and answers with all it wrote.
+pub(super) async fn run(
+    State(inside): State<Inside>,
+    Path(target): Path<Target>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
+    let found = inside.find_with(&target)?;
+    let query = Query::parse(query.as_deref());
+    let text = query.get("cmd").unwrap_or_default();
+    let command: Vec<String> = text.split(' ').map(str::to_owned).collect();
+    let id = inside.running(&found, &target.container).await.map_err(|e| Refusal::of(&e))?;
+    let id = id.ok_or_else(|| Refusal::failed(format!("container not found ({:?})", target.container)))?;
+    let done = inside.views.runtime.exec_sync(&id, command, Duration::ZERO).await;
+    let done = done.map_err(|e| Refusal::failed(e.grpc_text()))?;
+    if done.exit_code != 0 {
+        let said = String::from_utf8_lossy(&done.stderr);
+        return Err(Refusal::failed(format!("command '{text}' exited with {}: {said}", done.exit_code)));
+    }
+    let mut output = done.stdout;
+    output.extend_from_slice(&done.stderr);
+    // It is not JSON, but that is what it has always been called.
+    Ok(([(CONTENT_TYPE, "application/json")], output).into_response())
+}
+
+/// Writes the state of a container to a file.
+pub(super) async fn checkpoint(
+    State(inside): State<Inside>,
+    Path(target): Path<Target>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
+    let Target { namespace, pod, container, .. } = &target;
+    let found = inside.find_with(&target)?;
+    if !found.has_container(container) {
+        return Err(Refusal::not_found(format!("container {container} does not exist")));
+    }
+    let query = Query::parse(query.as_deref());
+    let timeout = query.all("timeout").last().map(str::parse::<i64>).transpose();
+    let timeout = timeout.map_err(|_| Refusal::not_found("cannot parse value of timeout parameter"))?;
+    let failed = |why: String| {
+        Refusal::failed(format!("checkpointing of {namespace}/{pod}/{container} failed ({why})"))
+    };
+    let id = inside.running(&found, container).await.map_err(|e| failed(e.grpc_text()))?;
+    let container_id = id.ok_or_else(|| failed(format!("container {container:?} not found")))?;
+    let dir = inside.root.join("checkpoints");
+    let now = jiff::Timestamp::from_second(inside.clock.now().wall.secs()).unwrap_or_default();
+    let location = dir.join(format!("checkpoint-{pod}_{namespace}-{container}-{now}.tar"));
+    let made = {
+        let dir = dir.clone();
+        tokio::task::spawn_blocking(move || {
+            use std::os::unix::fs::DirBuilderExt;
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+        })
+    };
+    let made = made.await.map_err(std::io::Error::other).and_then(|made| made);
+    made.map_err(|e| failed(format!("make {}: {e}", dir.display())))?;
+    let location = location.to_string_lossy().into_owned();
+    let ask = v1::CheckpointContainerRequest {
+        container_id,
+        location: location.clone(),
+        timeout: timeout.unwrap_or_default(),
+    };
+    inside.views.runtime.checkpoint_container(ask).await.map_err(|e| failed(e.grpc_text()))?;
+    Ok(axum::Json(serde_json::json!({ "items": [location] })).into_response())
+}

@@ -1,0 +1,167 @@
+//! `/exec`, `/attach`, `/portForward`: the runtime is asked for an address, and the client joined to it.
+
+use std::collections::BTreeMap;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use cri::v1;
+use http::Request;
+
+use super::inside::{Found, Inside, Refusal, Target};
+use super::query::Query;
+use crate::sources::names;
+use crate::streaming::{Wants, What, wants_upgrade};
+
+pub(super) async fn exec(
+    State(inside): State<Inside>,
+    Path(target): Path<Target>,
+    request: Request<Body>,
+) -> Response {
+    let answer = async {
+        let query = Query::parse(request.uri().query());
+        let wants = wants(&query)?;
+        let found = inside.find_with(&target)?;
+        let container_id = container_id(&inside, &found, &target.container).await?;
+        let container_id =
+            container_id.ok_or_else(|| Refusal::failed(format!("container not found ({:?})", target.container)))?;
+        require_upgrade(&request)?;
+        let cmd = query.all("command").map(str::to_owned).collect();
+        let Wants { stdin, stdout, stderr, tty } = wants;
+        let ask = v1::ExecRequest { container_id, cmd, tty, stdin, stdout, stderr };
+        let url = inside.views.runtime.exec(ask).await.map_err(|e| Refusal::of(&e))?;
+        Ok(inside.streams.connect(What::Command(wants), &url, request).await)
+    };
+    answer.await.unwrap_or_else(Refusal::into_response)
+}
+
+pub(super) async fn attach(
+    State(inside): State<Inside>,
+    Path(target): Path<Target>,
+    request: Request<Body>,
+) -> Response {
+    let answer = async {
+        let asked = wants(&Query::parse(request.uri().query()))?;
+        let found = inside.find_with(&target)?;
+        let missing = || {
+            let (namespace, name) = names(&found.pod);
+            Refusal::failed(format!("container {} not found in pod {name}_{namespace}", target.container))
+        };
+        // Whether there is a terminal was decided when the container started.
+        let spec = api::pod::containers(&found.pod).find(|c| c.name() == target.container).ok_or_else(missing)?;
+        let tty = spec.tty();
+        let container_id = container_id(&inside, &found, &target.container).await?.ok_or_else(missing)?;
+        require_upgrade(&request)?;
+        let wants = Wants { tty, stderr: asked.stderr && !tty, ..asked };
+        let Wants { stdin, stdout, stderr, .. } = wants;
+        let ask = v1::AttachRequest { container_id, stdin, tty, stdout, stderr };
+        let url = inside.views.runtime.attach(ask).await.map_err(|e| Refusal::of(&e))?;
+        Ok(inside.streams.connect(What::Command(wants), &url, request).await)
+    };
+    answer.await.unwrap_or_else(Refusal::into_response)
+}
+
+pub(super) async fn port_forward(
+    State(inside): State<Inside>,
+    Path(target): Path<Target>,
+    request: Request<Body>,
+) -> Response {
+    let answer = async {
+        let port = ports(&request)?;
+        let found = inside.find_with(&target)?;
+        let pod_sandbox_id = sandbox_id(&inside, &found).await?;
+        require_upgrade(&request)?;
+        let ask = v1::PortForwardRequest { pod_sandbox_id, port };
+        let url = inside.views.runtime.port_forward(ask).await.map_err(|e| Refusal::of(&e))?;
+        Ok(inside.streams.connect(What::Ports, &url, request).await)
+    };
+    answer.await.unwrap_or_else(Refusal::into_response)
+}
+
+fn wants(query: &Query) -> Result<Wants, Refusal> {
+    let on = |name: &str| query.get(name) == Some("1");
+    let tty = on("tty");
+    // A terminal has one output.
+    let wants = Wants { tty, stdin: on("input"), stdout: on("output"), stderr: on("error") && !tty };
+    if !wants.stdin && !wants.stdout && !wants.stderr {
+        return Err(Refusal::bad("you must specify at least 1 of stdin, stdout, stderr"));
+    }
+    Ok(wants)
+}
+
+/// Ports that a WebSocket client must name in advance; with SPDY every stream names its own.
+fn ports(request: &Request<Body>) -> Result<Vec<i32>, Refusal> {
+    let websocket =
+        request.headers().get(http::header::UPGRADE).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"websocket"));
+    let tunnelled = request.headers().get_all("sec-websocket-protocol").iter();
+    let tunnelled = tunnelled.filter_map(|v| v.to_str().ok()).any(|v| v.contains("SPDY/3.1+"));
+    if !websocket || tunnelled {
+        return Ok(Vec::new());
+    }
+    let query = Query::parse(request.uri().query());
+    let texts: Vec<&str> = query.all("port").flat_map(|v| v.split(',')).collect();
+    if texts.is_empty() {
+        return Err(Refusal::bad("query parameter \"port\" is required"));
+    }
+    let port = |text: &&str| match text.parse::<u16>() {
+        Ok(port @ 1..) => Ok(i32::from(port)),
+        _ => Err(Refusal::bad(format!("unable to parse {text:?} as a port"))),
+    };
+    texts.iter().map(port).collect()
+}
+
+fn require_upgrade(request: &Request<Body>) -> Result<(), Refusal> {
+    match wants_upgrade(request.headers()) {
+        true => Ok(()),
+        false => Err(Refusal::failed("Upgrade request required\n")),
+    }
+}
+
+async fn container_id(inside: &Inside, found: &Found, container: &str) -> Result<Option<String>, Refusal> {
+    inside.running(found, container).await.map_err(|e| Refusal::of(&e))
+}
+
+/// The newest sandbox of the Pod that is up.
+async fn sandbox_id(inside: &Inside, found: &Found) -> Result<String, Refusal> {
+    let state = v1::PodSandboxStateValue { state: v1::PodSandboxState::SandboxReady as i32 };
+    let label_selector = BTreeMap::from([("io.kubernetes.pod.uid".to_owned(), found.uid().to_owned())]);
+    let filter = v1::PodSandboxFilter { state: Some(state), label_selector, ..Default::default() };
+    let all = inside.views.runtime.list_pod_sandboxes(Some(filter)).await.map_err(|e| Refusal::of(&e))?;
+    let (namespace, name) = names(&found.pod);
+    let newest = all.into_iter().max_by_key(|s| s.created_at).map(|s| s.id);
+    newest.ok_or_else(|| Refusal::failed(format!("pod not found (\"{name}_{namespace}\")")))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_has_one_output_and_something_must_be_wanted() {
+        let read = |text: &str| wants(&Query::parse(Some(text))).map_err(|r| r.1);
+        let all = Wants { stdin: true, stdout: true, stderr: true, tty: false };
+        assert_eq!(read("input=1&output=1&error=1").unwrap(), all);
+        assert_eq!(read("input=1&output=1&error=1&tty=1").unwrap(), Wants { tty: true, stderr: false, ..all });
+        for none in ["", "tty=1", "input=true", "error=1&tty=1"] {
+            assert_eq!(read(none).unwrap_err(), "you must specify at least 1 of stdin, stdout, stderr");
+        }
+    }
+
+    #[test]
+    fn only_plain_websockets_name_their_ports_in_advance() {
+        let ask = |protocol: &str, upgrade: &str, query: &str| {
+            let request = Request::builder()
+                .uri(format!("/portForward/ns/p?{query}"))
+                .header("upgrade", upgrade)
+                .header("sec-websocket-protocol", protocol);
+            ports(&request.body(Body::empty()).unwrap()).map_err(|r| r.0.as_u16())
+        };
+        assert_eq!(ask("", "SPDY/3.1", "").unwrap(), []);
+        assert_eq!(ask("SPDY/3.1+portforward.k8s.io", "websocket", "").unwrap(), []);
+        assert_eq!(ask("v4.channel.k8s.io", "websocket", "port=80,443&port=1").unwrap(), [80, 443, 1]);
+        for bad in ["", "port=", "port=0", "port=65536", "port=x", "port=-1"] {
+            assert_eq!(ask("v4.channel.k8s.io", "WebSocket", bad).unwrap_err(), 400, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,366 @@
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::metrics::Metrics;
+use crate::server::{Check, Checks, Views};
+use crate::status_board::StatusBoard;
+use crate::testing::{ScriptedRuntime, clock};
+
+/// Says yes to those it knows, and keeps what it was asked.
+#[derive(Default)]
+struct Scripted {
+    asked: Mutex<Vec<String>>,
+}
+
+#[async_trait]
+impl Reviews for Scripted {
+    async fn token(&self, token: &str) -> Result<Option<User>, ReviewError> {
+        self.asked.lock().unwrap().push(format!("token {token}"));
+        match token {
+            "broken" => Err(ReviewError { why: "no answer".to_owned(), retry: false }),
+            "admin" | "reader" | "monitor" => Ok(Some(User { name: token.to_owned(), ..User::default() })),
+            _ => Ok(None),
+        }
+    }
+
+    async fn access(&self, user: &User, verb: &str, subresource: &str) -> Result<bool, ReviewError> {
+        self.asked.lock().unwrap().push(format!("{} {verb} {subresource}", user.name));
+        match user.name.as_str() {
+            "admin" | "apiserver" => Ok(true),
+            "reader" => Ok(verb == "get" && subresource == "proxy"),
+            "monitor" => Ok(subresource == "metrics"),
+            _ if subresource == "stats" => Err(ReviewError { why: "no answer".to_owned(), retry: false }),
+            _ => Ok(false),
+        }
+    }
+}
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self { issuer: Issuer::new(params, key), pem }
+    }
+
+    fn client(&self, name: &str, group: &str) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.distinguished_name.push(DnType::OrganizationName, group);
+        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        let cert = params.signed_by(&key, &self.issuer).unwrap();
+        (vec![cert.der().clone()], PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap())
+    }
+}
+
+struct Bench {
+    address: SocketAddr,
+    dir: tempfile::TempDir,
+    reviews: Arc<Scripted>,
+    token: CancellationToken,
+}
+
+fn switches(debugging: bool) -> Switches {
+    Switches {
+        debugging,
+        system_logs: true,
+        system_log_query: true,
+        profiling: true,
+        debug_flags: true,
+        checkpoint: true,
+        split_streams: false,
+    }
+}
+
+impl Bench {
+    async fn new(ca: Option<&Authority>, guard: GuardRules) -> Self {
+        Self::with(ca, guard, true).await
+    }
+
+    async fn with(ca: Option<&Authority>, mut guard: GuardRules, debugging: bool) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        if let Some(ca) = ca {
+            std::fs::write(dir.path().join("ca.crt"), &ca.pem).unwrap();
+            guard.client_ca = Some(dir.path().join("ca.crt"));
+        }
+        let reviews = Arc::new(Scripted::default());
+        let rules = Rules {
+            address: "127.0.0.1:0".parse().unwrap(),
+            certificate: CertSource::SelfSigned { dir: dir.path().join("pki"), host: "node".to_owned() },
+            tls: TlsRules::default(),
+            guard,
+        };
+        let open = open(rules, Some(reviews.clone()), clock()).await.unwrap();
+        let (address, token) = (open.address().unwrap(), CancellationToken::new());
+        let streams = Streams::new(Duration::ZERO);
+        let inside = Inside {
+            views: Views {
+                checks: Checks::new(vec![Check::ping()]),
+                pods: Arc::new(StatusBoard::default()),
+                metrics: Arc::new(Metrics::default()),
+                probe_metrics: Arc::default(),
+                runtime: Arc::new(ScriptedRuntime::default()),
+                config: Arc::new(serde_json::json!({})),
+                stats: crate::server::stats::tests::sources(),
+            },
+            clock: clock(),
+            streams: streams.clone(),
+            switches: switches(debugging),
+            pod_logs: dir.path().join("pods"),
+            root: dir.path().to_owned(),
+            about: Arc::new(About { version: "v1".to_owned(), ..About::default() }),
+        };
+        tokio::spawn(open.serve(router(inside), streams, token.clone()));
+        Self { address, dir, reviews, token }
+    }
+
+    async fn ask(&self, client: &Client, method: &str, path: &str, token: &str) -> (u16, String) {
+        let mut stream = client.connect(self.address).await;
+        let auth = if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{auth}Connection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text:?}"));
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+}
+
+/// Believes anybody, as API servers do without a CA for kubelets.
+struct Client(Arc<rustls::ClientConfig>);
+
+impl Client {
+    fn new(identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>) -> Self {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(crate::net::tls::AcceptAll::default()));
+        let config = match identity {
+            Some((chain, key)) => builder.with_client_auth_cert(chain, key).unwrap(),
+            None => builder.with_no_client_auth(),
+        };
+        Self(Arc::new(config))
+    }
+
+    async fn connect(&self, address: SocketAddr) -> tokio_rustls::client::TlsStream<TcpStream> {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let connector = tokio_rustls::TlsConnector::from(self.0.clone());
+        connector.connect(ServerName::try_from("node").unwrap(), stream).await.unwrap()
+    }
+}
+
+fn reviewed() -> GuardRules {
+    let minute = Duration::from_secs(60);
+    GuardRules {
+        tokens: Some(minute),
+        access: Some(AccessRules { allowed_for: minute, denied_for: minute }),
+        ..GuardRules::default()
+    }
+}
+
+#[tokio::test]
+async fn nobody_is_answered_who_is_not_known_and_allowed() {
+    let bench = Bench::new(None, reviewed()).await;
+    let nobody = Client::new(None);
+    let rows: &[(&str, &str, &str, u16, &str)] = &[
+        ("GET", "/healthz", "", 401, "Unauthorized"),
+        ("GET", "/healthz", "stranger", 401, "Unauthorized"),
+        ("GET", "/healthz", "broken", 401, "Unauthorized"),
+        ("GET", "/healthz", "admin", 200, "ok"),
+        ("GET", "/healthz", "reader", 200, "ok"),
+        (
+            "GET",
+            "/healthz",
+            "monitor",
+            403,
+            "Forbidden (user=monitor, verb=get, resource=nodes, subresource(s)=[healthz proxy])\n",
+        ),
+        (
+            "GET",
+            "/exec/ns/p/c?command=id&output=1",
+            "reader",
+            403,
+            "Forbidden (user=reader, verb=create, resource=nodes, subresource(s)=[proxy])\n",
+        ),
+        ("GET", "/exec/ns/p/c?command=id&output=1", "admin", 404, "pod does not exist"),
+        ("GET", "/nowhere", "admin", 404, "404 page not found\n"),
+        ("GET", "/containerLogs/ns/p/c", "reader", 404, "pod \"p\" does not exist"),
+        ("GET", "/containerLogs/ns/p/c?tailLines=-1", "reader", 422, "{\"message\": \"Invalid request.\"}"),
+        ("POST", "/checkpoint/ns/p/c?timeout=x", "admin", 404, "pod does not exist"),
+    ];
+    for (method, path, token, status, text) in rows {
+        let answer = bench.ask(&nobody, method, path, token).await;
+        assert_eq!(answer, (*status, (*text).to_owned()), "{method} {path} as {token}");
+    }
+    let (status, _) = bench.ask(&nobody, "GET", "/metrics", "monitor").await;
+    assert_eq!(status, 200);
+}
+
+#[tokio::test]
+async fn answers_of_the_api_server_are_remembered() {
+    let bench = Bench::new(None, reviewed()).await;
+    for _ in 0..3 {
+        assert_eq!(bench.ask(&Client::new(None), "GET", "/pods", "reader").await.0, 200);
+        assert_eq!(bench.ask(&Client::new(None), "GET", "/pods", "stranger").await.0, 401);
+    }
+    let asked = bench.reviews.asked.lock().unwrap().clone();
+    assert_eq!(asked, ["token reader", "reader get pods", "reader get proxy", "token stranger"]);
+}
+
+#[tokio::test]
+async fn a_certificate_names_its_user_and_a_changed_ca_counts_at_once() {
+    let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
+    let bench = Bench::new(Some(&ours), GuardRules { anonymous: true, ..reviewed() }).await;
+    let (good, bad) = (Client::new(Some(ours.client("apiserver", "system:masters"))), theirs.client("apiserver", "g"));
+    let bad = Client::new(Some(bad));
+    assert_eq!(bench.ask(&good, "GET", "/healthz", "").await, (200, "ok".to_owned()));
+    // A bad proof is not as good as none, even where none is enough.
+    assert_eq!(bench.ask(&bad, "GET", "/healthz", "").await.0, 401);
+    assert_eq!(bench.ask(&bad, "GET", "/healthz", "admin").await.0, 200, "another proof may be good");
+    let (status, text) = bench.ask(&Client::new(None), "GET", "/healthz", "").await;
+    assert!(status == 403 && text.contains("user=system:anonymous"), "{text}");
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    std::fs::write(bench.dir.path().join("ca.crt"), &theirs.pem).unwrap();
+    assert_eq!(bench.ask(&good, "GET", "/healthz", "").await.0, 401);
+    assert_eq!(bench.ask(&bad, "GET", "/healthz", "").await.0, 200);
+    bench.token.cancel();
+}
+
+#[tokio::test]
+async fn a_review_that_fails_is_not_a_refusal() {
+    let rules = GuardRules { anonymous: true, ..reviewed() };
+    let bench = Bench::new(None, rules).await;
+    let answer = bench.ask(&Client::new(None), "GET", "/stats/summary", "").await;
+    let text = "Authorization error (user=system:anonymous, verb=get, resource=nodes, subresource=stats)";
+    assert_eq!(answer, (500, text.to_owned()));
+}
+
+#[tokio::test]
+async fn without_debugging_handlers_only_the_open_paths_are_left() {
+    let rules = GuardRules { anonymous: true, ..GuardRules::default() };
+    let bench = Bench::with(None, rules, false).await;
+    let nobody = Client::new(None);
+    for path in ["/exec/ns/p/c", "/run/ns/p/c", "/containerLogs/ns/p/c", "/logs/x", "/runningpods/", "/debug/pprof/"] {
+        let answer = bench.ask(&nobody, "GET", path, "").await;
+        assert_eq!(answer, (405, "Debug endpoints are disabled.\n".to_owned()), "{path}");
+    }
+    for path in ["/configz", "/checkpoint/ns/p/c", "/statusz", "/flagz"] {
+        assert_eq!(bench.ask(&nobody, "GET", path, "").await.0, 404, "{path}");
+    }
+    assert_eq!(bench.ask(&nobody, "GET", "/healthz/ping", "").await.0, 200);
+}
+
+#[tokio::test]
+async fn nonsense_gets_an_answer_and_the_server_stays() {
+    let rules = GuardRules { anonymous: true, ..GuardRules::default() };
+    let bench = Bench::new(None, rules).await;
+    let nobody = Client::new(None);
+    let long = format!("/{}", "x".repeat(100_000));
+    let paths = [
+        "/exec/ns/p/%ff",
+        "/exec////",
+        "/containerLogs/%2e%2e/%2e%2e/%2e%2e",
+        "/containerLogs/ns/p/c?sinceTime=%",
+        "/logs/..%2f..%2fetc/shadow",
+        "/logs/%00",
+        "/portForward/ns/p?port=-1",
+        "/run/ns/p/c?cmd=%zz",
+        "/checkpoint/a/b/c?timeout=99999999999999999999999",
+        "/debug/flags/v",
+        &long,
+        "/?%%%=%%%&&&===",
+    ];
+    for path in paths {
+        for method in ["GET", "POST", "PUT", "DELETE", "PATCH", "NONSENSE"] {
+            let (status, text) = bench.ask(&nobody, method, path, "").await;
+            assert!((400..=501).contains(&status), "{method} {path}: {status} {text}");
+        }
+    }
+    // Those who speak no TLS, or nothing at all, do not keep others from being served.
+    let mut silent = Vec::new();
+    for bytes in [b"GET / HTTP/1.1\r\n\r\n".as_slice(), &[0x16, 3, 1, 0xff, 0xff], &[]] {
+        let mut stream = TcpStream::connect(bench.address).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        silent.push(stream);
+    }
+    assert_eq!(bench.ask(&nobody, "GET", "/healthz", "").await.0, 200);
+}
+
+#[test]
+fn files_and_rules_of_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = || CertSource::SelfSigned { dir: dir.path().to_owned(), host: "node".to_owned() };
+    let identity = Arc::new(tls::Identity::open(source()).unwrap());
+    let first = std::fs::read(dir.path().join("kubelet.crt")).unwrap();
+    tls::Identity::open(source()).unwrap();
+    assert_eq!(std::fs::read(dir.path().join("kubelet.crt")).unwrap(), first, "it is kept");
+    let mode = |name: &str| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::metadata(dir.path().join(name)).unwrap().permissions().mode() & 0o777
+    };
+    assert_eq!((mode("kubelet.key"), mode("kubelet.crt")), (0o600, 0o644));
+    let rules = |min: &str, suites: &[&str]| TlsRules {
+        min_version: min.to_owned(),
+        suites: suites.iter().map(|s| (*s).to_owned()).collect(),
+    };
+    for (min, suites) in [
+        ("", &[][..]),
+        ("VersionTLS10", &[]),
+        ("VersionTLS13", &["TLS_AES_128_GCM_SHA256"]),
+        ("VersionTLS12", &["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_128_CBC_SHA"]),
+    ] {
+        assert!(tls::server_config(identity.clone(), &rules(min, suites)).is_ok(), "{min} {suites:?}");
+    }
+    let files = |cert: &str, key: &str| CertSource::Files { cert: dir.path().join(cert), key: dir.path().join(key) };
+    let wrong = |source| tls::Identity::open(source).unwrap_err().to_string();
+    assert!(wrong(files("none", "kubelet.key")).contains("none: No such file"), "names the file");
+    assert!(wrong(files("kubelet.key", "kubelet.key")).contains("it holds no certificate"));
+    let other = rcgen::generate_simple_self_signed(vec!["x".to_owned()]).unwrap();
+    std::fs::write(dir.path().join("other.key"), other.signing_key.serialize_pem()).unwrap();
+    assert!(wrong(files("kubelet.crt", "other.key")).contains("do not belong together"));
+    assert!(certified_key(b"", b"").is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replaced_certificate_is_shown_and_a_broken_one_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = ["c", "k"].map(|name| dir.path().join(name));
+    let put = |text: (&str, &str)| {
+        for (path, text) in paths.iter().zip([text.0, text.1]) {
+            std::fs::write(path, text).unwrap();
+        }
+    };
+    let make = || rcgen::generate_simple_self_signed(vec!["x".to_owned()]).unwrap();
+    let (one, two) = (make(), make());
+    put((&one.cert.pem(), &one.signing_key.serialize_pem()));
+    let identity = tls::Identity::open(CertSource::Files { cert: paths[0].clone(), key: paths[1].clone() }).unwrap();
+    assert_eq!(identity.leaf().unwrap(), *one.cert.der());
+    put(("", "broken"));
+    tokio::time::advance(Duration::from_secs(2)).await;
+    identity.refresh().await;
+    assert_eq!(identity.leaf().unwrap(), *one.cert.der());
+    put((&two.cert.pem(), &two.signing_key.serialize_pem()));
+    tokio::time::advance(Duration::from_secs(2)).await;
+    identity.refresh().await;
+    assert_eq!(identity.leaf().unwrap(), *two.cert.der());
+}

@@ -1,0 +1,283 @@
+//! The certificate shown on 10250 and the handshake's rules.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use base::class::{Class, Classify};
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme, SupportedProtocolVersion,
+};
+use tokio::sync::watch;
+
+use super::files::Files;
+
+/// A certificate that somebody else keeps fresh; none until there is one.
+pub type Issued = watch::Receiver<Option<Arc<CertifiedKey>>>;
+
+/// Where the certificate comes from.
+#[derive(Clone, Debug)]
+pub enum CertSource {
+    /// tlsCertFile and tlsPrivateKeyFile, read again when they change.
+    Files { cert: PathBuf, key: PathBuf },
+    /// `kubelet.crt` and `kubelet.key` in this directory, made for `host` if they are not there.
+    SelfSigned { dir: PathBuf, host: String },
+    /// Signed by the cluster, and renewed.
+    Issued(Issued),
+}
+
+/// tlsMinVersion and tlsCipherSuites.
+#[derive(Clone, Debug, Default)]
+pub struct TlsRules {
+    /// `VersionTLS12` or `VersionTLS13`; older ones are not spoken, and empty is 1.2.
+    pub min_version: String,
+    /// Names of TLS 1.2 suites; empty is all. Those of 1.3 cannot be chosen.
+    pub suites: Vec<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error("{act} {}: {why}", .path.display())]
+    File { act: &'static str, path: PathBuf, why: String },
+    #[error("{0}")]
+    Rules(String),
+}
+
+impl Classify for TlsError {
+    fn class(&self) -> Class {
+        Class::Fault
+    }
+}
+
+/// What is shown in handshakes.
+#[derive(Debug)]
+pub(super) struct Identity {
+    shown: Shown,
+    files: Option<(PathBuf, PathBuf, Files)>,
+}
+
+#[derive(Debug)]
+enum Shown {
+    Kept(ArcSwap<CertifiedKey>),
+    Issued(Issued),
+}
+
+/// Takes any client certificate: whether it is believed is decided per request, so that a bad one gets a 401 and not a
+/// broken connection, and a changed CA file counts for open connections.
+#[derive(Debug)]
+struct AnyClient(Arc<CryptoProvider>);
+
+/// HTTP/1.1 and HTTP/2 under the rules.
+pub(super) fn server_config(identity: Arc<Identity>, rules: &TlsRules) -> Result<ServerConfig, TlsError> {
+    let mut provider = aws_lc_rs::default_provider();
+    if !rules.suites.is_empty() {
+        let asked = |name: &str| rules.suites.iter().any(|s| plain(s) == name);
+        provider.cipher_suites.retain(|suite| {
+            suite.version() == &rustls::version::TLS13 || asked(&format!("{:?}", suite.suite()))
+        });
+        for suite in &rules.suites {
+            if !known(&provider, suite) {
+                tracing::warn!(suite, "a cipher suite is not offered: it is old or unknown");
+            }
+        }
+    }
+    let provider = Arc::new(provider);
+    let both: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
+    let versions = match rules.min_version.as_str() {
+        "VersionTLS13" => &both[..1],
+        "" | "VersionTLS12" => both,
+        older => {
+            tracing::warn!(tls_min_version = older, "TLS older than 1.2 is not spoken");
+            both
+        }
+    };
+    let mut config = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(versions)
+        .map_err(|e| TlsError::Rules(format!("choose TLS versions and cipher suites: {e}")))?
+        .with_client_cert_verifier(Arc::new(AnyClient(provider)))
+        .with_cert_resolver(identity);
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// Two suites have a second name.
+fn plain(suite: &str) -> &str {
+    match suite {
+        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305" => "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305" => "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+        name => name,
+    }
+}
+
+fn known(provider: &CryptoProvider, suite: &str) -> bool {
+    // Go's names of the 1.3 suites lack the 13.
+    let modern = suite.replacen("TLS_", "TLS13_", 1);
+    let names = provider.cipher_suites.iter().map(|s| format!("{:?}", s.suite()));
+    names.into_iter().any(|name| name == plain(suite) || name == modern)
+}
+
+// === impl Identity ===
+
+impl Identity {
+    /// Blocks on files.
+    pub(super) fn open(source: CertSource) -> Result<Self, TlsError> {
+        let (cert, key) = match source {
+            CertSource::Issued(issued) => return Ok(Self { shown: Shown::Issued(issued), files: None }),
+            CertSource::Files { cert, key } => (cert, key),
+            CertSource::SelfSigned { dir, host } => self_signed(&dir, &host)?,
+        };
+        // Stamped before they are read: a change in between is noticed, if only a second later.
+        let files = Files::new(vec![cert.clone(), key.clone()]);
+        let pair = read_pair(&cert, &key)?;
+        Ok(Self { shown: Shown::Kept(ArcSwap::from_pointee(pair)), files: Some((cert, key, files)) })
+    }
+
+    /// Shows what the files hold now. New files that cannot be used change nothing.
+    pub(super) async fn refresh(&self) {
+        let (Shown::Kept(kept), Some((cert, key, files))) = (&self.shown, &self.files) else { return };
+        if !files.have_changed() {
+            return;
+        }
+        let (cert, key) = (cert.clone(), key.clone());
+        match tokio::task::spawn_blocking(move || read_pair(&cert, &key)).await {
+            Ok(Ok(pair)) => {
+                kept.store(Arc::new(pair));
+                tracing::info!("the serving certificate was read anew");
+            }
+            Ok(Err(error)) => tracing::warn!(%error, "the new serving certificate is not used"),
+            Err(error) => tracing::warn!(%error, "the serving certificate was not read"),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Identity {
+    pub(super) fn leaf(&self) -> Option<CertificateDer<'static>> {
+        match &self.shown {
+            Shown::Kept(kept) => kept.load().cert.first().cloned(),
+            Shown::Issued(_) => None,
+        }
+    }
+}
+
+impl ResolvesServerCert for Identity {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        match &self.shown {
+            Shown::Kept(kept) => Some(kept.load_full()),
+            Shown::Issued(issued) => issued.borrow().clone(),
+        }
+    }
+}
+
+/// Joins a chain and its key, both as PEM.
+pub fn certified_key(chain: &[u8], key: &[u8]) -> Result<CertifiedKey, String> {
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(chain)
+        .collect::<Result<_, _>>()
+        .map_err(|e| format!("the certificate is no PEM: {e}"))?;
+    if chain.is_empty() {
+        return Err("it holds no certificate".to_owned());
+    }
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| format!("the key is no PEM: {e}"))?;
+    let key = aws_lc_rs::default_provider()
+        .key_provider
+        .load_private_key(key)
+        .map_err(|e| format!("the key is not understood: {e}"))?;
+    let pair = CertifiedKey::new(chain, key);
+    match pair.keys_match() {
+        Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => Ok(pair),
+        Err(_) => Err("certificate and key do not belong together".to_owned()),
+    }
+}
+
+fn read_pair(cert: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
+    let read = |path: &Path| {
+        fs::read(path).map_err(|e| TlsError::File { act: "read", path: path.to_owned(), why: e.to_string() })
+    };
+    let pair = certified_key(&read(cert)?, &read(key)?);
+    pair.map_err(|why| TlsError::File { act: "use the serving certificate", path: cert.to_owned(), why })
+}
+
+/// The pair in `dir`, made if it is missing or unusable, as upstream's kubelet keeps it.
+fn self_signed(dir: &Path, host: &str) -> Result<(PathBuf, PathBuf), TlsError> {
+    let (cert, key) = (dir.join("kubelet.crt"), dir.join("kubelet.key"));
+    if read_pair(&cert, &key).is_ok() {
+        return Ok((cert, key));
+    }
+    let failed = |act: &'static str, path: &Path| {
+        let path = path.to_owned();
+        move |e: &dyn std::fmt::Display| TlsError::File { act, path, why: e.to_string() }
+    };
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(dir)
+        .map_err(|e| failed("make the directory", dir)(&e))?;
+    let pair = rcgen::generate_simple_self_signed(vec![host.to_owned()])
+        .map_err(|e| failed("make a certificate in", dir)(&e))?;
+    write(&key, pair.signing_key.serialize_pem().as_bytes(), 0o600).map_err(|e| failed("write", &key)(&e))?;
+    write(&cert, pair.cert.pem().as_bytes(), 0o644).map_err(|e| failed("write", &cert)(&e))?;
+    tracing::info!(cert = %cert.display(), "made a self-signed serving certificate");
+    Ok((cert, key))
+}
+
+/// Whole or not at all.
+fn write(path: &Path, bytes: &[u8], mode: u32) -> std::io::Result<()> {
+    let early = path.with_extension("new");
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&early)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&early, path)
+}
+
+// === impl AnyClient ===
+
+impl ClientCertVerifier for AnyClient {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,79 @@
+//! `/metrics/resource`: what metrics-server asks for.
+
+use std::fmt::{self, Write};
+
+use base::metrics::{Kind, Text};
+
+use super::{Look, Measured};
+
+pub(super) fn write(out: &mut dyn Write, look: &Look) -> fmt::Result {
+    let mut text = Text::new(out);
+    let now = Some(look.now.0 / 1_000_000);
+    let cpu = ("container_cpu_usage_seconds_total", Kind::Counter, "Cumulative cpu time consumed by the container in core-seconds");
+    family(&mut text, cpu, look, |c| c.cpu_seconds(), cpu_time)?;
+    let memory = ("container_memory_working_set_bytes", Kind::Gauge, "Current working set of the container in bytes");
+    family(&mut text, memory, look, |c| c.working_set().map(|n| n as f64), memory_time)?;
+    let start = ("container_start_time_seconds", Kind::Gauge, "Start time of the container since unix epoch in seconds");
+    family(&mut text, start, look, |c| c.started.map(|s| s as f64), |_| None)?;
+    let swap = ("container_swap_usage_bytes", Kind::Gauge, "Current amount of the container swap usage in bytes");
+    family(&mut text, swap, look, |c| c.swap_used().map(|n| n as f64), memory_time)?;
+    let machine = &look.machine;
+    let memory = machine.memory.as_ref();
+    let node = [
+        ("node_cpu_usage_seconds_total", Kind::Counter, "Cumulative cpu time consumed by the node in core-seconds", machine.cpu_nanos.map(|n| n as f64 / 1e9)),
+        ("node_memory_working_set_bytes", Kind::Gauge, "Current working set of the node in bytes", memory.map(|m| m.working_set as f64)),
+        ("node_swap_usage_bytes", Kind::Gauge, "Current swap usage of the node in bytes", memory.map(|m| m.swap_used as f64)),
+    ];
+    for (name, kind, help, value) in node {
+        if let Some(value) = value {
+            text.header(name, kind, help)?;
+            text.sample(name, &[], value, now)?;
+        }
+    }
+    pods(&mut text, look, "pod_cpu_usage_seconds_total", Kind::Counter, Measured::cpu_seconds)?;
+    pods(&mut text, look, "pod_memory_working_set_bytes", Kind::Gauge, |c| c.working_set().map(|n| n as f64))?;
+    pods(&mut text, look, "pod_swap_usage_bytes", Kind::Gauge, |c| c.swap_used().map(|n| n as f64))?;
+    text.header("resource_scrape_error", Kind::Gauge, "1 if there was an error while getting container metrics, 0 otherwise")?;
+    text.sample("resource_scrape_error", &[], f64::from(u8::from(look.blind)), None)
+}
+
+fn family(
+    text: &mut Text<'_>,
+    (name, kind, help): (&str, Kind, &str),
+    look: &Look,
+    of: fn(&Measured) -> Option<f64>,
+    at: fn(&Measured) -> Option<i64>,
+) -> fmt::Result {
+    if look.containers.iter().any(|c| of(c).is_some()) {
+        text.header(name, kind, help)?;
+    }
+    for c in &look.containers {
+        if let Some(value) = of(c) {
+            let labels = [("container", c.container.as_str()), ("namespace", &c.namespace), ("pod", &c.pod)];
+            text.sample(name, &labels, value, at(c))?;
+        }
+    }
+    Ok(())
+}
+
+fn pods(text: &mut Text<'_>, look: &Look, name: &str, kind: Kind, of: fn(&Measured) -> Option<f64>) -> fmt::Result {
+    if look.containers.iter().any(|c| of(c).is_some()) {
+        text.header(name, kind, "The same of all containers of the pod")?;
+    }
+    for containers in look.pods() {
+        let known: Vec<f64> = containers.iter().filter_map(of).collect();
+        if let (Some(first), false) = (containers.first(), known.is_empty()) {
+            let labels = [("namespace", first.namespace.as_str()), ("pod", &first.pod)];
+            text.sample(name, &labels, known.iter().sum(), Some(look.now.0 / 1_000_000))?;
+        }
+    }
+    Ok(())
+}
+
+fn cpu_time(c: &Measured) -> Option<i64> {
+    c.cpu.as_ref().map(|cpu| cpu.timestamp / 1_000_000)
+}
+
+fn memory_time(c: &Measured) -> Option<i64> {
+    c.memory.as_ref().map(|memory| memory.timestamp / 1_000_000)
+}

@@ -1,0 +1,111 @@
+#![allow(clippy::unwrap_used)]
+
+use base::ids::PodUid;
+use base::time::Mono;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde_json::json;
+
+use super::*;
+use crate::testing::{ScriptedRuntime, clock};
+
+pub(crate) fn sources() -> Sources {
+    let pods = Arc::new(StatusBoard::default());
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": {"containers": [{"name": "c"}]},
+    }))
+    .unwrap();
+    let status: PodStatus = serde_json::from_value(json!({
+        "startTime": "2026-01-01T00:00:00Z",
+        "containerStatuses": [{
+            "name": "c", "ready": true, "restartCount": 0, "image": "img", "imageID": "",
+            "containerID": "containerd://abc", "state": {"running": {"startedAt": "2026-01-01T00:00:01Z"}},
+        }],
+    }))
+    .unwrap();
+    pods.publish(&PodUid::from("u"), &Arc::new(pod), status, None);
+    Sources {
+        runtime: Arc::new(ScriptedRuntime::default()),
+        pods,
+        clock: clock(),
+        node_name: "n1".into(),
+        root: "/".into(),
+        meter: Arc::default(),
+    }
+}
+
+fn stats(id: &str, container: &str) -> v1::ContainerStats {
+    let some = |value| Some(v1::UInt64Value { value });
+    let labels = [
+        ("io.kubernetes.pod.uid", "u"),
+        ("io.kubernetes.pod.name", "p"),
+        ("io.kubernetes.pod.namespace", "ns"),
+        ("io.kubernetes.container.name", container),
+    ];
+    let labels = labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into_iter().collect();
+    v1::ContainerStats {
+        attributes: Some(v1::ContainerAttributes { id: id.into(), labels, ..Default::default() }),
+        cpu: Some(v1::CpuUsage {
+            timestamp: 1_767_225_700_000_000_000,
+            usage_core_nano_seconds: some(2_500_000_000),
+            ..Default::default()
+        }),
+        memory: Some(v1::MemoryUsage {
+            timestamp: 1_767_225_700_000_000_000,
+            working_set_bytes: some(4096),
+            usage_bytes: some(8192),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+fn look(sources: &Sources) -> Look {
+    let all = [stats("abc", "c"), stats("old", "c"), stats("abc", "unknown")];
+    let containers = all.into_iter().filter_map(|s| sources.of(s)).collect();
+    let machine = sources.meter.read(&sources.root, Mono::default());
+    Look { now: Wall::from_secs(1_767_225_700), machine, containers, ..Look::default() }
+}
+
+#[tokio::test]
+async fn the_summary_tells_what_is_known_and_no_more() {
+    let sources = sources();
+    let shown = summary::summary(&sources, &look(&sources), false);
+    let pods = shown["pods"].as_array().unwrap();
+    assert_eq!((pods.len(), &pods[0]["podRef"]), (1, &json!({"name": "p", "namespace": "ns", "uid": "u"})));
+    assert_eq!(pods[0]["startTime"], "2026-01-01T00:00:00Z");
+    let containers = pods[0]["containers"].as_array().unwrap();
+    assert_eq!(containers.len(), 1, "those that ended or are unknown are left out");
+    assert_eq!(
+        containers[0],
+        json!({
+            "name": "c", "startTime": "2026-01-01T00:00:01Z",
+            "cpu": {"time": "2026-01-01T00:01:40Z", "usageCoreNanoSeconds": 2_500_000_000u64},
+            "memory": {"time": "2026-01-01T00:01:40Z", "usageBytes": 8192, "workingSetBytes": 4096},
+        })
+    );
+    assert_eq!(pods[0]["memory"]["workingSetBytes"], 4096);
+    let node = &shown["node"];
+    assert_eq!(node["nodeName"], "n1");
+    assert!(node["memory"]["workingSetBytes"].as_u64().unwrap() > 0 && node["fs"]["capacityBytes"].is_u64());
+    let brief = summary::summary(&sources, &look(&sources), true);
+    assert!(brief["node"].get("fs").is_none() && brief["node"]["cpu"]["usageCoreNanoSeconds"].is_u64());
+}
+
+#[tokio::test]
+async fn metrics_have_the_names_that_dashboards_use() {
+    let sources = sources();
+    let (mut resource, mut cadvisor) = (String::new(), String::new());
+    resource::write(&mut resource, &look(&sources)).unwrap();
+    cadvisor::write(&mut cadvisor, &look(&sources)).unwrap();
+    for line in [
+        "container_cpu_usage_seconds_total{container=\"c\",namespace=\"ns\",pod=\"p\"} 2.5 1767225700000",
+        "container_memory_working_set_bytes{container=\"c\",namespace=\"ns\",pod=\"p\"} 4096 1767225700000",
+        "pod_cpu_usage_seconds_total{namespace=\"ns\",pod=\"p\"} 2.5 1767225700000",
+        "resource_scrape_error 0",
+        "# TYPE node_cpu_usage_seconds_total counter",
+    ] {
+        assert!(resource.contains(line), "{line}\n{resource}");
+    }
+    let line = "container_cpu_usage_seconds_total{container=\"c\",cpu=\"total\",id=\"/abc\",image=\"img\",name=\"abc\",namespace=\"ns\",pod=\"p\"} 2.5";
+    assert!(cadvisor.contains(line) && cadvisor.contains("machine_cpu_cores "), "{cadvisor}");
+}

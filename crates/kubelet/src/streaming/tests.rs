@@ -1,0 +1,228 @@
+#![allow(clippy::unwrap_used)]
+
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+use super::websocket::{Decoder, Message, Role};
+use super::*;
+
+const MASK: Option<[u8; 4]> = Some([1, 2, 3, 4]);
+const ALL: Wants = Wants { stdin: true, stdout: true, stderr: true, tty: false };
+const ERROR: u32 = 1;
+const STDIN: u32 = 3;
+const STDOUT: u32 = 5;
+const STDERR: u32 = 7;
+
+/// Both ends of a translated stream: a WebSocket client and a SPDY server.
+struct Bench {
+    client: DuplexStream,
+    decoder: Decoder,
+    runtime: DuplexStream,
+    frames: spdy::Decoder,
+}
+
+impl Bench {
+    fn new(wants: Wants, idle: Duration) -> Self {
+        let (client, near) = duplex(64 << 10);
+        let (runtime, far) = duplex(64 << 10);
+        tokio::spawn(async move { translate::run(near, far, wants, &Activity::new(), idle).await });
+        Self { client, decoder: Decoder::new(Role::Client), runtime, frames: spdy::Decoder::default() }
+    }
+
+    async fn say(&mut self, message: &[u8]) {
+        let mut out = BytesMut::new();
+        websocket::put_binary(&mut out, MASK, &[message]);
+        self.client.write_all(&out).await.unwrap();
+    }
+
+    async fn hear(&mut self) -> Message {
+        loop {
+            if let Some(message) = self.decoder.next_message().unwrap() {
+                return message;
+            }
+            assert!(self.client.read_buf(self.decoder.buffer()).await.unwrap() > 0, "the client is cut off");
+        }
+    }
+
+    /// Skips the frames that open streams, which a client's decoder does not take.
+    async fn accept(&mut self, streams: usize) {
+        for _ in 0..streams {
+            let mut head = [0; 8];
+            self.runtime.read_exact(&mut head).await.unwrap();
+            assert_eq!(head[..4], [0x80, 3, 0, 1]);
+            let mut rest = vec![0; u32::from_be_bytes([0, head[5], head[6], head[7]]) as usize];
+            self.runtime.read_exact(&mut rest).await.unwrap();
+        }
+    }
+
+    async fn receive(&mut self) -> spdy::Frame {
+        loop {
+            if let Some(frame) = self.frames.next_frame().unwrap() {
+                return frame;
+            }
+            assert!(self.runtime.read_buf(self.frames.buffer()).await.unwrap() > 0, "the runtime is cut off");
+        }
+    }
+
+    async fn send(&mut self, stream: u32, bytes: &[u8], last: bool) {
+        let mut out = BytesMut::new();
+        spdy::put_data(&mut out, stream, bytes, last);
+        self.runtime.write_all(&out).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_command_is_translated_from_its_first_byte_to_its_end() {
+    let mut b = Bench::new(ALL, Duration::ZERO);
+    b.accept(4).await;
+    b.say(&[0, b'h', b'i']).await;
+    b.say(&[255, 0]).await;
+    assert_eq!(b.receive().await, spdy::Frame::Data { stream: STDIN, bytes: "hi".into(), last: false });
+    assert_eq!(b.receive().await, spdy::Frame::Data { stream: STDIN, bytes: "".into(), last: true });
+    b.send(STDOUT, b"out", true).await;
+    b.send(STDERR, b"err", true).await;
+    b.send(ERROR, br#"{"status":"Success"}"#, true).await;
+    assert_eq!(b.hear().await, Message::Binary("\u{1}out".into()));
+    assert_eq!(b.hear().await, Message::Binary("\u{2}err".into()));
+    assert_eq!(b.hear().await, Message::Binary("\u{3}{\"status\":\"Success\"}".into()));
+    assert_eq!(b.hear().await, Message::Close(Some(websocket::NORMAL)));
+}
+
+#[tokio::test]
+async fn pings_are_answered_on_both_sides() {
+    let mut b = Bench::new(ALL, Duration::ZERO);
+    b.accept(4).await;
+    let mut ping = BytesMut::new();
+    spdy::put_ping(&mut ping, 2);
+    b.runtime.write_all(&ping).await.unwrap();
+    assert_eq!(b.receive().await, spdy::Frame::Ping { id: 2 });
+    ping.clear();
+    websocket::put_ping(&mut ping, MASK);
+    b.client.write_all(&ping).await.unwrap();
+    assert_eq!(b.hear().await, Message::Pong);
+}
+
+#[tokio::test]
+async fn output_that_nobody_reads_does_not_keep_input_back() {
+    let mut b = Bench::new(ALL, Duration::ZERO);
+    b.accept(4).await;
+    // More than all buffers hold, and nobody takes it.
+    let (mut runtime, _) = {
+        let (other, unused) = duplex(1);
+        (std::mem::replace(&mut b.runtime, other), unused)
+    };
+    let (mut from, mut to) = tokio::io::split(&mut runtime);
+    let mut flood = BytesMut::new();
+    spdy::put_data(&mut flood, STDOUT, &[0; 1 << 20], false);
+    let writing = to.write_all(&flood);
+    let typing = async {
+        let mut out = BytesMut::new();
+        websocket::put_binary(&mut out, MASK, &[&[0], b"still here"]);
+        b.client.write_all(&out).await.unwrap();
+        let mut frame = [0; 18];
+        from.read_exact(&mut frame).await.unwrap();
+        frame
+    };
+    let frame = tokio::select! {
+        _ = writing => panic!("the flood went somewhere"),
+        frame = typing => frame,
+    };
+    assert_eq!(&frame[8..], b"still here");
+}
+
+#[tokio::test]
+async fn a_runtime_that_vanishes_is_told_as_a_failure() {
+    let mut b = Bench::new(ALL, Duration::ZERO);
+    b.accept(4).await;
+    b.runtime.shutdown().await.unwrap();
+    let Message::Binary(status) = b.hear().await else { panic!("no status") };
+    let text = String::from_utf8_lossy(&status[1..]).into_owned();
+    assert!(status[0] == 3 && text.contains("\"Failure\"") && text.contains("broke before"), "{text}");
+    assert_eq!(b.hear().await, Message::Close(Some(websocket::NORMAL)));
+}
+
+#[tokio::test]
+async fn a_client_that_breaks_the_rules_is_told_which() {
+    let mut b = Bench::new(ALL, Duration::ZERO);
+    b.accept(4).await;
+    b.client.write_all(&[0x82, 0x01, 0x00]).await.unwrap();
+    assert_eq!(b.hear().await, Message::Close(Some(websocket::PROTOCOL_ERROR)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_move_is_cut_off() {
+    let mut b = Bench::new(ALL, Duration::from_secs(60));
+    b.accept(4).await;
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    b.say(&[0, b'x']).await;
+    let begun = Instant::now();
+    assert_eq!(b.hear().await, Message::Close(Some(websocket::GOING_AWAY)));
+    assert!(begun.elapsed() >= Duration::from_secs(59), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn what_is_inside_a_tunnel_comes_out_unchanged() {
+    let (mut client, near) = duplex(1 << 10);
+    let (mut runtime, far) = duplex(1 << 10);
+    tokio::spawn(async move { tunnel::run(near, far, &Activity::new(), Duration::ZERO).await });
+    let mut out = BytesMut::new();
+    websocket::put_binary(&mut out, MASK, &[b"to the "]);
+    websocket::put_binary(&mut out, MASK, &[b"runtime"]);
+    client.write_all(&out).await.unwrap();
+    let mut got = [0; 14];
+    runtime.read_exact(&mut got).await.unwrap();
+    assert_eq!(&got, b"to the runtime");
+    runtime.write_all(b"to the client").await.unwrap();
+    runtime.shutdown().await.unwrap();
+    let mut decoder = Decoder::new(Role::Client);
+    let (mut text, mut closed) = (Vec::new(), None);
+    while closed.is_none() {
+        assert!(client.read_buf(decoder.buffer()).await.unwrap() > 0);
+        while let Some(message) = decoder.next_message().unwrap() {
+            match message {
+                Message::Binary(bytes) => text.extend_from_slice(&bytes),
+                Message::Close(code) => closed = code,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!((text.as_slice(), closed), (b"to the client".as_slice(), Some(websocket::NORMAL)));
+}
+
+#[test]
+fn protocols_are_told_apart() {
+    let headers = |upgrade: &'static str, protocol: &'static str| {
+        let mut headers = HeaderMap::new();
+        headers.insert(UPGRADE, HeaderValue::from_static(upgrade));
+        headers.insert(WS_PROTOCOL, HeaderValue::from_static(protocol));
+        headers
+    };
+    let command = What::Command(ALL);
+    let rows = [
+        (command, "SPDY/3.1", "", Speech::Runtime),
+        (command, "websocket", "v5.channel.k8s.io", Speech::Channels),
+        (command, "WebSocket", "v4.channel.k8s.io, v5.channel.k8s.io", Speech::Channels),
+        (command, "websocket", "v4.channel.k8s.io", Speech::Runtime),
+        (command, "websocket", "SPDY/3.1+portforward.k8s.io", Speech::Runtime),
+        (What::Ports, "websocket", "SPDY/3.1+portforward.k8s.io", Speech::Tunnel(vec!["portforward.k8s.io".into()])),
+        (What::Ports, "websocket", "SPDY/3.1+evil", Speech::Runtime),
+        (What::Ports, "websocket", "v5.channel.k8s.io", Speech::Runtime),
+    ];
+    for (what, upgrade, protocol, expected) in rows {
+        assert_eq!(speech(what, &headers(upgrade, protocol)), expected, "{upgrade} {protocol}");
+    }
+}
+
+#[test]
+fn secrets_of_the_client_do_not_reach_the_runtime() {
+    let request = Request::builder()
+        .header("authorization", "Bearer secret")
+        .header("cookie", "secret")
+        .header("upgrade", "SPDY/3.1")
+        .header("connection", "Upgrade")
+        .header("x-stream-protocol-version", "v4.channel.k8s.io");
+    let (method, headers) = ask(&Speech::Runtime, What::Ports, &request.body(Body::empty()).unwrap());
+    assert_eq!(method, Method::GET);
+    assert!(!format!("{headers:?}").contains("secret"));
+    assert_eq!(headers.get(STREAM_PROTOCOL).unwrap(), "v4.channel.k8s.io");
+}
