@@ -9,6 +9,7 @@
 //! | `GET /v1/pods/NS/NAME/events` | what happened to it |
 //! | `GET /v1/pods/NS/NAME/log[?container&follow&tailLines&previous&timestamps]` | its log |
 //! | `POST /v1/pods/NS/NAME/exec[?container]` | runs a command; the answer is a stream of [`frames`] |
+//! | `GET /v1/pods/NS/NAME/exec?command&stdin&tty[&container]` | the same with input or a terminal, over a WebSocket |
 //! | `GET /v1/problems` | what is wrong with the sources |
 
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ use crate::events::{Event, Kind};
 use crate::ports::Runtime;
 use crate::sources::local::{LocalPods, Outcome};
 use crate::sources::{Context, names};
+use crate::streaming::Streams;
 
 mod exec;
 pub mod frames;
@@ -59,6 +61,7 @@ pub struct LocalApi {
     pub view: Arc<dyn PodView>,
     pub runtime: Arc<dyn Runtime>,
     pub context: Context,
+    pub streams: Streams,
 }
 
 /// One Pod of an apply.

@@ -16,6 +16,7 @@ mod args;
 mod client;
 mod details;
 mod row;
+mod session;
 mod table;
 
 use args::{Command, Input, Options, Output};
@@ -29,7 +30,7 @@ Usage:
   longshore pods get [NAME] [-n NAMESPACE] [-o table|wide|yaml|json] [-w]
   longshore pods delete NAME|-f FILE [-n NAMESPACE] [--grace-period SECONDS] [--no-wait]
   longshore pods logs NAME [-c CONTAINER] [-f] [--tail N] [--previous] [--timestamps]
-  longshore pods exec NAME [-c CONTAINER] -- COMMAND [ARGS...]
+  longshore pods exec NAME [-c CONTAINER] [-i] [-t] -- COMMAND [ARGS...]
   longshore pods problems
 
 Flags of every command:
@@ -114,7 +115,15 @@ async fn run(options: Options) -> Result<ExitCode, PodsError> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Exec { name, container, command } => {
+        Command::Exec { name, container, command, stdin, tty } if *stdin || *tty => {
+            let words = command.iter().map(|word| format!("&command={}", client::escape(word)));
+            let container = container.iter().map(|c| format!("&container={}", client::escape(c)));
+            let switch = |on: &bool| u8::from(*on);
+            let begin = format!("/exec?stdin={}&tty={}", switch(stdin), switch(tty));
+            let query: String = std::iter::once(begin).chain(container).chain(words).collect();
+            session::run(&options.socket, &pod_path(&options, name, &query), *stdin, *tty).await
+        }
+        Command::Exec { name, container, command, .. } => {
             let query =
                 container.as_ref().map(|c| format!("?container={}", client::escape(c))).unwrap_or_default();
             exec(&client, &pod_path(&options, name, &format!("/exec{query}")), command.clone()).await

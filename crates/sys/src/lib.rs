@@ -15,6 +15,7 @@
 //! * [`nft`]: nf_tables: transactions, dumps, and a monitor of what others do to it.
 //! * [`notify`]: telling systemd how we are.
 //! * [`process`]: what the kernel says of this process, as metrics.
+//! * [`terminal`]: the caller's terminal, raw, and its size.
 
 pub mod cgroup;
 pub mod conntrack;
@@ -31,4 +32,5 @@ pub mod notify;
 pub mod process;
 #[doc(hidden)]
 pub mod scratch;
+pub mod terminal;
 pub mod tree;

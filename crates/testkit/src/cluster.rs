@@ -128,10 +128,21 @@ impl Cluster {
         }
         agent.flags.push(format!("--kubeconfig={}", own.display()));
         let registers = !agent.config.contains("registerNode: false");
+        if !agent.config.contains("address:") {
+            // Where the API server looks for it.
+            agent.config.push_str("address: 0.0.0.0\n");
+        }
+        let authority = server.dir().join("pki/ca.crt");
+        agent.flags.push(format!("--client-ca-file={}", authority.display()));
         let harness = Harness::start_on(node, binary.clone(), agent);
         let cluster = Self { server, harness, kubectl, binary, server_flags: options.server };
         cluster.ensure_node(registers);
         Some(cluster)
+    }
+
+    #[must_use]
+    pub fn kubectl_path(&self) -> &Path {
+        &self.kubectl
     }
 
     /// kubectl, as the administrator.

@@ -15,6 +15,7 @@
 //! All of them end when the token is cancelled; containers never do.
 
 mod cgroups;
+mod port;
 mod settings;
 
 use std::net::SocketAddr;
@@ -55,10 +56,12 @@ use crate::pod_files::{DiskPodFiles, PodDirs};
 use crate::ports::{Cgroups, NoObjects, Objects, Runtime};
 use crate::prober::{Hands, Prober};
 use crate::runtime::Metered;
-use crate::server::{self, Beat, Check, Checks, Views};
+use crate::server::secure::{self, Inside};
+use crate::server::{self, Beat, Check, Checks, Views, stats};
 use crate::sources::local::LocalPods;
 use crate::sources::{self, Context, Problems, SourceName, SourceUpdate};
 use crate::status_board::BoardView;
+use crate::streaming::Streams;
 use crate::systemd::Systemd;
 use crate::userns::{self, UsernsStore};
 use crate::volumes::{self, NodeVolumes};
@@ -122,7 +125,8 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     tasks.spawn(rest::run(node.board.clone(), token.clone()));
     let beat = Beat::new(node.clock.clone());
     let known = parts.start_pods(&node, beat.clone(), doors.local, &mut tasks, &token).await?;
-    parts.start_servers(&node, beat, doors.healthz, doors.read_only, &mut tasks, &token)?;
+    let (open, secure) = ([doors.healthz, doors.read_only], doors.secure);
+    parts.start_servers(&node, beat, open, secure, &mut tasks, &token)?;
     parts.join_cluster(&node, known, &mut tasks, &token)?;
     parts.describe(&node);
     start.systemd.ready();
@@ -231,6 +235,7 @@ async fn connect(
 struct Doors {
     healthz: Option<server::Bound>,
     read_only: Option<server::Bound>,
+    secure: Option<secure::Open>,
     local: local_api::Bound,
 }
 
@@ -468,8 +473,22 @@ impl Parts<'_> {
                 .await?,
             read_only: bind("read-only API", settings::listen(&config.address, config.read_only_port)?)
                 .await?,
+            secure: self.secure_door().await?,
             local: local.map_err(|e| StartError::new(e.to_string()))?,
         })
+    }
+
+    /// Port 10250, where the API server says who may come in.
+    async fn secure_door(&self) -> Result<Option<secure::Open>, StartError> {
+        let Loaded { config, flags, .. } = &self.start.loaded;
+        let name = flags.node_name(&self.machine.hostname);
+        let issued = self.cluster.as_ref().filter(|_| config.server_tls_bootstrap).map(|c| c.serving());
+        let Some(rules) = port::rules(&self.start.loaded, &name, issued)? else { return Ok(None) };
+        let reviews = self.cluster.as_ref().map(|cluster| {
+            Arc::new(secure::ApiReviews { client: cluster.client.clone(), node: name }) as Arc<dyn secure::Reviews>
+        });
+        let open = secure::open(rules, reviews, self.clock.clone()).await;
+        open.map(Some).map_err(|e| StartError::new(e.to_string()))
     }
 
     /// Sources, dispatcher, collector, log rotation.
@@ -534,7 +553,8 @@ impl Parts<'_> {
             recorder: node.recorder.clone(),
             log_root: self.dirs.pod_logs.clone(),
         });
-        let api = LocalApi { local, view, runtime: node.runtime.clone(), context: context.clone() };
+        let streams = Streams::new(Duration::ZERO);
+        let api = LocalApi { local, view, runtime: node.runtime.clone(), context: context.clone(), streams };
         tasks.spawn(door.serve(api, token.clone()));
         Ok(())
     }
@@ -566,8 +586,8 @@ impl Parts<'_> {
         &self,
         node: &Arc<Node>,
         beat: Beat,
-        healthz: Option<server::Bound>,
-        read_only: Option<server::Bound>,
+        [healthz, read_only]: [Option<server::Bound>; 2],
+        secure: Option<secure::Open>,
         tasks: &mut JoinSet<()>,
         token: &CancellationToken,
     ) -> Result<(), StartError> {
@@ -587,11 +607,38 @@ impl Parts<'_> {
             probe_metrics: self.probe_metrics.clone(),
             runtime: node.runtime.clone(),
             config: Arc::new(config.to_v1beta1()),
+            stats: stats::Sources {
+                runtime: node.runtime.clone(),
+                pods: node.board.clone(),
+                clock: node.clock.clone(),
+                node_name: node.facts.recipe.name.as_str().into(),
+                root: self.dirs.root.clone(),
+                meter: Arc::default(),
+            },
         };
         if let Some(bound) = read_only {
-            tasks.spawn(bound.serve(server::readonly_router(views), token.clone()));
+            tasks.spawn(bound.serve(server::readonly_router(views.clone()), token.clone()));
+        }
+        if let Some(open) = secure {
+            let streams = Streams::new(config.streaming_connection_idle_timeout.to_std());
+            let inside = self.inside(views, streams.clone());
+            tasks.spawn(open.serve(secure::router(inside), streams, token.clone()));
         }
         self.start_watchdog(checks, tasks, token)
+    }
+
+    /// What is behind port 10250.
+    fn inside(&self, views: Views, streams: Streams) -> Inside {
+        let loaded = &self.start.loaded;
+        Inside {
+            views,
+            streams,
+            clock: self.clock.clone(),
+            switches: port::switches(loaded),
+            pod_logs: self.dirs.pod_logs.clone(),
+            root: self.dirs.root.clone(),
+            about: port::about(loaded, &self.start.version, self.clock.now().wall.secs()),
+        }
     }
 
     /// The metrics that never change.

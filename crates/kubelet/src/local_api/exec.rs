@@ -2,12 +2,18 @@
 
 use std::time::Duration;
 
+use axum::body::Body;
+use axum::response::Response;
 use bytes::Bytes;
+use cri::v1;
+use http::Request;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::logs::{container_name, status};
 use super::{ApiError, LocalApi, frames};
+use crate::server::secure::Query;
 use crate::sources::names;
+use crate::streaming::{Wants, What, wants_upgrade};
 
 impl LocalApi {
     /// Runs the command to its end and returns its output and exit code as frames.
@@ -30,6 +36,27 @@ impl LocalApi {
             ]),
             Err(error) => Ok(vec![frames::encode(frames::FAILURE, error.to_string().as_bytes())]),
         }
+    }
+}
+
+impl LocalApi {
+    /// Runs the command with the client's input, and on a terminal if it has one.
+    pub(super) async fn exec_stream(&self, pod: &Pod, request: Request<Body>) -> Result<Response, ApiError> {
+        let query = Query::parse(request.uri().query());
+        let cmd: Vec<String> = query.all("command").map(str::to_owned).collect();
+        if cmd.is_empty() {
+            return Err(ApiError::Bad("you must specify at least one command for the container".to_owned()));
+        }
+        if !wants_upgrade(request.headers()) {
+            return Err(ApiError::Bad("a command is streamed over a WebSocket; this request asks for none".to_owned()));
+        }
+        let container = container_name(pod, query.get("container"))?;
+        let container_id = running_id(pod, &container)?;
+        let (stdin, tty) = (query.flag("stdin"), query.flag("tty"));
+        let wants = Wants { stdin, stdout: true, stderr: !tty, tty };
+        let ask = v1::ExecRequest { container_id, cmd, tty, stdin, stdout: true, stderr: !tty };
+        let url = self.runtime.exec(ask).await.map_err(|e| ApiError::Failed(e.grpc_text()))?;
+        Ok(self.streams.connect(What::Command(wants), &url, request).await)
     }
 }
 

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
-use http::StatusCode;
+use http::{Request, StatusCode};
 use http::header::CONTENT_TYPE;
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ pub(super) fn router(api: LocalApi) -> Router {
         .route("/v1/pods/{namespace}/{name}", get(show).delete(delete))
         .route("/v1/pods/{namespace}/{name}/events", get(events))
         .route("/v1/pods/{namespace}/{name}/log", get(log))
-        .route("/v1/pods/{namespace}/{name}/exec", post(exec))
+        .route("/v1/pods/{namespace}/{name}/exec", post(exec).get(exec_stream))
         .route("/v1/problems", get(problems))
         .layer(DefaultBodyLimit::max(MANIFEST_MAX))
         .with_state(api)
@@ -201,6 +201,16 @@ async fn exec(
     let frames = api.exec(&pod, query.container.as_deref(), request.command).await?;
     let frames = frames.into_iter().map(Ok::<_, std::convert::Infallible>);
     Ok(Body::from_stream(futures_util::stream::iter(frames)).into_response())
+}
+
+/// The same with input, or on a terminal: the connection becomes a WebSocket.
+async fn exec_stream(
+    State(api): State<LocalApi>,
+    Path((namespace, name)): Names,
+    request: Request<Body>,
+) -> Answer<Response> {
+    let pod = api.pod(&namespace, &name).await?;
+    api.exec_stream(&pod, request).await
 }
 
 async fn problems(State(api): State<LocalApi>) -> Json<Vec<ProblemLine>> {

@@ -97,7 +97,8 @@ async fn converse(stream: UnixStream, router: Router) {
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADERS_WITHIN)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .with_upgrades();
     if let Err(error) = served.await {
         tracing::debug!(%error, "a local connection broke");
     }

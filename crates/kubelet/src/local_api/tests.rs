@@ -69,7 +69,9 @@ impl Bench {
         });
         let exec = |_: &str, command: &[String]| exit(command.len() as i32, &command.join(" "));
         let runtime = Arc::new(ScriptedRuntime { exec: Some(Box::new(exec)), ..ScriptedRuntime::default() });
-        let api = LocalApi { local, view: view.clone(), runtime: runtime.clone(), context: context.clone() };
+        let streams = crate::streaming::Streams::new(std::time::Duration::ZERO);
+        let (view_, runtime_) = (view.clone(), runtime.clone());
+        let api = LocalApi { local, view: view_, runtime: runtime_, context: context.clone(), streams };
         let bench = Bench { directory, view, context, runtime, rx, token };
         tokio::spawn(bind(&bench.socket()).unwrap().serve(api, bench.token.clone()));
         bench

@@ -26,6 +26,7 @@ where
         tracing::trace!(%error, "a joined stream broke");
     }
     let _ = tokio::time::timeout(super::PARTING, to_client.shutdown()).await;
+    super::linger(&mut from_client).await;
 }
 
 async fn copy<R, W>(from: &mut R, to: &mut W, activity: &Activity) -> io::Result<()>

@@ -16,6 +16,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +35,8 @@ use dial::{DialError, Opened};
 const STREAMS: usize = 1024;
 /// For a client to take the last that is sent to it.
 const PARTING: Duration = Duration::from_secs(5);
+/// For a client to hear that the stream has ended.
+const LINGER: Duration = Duration::from_secs(2);
 /// Answers to pings that may wait.
 const PONGS: usize = 8;
 
@@ -245,6 +248,14 @@ fn accept(speech: &Speech, asked: &HeaderMap, answer: &HeaderMap) -> Option<Resp
 fn failed(error: &DialError) -> Response {
     tracing::warn!(%error, "streaming failed");
     (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response()
+}
+
+/// Takes what the client is still sending until it has heard that this is the end. Closing the connection over unread
+/// bytes would throw away what we sent last, on its way or even in the client's hands.
+async fn linger(from: &mut (impl AsyncRead + Unpin)) {
+    let mut buffer = vec![0; 16 << 10];
+    let drain = async { while from.read(&mut buffer).await.is_ok_and(|n| n > 0) {} };
+    let _ = tokio::time::timeout(LINGER, drain).await;
 }
 
 // === impl Activity ===

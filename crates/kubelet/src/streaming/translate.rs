@@ -47,7 +47,7 @@ where
     A: AsyncRead + AsyncWrite,
     B: AsyncRead + AsyncWrite,
 {
-    let (from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_client, mut to_client) = tokio::io::split(client);
     let (from_runtime, mut to_runtime) = tokio::io::split(runtime);
     let (streams, hello) = Opened::new(wants);
     let (errand, errands) = mpsc::channel(PONGS);
@@ -57,7 +57,7 @@ where
         return tunnel::close(&mut to_client, websocket::NORMAL).await;
     }
     let code = tokio::select! {
-        code = inward(from_client, to_runtime, &streams, pong, errands, activity) => code,
+        code = inward(&mut from_client, to_runtime, &streams, pong, errands, activity) => code,
         code = outward(from_runtime, &mut to_client, &streams, errand, pongs, activity) => code,
         () = activity.cease(idle) => Ok(websocket::GOING_AWAY),
     };
@@ -66,11 +66,12 @@ where
         websocket::GOING_AWAY
     });
     tunnel::close(&mut to_client, code).await;
+    super::linger(&mut from_client).await;
 }
 
 /// From the client to the runtime. Ends when the client is gone.
 async fn inward<R, W>(
-    mut from: R,
+    from: &mut R,
     mut to: W,
     streams: &Opened,
     pong: mpsc::Sender<Bytes>,

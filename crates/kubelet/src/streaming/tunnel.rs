@@ -18,11 +18,11 @@ where
     A: AsyncRead + AsyncWrite,
     B: AsyncRead + AsyncWrite,
 {
-    let (from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_client, mut to_client) = tokio::io::split(client);
     let (from_runtime, to_runtime) = tokio::io::split(runtime);
     let (pong, pongs) = mpsc::channel(PONGS);
     let code = tokio::select! {
-        code = unwrap(from_client, to_runtime, pong, activity) => code,
+        code = unwrap(&mut from_client, to_runtime, pong, activity) => code,
         code = wrap(from_runtime, &mut to_client, pongs, activity) => code,
         () = activity.cease(idle) => Ok(websocket::GOING_AWAY),
     };
@@ -31,6 +31,7 @@ where
         websocket::GOING_AWAY
     });
     close(&mut to_client, code).await;
+    super::linger(&mut from_client).await;
 }
 
 /// Says goodbye, as long as somebody listens.
@@ -44,7 +45,12 @@ pub(super) async fn close(to_client: &mut (impl AsyncWrite + Unpin), code: u16) 
     let _ = tokio::time::timeout(PARTING, farewell).await;
 }
 
-async fn unwrap<R, W>(mut from: R, mut to: W, pong: mpsc::Sender<bytes::Bytes>, activity: &Activity) -> io::Result<u16>
+async fn unwrap<R, W>(
+    from: &mut R,
+    mut to: W,
+    pong: mpsc::Sender<bytes::Bytes>,
+    activity: &Activity,
+) -> io::Result<u16>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,

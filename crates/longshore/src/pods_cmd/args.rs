@@ -20,7 +20,7 @@ pub(super) enum Command {
     Get { name: Option<String>, output: Output, watch: bool },
     Delete { name: Option<String>, input: Option<Input>, grace: Option<i64>, wait: bool },
     Logs { name: String, query: String },
-    Exec { name: String, container: Option<String>, command: Vec<String> },
+    Exec { name: String, container: Option<String>, command: Vec<String>, stdin: bool, tty: bool },
     Problems,
 }
 
@@ -60,6 +60,8 @@ struct Raw {
     tail: Option<u64>,
     previous: bool,
     timestamps: bool,
+    stdin: bool,
+    tty: bool,
     command: Vec<String>,
 }
 
@@ -100,6 +102,8 @@ fn read(verb: &str, args: &[OsString]) -> Result<Option<Raw>, lexopt::Error> {
             Long("tail") => raw.tail = Some(parser.value()?.parse()?),
             Short('p') | Long("previous") => raw.previous = true,
             Long("timestamps") => raw.timestamps = true,
+            Short('i') | Long("stdin") if verb == "exec" => raw.stdin = true,
+            Short('t') | Long("tty") if verb == "exec" => raw.tty = true,
             Value(word) => raw.words.push(word.string()?),
             other => return Err(other.unexpected()),
         }
@@ -136,7 +140,8 @@ impl Raw {
             "exec" if self.command.is_empty() => return Err("a command is needed after --".to_owned()),
             "exec" => {
                 let name = name.ok_or_else(needs_name)?;
-                Command::Exec { name, container: self.container.take(), command: self.command }
+                let (stdin, tty) = (self.stdin, self.tty);
+                Command::Exec { name, container: self.container.take(), command: self.command, stdin, tty }
             }
             "problems" => Command::Problems,
             other => return Err(format!("unknown command {other:?}")),

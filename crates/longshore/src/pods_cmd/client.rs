@@ -1,7 +1,7 @@
 //! HTTP over the kubelet's unix socket.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -75,7 +75,7 @@ impl Client {
         body: Option<Vec<u8>>,
     ) -> Result<(Response<Incoming>, JoinSet<Result<(), hyper::Error>>), ClientError> {
         let broken = |e: hyper::Error| ClientError::Broken(e.to_string());
-        let stream = UnixStream::connect(&self.socket).await.map_err(|e| self.explain(e))?;
+        let stream = UnixStream::connect(&self.socket).await.map_err(|e| explain(&self.socket, e))?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         let mut task = JoinSet::new();
@@ -99,14 +99,15 @@ impl Client {
         };
         Err(ClientError::Refused { message })
     }
+}
 
-    fn explain(&self, error: io::Error) -> ClientError {
-        let path = self.socket.clone();
-        match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning(path),
-            io::ErrorKind::PermissionDenied => ClientError::NotRoot(path),
-            _ => ClientError::Connect { path, error },
-        }
+/// Why nobody answers on the socket.
+pub(super) fn explain(socket: &Path, error: io::Error) -> ClientError {
+    let path = socket.to_owned();
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning(path),
+        io::ErrorKind::PermissionDenied => ClientError::NotRoot(path),
+        _ => ClientError::Connect { path, error },
     }
 }
 

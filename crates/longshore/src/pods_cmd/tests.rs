@@ -197,7 +197,19 @@ fn command_lines() {
         Command::Exec {
             name: "web".into(),
             container: Some("x".into()),
-            command: vec!["ls".into(), "-l".into(), "--color".into()]
+            command: vec!["ls".into(), "-l".into(), "--color".into()],
+            stdin: false,
+            tty: false,
+        }
+    );
+    assert_eq!(
+        command("exec -it web -- sh -i"),
+        Command::Exec {
+            name: "web".into(),
+            container: None,
+            command: vec!["sh".into(), "-i".into()],
+            stdin: true,
+            tty: true,
         }
     );
     assert_eq!(parse("get -n kube --socket /s").unwrap().unwrap().namespace(), "kube");

@@ -172,7 +172,7 @@ mod tests {
             "query=",
             "query=a&query=b&query=c&query=d&query=e",
             "query=a&query=/b",
-            "query=--root%3D%2F",
+            "query=--root%3D",
             "query=--help",
             "query=a%20b",
             "query=a&tailLines=-1",

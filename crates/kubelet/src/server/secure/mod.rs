@@ -42,6 +42,7 @@ pub use reviews::ApiReviews;
 pub use tls::{CertSource, Issued, TlsError, TlsRules, certified_key};
 
 pub(super) use inside::disabled;
+pub(crate) use query::Query;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;

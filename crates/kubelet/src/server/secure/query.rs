@@ -4,7 +4,7 @@ use super::percent;
 
 /// Names and values in the order in which they came.
 #[derive(Debug, Default)]
-pub(super) struct Query(Vec<(String, String)>);
+pub(crate) struct Query(Vec<(String, String)>);
 
 /// More are not read.
 const MOST: usize = 4096;
@@ -12,7 +12,7 @@ const MOST: usize = 4096;
 // === impl Query ===
 
 impl Query {
-    pub(super) fn parse(text: Option<&str>) -> Self {
+    pub(crate) fn parse(text: Option<&str>) -> Self {
         let pairs = text.unwrap_or_default().split('&').filter(|p| !p.is_empty()).take(MOST);
         let pair = |p: &str| {
             let (name, value) = p.split_once('=').unwrap_or((p, ""));
@@ -22,16 +22,16 @@ impl Query {
         Self(pairs.filter_map(pair).collect())
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.all(name).next()
     }
 
-    pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+    pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
         self.0.iter().filter(move |(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
     /// Present, and neither `false` nor `0`.
-    pub(super) fn flag(&self, name: &str) -> bool {
+    pub(crate) fn flag(&self, name: &str) -> bool {
         self.get(name).is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false"))
     }
 }

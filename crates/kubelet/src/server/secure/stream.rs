@@ -157,8 +157,8 @@ mod tests {
                 .header("sec-websocket-protocol", protocol);
             ports(&request.body(Body::empty()).unwrap()).map_err(|r| r.0.as_u16())
         };
-        assert_eq!(ask("", "SPDY/3.1", "").unwrap(), []);
-        assert_eq!(ask("SPDY/3.1+portforward.k8s.io", "websocket", "").unwrap(), []);
+        assert!(ask("", "SPDY/3.1", "").unwrap().is_empty());
+        assert!(ask("SPDY/3.1+portforward.k8s.io", "websocket", "").unwrap().is_empty());
         assert_eq!(ask("v4.channel.k8s.io", "websocket", "port=80,443&port=1").unwrap(), [80, 443, 1]);
         for bad in ["", "port=", "port=0", "port=65536", "port=x", "port=-1"] {
             assert_eq!(ask("v4.channel.k8s.io", "WebSocket", bad).unwrap_err(), 400, "{bad}");

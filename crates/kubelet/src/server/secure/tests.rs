@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::*;
+use crate::clock::SystemClock;
 use crate::metrics::Metrics;
 use crate::server::{Check, Checks, Views};
 use crate::status_board::StatusBoard;
@@ -107,7 +108,7 @@ impl Bench {
             tls: TlsRules::default(),
             guard,
         };
-        let open = open(rules, Some(reviews.clone()), clock()).await.unwrap();
+        let open = open(rules, Some(reviews.clone()), Arc::new(SystemClock::new())).await.unwrap();
         let (address, token) = (open.address().unwrap(), CancellationToken::new());
         let streams = Streams::new(Duration::ZERO);
         let inside = Inside {

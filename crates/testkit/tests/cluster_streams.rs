@@ -1,0 +1,325 @@
+//! kubectl through our API server and our kubelet into containers of a real containerd: logs, exec, attach, cp,
+//! port-forward, run, debug; and who is turned away at port 10250.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use testkit::cluster::Cluster;
+use testkit::harness::is_ready;
+
+const STAY: &str = "trap exit TERM; while :; do sleep 0.1; done";
+
+/// A Pod bound to the node. `fields` are more fields of its container, as flow YAML.
+fn pod(name: &str, spec: &str, fields: &str, script: &str) -> String {
+    let comma = if fields.is_empty() { "" } else { ", " };
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{ name: {name} }}\nspec:\n  nodeName: demo\n  \
+         automountServiceAccountToken: false\n  terminationGracePeriodSeconds: 1\n{spec}  containers:\n  \
+         - {{ name: main, image: localhost/busybox:v1, command: [sh, -c, {script:?}]{comma}{fields} }}\n"
+    )
+}
+
+/// A cluster whose API server finds its node.
+fn cluster(config: &str) -> Option<Cluster> {
+    let c = Cluster::with_config(config)?;
+    let address = c.node.address();
+    let status = format!(
+        r#"{{"status":{{"addresses":[{{"type":"InternalIP","address":"{address}"}}],"daemonEndpoints":{{"kubeletEndpoint":{{"Port":10250}}}}}}}}"#
+    );
+    c.run(&["patch", "node", "demo", "--subresource=status", "--type=merge", "-p", &status]);
+    Some(c)
+}
+
+/// kubectl with pipes at both ends. Killed when dropped.
+struct Kubectl {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Drop for Kubectl {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Kubectl {
+    fn start(c: &Cluster, args: &[&str]) -> Self {
+        let mut command = kubectl(c);
+        let mut child = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (stdin, stdout) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, stdin, stdout }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line
+    }
+
+    fn say(&mut self, text: &str) {
+        let stdin = self.stdin.as_mut().unwrap();
+        stdin.write_all(text.as_bytes()).unwrap();
+        stdin.flush().unwrap();
+    }
+
+    /// Closes its input and waits for it: exit code and what is left of its output.
+    fn finish(mut self) -> (i32, String) {
+        drop(self.stdin.take());
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code().unwrap_or(-1), rest)
+    }
+}
+
+fn kubectl(c: &Cluster) -> Command {
+    let mut command = c.node.command(c.kubectl_path());
+    command.arg(format!("--kubeconfig={}", c.server.kubeconfig().display())).env("HOME", c.node.dir());
+    command
+}
+
+#[test]
+fn logs_of_every_kind() {
+    let Some(c) = cluster("crashLoopBackOff: { maxContainerRestartPeriod: 1s }\n") else { return };
+    let script = "for i in 1 2 3 4 5; do echo line $i; done; echo wrong >&2; \
+                  trap exit TERM; while [ ! -e /tmp/more ]; do sleep 0.1; done; echo last; sleep 1000";
+    c.create(&pod("web", "", "", script));
+    c.create(&pod("crash", "", "", "echo instance; exit 1"));
+    c.create(&pod("never", "", "imagePullPolicy: Never", "true").replace("busybox:v1", "nothing:v0"));
+    c.wait_pod("web", "ready", is_ready);
+    let all = c.eventually("written", || Some(c.run(&["logs", "web"])).filter(|t| t.contains("wrong")));
+    assert_eq!(all, "line 1\nline 2\nline 3\nline 4\nline 5\nwrong\n");
+    assert_eq!(c.run(&["logs", "web", "--tail=2"]), "line 5\nwrong\n");
+    assert_eq!(c.run(&["logs", "web", "--tail=0"]), "");
+    assert_eq!(c.run(&["logs", "web", "--limit-bytes=9"]), "line 1\nli");
+    assert_eq!(c.run(&["logs", "web", "--since=1h", "--tail=1"]), "wrong\n");
+    assert_eq!(c.run(&["logs", "web", "--since-time=2099-01-01T00:00:00Z"]), "");
+    let stamped = c.run(&["logs", "web", "--timestamps", "--tail=1"]);
+    let (time, text) = stamped.split_once(' ').unwrap();
+    assert!(text == "wrong\n" && time.ends_with('Z') && time.len() == 30, "{stamped}");
+    let mut follower = Kubectl::start(&c, &["logs", "-f", "web", "--tail=1"]);
+    assert_eq!(follower.line(), "wrong\n");
+    c.run(&["exec", "web", "--", "touch", "/tmp/more"]);
+    assert_eq!(follower.line(), "last\n");
+    c.run(&["delete", "pod", "web", "--timeout=30s"]);
+    assert_eq!(follower.finish(), (0, String::new()), "the follower ends with the container");
+
+    c.eventually("restarted", || {
+        let answer = c.kubectl(&["logs", "crash", "--previous"]);
+        (answer.code == 0 && answer.out == "instance\n").then_some(())
+    });
+    let refused = |args: &[&str], text: &str| {
+        let answer = c.kubectl(args);
+        assert!(answer.code != 0 && answer.err.contains(text), "{args:?}: {}{}", answer.out, answer.err);
+    };
+    c.eventually("explained", || {
+        let answer = c.kubectl(&["logs", "never"]);
+        answer.err.contains("container \"main\" in pod \"never\" is waiting to start: ErrImageNeverPull").then_some(())
+    });
+    refused(&["logs", "never", "--previous"], "previous terminated container \"main\" in pod \"never\" not found");
+    refused(&["logs", "crash", "-c", "other"], "container other is not valid for pod crash");
+}
+
+#[test]
+fn a_follower_loses_and_repeats_nothing_when_logs_are_rotated() {
+    let config = "containerLogMaxSize: 20Ki\ncontainerLogMaxFiles: 5\ncontainerLogMonitorInterval: 3s\n";
+    let Some(c) = cluster(config) else { return };
+    let script = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo number $i of some more text; \
+                  [ $((i % 100)) = 0 ] && sleep 0.4; done; sleep 2";
+    c.create(&pod("talk", "  restartPolicy: Never\n", "", script));
+    c.wait_pod("talk", "ready", is_ready);
+    let (code, text) = Kubectl::start(&c, &["logs", "-f", "talk"]).finish();
+    let expected: String = (1..=3000).map(|i| format!("number {i} of some more text\n")).collect();
+    let differs = text.lines().zip(expected.lines()).find(|(a, b)| a != b);
+    assert_eq!((code, differs, text.len()), (0, None, expected.len()));
+}
+
+#[test]
+fn commands_with_input_output_and_exit_codes() {
+    let Some(c) = cluster("") else { return };
+    c.create(&pod("box", "", "", STAY));
+    c.wait_pod("box", "ready", is_ready);
+    assert_eq!(c.run(&["exec", "box", "--", "echo", "a b", "$c"]), "a b $c\n");
+    let answer = c.kubectl(&["exec", "box", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]);
+    assert_eq!((answer.code, answer.out.as_str()), (7, "out\n"));
+    assert!(answer.err.starts_with("err\n") && answer.err.contains("exit code 7"), "{}", answer.err);
+    let answer = c.kubectl(&["exec", "box", "--", "no-such-command"]);
+    assert!(answer.code != 0 && answer.err.contains("no-such-command"), "{}", answer.err);
+    let answer = c.kubectl(&["exec", "box", "-c", "nobody", "--", "true"]);
+    assert!(answer.code != 0 && answer.err.contains("nobody"), "{}", answer.err);
+    // Input ends where it ends, and not before.
+    let answer = c.kubectl_with(&["exec", "-i", "box", "--", "sh", "-c", "cat; echo done"], "one\ntwo\n");
+    assert_eq!((answer.code, answer.out.as_str()), (0, "one\ntwo\ndone\n"));
+    let mut shell = Kubectl::start(&c, &["exec", "-i", "box", "--", "sh"]);
+    for word in ["first", "second"] {
+        shell.say(&format!("echo {word}\n"));
+        assert_eq!(shell.line(), format!("{word}\n"));
+    }
+    shell.say("exit 3\n");
+    assert_eq!(shell.finish().0, 3);
+}
+
+#[test]
+fn large_input_and_output_arrive_whole() {
+    let Some(c) = cluster("") else { return };
+    c.create(&pod("box", "", "", STAY));
+    c.wait_pod("box", "ready", is_ready);
+    let numbers: String = (0..2_000_000).map(|i| format!("{i:07}\n")).collect();
+    let file = c.node.dir().join("numbers");
+    fs::write(&file, &numbers).unwrap();
+    let sum = |text: &str| {
+        let mut child = Command::new("md5sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
+    };
+    let mut echo = kubectl(&c);
+    let out = echo.args(["exec", "-i", "box", "--", "cat"]).stdin(fs::File::open(&file).unwrap()).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(sum(&String::from_utf8(out.stdout).unwrap()), sum(&numbers));
+    // And both ways as files.
+    let there = file.display().to_string();
+    c.run(&["cp", &there, "box:/tmp/numbers"]);
+    assert_eq!(c.run(&["exec", "box", "--", "md5sum", "/tmp/numbers"])[..32], sum(&numbers)[..32]);
+    let back = c.node.dir().join("back").display().to_string();
+    c.run(&["cp", "box:/tmp/numbers", &back]);
+    assert_eq!(sum(&fs::read_to_string(&back).unwrap()), sum(&numbers));
+}
+
+#[test]
+fn a_terminal_is_a_terminal() {
+    let Some(c) = cluster("") else { return };
+    c.create(&pod("box", "", "", STAY));
+    c.wait_pod("box", "ready", is_ready);
+    let line = format!(
+        "stty rows 33 cols 101; exec {} --kubeconfig={} exec -it box -- sh -c 'tty; sleep 1; stty size; read x; echo got $x'",
+        c.kubectl_path().display(),
+        c.server.kubeconfig().display()
+    );
+    let mut script = c.node.command("script");
+    script.args(["-qec", &line, "/dev/null"]).env("HOME", c.node.dir());
+    let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    child.stdin.as_mut().unwrap().write_all(b"hello\n").unwrap();
+    let out = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{text}");
+    for part in ["/dev/pts/", "33 101", "got hello"] {
+        assert!(text.contains(part), "no {part:?} in {text:?}");
+    }
+}
+
+#[test]
+fn one_attaches_runs_and_debugs() {
+    let Some(c) = cluster("") else { return };
+    let script = "while read line; do echo heard $line; [ $line = end ] && exit 0; done";
+    c.create(&pod("ears", "  restartPolicy: Never\n", "stdin: true, stdinOnce: true", script));
+    c.wait_pod("ears", "ready", is_ready);
+    let mut attached = Kubectl::start(&c, &["attach", "-i", "-q", "ears"]);
+    attached.say("one\n");
+    assert_eq!(attached.line(), "heard one\n");
+    attached.say("end\n");
+    assert_eq!(attached.finish(), (0, "heard end\n".to_owned()));
+
+    let overrides = r#"{"spec":{"nodeName":"demo","automountServiceAccountToken":false}}"#;
+    let run = ["run", "once", "--rm", "-i", "-q", "--restart=Never", "--image=localhost/busybox:v1"];
+    let more = ["--overrides", overrides, "--", "sh", "-c", "cat; echo bye; exit 0"];
+    let answer = c.kubectl_with(&[&run[..], &more[..]].concat(), "hello\n");
+    assert!(answer.code == 0 && answer.out.contains("hello\nbye\n"), "{}{}", answer.out, answer.err);
+    assert!(c.pod("once").is_none());
+
+    c.create(&pod("box", "", "", STAY));
+    c.wait_pod("box", "ready", is_ready);
+    let debug = ["debug", "box", "-i", "-q", "--image=localhost/busybox:v1", "--target=main", "--", "sh", "-c"];
+    let answer = c.kubectl_with(&[&debug[..], &["cat; ps | grep -c sleep; echo seen"]].concat(), "in\n");
+    assert!(answer.code == 0 && answer.out.contains("seen"), "{}{}", answer.out, answer.err);
+}
+
+#[test]
+fn ports_are_forwarded_for_many_at_once() {
+    let Some(c) = cluster("") else { return };
+    let script = "mkdir /www; head -c 5000000 /dev/zero > /www/zeros; echo hi > /www/hi; exec httpd -f -p 8080 -h /www";
+    c.create(&pod("web", "", "", script));
+    c.wait_pod("web", "ready", is_ready);
+    let mut forward = Kubectl::start(&c, &["port-forward", "web", "18080:8080"]);
+    assert!(forward.line().contains("Forwarding from 127.0.0.1:18080"));
+    let get = |path: &str| {
+        let mut curl = c.node.command("curl");
+        let url = format!("http://127.0.0.1:18080/{path}");
+        curl.args(["-sS", "--fail", "--max-time", "60", &url]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let whole = |child: Child| {
+        let out = child.wait_with_output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        out.stdout
+    };
+    assert_eq!(c.eventually("forwarded", || Some(whole(get("hi"))).filter(|b| !b.is_empty())), b"hi\n");
+    let many: Vec<Child> = (0..20).map(|i| get(if i % 5 == 0 { "zeros" } else { "hi" })).collect();
+    for (i, child) in many.into_iter().enumerate() {
+        let expected = if i % 5 == 0 { 5_000_000 } else { 3 };
+        assert_eq!(whole(child).len(), expected, "connection {i}");
+    }
+}
+
+#[test]
+fn nobody_comes_in_who_may_not() {
+    let Some(c) = cluster("") else { return };
+    c.create(&pod("box", "", "", STAY));
+    c.wait_pod("box", "ready", is_ready);
+    c.run(&["create", "serviceaccount", "nobody"]);
+    c.run(&["create", "serviceaccount", "reader"]);
+    c.run(&["create", "clusterrole", "reader", "--verb=get", "--resource=nodes/proxy"]);
+    c.run(&["create", "clusterrolebinding", "reader", "--clusterrole=reader", "--serviceaccount=default:reader"]);
+    let token = |name: &str| c.run(&["create", "token", name]).trim().to_owned();
+    let ask = |token: &str, path: &str| {
+        let mut curl = c.node.command("curl");
+        curl.args(["-sk", "-w", "\n%{http_code}", "--max-time", "10"]);
+        if !token.is_empty() {
+            curl.args(["-H", &format!("Authorization: Bearer {token}")]);
+        }
+        let out = curl.arg(format!("https://{}:10250{path}", c.node.address())).output().unwrap();
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let (body, code) = text.rsplit_once('\n').unwrap();
+        (code.parse::<u16>().unwrap(), body.to_owned())
+    };
+    assert_eq!(ask("", "/pods"), (401, "Unauthorized".to_owned()));
+    assert_eq!(ask("made.up.token", "/pods").0, 401);
+    let (code, text) = ask(&token("nobody"), "/pods");
+    let refusal = "Forbidden (user=system:serviceaccount:default:nobody, verb=get, resource=nodes, subresource(s)=[pods proxy])\n";
+    assert_eq!((code, text.as_str()), (403, refusal));
+    let reader = token("reader");
+    let (code, text) = ask(&reader, "/pods");
+    assert!(code == 200 && text.contains("\"name\":\"box\""), "{code} {text}");
+    assert_eq!(ask(&reader, "/containerLogs/default/box/main").0, 200);
+    let (code, text) = ask(&reader, "/exec/default/box/main?command=id&output=1");
+    assert!(code == 403 && text.contains("verb=create"), "{code} {text}");
+    assert_eq!(ask(&reader, "/metrics").0, 403, "metrics have a subresource of their own");
+    // What the administrator sees through the API server.
+    let raw = |path: &str| c.run(&["get", "--raw", &format!("/api/v1/nodes/demo/proxy{path}")]);
+    assert_eq!(raw("/healthz"), "ok");
+    assert!(raw("/configz").contains("\"kubeletconfig\""));
+    assert!(raw("/runningpods/").contains("\"box\""));
+    assert!(raw("/metrics/resource").contains("node_cpu_usage_seconds_total"));
+    assert!(raw("/metrics/cadvisor").contains("machine_cpu_cores"));
+    c.eventually("measured", || raw("/stats/summary").contains("\"name\":\"box\"").then_some(()));
+    assert!(raw("/statusz").contains("kubelet statusz") && raw("/flagz").contains("root-dir="));
+    assert!(raw("/logs/").contains("<pre>"));
+}
+
+#[test]
+fn streams_of_a_stopping_kubelet_get_a_moment_to_end() {
+    let Some(mut c) = cluster("") else { return };
+    c.create(&pod("box", "", "", STAY));
+    c.wait_pod("box", "ready", is_ready);
+    let mut shell = Kubectl::start(&c, &["exec", "-i", "box", "--", "sh", "-c", "echo begun; sleep 2; echo ended"]);
+    assert_eq!(shell.line(), "begun\n");
+    let begun = Instant::now();
+    c.agent.stop();
+    assert!(begun.elapsed() < Duration::from_secs(15));
+    assert_eq!(shell.finish(), (0, "ended\n".to_owned()));
+    c.start_agent();
+    assert_eq!(c.eventually("back", || Some(c.kubectl(&["exec", "box", "--", "echo", "hi"])).filter(|a| a.code == 0)).out, "hi\n");
+}
