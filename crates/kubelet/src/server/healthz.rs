@@ -8,7 +8,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::any;
+use axum::routing::{any, get};
+use base::metrics::{CONTENT_TYPE, Kind, Text};
 use base::time::Clock;
 use http::{StatusCode, header};
 
@@ -41,6 +42,11 @@ pub fn router(checks: Checks) -> Router {
         .route("/healthz/", any(all))
         .route("/healthz/{check}", any(one))
         .with_state(checks)
+}
+
+/// Serves `/metrics/slis`.
+pub(super) fn indicators_router(checks: Checks) -> Router {
+    Router::new().route("/metrics/slis", get(indicators)).with_state(checks)
 }
 
 async fn all(State(checks): State<Checks>, RawQuery(query): RawQuery) -> Response {
@@ -88,6 +94,23 @@ async fn one(State(checks): State<Checks>, Path(name): Path<String>) -> Response
             answer(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {error}\n"))
         }
         None => answer(StatusCode::NOT_FOUND, "404 page not found\n".to_owned()),
+    }
+}
+
+/// How every check stands, as metrics.
+async fn indicators(State(checks): State<Checks>) -> Response {
+    const NAME: &str = "kubernetes_healthcheck";
+    let mut out = String::new();
+    let mut text = Text::new(&mut out);
+    let mut written = text.header(NAME, Kind::Gauge, "1 while the health check passes, 0 while it fails.");
+    for check in checks.0.iter() {
+        let labels = [("name", check.name), ("type", "healthz")];
+        let passes = f64::from(u8::from((check.run)().is_ok()));
+        written = written.and_then(|()| text.sample(NAME, &labels, passes, None));
+    }
+    match written {
+        Ok(()) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], out).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 

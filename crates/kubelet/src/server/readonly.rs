@@ -57,6 +57,7 @@ pub(super) fn open_router(views: Views) -> Router {
         .route("/metrics", get(metrics))
         .route("/metrics/probes", get(probe_metrics))
         .with_state(views.clone())
+        .merge(healthz::indicators_router(views.checks.clone()))
         .merge(healthz::router(views.checks))
         .merge(stats::router(views.stats))
 }
