@@ -57,7 +57,8 @@ mod tests {
 
     fn asked(status: Value, previous: bool) -> Result<i32, String> {
         let mut status = status;
-        let fields = [("name", json!("c")), ("ready", json!(false)), ("image", json!("")), ("imageID", json!(""))];
+        let fields =
+            [("name", json!("c")), ("ready", json!(false)), ("image", json!("")), ("imageID", json!(""))];
         for (key, value) in fields {
             status[key] = value;
         }
@@ -98,7 +99,11 @@ mod tests {
                 false,
                 Err("container \"c\" in pod \"p\" is waiting to start: trying and failing to pull image"),
             ),
-            (json!({"restartCount": 0, "state": never}), false, Err("container \"c\" in pod \"p\" is terminated")),
+            (
+                json!({"restartCount": 0, "state": never}),
+                false,
+                Err("container \"c\" in pod \"p\" is terminated"),
+            ),
             (
                 json!({"restartCount": 0}),
                 false,

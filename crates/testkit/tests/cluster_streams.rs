@@ -118,9 +118,15 @@ fn logs_of_every_kind() {
     };
     c.eventually("explained", || {
         let answer = c.kubectl(&["logs", "never"]);
-        answer.err.contains("container \"main\" in pod \"never\" is waiting to start: ErrImageNeverPull").then_some(())
+        answer
+            .err
+            .contains("container \"main\" in pod \"never\" is waiting to start: ErrImageNeverPull")
+            .then_some(())
     });
-    refused(&["logs", "never", "--previous"], "previous terminated container \"main\" in pod \"never\" not found");
+    refused(
+        &["logs", "never", "--previous"],
+        "previous terminated container \"main\" in pod \"never\" not found",
+    );
     refused(&["logs", "crash", "-c", "other"], "container other is not valid for pod crash");
 }
 
@@ -177,7 +183,8 @@ fn large_input_and_output_arrive_whole() {
         String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
     };
     let mut echo = kubectl(&c);
-    let out = echo.args(["exec", "-i", "box", "--", "cat"]).stdin(fs::File::open(&file).unwrap()).output().unwrap();
+    let out =
+        echo.args(["exec", "-i", "box", "--", "cat"]).stdin(fs::File::open(&file).unwrap()).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert_eq!(sum(&String::from_utf8(out.stdout).unwrap()), sum(&numbers));
     // And both ways as files.
@@ -233,7 +240,8 @@ fn one_attaches_runs_and_debugs() {
 
     c.create(&pod("box", "", "", STAY));
     c.wait_pod("box", "ready", is_ready);
-    let debug = ["debug", "box", "-i", "-q", "--image=localhost/busybox:v1", "--target=main", "--", "sh", "-c"];
+    let debug =
+        ["debug", "box", "-i", "-q", "--image=localhost/busybox:v1", "--target=main", "--", "sh", "-c"];
     let answer = c.kubectl_with(&[&debug[..], &["cat; ps | grep -c sleep; echo seen"]].concat(), "in\n");
     assert!(answer.code == 0 && answer.out.contains("seen"), "{}{}", answer.out, answer.err);
 }
@@ -249,7 +257,11 @@ fn ports_are_forwarded_for_many_at_once() {
     let get = |path: &str| {
         let mut curl = c.node.command("curl");
         let url = format!("http://127.0.0.1:18080/{path}");
-        curl.args(["-sS", "--fail", "--max-time", "60", &url]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        curl.args(["-sS", "--fail", "--max-time", "60", &url])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
     };
     let whole = |child: Child| {
         let out = child.wait_with_output().unwrap();
@@ -272,7 +284,13 @@ fn nobody_comes_in_who_may_not() {
     c.run(&["create", "serviceaccount", "nobody"]);
     c.run(&["create", "serviceaccount", "reader"]);
     c.run(&["create", "clusterrole", "reader", "--verb=get", "--resource=nodes/proxy"]);
-    c.run(&["create", "clusterrolebinding", "reader", "--clusterrole=reader", "--serviceaccount=default:reader"]);
+    c.run(&[
+        "create",
+        "clusterrolebinding",
+        "reader",
+        "--clusterrole=reader",
+        "--serviceaccount=default:reader",
+    ]);
     let token = |name: &str| c.run(&["create", "token", name]).trim().to_owned();
     let ask = |token: &str, path: &str| {
         let mut curl = c.node.command("curl");
@@ -314,12 +332,18 @@ fn streams_of_a_stopping_kubelet_get_a_moment_to_end() {
     let Some(mut c) = cluster("") else { return };
     c.create(&pod("box", "", "", STAY));
     c.wait_pod("box", "ready", is_ready);
-    let mut shell = Kubectl::start(&c, &["exec", "-i", "box", "--", "sh", "-c", "echo begun; sleep 2; echo ended"]);
+    let mut shell =
+        Kubectl::start(&c, &["exec", "-i", "box", "--", "sh", "-c", "echo begun; sleep 2; echo ended"]);
     assert_eq!(shell.line(), "begun\n");
     let begun = Instant::now();
     c.agent.stop();
     assert!(begun.elapsed() < Duration::from_secs(15));
     assert_eq!(shell.finish(), (0, "ended\n".to_owned()));
     c.start_agent();
-    assert_eq!(c.eventually("back", || Some(c.kubectl(&["exec", "box", "--", "echo", "hi"])).filter(|a| a.code == 0)).out, "hi\n");
+    assert_eq!(
+        c.eventually("back", || Some(c.kubectl(&["exec", "box", "--", "echo", "hi"]))
+            .filter(|a| a.code == 0))
+            .out,
+        "hi\n"
+    );
 }

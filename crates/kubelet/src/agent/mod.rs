@@ -485,7 +485,8 @@ impl Parts<'_> {
         let issued = self.cluster.as_ref().filter(|_| config.server_tls_bootstrap).map(|c| c.serving());
         let Some(rules) = port::rules(&self.start.loaded, &name, issued)? else { return Ok(None) };
         let reviews = self.cluster.as_ref().map(|cluster| {
-            Arc::new(secure::ApiReviews { client: cluster.client.clone(), node: name }) as Arc<dyn secure::Reviews>
+            Arc::new(secure::ApiReviews { client: cluster.client.clone(), node: name })
+                as Arc<dyn secure::Reviews>
         });
         let open = secure::open(rules, reviews, self.clock.clone()).await;
         open.map(Some).map_err(|e| StartError::new(e.to_string()))

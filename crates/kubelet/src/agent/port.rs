@@ -7,9 +7,7 @@ use api::config::kubelet::{KubeletConfiguration, Loaded};
 use serde_json::Value;
 
 use super::StartError;
-use crate::server::secure::{
-    About, AccessRules, CertSource, GuardRules, Issued, Rules, Switches, TlsRules,
-};
+use crate::server::secure::{About, AccessRules, CertSource, GuardRules, Issued, Rules, Switches, TlsRules};
 
 /// The rules of the port; none when there shall be none.
 ///
@@ -41,11 +39,7 @@ pub(super) fn rules(
     }))
 }
 
-fn certificate(
-    loaded: &Loaded,
-    node_name: &str,
-    issued: Option<Issued>,
-) -> Result<CertSource, StartError> {
+fn certificate(loaded: &Loaded, node_name: &str, issued: Option<Issued>) -> Result<CertSource, StartError> {
     let Loaded { config, flags, .. } = loaded;
     let (cert, key) = (&config.tls_cert_file, &config.tls_private_key_file);
     match (cert.is_empty(), key.is_empty(), issued) {

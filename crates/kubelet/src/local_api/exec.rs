@@ -48,7 +48,9 @@ impl LocalApi {
             return Err(ApiError::Bad("you must specify at least one command for the container".to_owned()));
         }
         if !wants_upgrade(request.headers()) {
-            return Err(ApiError::Bad("a command is streamed over a WebSocket; this request asks for none".to_owned()));
+            return Err(ApiError::Bad(
+                "a command is streamed over a WebSocket; this request asks for none".to_owned(),
+            ));
         }
         let container = container_name(pod, query.get("container"))?;
         let container_id = running_id(pod, &container)?;

@@ -10,8 +10,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
-use http::{Request, StatusCode};
 use http::header::CONTENT_TYPE;
+use http::{Request, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 

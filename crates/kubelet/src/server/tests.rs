@@ -68,8 +68,14 @@ async fn health_names_the_sick_check_and_withholds_why() {
     assert_eq!(ask(at, "GET", "/healthz/syncloop").await.2, "internal server error: stuck\n");
     assert_eq!(ask(at, "GET", "/healthz/ping").await.2, "ok");
     let indicators = ask(at, "GET", "/metrics/slis").await.2;
-    assert!(indicators.contains("kubernetes_healthcheck{name=\"ping\",type=\"healthz\"} 1\n"), "{indicators}");
-    assert!(indicators.contains("kubernetes_healthcheck{name=\"syncloop\",type=\"healthz\"} 0\n"), "{indicators}");
+    assert!(
+        indicators.contains("kubernetes_healthcheck{name=\"ping\",type=\"healthz\"} 1\n"),
+        "{indicators}"
+    );
+    assert!(
+        indicators.contains("kubernetes_healthcheck{name=\"syncloop\",type=\"healthz\"} 0\n"),
+        "{indicators}"
+    );
     assert_eq!(ask(at, "GET", "/healthz/other").await.0, 404);
 }
 

@@ -23,9 +23,15 @@ const REFUSAL_MAX: usize = 64 << 10;
 /// What came of the request.
 #[derive(Debug)]
 pub enum Opened {
-    Upgraded { stream: TokioIo<Upgraded>, headers: HeaderMap },
+    Upgraded {
+        stream: TokioIo<Upgraded>,
+        headers: HeaderMap,
+    },
     /// The server's own words.
-    Refused { status: StatusCode, text: Bytes },
+    Refused {
+        status: StatusCode,
+        text: Bytes,
+    },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +91,8 @@ async fn ask<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let why = |e: &dyn std::fmt::Display| DialError::Upgrade { address: address.to_owned(), why: e.to_string() };
+    let why =
+        |e: &dyn std::fmt::Display| DialError::Upgrade { address: address.to_owned(), why: e.to_string() };
     let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
         .title_case_headers(true)
         .handshake(TokioIo::new(stream))

@@ -99,7 +99,8 @@ struct Activity {
 #[must_use]
 pub fn wants_upgrade(headers: &HeaderMap) -> bool {
     let mentioned = headers.get_all(CONNECTION).iter().filter_map(|v| v.to_str().ok());
-    headers.contains_key(UPGRADE) && mentioned.flat_map(|v| v.split(',')).any(|v| v.trim().eq_ignore_ascii_case("upgrade"))
+    headers.contains_key(UPGRADE)
+        && mentioned.flat_map(|v| v.split(',')).any(|v| v.trim().eq_ignore_ascii_case("upgrade"))
 }
 
 // === impl Streams ===
@@ -129,7 +130,8 @@ impl Streams {
     /// Answers a request for an upgrade by joining the client with the runtime's streaming server at `url`.
     pub async fn connect(&self, what: What, url: &str, mut request: Request<Body>) -> Response {
         let Ok(place) = self.places.clone().try_acquire_owned() else {
-            return (StatusCode::SERVICE_UNAVAILABLE, "too many streams are open on this node\n").into_response();
+            return (StatusCode::SERVICE_UNAVAILABLE, "too many streams are open on this node\n")
+                .into_response();
         };
         let client = hyper::upgrade::on(&mut request);
         let speech = speech(what, request.headers());
@@ -182,7 +184,8 @@ fn speech(what: What, headers: &HeaderMap) -> Speech {
     match what {
         What::Command(_) if offered.contains(&CHANNELS) => Speech::Channels,
         What::Ports => {
-            let inside = offered.iter().filter(|p| p.ends_with(".k8s.io")).filter_map(|p| p.strip_prefix(TUNNEL));
+            let inside =
+                offered.iter().filter(|p| p.ends_with(".k8s.io")).filter_map(|p| p.strip_prefix(TUNNEL));
             match inside.map(str::to_owned).collect::<Vec<_>>() {
                 none if none.is_empty() => Speech::Runtime,
                 protocols => Speech::Tunnel(protocols),
@@ -234,7 +237,10 @@ fn accept(speech: &Speech, asked: &HeaderMap, answer: &HeaderMap) -> Option<Resp
         headers.insert(WS_ACCEPT, HeaderValue::try_from(websocket::accept_key(key)).ok()?);
         let protocol = match speech {
             Speech::Channels => Some(CHANNELS.to_owned()),
-            _ => answer.get(STREAM_PROTOCOL).and_then(|v| v.to_str().ok()).map(|p| format!("{TUNNEL}{}", p.trim())),
+            _ => answer
+                .get(STREAM_PROTOCOL)
+                .and_then(|v| v.to_str().ok())
+                .map(|p| format!("{TUNNEL}{}", p.trim())),
         };
         if let Some(protocol) = protocol.and_then(|p| HeaderValue::try_from(p).ok()) {
             headers.insert(WS_PROTOCOL, protocol);
@@ -266,7 +272,8 @@ impl Activity {
     }
 
     fn mark(&self) {
-        self.last.store(u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.last
+            .store(u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Ends when nothing has moved for so long.

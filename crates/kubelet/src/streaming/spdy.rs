@@ -20,11 +20,23 @@ const HEAD: usize = 8;
 /// What the server says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    Data { stream: u32, bytes: Bytes, last: bool },
+    Data {
+        stream: u32,
+        bytes: Bytes,
+        last: bool,
+    },
     /// A stream we opened is accepted; `last` when it will send nothing.
-    Reply { stream: u32, last: bool },
-    Reset { stream: u32, status: u32 },
-    Ping { id: u32 },
+    Reply {
+        stream: u32,
+        last: bool,
+    },
+    Reset {
+        stream: u32,
+        status: u32,
+    },
+    Ping {
+        id: u32,
+    },
     GoAway,
     /// Settings, windows, headers: nothing we act on.
     Other,

@@ -204,7 +204,12 @@ fn protocols_are_told_apart() {
         (command, "WebSocket", "v4.channel.k8s.io, v5.channel.k8s.io", Speech::Channels),
         (command, "websocket", "v4.channel.k8s.io", Speech::Runtime),
         (command, "websocket", "SPDY/3.1+portforward.k8s.io", Speech::Runtime),
-        (What::Ports, "websocket", "SPDY/3.1+portforward.k8s.io", Speech::Tunnel(vec!["portforward.k8s.io".into()])),
+        (
+            What::Ports,
+            "websocket",
+            "SPDY/3.1+portforward.k8s.io",
+            Speech::Tunnel(vec!["portforward.k8s.io".into()]),
+        ),
         (What::Ports, "websocket", "SPDY/3.1+evil", Speech::Runtime),
         (What::Ports, "websocket", "v5.channel.k8s.io", Speech::Runtime),
     ];

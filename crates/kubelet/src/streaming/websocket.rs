@@ -252,10 +252,7 @@ mod tests {
     fn what_the_rfc_shows_is_read() {
         // Section 5.7.
         let hello = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
-        assert_eq!(
-            decode(Role::Server, &hello, 3).unwrap(),
-            [Message::Text(Bytes::from_static(b"Hello"))]
-        );
+        assert_eq!(decode(Role::Server, &hello, 3).unwrap(), [Message::Text(Bytes::from_static(b"Hello"))]);
         let cut = [0x01, 0x03, 0x48, 0x65, 0x6c, 0x89, 0x00, 0x80, 0x02, 0x6c, 0x6f];
         assert_eq!(
             decode(Role::Client, &cut, 1).unwrap(),

@@ -70,7 +70,10 @@ pub(super) async fn run(socket: &Path, path: &str, stdin: bool, tty: bool) -> Re
     let raw = match tty && terminal.is_terminal() {
         true => {
             let own = terminal.as_fd().try_clone_to_owned();
-            Some(own.and_then(sys::terminal::Raw::new).map_err(|e| PodsError::Exec(format!("set up the terminal: {e}")))?)
+            Some(
+                own.and_then(sys::terminal::Raw::new)
+                    .map_err(|e| PodsError::Exec(format!("set up the terminal: {e}")))?,
+            )
         }
         false => None,
     };
@@ -205,7 +208,12 @@ fn conclude(bytes: &[u8]) -> Result<ExitCode, PodsError> {
     if status.status == "Success" {
         return Ok(ExitCode::SUCCESS);
     }
-    let code = status.details.causes.iter().find(|c| c.reason == "ExitCode").and_then(|c| c.message.parse::<u8>().ok());
+    let code = status
+        .details
+        .causes
+        .iter()
+        .find(|c| c.reason == "ExitCode")
+        .and_then(|c| c.message.parse::<u8>().ok());
     code.map(ExitCode::from).ok_or(PodsError::Exec(status.message))
 }
 
@@ -218,7 +226,8 @@ mod tests {
         let failed = br#"{"status":"Failure","reason":"NonZeroExitCode","message":"x","details":{"causes":[{"reason":"ExitCode","message":"7"}]}}"#;
         assert_eq!(conclude(failed).ok(), Some(ExitCode::from(7)));
         assert_eq!(conclude(br#"{"metadata":{},"status":"Success"}"#).ok(), Some(ExitCode::SUCCESS));
-        let error = conclude(br#"{"status":"Failure","message":"no such thing"}"#).err().map(|e| e.to_string());
+        let error =
+            conclude(br#"{"status":"Failure","message":"no such thing"}"#).err().map(|e| e.to_string());
         assert_eq!(error.as_deref(), Some("no such thing"));
         assert!(conclude(b"nonsense").is_err());
     }

@@ -105,7 +105,11 @@ impl Peer {
     }
 
     /// The user its certificate names; none without a certificate.
-    pub(super) fn user(&self, authorities: &Authorities, clock: &dyn Clock) -> Result<Option<Arc<User>>, Unauthorized> {
+    pub(super) fn user(
+        &self,
+        authorities: &Authorities,
+        clock: &dyn Clock,
+    ) -> Result<Option<Arc<User>>, Unauthorized> {
         if self.chain.is_empty() {
             return Ok(None);
         }
@@ -191,8 +195,7 @@ impl Authorities {
 }
 
 fn read(path: &Path) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let failed =
-        |act: &'static str, why: String| TlsError::File { act, path: path.to_owned(), why };
+    let failed = |act: &'static str, why: String| TlsError::File { act, path: path.to_owned(), why };
     let text = std::fs::read(path).map_err(|e| failed("read the client CA file", e.to_string()))?;
     let roots: Vec<_> = CertificateDer::pem_slice_iter(&text)
         .collect::<Result<_, _>>()
@@ -203,7 +206,9 @@ fn read(path: &Path) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     }
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(store), provider).build();
-    verifier.map(|v| v as Arc<dyn ClientCertVerifier>).map_err(|e| failed("use the client CA file", e.to_string()))
+    verifier
+        .map(|v| v as Arc<dyn ClientCertVerifier>)
+        .map_err(|e| failed("use the client CA file", e.to_string()))
 }
 
 /// The token of `Authorization: Bearer`, or of the protocol a browser may name instead.
@@ -215,7 +220,8 @@ pub(super) fn bearer(headers: &HeaderMap) -> Option<String> {
     });
     let token = from_header.or_else(|| {
         let protocols = headers.get_all(SEC_WEBSOCKET_PROTOCOL).into_iter().filter_map(|v| v.to_str().ok());
-        let encoded = protocols.flat_map(|p| p.split(',')).find_map(|p| p.trim().strip_prefix(WEBSOCKET_BEARER))?;
+        let encoded =
+            protocols.flat_map(|p| p.split(',')).find_map(|p| p.trim().strip_prefix(WEBSOCKET_BEARER))?;
         String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok().filter(|t| !t.is_empty())
     });
     token.filter(|t| t.len() <= TOKEN_MAX)

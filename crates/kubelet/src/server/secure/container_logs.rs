@@ -44,9 +44,12 @@ pub(super) async fn serve(
     if !found.has_container(container) {
         return Err(Refusal::not_found(format!("container {container:?} not found in pod {pod:?}")));
     }
-    let restart = log_choice::choose(pod, &found.entry.status, container, asked.previous).map_err(Refusal::bad)?;
+    let restart =
+        log_choice::choose(pod, &found.entry.status, container, asked.previous).map_err(Refusal::bad)?;
     let since = asked.since.map(|since| match since {
-        Since::Ago(seconds) => Wall(inside.clock.now().wall.0.saturating_sub(seconds.saturating_mul(1_000_000_000))),
+        Since::Ago(seconds) => {
+            Wall(inside.clock.now().wall.0.saturating_sub(seconds.saturating_mul(1_000_000_000)))
+        }
         Since::Time(time) => time,
     });
     let options = Options {
@@ -82,7 +85,8 @@ async fn open(
     };
     let text = log_reader::stream(path, options, Box::new(writes), changed).await;
     text.map(Body::from_stream).map_err(|e| {
-        let message = format!("unable to retrieve container logs of container {container:?} in pod {pod:?}: {e}");
+        let message =
+            format!("unable to retrieve container logs of container {container:?} in pod {pod:?}: {e}");
         Refusal::bad(message)
     })
 }
@@ -90,7 +94,8 @@ async fn open(
 /// Reads the parameters and refuses what makes no sense, with upstream's codes.
 fn read(query: &Query, split_streams: bool) -> Result<Asked, Refusal> {
     let unclear = || Refusal::bad(r#"{"message": "Unable to decode query."}"#);
-    let invalid = || Refusal(StatusCode::UNPROCESSABLE_ENTITY, r#"{"message": "Invalid request."}"#.to_owned());
+    let invalid =
+        || Refusal(StatusCode::UNPROCESSABLE_ENTITY, r#"{"message": "Invalid request."}"#.to_owned());
     let number = |name: &str| query.get(name).map(|v| v.parse::<i64>().map_err(|_| unclear())).transpose();
     let mut asked = Asked {
         follow: query.flag("follow"),
@@ -146,7 +151,10 @@ mod tests {
         let time = |t| kubelet_core::log_line::parse_time(t).map(Since::Time);
         let rows: Vec<(&str, Result<Asked, u16>)> = vec![
             ("", Ok(all())),
-            ("follow=true&previous=1&timestamps=", Ok(Asked { follow: true, previous: true, timestamps: true, ..all() })),
+            (
+                "follow=true&previous=1&timestamps=",
+                Ok(Asked { follow: true, previous: true, timestamps: true, ..all() }),
+            ),
             ("follow=false&previous=0", Ok(all())),
             ("tailLines=5", Ok(Asked { tail: Some(5), ..all() })),
             ("tail=all&tailLines=5", Ok(all())),
@@ -158,7 +166,10 @@ mod tests {
             ("sinceSeconds=60", Ok(Asked { since: Some(Since::Ago(60)), ..all() })),
             ("sinceSeconds=0", Err(422)),
             ("sinceTime=2026-01-01T00:00:00Z", Ok(Asked { since: time("2026-01-01T00:00:00Z"), ..all() })),
-            ("sinceTime=2026-01-01T00%3A00%3A00%2B01%3A00", Ok(Asked { since: time("2025-12-31T23:00:00Z"), ..all() })),
+            (
+                "sinceTime=2026-01-01T00%3A00%3A00%2B01%3A00",
+                Ok(Asked { since: time("2025-12-31T23:00:00Z"), ..all() }),
+            ),
             ("sinceTime=yesterday", Err(400)),
             ("sinceTime=2026-01-01T00:00:00Z&sinceSeconds=1", Err(422)),
             ("stream=All", Ok(all())),
@@ -172,6 +183,8 @@ mod tests {
             let found = read(&Query::parse(Some(text)), true).map_err(|r| r.0.as_u16());
             assert_eq!(found, expected, "{text}");
         }
-        assert!(read(&Query::parse(Some("stream=Stdout")), false).is_err_and(|r| r.0 == StatusCode::BAD_REQUEST));
+        assert!(
+            read(&Query::parse(Some("stream=Stdout")), false).is_err_and(|r| r.0 == StatusCode::BAD_REQUEST)
+        );
     }
 }

@@ -81,14 +81,22 @@ impl Guard {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, TlsError> {
         let authorities = rules.client_ca.as_deref().map(Authorities::open).transpose()?;
-        Ok(Self { rules, authorities, reviews, clock, tokens: Tokens::default(), verdicts: Remembered::default() })
+        Ok(Self {
+            rules,
+            authorities,
+            reviews,
+            clock,
+            tokens: Tokens::default(),
+            verdicts: Remembered::default(),
+        })
     }
 
     /// The user, or the refusal.
     pub(super) async fn admit(&self, peer: &Peer, head: &Parts) -> Result<Arc<User>, Response> {
-        let user = self.authenticate(peer, head).await.map_err(|Unauthorized| {
-            refuse(StatusCode::UNAUTHORIZED, "Unauthorized".to_owned())
-        })?;
+        let user = self
+            .authenticate(peer, head)
+            .await
+            .map_err(|Unauthorized| refuse(StatusCode::UNAUTHORIZED, "Unauthorized".to_owned()))?;
         self.authorize(&user, question(head.method.as_str(), head.uri.path())).await?;
         Ok(user)
     }

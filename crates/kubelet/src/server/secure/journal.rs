@@ -42,8 +42,11 @@ pub(super) async fn serve(query: &Query, root: &'static Path) -> Result<Response
         return Ok((headers, file(root, vec![path]).await?).into_response());
     }
     let known = units().await;
-    let (journalled, filed): (Vec<_>, Vec<_>) =
-        asked.services.iter().cloned().partition(|s| known.lines().any(|unit| unit == format!("{s}.service")));
+    let (journalled, filed): (Vec<_>, Vec<_>) = asked
+        .services
+        .iter()
+        .cloned()
+        .partition(|s| known.lines().any(|unit| unit == format!("{s}.service")));
     if journalled.is_empty() {
         let service = filed.into_iter().next().unwrap_or_default();
         let usual = vec![service.clone(), format!("{service}.log"), format!("{service}/{service}.log")];
@@ -123,10 +126,13 @@ fn read(query: &Query) -> Result<Asked, String> {
     if asked.services.len() > SERVICES {
         return Err(format!("query: Too many: {}: must have at most {SERVICES} items", asked.services.len()));
     }
-    if asked.file.is_some() && !asked.services.is_empty() || asked.file.is_none() && asked.services.is_empty() {
+    if asked.file.is_some() && !asked.services.is_empty() || asked.file.is_none() && asked.services.is_empty()
+    {
         return Err("query: Invalid value: either services or one file must be asked for".to_owned());
     }
-    if let Some(bad) = asked.services.iter().find(|s| s.len() > NAME_MAX || !s.chars().all(safe) || s.starts_with('-')) {
+    if let Some(bad) =
+        asked.services.iter().find(|s| s.len() > NAME_MAX || !s.chars().all(safe) || s.starts_with('-'))
+    {
         return Err(format!("query: Invalid value: {bad:?}: input contains unsupported characters"));
     }
     let time = |name: &str| match query.get(name).filter(|t| !t.is_empty()) {
@@ -136,13 +142,14 @@ fn read(query: &Query) -> Result<Asked, String> {
             Err(_) => Err(format!("{name}: Invalid value: {text:?}: invalid time format")),
         },
     };
-    let number = |name: &str, range: std::ops::RangeInclusive<i64>| match query.get(name).filter(|t| !t.is_empty()) {
-        None => Ok(None),
-        Some(text) => match text.parse::<i64>() {
-            Ok(n) if range.contains(&n) => Ok(Some(n)),
-            _ => Err(format!("{name}: Invalid value: {text:?}")),
-        },
-    };
+    let number =
+        |name: &str, range: std::ops::RangeInclusive<i64>| match query.get(name).filter(|t| !t.is_empty()) {
+            None => Ok(None),
+            Some(text) => match text.parse::<i64>() {
+                Ok(n) if range.contains(&n) => Ok(Some(n)),
+                _ => Err(format!("{name}: Invalid value: {text:?}")),
+            },
+        };
     asked.since = time("sinceTime")?;
     asked.until = time("untilTime")?;
     asked.tail = number("tailLines", 0..=TAIL_MAX)?;
@@ -162,7 +169,9 @@ mod tests {
     #[test]
     fn what_reaches_the_journal_is_checked() {
         let ask = |text: &str| read(&Query::parse(Some(text)));
-        let asked = ask("query=kubelet&query=containerd&tailLines=10&boot=-1&pattern=a+b&sinceTime=2026-01-01T01:00:00%2B01:00");
+        let asked = ask(
+            "query=kubelet&query=containerd&tailLines=10&boot=-1&pattern=a+b&sinceTime=2026-01-01T01:00:00%2B01:00",
+        );
         let arguments = arguments(&asked.unwrap(), &["kubelet".to_owned()]);
         let expected = "--utc --no-pager --output=short-precise --since=2026-01-01 00:00:00 UTC --lines=10 --grep=a b \
                         --case-sensitive=false --boot=-1 --unit=kubelet";

@@ -54,7 +54,8 @@ pub(super) async fn profile(Path(name): Path<String>) -> Result<Response, Refusa
             let line = line.map_err(|e| Refusal::failed(format!("read /proc/self/cmdline: {e}\n")))?;
             Ok(plain(String::from_utf8_lossy(&line).trim_end_matches('\0').to_owned()))
         }
-        "profile" | "symbol" | "trace" | "heap" | "goroutine" | "allocs" | "block" | "mutex" | "threadcreate" => {
+        "profile" | "symbol" | "trace" | "heap" | "goroutine" | "allocs" | "block" | "mutex"
+        | "threadcreate" => {
             let text = format!("the profile {name:?} is one of a Go program, which this is not\n");
             Err(Refusal(StatusCode::NOT_IMPLEMENTED, text))
         }
@@ -69,7 +70,8 @@ pub(super) async fn verbosity(body: axum::body::Bytes) -> Result<Response, Refus
         let text = format!("invalid value {:?} for flag -v", text.chars().take(64).collect::<String>());
         return Err(Refusal::bad(text));
     };
-    let text = format!("the verbosity cannot be set to {level} while the kubelet runs; start it with --v={level}\n");
+    let text =
+        format!("the verbosity cannot be set to {level} while the kubelet runs; start it with --v={level}\n");
     Err(Refusal(StatusCode::NOT_IMPLEMENTED, text))
 }
 

@@ -23,8 +23,8 @@ pub(super) async fn exec(
         let wants = wants(&query)?;
         let found = inside.find_with(&target)?;
         let container_id = container_id(&inside, &found, &target.container).await?;
-        let container_id =
-            container_id.ok_or_else(|| Refusal::failed(format!("container not found ({:?})", target.container)))?;
+        let container_id = container_id
+            .ok_or_else(|| Refusal::failed(format!("container not found ({:?})", target.container)))?;
         require_upgrade(&request)?;
         let cmd = query.all("command").map(str::to_owned).collect();
         let Wants { stdin, stdout, stderr, tty } = wants;
@@ -48,7 +48,8 @@ pub(super) async fn attach(
             Refusal::failed(format!("container {} not found in pod {name}_{namespace}", target.container))
         };
         // Whether there is a terminal was decided when the container started.
-        let spec = api::pod::containers(&found.pod).find(|c| c.name() == target.container).ok_or_else(missing)?;
+        let spec =
+            api::pod::containers(&found.pod).find(|c| c.name() == target.container).ok_or_else(missing)?;
         let tty = spec.tty();
         let container_id = container_id(&inside, &found, &target.container).await?.ok_or_else(missing)?;
         require_upgrade(&request)?;
@@ -91,8 +92,10 @@ fn wants(query: &Query) -> Result<Wants, Refusal> {
 
 /// Ports that a WebSocket client must name in advance; with SPDY every stream names its own.
 fn ports(request: &Request<Body>) -> Result<Vec<i32>, Refusal> {
-    let websocket =
-        request.headers().get(http::header::UPGRADE).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"websocket"));
+    let websocket = request
+        .headers()
+        .get(http::header::UPGRADE)
+        .is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"websocket"));
     let tunnelled = request.headers().get_all("sec-websocket-protocol").iter();
     let tunnelled = tunnelled.filter_map(|v| v.to_str().ok()).any(|v| v.contains("SPDY/3.1+"));
     if !websocket || tunnelled {
@@ -142,7 +145,10 @@ mod tests {
         let read = |text: &str| wants(&Query::parse(Some(text))).map_err(|r| r.1);
         let all = Wants { stdin: true, stdout: true, stderr: true, tty: false };
         assert_eq!(read("input=1&output=1&error=1").unwrap(), all);
-        assert_eq!(read("input=1&output=1&error=1&tty=1").unwrap(), Wants { tty: true, stderr: false, ..all });
+        assert_eq!(
+            read("input=1&output=1&error=1&tty=1").unwrap(),
+            Wants { tty: true, stderr: false, ..all }
+        );
         for none in ["", "tty=1", "input=true", "error=1&tty=1"] {
             assert_eq!(read(none).unwrap_err(), "you must specify at least 1 of stdin, stdout, stderr");
         }

@@ -57,8 +57,12 @@ async fn show(root: &'static Path, path: String) -> Result<Response, Refusal> {
             let last = path.rsplit('/').next().filter(|l| !l.is_empty()).unwrap_or("logs");
             Ok((StatusCode::MOVED_PERMANENTLY, [(LOCATION, format!("{last}/"))]).into_response())
         }
-        Ok(Place::Directory(listing)) => Ok(([(CONTENT_TYPE, "text/html; charset=utf-8")], listing).into_response()),
-        Ok(Place::File(file)) => Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], send(file)).into_response()),
+        Ok(Place::Directory(listing)) => {
+            Ok(([(CONTENT_TYPE, "text/html; charset=utf-8")], listing).into_response())
+        }
+        Ok(Place::File(file)) => {
+            Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], send(file)).into_response())
+        }
         Err(error) => Err(refusal(&error)),
     }
 }
@@ -110,7 +114,8 @@ fn list(directory: &OwnedFd) -> io::Result<String> {
         }
     }
     names.sort_unstable();
-    let mut page = String::from("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n");
+    let mut page =
+        String::from("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n");
     for name in names {
         let _ = writeln!(page, "<a href=\"{}\">{}</a>", percent::encode(&name), escape(&name));
     }
@@ -150,7 +155,8 @@ pub(super) fn send(mut file: File) -> Body {
             }
         }
     });
-    let pieces = futures_util::stream::unfold(receiver, |mut r| async move { r.recv().await.map(|p| (p, r)) });
+    let pieces =
+        futures_util::stream::unfold(receiver, |mut r| async move { r.recv().await.map(|p| (p, r)) });
     Body::from_stream(pieces)
 }
 
@@ -169,8 +175,16 @@ mod tests {
         std::os::unix::fs::symlink("../secret", root.join("link")).unwrap();
         std::os::unix::fs::symlink("/etc", root.join("sub/etc")).unwrap();
         rustix::fs::mknodat(rustix::fs::CWD, root.join("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
-        for path in ["link", "sub/etc/passwd", "../secret", "sub/../../secret", "/etc/passwd", "nothing", "pipe", "a&b <c>/x"]
-        {
+        for path in [
+            "link",
+            "sub/etc/passwd",
+            "../secret",
+            "sub/../../secret",
+            "/etc/passwd",
+            "nothing",
+            "pipe",
+            "a&b <c>/x",
+        ] {
             assert!(open(&root, path).is_err(), "{path}");
         }
         assert!(matches!(open(&root, "sub"), Ok(Place::Directory(_))));

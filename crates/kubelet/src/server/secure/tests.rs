@@ -134,7 +134,8 @@ impl Bench {
 
     async fn ask(&self, client: &Client, method: &str, path: &str, token: &str) -> (u16, String) {
         let mut stream = client.connect(self.address).await;
-        let auth = if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
+        let auth =
+            if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
         let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{auth}Connection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
@@ -232,7 +233,8 @@ async fn answers_of_the_api_server_are_remembered() {
 async fn a_certificate_names_its_user_and_a_changed_ca_counts_at_once() {
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
     let bench = Bench::new(Some(&ours), GuardRules { anonymous: true, ..reviewed() }).await;
-    let (good, bad) = (Client::new(Some(ours.client("apiserver", "system:masters"))), theirs.client("apiserver", "g"));
+    let (good, bad) =
+        (Client::new(Some(ours.client("apiserver", "system:masters"))), theirs.client("apiserver", "g"));
     let bad = Client::new(Some(bad));
     assert_eq!(bench.ask(&good, "GET", "/healthz", "").await, (200, "ok".to_owned()));
     // A bad proof is not as good as none, even where none is enough.
@@ -261,7 +263,9 @@ async fn without_debugging_handlers_only_the_open_paths_are_left() {
     let rules = GuardRules { anonymous: true, ..GuardRules::default() };
     let bench = Bench::with(None, rules, false).await;
     let nobody = Client::new(None);
-    for path in ["/exec/ns/p/c", "/run/ns/p/c", "/containerLogs/ns/p/c", "/logs/x", "/runningpods/", "/debug/pprof/"] {
+    for path in
+        ["/exec/ns/p/c", "/run/ns/p/c", "/containerLogs/ns/p/c", "/logs/x", "/runningpods/", "/debug/pprof/"]
+    {
         let answer = bench.ask(&nobody, "GET", path, "").await;
         assert_eq!(answer, (405, "Debug endpoints are disabled.\n".to_owned()), "{path}");
     }
@@ -332,7 +336,8 @@ fn files_and_rules_of_tls() {
     ] {
         assert!(tls::server_config(identity.clone(), &rules(min, suites)).is_ok(), "{min} {suites:?}");
     }
-    let files = |cert: &str, key: &str| CertSource::Files { cert: dir.path().join(cert), key: dir.path().join(key) };
+    let files =
+        |cert: &str, key: &str| CertSource::Files { cert: dir.path().join(cert), key: dir.path().join(key) };
     let wrong = |source| tls::Identity::open(source).unwrap_err().to_string();
     assert!(wrong(files("none", "kubelet.key")).contains("none: No such file"), "names the file");
     assert!(wrong(files("kubelet.key", "kubelet.key")).contains("it holds no certificate"));
@@ -354,7 +359,8 @@ async fn a_replaced_certificate_is_shown_and_a_broken_one_is_not() {
     let make = || rcgen::generate_simple_self_signed(vec!["x".to_owned()]).unwrap();
     let (one, two) = (make(), make());
     put((&one.cert.pem(), &one.signing_key.serialize_pem()));
-    let identity = tls::Identity::open(CertSource::Files { cert: paths[0].clone(), key: paths[1].clone() }).unwrap();
+    let identity =
+        tls::Identity::open(CertSource::Files { cert: paths[0].clone(), key: paths[1].clone() }).unwrap();
     assert_eq!(identity.leaf().unwrap(), *one.cert.der());
     put(("", "broken"));
     tokio::time::advance(Duration::from_secs(2)).await;

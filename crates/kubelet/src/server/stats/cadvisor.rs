@@ -7,7 +7,8 @@ use base::metrics::{Kind, Text};
 use super::{Look, Measured, value};
 
 /// A family: name, kind, what it is, one more label, and a container's value.
-type Row = (&'static str, Kind, &'static str, Option<(&'static str, &'static str)>, fn(&Measured) -> Option<f64>);
+type Row =
+    (&'static str, Kind, &'static str, Option<(&'static str, &'static str)>, fn(&Measured) -> Option<f64>);
 
 const CONTAINERS: &[Row] = &[
     (
@@ -20,9 +21,13 @@ const CONTAINERS: &[Row] = &[
     ("container_fs_inodes_total", Kind::Gauge, "Number of inodes used by the container.", None, |c| {
         value(c.layer.as_ref()?.inodes_used.as_ref()).map(|n| n as f64)
     }),
-    ("container_fs_usage_bytes", Kind::Gauge, "Number of bytes that are consumed by the container.", None, |c| {
-        value(c.layer.as_ref()?.used_bytes.as_ref()).map(|n| n as f64)
-    }),
+    (
+        "container_fs_usage_bytes",
+        Kind::Gauge,
+        "Number of bytes that are consumed by the container.",
+        None,
+        |c| value(c.layer.as_ref()?.used_bytes.as_ref()).map(|n| n as f64),
+    ),
     ("container_last_seen", Kind::Gauge, "Last time a container was seen by the exporter.", None, |c| {
         c.cpu.as_ref().map(|cpu| (cpu.timestamp / 1_000_000_000) as f64)
     }),
@@ -32,15 +37,23 @@ const CONTAINERS: &[Row] = &[
     ("container_memory_swap", Kind::Gauge, "Container swap usage in bytes.", None, |c| {
         c.swap_used().map(|n| n as f64)
     }),
-    ("container_memory_usage_bytes", Kind::Gauge, "Current memory usage in bytes, including all memory.", None, |c| {
-        value(c.memory.as_ref()?.usage_bytes.as_ref()).map(|n| n as f64)
-    }),
+    (
+        "container_memory_usage_bytes",
+        Kind::Gauge,
+        "Current memory usage in bytes, including all memory.",
+        None,
+        |c| value(c.memory.as_ref()?.usage_bytes.as_ref()).map(|n| n as f64),
+    ),
     ("container_memory_working_set_bytes", Kind::Gauge, "Current working set in bytes.", None, |c| {
         c.working_set().map(|n| n as f64)
     }),
-    ("container_start_time_seconds", Kind::Gauge, "Start time of the container since unix epoch in seconds.", None, |c| {
-        c.started.map(|s| s as f64)
-    }),
+    (
+        "container_start_time_seconds",
+        Kind::Gauge,
+        "Start time of the container since unix epoch in seconds.",
+        None,
+        |c| c.started.map(|s| s as f64),
+    ),
 ];
 
 pub(super) fn write(out: &mut dyn Write, look: &Look) -> fmt::Result {
@@ -68,9 +81,21 @@ pub(super) fn write(out: &mut dyn Write, look: &Look) -> fmt::Result {
     let memory = look.machine.memory.as_ref();
     let machine = [
         ("machine_cpu_cores", "Number of logical CPU cores.", Some(look.machine.cores as f64)),
-        ("machine_memory_bytes", "Amount of memory installed on the machine.", memory.map(|m| m.total as f64)),
-        ("machine_swap_bytes", "Amount of swap memory available on the machine.", memory.map(|m| m.swap_total as f64)),
-        ("machine_scrape_error", "1 if there was an error while getting machine metrics, 0 otherwise.", Some(0.0)),
+        (
+            "machine_memory_bytes",
+            "Amount of memory installed on the machine.",
+            memory.map(|m| m.total as f64),
+        ),
+        (
+            "machine_swap_bytes",
+            "Amount of swap memory available on the machine.",
+            memory.map(|m| m.swap_total as f64),
+        ),
+        (
+            "machine_scrape_error",
+            "1 if there was an error while getting machine metrics, 0 otherwise.",
+            Some(0.0),
+        ),
     ];
     for (name, help, value) in machine {
         if let Some(value) = value {

@@ -142,7 +142,8 @@ fn parse_memory(text: &str) -> Option<Memory> {
 }
 
 fn parse_faults(text: &str) -> Option<(u64, u64)> {
-    let field = |key: &str| text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok());
+    let field =
+        |key: &str| text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok());
     Some((field("pgfault")?, field("pgmajfault")?))
 }
 
@@ -151,7 +152,9 @@ fn parse_interfaces(text: &str) -> Vec<Interface> {
         let (name, rest) = line.split_once(':')?;
         let n: Vec<u64> = rest.split_whitespace().filter_map(|f| f.parse().ok()).collect();
         let name = name.trim();
-        let &[rx_bytes, _, rx_errors, _, _, _, _, _, tx_bytes, _, tx_errors, ..] = n.as_slice() else { return None };
+        let &[rx_bytes, _, rx_errors, _, _, _, _, _, tx_bytes, _, tx_errors, ..] = n.as_slice() else {
+            return None;
+        };
         // Those of Pods come and go, and are counted at their other end.
         let virtual_ = name == "lo" || ["veth", "cni", "docker", "br-"].iter().any(|p| name.starts_with(p));
         (!virtual_).then(|| Interface { name: name.to_owned(), rx_bytes, rx_errors, tx_bytes, tx_errors })

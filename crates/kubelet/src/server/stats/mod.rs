@@ -114,10 +114,12 @@ impl Sources {
         let machine = tokio::task::spawn_blocking(move || meter.read(&root, now.mono));
         let (machine, stats, images) =
             tokio::join!(machine, self.runtime.list_container_stats(), self.runtime.image_fs_info());
-        let blind = stats.as_ref().inspect_err(|error| tracing::warn!(%error, "containers not measured")).is_err();
+        let blind =
+            stats.as_ref().inspect_err(|error| tracing::warn!(%error, "containers not measured")).is_err();
         let mut containers: Vec<_> =
             stats.unwrap_or_default().into_iter().filter_map(|s| self.of(s)).collect();
-        containers.sort_by(|a, b| (&a.namespace, &a.pod, &a.container).cmp(&(&b.namespace, &b.pod, &b.container)));
+        containers
+            .sort_by(|a, b| (&a.namespace, &a.pod, &a.container).cmp(&(&b.namespace, &b.pod, &b.container)));
         let images = images.ok().and_then(|i| i.image_filesystems.into_iter().next());
         Look { now: now.wall, machine: machine.unwrap_or_default(), containers, images, blind }
     }

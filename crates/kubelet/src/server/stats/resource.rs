@@ -9,20 +9,45 @@ use super::{Look, Measured};
 pub(super) fn write(out: &mut dyn Write, look: &Look) -> fmt::Result {
     let mut text = Text::new(out);
     let now = Some(look.now.0 / 1_000_000);
-    let cpu = ("container_cpu_usage_seconds_total", Kind::Counter, "Cumulative cpu time consumed by the container in core-seconds");
+    let cpu = (
+        "container_cpu_usage_seconds_total",
+        Kind::Counter,
+        "Cumulative cpu time consumed by the container in core-seconds",
+    );
     family(&mut text, cpu, look, |c| c.cpu_seconds(), cpu_time)?;
-    let memory = ("container_memory_working_set_bytes", Kind::Gauge, "Current working set of the container in bytes");
+    let memory =
+        ("container_memory_working_set_bytes", Kind::Gauge, "Current working set of the container in bytes");
     family(&mut text, memory, look, |c| c.working_set().map(|n| n as f64), memory_time)?;
-    let start = ("container_start_time_seconds", Kind::Gauge, "Start time of the container since unix epoch in seconds");
+    let start = (
+        "container_start_time_seconds",
+        Kind::Gauge,
+        "Start time of the container since unix epoch in seconds",
+    );
     family(&mut text, start, look, |c| c.started.map(|s| s as f64), |_| None)?;
-    let swap = ("container_swap_usage_bytes", Kind::Gauge, "Current amount of the container swap usage in bytes");
+    let swap =
+        ("container_swap_usage_bytes", Kind::Gauge, "Current amount of the container swap usage in bytes");
     family(&mut text, swap, look, |c| c.swap_used().map(|n| n as f64), memory_time)?;
     let machine = &look.machine;
     let memory = machine.memory.as_ref();
     let node = [
-        ("node_cpu_usage_seconds_total", Kind::Counter, "Cumulative cpu time consumed by the node in core-seconds", machine.cpu_nanos.map(|n| n as f64 / 1e9)),
-        ("node_memory_working_set_bytes", Kind::Gauge, "Current working set of the node in bytes", memory.map(|m| m.working_set as f64)),
-        ("node_swap_usage_bytes", Kind::Gauge, "Current swap usage of the node in bytes", memory.map(|m| m.swap_used as f64)),
+        (
+            "node_cpu_usage_seconds_total",
+            Kind::Counter,
+            "Cumulative cpu time consumed by the node in core-seconds",
+            machine.cpu_nanos.map(|n| n as f64 / 1e9),
+        ),
+        (
+            "node_memory_working_set_bytes",
+            Kind::Gauge,
+            "Current working set of the node in bytes",
+            memory.map(|m| m.working_set as f64),
+        ),
+        (
+            "node_swap_usage_bytes",
+            Kind::Gauge,
+            "Current swap usage of the node in bytes",
+            memory.map(|m| m.swap_used as f64),
+        ),
     ];
     for (name, kind, help, value) in node {
         if let Some(value) = value {
@@ -31,9 +56,15 @@ pub(super) fn write(out: &mut dyn Write, look: &Look) -> fmt::Result {
         }
     }
     pods(&mut text, look, "pod_cpu_usage_seconds_total", Kind::Counter, Measured::cpu_seconds)?;
-    pods(&mut text, look, "pod_memory_working_set_bytes", Kind::Gauge, |c| c.working_set().map(|n| n as f64))?;
+    pods(&mut text, look, "pod_memory_working_set_bytes", Kind::Gauge, |c| {
+        c.working_set().map(|n| n as f64)
+    })?;
     pods(&mut text, look, "pod_swap_usage_bytes", Kind::Gauge, |c| c.swap_used().map(|n| n as f64))?;
-    text.header("resource_scrape_error", Kind::Gauge, "1 if there was an error while getting container metrics, 0 otherwise")?;
+    text.header(
+        "resource_scrape_error",
+        Kind::Gauge,
+        "1 if there was an error while getting container metrics, 0 otherwise",
+    )?;
     text.sample("resource_scrape_error", &[], f64::from(u8::from(look.blind)), None)
 }
 
@@ -56,7 +87,13 @@ fn family(
     Ok(())
 }
 
-fn pods(text: &mut Text<'_>, look: &Look, name: &str, kind: Kind, of: fn(&Measured) -> Option<f64>) -> fmt::Result {
+fn pods(
+    text: &mut Text<'_>,
+    look: &Look,
+    name: &str,
+    kind: Kind,
+    of: fn(&Measured) -> Option<f64>,
+) -> fmt::Result {
     if look.containers.iter().any(|c| of(c).is_some()) {
         text.header(name, kind, "The same of all containers of the pod")?;
     }

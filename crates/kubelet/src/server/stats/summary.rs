@@ -184,7 +184,11 @@ fn filesystem(disk: &Disk, time: &str, used: Option<&v1::FilesystemUsage>) -> Va
 
 /// An object of what there is.
 fn fields<const N: usize>(pairs: [(&str, Option<Value>); N]) -> Value {
-    pairs.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect::<Map<_, _>>().into()
+    pairs
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+        .collect::<Map<_, _>>()
+        .into()
 }
 
 fn put(out: &mut Map<String, Value>, name: &str, value: Option<impl Into<Value>>) {
