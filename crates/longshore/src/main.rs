@@ -9,6 +9,7 @@ use std::process::ExitCode;
 mod apiserver_cmd;
 mod completion;
 mod console;
+mod doctor_cmd;
 mod files;
 mod kubelet_cmd;
 mod logging;
@@ -24,6 +25,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("apiserver", "Serve the Kubernetes API for this machine"),
     ("kube-proxy", "Make Services work on this machine"),
     ("pods", "Give Pods to this machine's kubelet, and see how they do"),
+    ("doctor", "Find out why a Service does not work"),
     ("completion", "Print a completion script for bash, zsh or fish"),
     ("help", "Print this text"),
 ];
@@ -50,6 +52,7 @@ fn dispatch(args: &[OsString]) -> ExitCode {
         Some("apiserver") => apiserver_cmd::main(rest),
         Some("kube-proxy") => proxy_cmd::main(rest),
         Some("pods") => pods_cmd::main(rest),
+        Some("doctor") => doctor_cmd::main(rest),
         Some("completion") => completion::main(rest),
         Some("help" | "--help" | "-help" | "-h") => {
             console::out(&usage());

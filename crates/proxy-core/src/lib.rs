@@ -10,8 +10,10 @@
 //! * [`ipvs`]: the rules as virtual servers, ipsets and a fixed script, and a tracer over that.
 //! * [`nft`]: the rules in the language of nf_tables, and a tracer over that.
 //! * [`trace`]: the fate of one packet under a rule set.
+//! * [`doctor`]: what is wrong with a Service, and what to do about it.
 //! * [`flows`]: which tracked connections no longer have anywhere to go.
 
+pub mod doctor;
 pub mod flows;
 pub mod iptables;
 pub mod ipvs;

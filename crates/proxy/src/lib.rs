@@ -7,6 +7,7 @@
 //!
 //! * [`agent`]: the process: configuration, tasks, servers.
 //! * [`modes`]: which mode can be used, and what it needs.
+//! * [`doctor`]: what is wrong with a Service, seen from here.
 //! * [`watch`]: the feed from the API server.
 //! * [`sync`]: the loop.
 //! * [`ports`]: what the loop needs of a backend.
@@ -18,6 +19,7 @@ pub mod agent;
 pub mod backend;
 mod cleanup;
 mod config_file;
+pub mod doctor;
 pub mod events;
 pub mod host;
 pub mod metrics;

@@ -200,7 +200,7 @@ fn has_flows(rules: &RuleSet) -> bool {
     rules.ports.keys().any(is_flow)
 }
 
-fn flow(entry: &Entry) -> Option<Flow> {
+pub(crate) fn flow(entry: &Entry) -> Option<Flow> {
     let protocol = [Protocol::Udp, Protocol::Sctp].into_iter().find(|p| p.number() == entry.protocol)?;
     let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
     let destination = canonical(entry.destination);

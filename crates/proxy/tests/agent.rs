@@ -17,8 +17,11 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use proxy::agent::{self, Start};
-use proxy_core::objects::Protocol;
+use proxy::doctor;
+use proxy_core::objects::{Family, Protocol, ServiceKey};
 use serde::Serialize;
 use serde_json::{Value, json};
 use support::{Answer, Lab, Party, service, slices};
@@ -35,20 +38,40 @@ struct Api(Arc<Shared>);
 
 struct Shared {
     objects: Mutex<BTreeMap<String, Vec<Value>>>,
+    /// Objects that are asked for by name.
+    named: Mutex<BTreeMap<String, Value>>,
+    address: Mutex<Option<SocketAddr>>,
     events: broadcast::Sender<(String, String)>,
     posted: Mutex<Vec<Value>>,
 }
 
 impl Api {
     fn new() -> Self {
-        let shared =
-            Shared { objects: Mutex::default(), events: broadcast::channel(64).0, posted: Mutex::default() };
+        let shared = Shared {
+            objects: Mutex::default(),
+            named: Mutex::default(),
+            address: Mutex::default(),
+            events: broadcast::channel(64).0,
+            posted: Mutex::default(),
+        };
         Self(Arc::new(shared))
     }
 
     fn put(&self, path: &str, objects: &[impl Serialize]) {
         let objects = objects.iter().map(|o| serde_json::to_value(o).unwrap());
         self.0.objects.lock().unwrap().entry(path.to_owned()).or_default().extend(objects);
+    }
+
+    fn name(&self, path: &str, object: impl Serialize) {
+        self.0.named.lock().unwrap().insert(path.to_owned(), serde_json::to_value(object).unwrap());
+    }
+
+    /// What a doctor would be shown: the Service and its slices, as they are asked for.
+    fn show(&self, service: &Service, slices: &[EndpointSlice]) {
+        self.name("/api/v1/namespaces/ns/services/web", service);
+        let of_namespace = "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices";
+        self.0.objects.lock().unwrap().remove(of_namespace);
+        self.put(of_namespace, slices);
     }
 
     fn tell(&self, path: &str, kind: &str, object: impl Serialize) {
@@ -65,6 +88,13 @@ async fn answer(State(Api(api)): State<Api>, uri: http::Uri, body: Bytes) -> Res
         return axum::Json(json!({})).into_response();
     }
     let (path, query) = (uri.path().to_owned(), uri.query().unwrap_or_default());
+    if let Some(object) = api.named.lock().unwrap().get(&path) {
+        return axum::Json(object.clone()).into_response();
+    }
+    // One object of a kind that is listed elsewhere.
+    if path.starts_with("/api/v1/nodes/") {
+        return (http::StatusCode::NOT_FOUND, axum::Json(json!({"code": 404}))).into_response();
+    }
     if !query.contains("watch=true") {
         let items = api.objects.lock().unwrap().get(&path).cloned().unwrap_or_default();
         return axum::Json(json!({"metadata": {"resourceVersion": "1"}, "items": items})).into_response();
@@ -118,6 +148,7 @@ fn run_agent(lab: &Lab, api: Api, token: CancellationToken) -> Result<(), String
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
+            *api.0.address.lock().unwrap() = Some(address);
             let router = Router::new().fallback(answer).with_state(api);
             tokio::spawn(proxy::server::serve(listener, router, token.clone()));
             agent::run(start(&format!("http://{address}")), token).await.map_err(|e| e.to_string())
@@ -172,6 +203,7 @@ fn services_work_and_follow_their_endpoints() {
         until("the Service answers", || answers_to(&lab, "10.96.0.10:80", Protocol::Tcp, "a"));
         until("in the other family", || answers_to(&lab, "[fd96::10]:80", Protocol::Udp, "a"));
         servers_answer(&lab);
+        doctor_agrees(&lab, &api);
         // The endpoint moves: new connections and old flows go to the new one.
         for slice in slices("web", &[b]) {
             api.tell(SLICES, "MODIFIED", slice);
@@ -188,6 +220,107 @@ fn services_work_and_follow_their_endpoints() {
     assert!(posted.iter().any(|event| event["reason"] == "Starting"), "{posted:?}");
 }
 
+/// What the doctor says first, in the node.
+fn verdict(lab: &Lab, api: &Api) -> Option<String> {
+    let server = format!("http://{}", api.0.address.lock().unwrap().unwrap());
+    lab.node.ns.within(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let config = client::Config {
+                server,
+                tls_server_name: None,
+                ca: None,
+                insecure: false,
+                identity: client::kubeconfig::Identity::default(),
+                namespace: "ns".into(),
+            };
+            let client = client::Client::new(config, client::Options::default()).await.unwrap();
+            let key = ServiceKey::new("ns", "web");
+            let facts = doctor::gather(&client, "here", &key).await.unwrap();
+            let findings = proxy_core::doctor::examine(&key, &facts);
+            doctor::verdict(&findings).map(|finding| finding.text.clone())
+        })
+    })
+}
+
+fn doctor_agrees(lab: &Lab, api: &Api) {
+    let (a, b) = (&lab.pods[0], &lab.pods[1]);
+    let web = service("web", 10, json!({}));
+    api.show(&web, &slices("web", &[a]));
+    assert_eq!(verdict(lab, api), None);
+    // As if kube-proxy had not heard of the new endpoint.
+    api.show(&web, &slices("web", &[b]));
+    let wrong = verdict(lab, api).unwrap();
+    let wanted = "the kernel sends packets for 10.96.0.10:80/tcp to 10.244.0.5:8080, but should send them to \
+                  10.244.0.6:8080";
+    assert_eq!(wrong, wanted);
+    api.show(&web, &[]);
+    assert_eq!(verdict(lab, api).as_deref(), Some("no EndpointSlice belongs to it"));
+}
+
+/// A client that never pauses, from one port all the time.
+struct Talker(std::net::UdpSocket);
+
+impl Talker {
+    fn new(party: &Party, to: &str) -> Self {
+        let to: SocketAddr = to.parse().unwrap();
+        let socket =
+            party.ns.within(|| std::net::UdpSocket::bind((party.ip(Family::of(to.ip())), 0))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        socket.connect(to).unwrap();
+        Self(socket)
+    }
+
+    /// Who answers now.
+    fn ask(&self) -> Option<String> {
+        self.0.send(b"?").ok()?;
+        let mut buffer = [0; 64];
+        let len = self.0.recv(&mut buffer).ok()?;
+        let text = String::from_utf8_lossy(&buffer[..len]).into_owned();
+        text.split(' ').next().map(str::to_owned)
+    }
+}
+
+/// Flows follow their endpoints, also through a time without any: nothing but us would ever tell them.
+#[test]
+fn udp_flows_follow_their_endpoints() {
+    if support::skipped() {
+        return;
+    }
+    let lab = Lab::new();
+    lab.node.ns.ip("link set lo up\n").unwrap();
+    let (a, b) = (&lab.pods[0], &lab.pods[1]);
+    let api = Api::new();
+    api.put(SERVICES, &[service("web", 10, json!({}))]);
+    api.put(SLICES, &slices("web", &[a]));
+    api.put(NODES, &[support::node()]);
+    let token = CancellationToken::new();
+    std::thread::scope(|scope| {
+        let agent = scope.spawn(|| run_agent(&lab, api.clone(), token.clone()));
+        let _stop = token.clone().drop_guard();
+        until("the Service answers", || answers_to(&lab, "10.96.0.10:80", Protocol::Udp, "a"));
+        until("in the other family", || answers_to(&lab, "[fd96::10]:80", Protocol::Udp, "a"));
+        let talkers = ["10.96.0.10:80", "[fd96::10]:80"].map(|to| Talker::new(&lab.pods[2], to));
+        let all = |who: Option<&str>| talkers.iter().all(|talker| talker.ask().as_deref() == who);
+        until("flows begin", || all(Some("a")));
+        let turn_to = |who: &[&Party]| {
+            for slice in slices("web", who) {
+                api.tell(SLICES, "MODIFIED", slice);
+            }
+        };
+        turn_to(&[b]);
+        until("flows move", || all(Some("b")));
+        turn_to(&[]);
+        until("flows end", || all(None));
+        turn_to(&[a]);
+        until("flows find the new endpoint", || all(Some("a")));
+        let metrics = get(&lab.node, "127.0.0.1:10249", "/metrics").unwrap().1;
+        assert!(metrics.contains("kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"}"));
+        token.cancel();
+        assert_eq!(agent.join().unwrap(), Ok(()));
+    });
+}
+
 fn servers_answer(lab: &Lab) {
     let node = &lab.node;
     let (code, body) = get(node, "127.0.0.1:10256", "/healthz").unwrap();
@@ -198,6 +331,11 @@ fn servers_answer(lab: &Lab) {
     assert_eq!(get(node, "127.0.0.1:10256", "/livez").unwrap().0, 200);
     assert_eq!(get(node, "127.0.0.1:10249", "/proxyMode").unwrap().1, "nftables");
     assert_eq!(get(node, "127.0.0.1:10249", "/healthz").unwrap().1, "ok");
+    let flags = get(node, "127.0.0.1:10249", "/flagz").unwrap().1;
+    assert!(flags.contains("\nhostname-override=here\n"), "{flags}");
+    assert!(get(node, "127.0.0.1:10249", "/statusz").unwrap().1.contains("kube-proxy statusz"));
+    let slis = get(node, "127.0.0.1:10249", "/metrics/slis").unwrap().1;
+    assert!(slis.contains("kubernetes_healthcheck{name=\"ping\",type=\"healthz\"} 1"), "{slis}");
     let configz = get(node, "127.0.0.1:10249", "/configz").unwrap().1;
     assert!(configz.contains("\"clusterCIDR\":\"10.244.0.0/16,fd44::/32\""), "{configz}");
     let metrics = get(node, "127.0.0.1:10249", "/metrics").unwrap().1;

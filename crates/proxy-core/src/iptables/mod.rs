@@ -3,14 +3,17 @@
 //!
 //! * [`Renderer`]: a rule set as a whole script, or the script of a [`Delta`](crate::rules::Delta).
 //! * [`Saved`]: what `iptables-save` says is there: which jumps are missing, which chains nobody needs.
+//! * [`look`]: what chains that are there do with packets to an address.
 //! * [`walk`]: what a script does to a table, and the fate of a packet there.
 
+mod look;
 mod names;
 mod render;
 mod saved;
 mod script;
 pub mod walk;
 
+pub use look::look;
 pub(crate) use render::is_local as is_local_match;
 pub use render::{Options, Renderer};
 pub use saved::{Saved, remove};

@@ -29,6 +29,13 @@ impl Content {
         self.sets.iter().find(|(set, _)| *set.name == *name)
     }
 
+    /// Puts what the kernel told in its own order into ours.
+    #[must_use]
+    pub fn sorted(mut self) -> Self {
+        self.sets.iter_mut().for_each(|(_, elements)| elements.sort_unstable());
+        self
+    }
+
     pub fn count_elements(&self) -> usize {
         self.sets.iter().map(|(_, elements)| elements.len()).sum()
     }

@@ -1,6 +1,6 @@
 //! The fate of a packet under a table, expression by expression, as the kernel would evaluate it.
 //!
-//! The table may be one that was rendered or one that the kernel told of: both are [`Content`].
+//! The table may be one that was rendered or one that the kernel told of, if [`Content::sorted`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

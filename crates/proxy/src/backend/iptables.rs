@@ -109,7 +109,11 @@ impl Programs {
     }
 
     pub fn save(&self) -> Result<Saved, IptablesError> {
-        Ok(Saved::read(&self.run("-save", &[], None)?))
+        Ok(Saved::read(&self.save_text()?))
+    }
+
+    pub fn save_text(&self) -> Result<String, IptablesError> {
+        self.run("-save", &[], None)
     }
 
     pub fn restore(&self, script: &Script) -> Result<(), IptablesError> {

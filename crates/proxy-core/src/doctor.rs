@@ -1,0 +1,400 @@
+//! What is wrong with a Service: from the object, over its Pods and EndpointSlices, to what the kernel does with a packet
+//! to it. Facts go in, findings come out, in the order in which a packet's luck depends on them: the first that is wrong
+//! is the one to look at.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::SocketAddr;
+
+use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+
+use crate::objects::{Protocol, ServiceKey};
+
+/// Everything that was found out, and nothing decided.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    pub service: Option<Service>,
+    /// Of the Service's namespace.
+    pub pods: Vec<Pod>,
+    pub slices: Vec<EndpointSlice>,
+    /// Whose rules are in the kernel; `None` if nobody's are.
+    pub mode: Option<&'static str>,
+    /// What kube-proxy says of its health; `None` if it does not answer.
+    pub is_proxy_healthy: Option<bool>,
+    pub doors: Vec<Door>,
+    /// Flows without a connection that still lead to endpoints that are gone.
+    pub stale_flows: usize,
+}
+
+/// One address and port of the Service, and what happens there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Door {
+    pub address: SocketAddr,
+    pub protocol: Protocol,
+    /// What the rules should do with a packet of the node.
+    pub should: Treatment,
+    /// What those in the kernel do.
+    pub does: Treatment,
+    /// How a connection went; `None` if none was tried.
+    pub dial: Option<Dial>,
+    /// How connections straight to the endpoints went, tried only if the other failed.
+    pub endpoints: BTreeMap<SocketAddr, Dial>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Treatment {
+    Sent(BTreeSet<SocketAddr>),
+    Rejected,
+    Dropped,
+    /// As if there were no Service.
+    Nothing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dial {
+    Connected,
+    Refused,
+    Silence,
+    Unreachable,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub grade: Grade,
+    pub text: String,
+    /// What to do about it.
+    pub advice: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grade {
+    Good,
+    /// Worth knowing, and not the reason.
+    Note,
+    Wrong,
+}
+
+/// All findings. After something without which the rest makes no sense, there are no more.
+pub fn examine(key: &ServiceKey, facts: &Facts) -> Vec<Finding> {
+    let mut chart = Chart { key, findings: Vec::new() };
+    let Some(service) = &facts.service else {
+        chart.wrong(
+            format!("there is no Service {key}"),
+            "look for its name and namespace with `kubectl get services -A`",
+        );
+        return chart.findings;
+    };
+    if !chart.service(service) {
+        return chart.findings;
+    }
+    chart.pods(service, &facts.pods);
+    chart.slices(service, &facts.slices);
+    chart.proxy(facts);
+    for door in &facts.doors {
+        chart.door(door, facts.mode);
+    }
+    if facts.stale_flows > 0 {
+        chart.wrong(
+            format!("{} flows still lead to endpoints that are gone", facts.stale_flows),
+            "kube-proxy forgets them after its next change; restarting it does so at once",
+        );
+    }
+    chart.findings
+}
+
+/// The first thing that is wrong.
+pub fn verdict(findings: &[Finding]) -> Option<&Finding> {
+    findings.iter().find(|finding| finding.grade == Grade::Wrong)
+}
+
+struct Chart<'a> {
+    key: &'a ServiceKey,
+    findings: Vec<Finding>,
+}
+
+// === impl Chart ===
+
+impl Chart<'_> {
+    fn put(&mut self, grade: Grade, text: String, advice: &str) {
+        self.findings.push(Finding { grade, text, advice: advice.to_owned() });
+    }
+
+    fn good(&mut self, text: String) {
+        self.put(Grade::Good, text, "");
+    }
+
+    fn note(&mut self, text: String) {
+        self.put(Grade::Note, text, "");
+    }
+
+    fn wrong(&mut self, text: String, advice: &str) {
+        self.put(Grade::Wrong, text, advice);
+    }
+
+    /// Whether kube-proxy has anything to do with it.
+    fn service(&mut self, service: &Service) -> bool {
+        let spec = service.spec.clone().unwrap_or_default();
+        let kind = spec.type_.as_deref().unwrap_or("ClusterIP");
+        let labels = service.metadata.labels.clone().unwrap_or_default();
+        if let Some(other) = labels.get("service.kubernetes.io/service-proxy-name") {
+            self.wrong(
+                format!("Service {} is given to another proxy, {other:?}", self.key),
+                "remove the label service.kubernetes.io/service-proxy-name, or look at that proxy",
+            );
+            return false;
+        }
+        match spec.cluster_ip.as_deref() {
+            _ if kind == "ExternalName" => {
+                let name = spec.external_name.unwrap_or_default();
+                self.note(format!(
+                    "Service {} is a DNS alias of {name:?}: no packet of it is ours",
+                    self.key
+                ));
+                false
+            }
+            Some("None") => {
+                self.note(format!(
+                    "Service {} is headless: its name leads to Pods directly, no packet of it is ours",
+                    self.key
+                ));
+                false
+            }
+            None | Some("") => {
+                self.wrong(
+                    format!("Service {} has no address yet", self.key),
+                    "the API server gives it one; look at its events with `kubectl describe service`",
+                );
+                false
+            }
+            Some(_) => {
+                let ports: Vec<String> = spec.ports.iter().flatten().map(show_port).collect();
+                let ips = spec.cluster_ips.unwrap_or_default().join(" and ");
+                self.good(format!("Service {} is a {kind} at {ips}, {}", self.key, ports.join(", ")));
+                true
+            }
+        }
+    }
+
+    fn pods(&mut self, service: &Service, pods: &[Pod]) {
+        let selector = service.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default();
+        if selector.is_empty() {
+            self.note("it selects no Pods: somebody else makes its EndpointSlices".to_owned());
+            return;
+        }
+        let told = selector.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(",");
+        let selected: Vec<&Pod> = pods.iter().filter(|pod| is_selected(&selector, pod)).collect();
+        if selected.is_empty() {
+            self.wrong(
+                format!("no Pod has the labels that it selects, {told}"),
+                "compare `kubectl get pods --show-labels` with the Service's selector",
+            );
+            return;
+        }
+        let (ready, others): (Vec<&Pod>, Vec<&Pod>) = selected.iter().partition(|pod| is_ready(pod));
+        let reasons: Vec<String> = others.iter().map(|pod| why_not_ready(pod)).collect();
+        let wants_unready = service.spec.as_ref().and_then(|s| s.publish_not_ready_addresses) == Some(true);
+        let text = format!("{} of {} Pods that it selects are ready", ready.len(), selected.len());
+        match (ready.is_empty() && !wants_unready, reasons.is_empty()) {
+            (true, _) => self.wrong(
+                format!("{text}: {}", reasons.join("; ")),
+                "traffic goes to ready Pods only; look at `kubectl describe pod`",
+            ),
+            (false, true) => self.good(text),
+            (false, false) => self.note(format!("{text}; not ready: {}", reasons.join("; "))),
+        }
+    }
+
+    fn slices(&mut self, service: &Service, slices: &[EndpointSlice]) {
+        let ports: Vec<ServicePort> = service.spec.clone().and_then(|spec| spec.ports).unwrap_or_default();
+        if slices.is_empty() {
+            self.wrong(
+                "no EndpointSlice belongs to it".to_owned(),
+                "the endpoint slice controller makes them; is it running? Slices made by hand need the label \
+                 kubernetes.io/service-name",
+            );
+            return;
+        }
+        let endpoints: Vec<&Endpoint> =
+            slices.iter().flat_map(|slice| slice.endpoints.iter().flatten()).collect();
+        let usable = endpoints.iter().filter(|endpoint| is_usable(endpoint)).count();
+        if usable == 0 {
+            self.wrong(
+                format!("its EndpointSlices name {} endpoints and none is ready", endpoints.len()),
+                "Pods become endpoints when they are ready",
+            );
+            return;
+        }
+        self.good(format!("its EndpointSlices name {usable} usable endpoints of {}", endpoints.len()));
+        for port in &ports {
+            let name = port.name.as_deref().unwrap_or_default();
+            let protocol = port.protocol.as_deref().unwrap_or("TCP");
+            let is_named = slices.iter().flat_map(|s| s.ports.iter().flatten()).any(|p| {
+                p.name.as_deref().unwrap_or_default() == name
+                    && p.protocol.as_deref().unwrap_or("TCP") == protocol
+                    && p.port.is_some_and(|n| n != 0)
+            });
+            if !is_named {
+                self.wrong(
+                    format!("no EndpointSlice says where port {name:?} ({}/{protocol}) leads", port.port),
+                    "its targetPort names a container port; does a container of a ready Pod have one of that name?",
+                );
+            }
+        }
+    }
+
+    fn proxy(&mut self, facts: &Facts) {
+        let is_served = facts.doors.iter().any(|door| door.dial == Some(Dial::Connected));
+        match (facts.mode, facts.is_proxy_healthy) {
+            (None, _) if is_served => self.note(
+                "somebody serves it, but not with rules that can be read here: those of iptables need its programs, and \
+                 other proxies have ways of their own"
+                    .to_owned(),
+            ),
+            (None, None) => self.wrong(
+                "no rules of a kube-proxy are in this machine's kernel, and none answers on port 10256".to_owned(),
+                "start `longshore kube-proxy`, and run this where its network is",
+            ),
+            (None, Some(_)) => self.wrong(
+                "kube-proxy answers, but no rules of it are in this kernel".to_owned(),
+                "its log says why; it writes nothing before it has read all Services and EndpointSlices",
+            ),
+            (Some(mode), Some(true)) => self.good(format!("kube-proxy is well, its rules are {mode}")),
+            (Some(mode), Some(false)) => self.wrong(
+                format!("kube-proxy cannot bring its {mode} rules to the kernel"),
+                "its log says what the kernel refuses",
+            ),
+            (Some(mode), None) => self.note(format!(
+                "rules of {mode} are in the kernel, but no kube-proxy answers on port 10256: nothing will change them"
+            )),
+        }
+    }
+
+    fn door(&mut self, door: &Door, mode: Option<&str>) {
+        let at = format!("{}/{}", door.address, door.protocol);
+        if mode.is_some() && door.does != door.should {
+            self.wrong(
+                format!("the kernel {}, but should {}", does(&door.does, &at), should(&door.should)),
+                "kube-proxy is behind or somebody else changes its rules; its log tells",
+            );
+        } else if mode.is_some() {
+            match &door.does {
+                Treatment::Sent(_) => self.good(format!("the kernel {}", does(&door.does, &at))),
+                _ => self.note(format!("the kernel {}", does(&door.does, &at))),
+            }
+        }
+        match door.dial {
+            Some(Dial::Connected) => self.good(format!("a connection to {at} was made")),
+            Some(dial) => self.failed_dial(&at, dial, door),
+            None => self.note(format!("no connection was tried to {at}")),
+        }
+    }
+
+    fn failed_dial(&mut self, at: &str, dial: Dial, door: &Door) {
+        let Treatment::Sent(_) = door.does else {
+            self.wrong(format!("a connection to {at} {dial}"), "there is no endpoint to send it to");
+            return;
+        };
+        let dead: Vec<String> = door
+            .endpoints
+            .iter()
+            .filter(|(_, dial)| **dial != Dial::Connected)
+            .map(|(endpoint, dial)| format!("{endpoint} {dial}"))
+            .collect();
+        match dead.is_empty() {
+            false => self.wrong(
+                format!("a connection to {at} {dial}; called directly, {}", dead.join(", ")),
+                "where one refuses, does the Pod listen on that port, on all addresses? Where one is silent, look at \
+                 network policies and routes between nodes",
+            ),
+            true => self.wrong(
+                format!("a connection to {at} {dial}, although its endpoints answer when called directly"),
+                "look for rules of others that drop or translate it, and at `sysctl net.ipv4.ip_forward`",
+            ),
+        }
+    }
+}
+
+fn show_port(port: &ServicePort) -> String {
+    let protocol = port.protocol.as_deref().unwrap_or("TCP");
+    match port.node_port.filter(|n| *n != 0) {
+        Some(node_port) => format!("port {}/{protocol} (node port {node_port})", port.port),
+        None => format!("port {}/{protocol}", port.port),
+    }
+}
+
+fn is_selected(selector: &BTreeMap<String, String>, pod: &Pod) -> bool {
+    let labels = pod.metadata.labels.as_ref();
+    selector.iter().all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+fn why_not_ready(pod: &Pod) -> String {
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let status = pod.status.clone().unwrap_or_default();
+    if pod.metadata.deletion_timestamp.is_some() {
+        return format!("{name} is ending");
+    }
+    for container in status.container_statuses.iter().flatten() {
+        let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
+        if let Some(reason) = waiting.and_then(|waiting| waiting.reason.as_ref()) {
+            return format!("{name}: container {} waits, {reason}", container.name);
+        }
+    }
+    let unready: Vec<&str> =
+        status.container_statuses.iter().flatten().filter(|c| !c.ready).map(|c| c.name.as_str()).collect();
+    match (status.phase.as_deref(), unready.is_empty()) {
+        (Some("Running"), false) => {
+            format!("{name}: container {} runs and is not ready", unready.join(" and "))
+        }
+        (phase, _) => format!("{name} is {}", phase.unwrap_or("unknown")),
+    }
+}
+
+fn is_usable(endpoint: &Endpoint) -> bool {
+    let conditions = endpoint.conditions.clone().unwrap_or_default();
+    let is_ready = conditions.ready.unwrap_or(true);
+    is_ready || (conditions.terminating == Some(true) && conditions.serving.unwrap_or(true))
+}
+
+fn list(endpoints: &BTreeSet<SocketAddr>) -> String {
+    const SHOWN: usize = 5;
+    let mut shown: Vec<String> = endpoints.iter().take(SHOWN).map(SocketAddr::to_string).collect();
+    if endpoints.len() > SHOWN {
+        shown.push(format!("{} more", endpoints.len() - SHOWN));
+    }
+    shown.join(", ")
+}
+
+fn does(treatment: &Treatment, at: &str) -> String {
+    match treatment {
+        Treatment::Sent(endpoints) => format!("sends packets for {at} to {}", list(endpoints)),
+        Treatment::Rejected => format!("rejects packets for {at}"),
+        Treatment::Dropped => format!("drops packets for {at}"),
+        Treatment::Nothing => format!("does nothing with packets for {at}"),
+    }
+}
+
+fn should(treatment: &Treatment) -> String {
+    match treatment {
+        Treatment::Sent(endpoints) => format!("send them to {}", list(endpoints)),
+        Treatment::Rejected => "reject them: there is no endpoint".into(),
+        Treatment::Dropped => "drop them: there is no endpoint on this node".into(),
+        Treatment::Nothing => "leave them alone".into(),
+    }
+}
+
+impl fmt::Display for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Dial::Connected => "was made",
+            Dial::Refused => "was refused",
+            Dial::Silence => "met silence",
+            Dial::Unreachable => "found no way",
+        })
+    }
+}
