@@ -61,6 +61,8 @@ struct Plane {
     verified_at: Option<Instant>,
     retry: Option<(Instant, Duration)>,
     alarms: Option<mpsc::Receiver<()>>,
+    /// Compared, and not listening yet.
+    wants_ears: bool,
     report: FamilyReport,
 }
 
@@ -106,6 +108,11 @@ pub async fn run(
                 next.push(plane);
             }
             planes = next;
+            // Only when all have written everything once: while anybody listens, the kernel makes a message of each
+            // element, for each family and in every network namespace, which costs more than the change itself.
+            if planes.iter().all(|plane| plane.verified_at.is_some() || plane.retry.is_some()) {
+                planes.iter_mut().for_each(Plane::listen);
+            }
             if did_anything {
                 is_stale = false;
                 quiet_until = Instant::now() + config.periods.gap;
@@ -183,6 +190,7 @@ impl Plane {
             verified_at: None,
             retry: None,
             alarms: None,
+            wants_ears: false,
             report,
         }
     }
@@ -258,15 +266,22 @@ impl Plane {
         self.report.pending_since = None;
         self.report.synced_at = Some(now);
         self.report.syncs += 1;
-        // Only now: our own first thousands of changes would drown whatever others do.
-        if self.alarms.is_none() && did_verify {
-            match self.dataplane.listen() {
-                Ok(alarms) => {
-                    self.alarms = Some(alarms);
-                    // What happened between the comparison and now went unheard.
-                    self.trust = Trust::Lost;
-                }
-                Err(cause) => tracing::warn!(family, %cause, "not hearing when others change our rules"),
+        self.wants_ears |= did_verify && self.alarms.is_none();
+    }
+
+    fn listen(&mut self) {
+        if !std::mem::take(&mut self.wants_ears) {
+            return;
+        }
+        match self.dataplane.listen() {
+            Ok(alarms) => {
+                self.alarms = Some(alarms);
+                // What happened between the comparison and now went unheard.
+                self.trust = Trust::Lost;
+            }
+            Err(cause) => {
+                let family = self.report.family.name();
+                tracing::warn!(family, %cause, "not hearing when others change our rules");
             }
         }
     }

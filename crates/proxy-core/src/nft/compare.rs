@@ -46,10 +46,14 @@ fn build(content: Content) -> Vec<Vec<Message>> {
     first.extend(sets.iter().chain(&picks).map(|(set, _)| Message::AddSet(set.clone())));
     let mut steps = vec![first];
     for (set, elements) in sets {
-        for some in elements.chunks(STEP) {
+        let mut rest = elements.into_iter();
+        while rest.len() > 0 {
+            // Moved, not copied: these are most of what there is.
+            let some: Vec<Element> = rest.by_ref().take(STEP).collect();
             let room = steps.last().map_or(0, |step| STEP.saturating_sub(weight(step)));
-            let message = Message::AddElements(set.name.clone(), some.to_vec());
-            match steps.last_mut().filter(|_| some.len() <= room) {
+            let fits = some.len() <= room;
+            let message = Message::AddElements(set.name.clone(), some);
+            match steps.last_mut().filter(|_| fits) {
                 Some(step) => step.push(message),
                 None => steps.push(vec![message]),
             }
