@@ -37,7 +37,7 @@ pub struct Dispatcher {
     /// What each source wants.
     wanted: BTreeMap<SourceName, BTreeMap<PodUid, Arc<Pod>>>,
     tasks: HashMap<PodUid, Task>,
-    running: JoinSet<bool>,
+    running: JoinSet<()>,
     ids: HashMap<Id, PodUid>,
     /// A search has ended since every source reported: what is not known now belongs to nobody.
     searched: bool,
@@ -75,8 +75,6 @@ struct Task {
     intent: watch::Sender<Intent>,
     name: FullName,
     finished: bool,
-    /// Finished, and not a trace of it is left.
-    traceless: bool,
     /// It was let in and holds its place until it has ended. Rejected Pods and orphans hold none.
     admitted: bool,
     /// The same UID was wanted again while this one was ending.
@@ -263,10 +261,7 @@ impl Dispatcher {
         let name = full_name(&intent.pod);
         let intent = watch::channel(intent).0;
         let receiver = intent.subscribe();
-        self.tasks.insert(
-            uid.clone(),
-            Task { intent, name, finished: false, traceless: false, admitted, again: None },
-        );
+        self.tasks.insert(uid.clone(), Task { intent, name, finished: false, admitted, again: None });
         self.launch(uid, receiver, Duration::ZERO);
     }
 
@@ -277,7 +272,7 @@ impl Dispatcher {
             if !delay.is_zero() {
                 tokio::time::sleep(delay).await;
             }
-            pod_task::run(node, of, intent).await
+            pod_task::run(node, of, intent).await;
         });
         self.ids.insert(handle.id(), uid);
     }
@@ -288,10 +283,7 @@ impl Dispatcher {
         let Some(task) = self.tasks.get_mut(uid) else { return };
         task.again = None;
         let kill = Kill { cause: KillCause::Removed, grace: None };
-        if task.traceless {
-            self.tasks.remove(uid);
-            self.node.board.forget(uid);
-        } else if task.finished {
+        if task.finished {
             // Nothing runs, but its dead containers and its record are still there.
             let mut intent = Intent::run(task.intent.borrow().pod.clone());
             intent.end(kill);
@@ -301,10 +293,10 @@ impl Dispatcher {
         }
     }
 
-    fn ended(&mut self, ended: Result<(Id, bool), JoinError>) {
-        let (id, traceless) = match &ended {
-            Ok((id, traceless)) => (*id, *traceless),
-            Err(e) => (e.id(), false),
+    fn ended(&mut self, ended: Result<(Id, ()), JoinError>) {
+        let id = match &ended {
+            Ok((id, ())) => *id,
+            Err(e) => e.id(),
         };
         let Some(uid) = self.ids.remove(&id) else { return };
         let Some(task) = self.tasks.get_mut(&uid) else { return };
@@ -314,7 +306,6 @@ impl Dispatcher {
             return self.launch(uid, intent, RESPAWN);
         }
         task.finished = true;
-        task.traceless = traceless;
         let again = task.again.take();
         let gone = !self.is_wanted(&uid);
         if again.is_some() {

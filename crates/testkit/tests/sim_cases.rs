@@ -229,8 +229,9 @@ fn a_shorter_grace_interrupts_a_stop_that_is_under_way() {
         pass(secs(8)).await;
         assert!(!world.runtime.is_running("p", "a"));
         assert_eq!(world.runtime.journal().graces("p", "a"), [600, 10]);
+        agent.want(&[]).await;
         pass(secs(5)).await;
-        assert!(world.runtime.is_empty(), "a deleted Pod leaves nothing");
+        assert!(world.runtime.is_empty(), "a deleted Pod that nobody lists leaves nothing");
     });
 }
 

@@ -80,12 +80,10 @@ impl Intent {
         }
     }
 
-    /// Its source dropped it. That outranks an end it had come to by itself: what is left of it goes too.
+    /// Its source dropped it. That outranks whatever end it had come to: what is left of it goes too.
     pub fn end_as_removed(&mut self, kill: Kill) {
         self.end(kill.clone());
-        if let Some(old) = &mut self.kill
-            && old.cause != KillCause::Deleted
-        {
+        if let Some(old) = &mut self.kill {
             old.cause = kill.cause;
         }
     }

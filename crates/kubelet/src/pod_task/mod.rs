@@ -34,16 +34,15 @@ use crate::events::Kind;
 use crate::images::PullSecret;
 use crate::node::Node;
 
-/// Runs one Pod from its first sight to its end. Says whether not a trace of it is left on the node: that of
-/// a Pod which ended by itself stays for as long as somebody lists it.
-pub(crate) async fn run(node: Arc<Node>, uid: PodUid, intent: watch::Receiver<Intent>) -> bool {
+/// Runs one Pod from its first sight to its end. What tells of it, its dead containers and its last status, stays
+/// for as long as somebody lists it: the API server may not have heard of its end yet.
+pub(crate) async fn run(node: Arc<Node>, uid: PodUid, intent: watch::Receiver<Intent>) {
     let mut task = PodTask::new(node, uid, intent);
     task.remember().await;
     task.live().await;
     task.terminate().await;
-    let traceless = task.tear_down().await;
+    task.tear_down().await;
     task.node.board.finish(&task.uid);
-    traceless
 }
 
 struct PodTask {

@@ -66,8 +66,7 @@ impl PodTask {
     }
 
     /// Volumes, cgroup, id range, and for a Pod that no source lists any more its dead containers.
-    /// Says whether the latter were removed too.
-    pub(super) async fn tear_down(&mut self) -> bool {
+    pub(super) async fn tear_down(&mut self) {
         self.retry.failures = 0;
         self.retry.not_before = None;
         let mut intent = self.current_intent();
@@ -77,6 +76,10 @@ impl PodTask {
             // The Pod may be dropped by its source meanwhile: then its dead containers go as well.
             intent.kill = self.current_intent().kill;
             if self.tear_down_once(&intent).await {
+                // Dropped at the last moment: once more, with its traces.
+                if !leaves_no_trace(&intent) && leaves_no_trace(&self.current_intent()) {
+                    continue;
+                }
                 break;
             }
             self.retry_with_backoff();
@@ -84,7 +87,6 @@ impl PodTask {
         }
         self.node.observer.forget(&self.uid);
         self.node.objects.forget(&self.uid);
-        leaves_no_trace(&intent)
     }
 
     async fn tear_down_once(&mut self, intent: &Intent) -> bool {
@@ -358,10 +360,10 @@ impl PodTask {
     }
 }
 
-/// Whether the Pod is not only at its end but unwanted.
+/// Whether the Pod is not only at its end but listed by nobody.
 fn leaves_no_trace(intent: &Intent) -> bool {
     let cause = intent.kill.as_ref().map(|k| &k.cause);
-    matches!(cause, Some(KillCause::Removed | KillCause::Deleted | KillCause::Orphaned))
+    matches!(cause, Some(KillCause::Removed | KillCause::Orphaned))
 }
 
 pub(super) fn lifecycle<'a>(pod: &'a Pod, container: &str) -> Option<&'a Lifecycle> {
