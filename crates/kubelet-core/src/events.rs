@@ -114,7 +114,6 @@ impl Correlator {
         }
         alike.messages.pop_last();
         event.message = format!("(combined from similar events): {}", event.message);
-        event.field_path = event.field_path.clone();
         (event, Counted::Combined(group))
     }
 

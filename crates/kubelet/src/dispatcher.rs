@@ -224,9 +224,10 @@ impl Dispatcher {
         intent.update(pod.clone());
         let containers = pod.spec.as_ref().map_or(0, |s| s.containers.len());
         self.node.metrics.containers_per_pod_count.observe([], containers as f64);
-        if has_ended(&pod) {
-            // It only has to be cleaned up after, and takes nobody's place.
-            return self.spawn(uid, intent, false);
+        let (ended, ending) = (has_ended(&pod), intent.stage > Stage::Run);
+        if ended || ending {
+            // It will not run any more: nobody asks whether it may. Until it has ended it holds its place.
+            return self.spawn(uid, intent, !ended);
         }
         let admitted = self.node.admit(&pod, &self.admitted());
         let is_admitted = admitted.is_ok();

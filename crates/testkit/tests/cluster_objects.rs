@@ -162,3 +162,25 @@ spec:
     c.run(&["delete", "pod", "writer", "--timeout=30s"]);
     assert!(dir.join("file").exists(), "the volume outlives the Pod");
 }
+
+#[test]
+fn the_other_strategies_see_changes_at_the_next_sync() {
+    for strategy in ["Get", "Cache"] {
+        let config = format!("configMapAndSecretChangeDetectionStrategy: {strategy}\nsyncFrequency: 1s\n");
+        let Some(c) = Cluster::with_config(&config) else { return };
+        c.run(&["annotate", "node", "demo", "node.alpha.kubernetes.io/ttl=0", "--overwrite"]);
+        c.run(&["create", "configmap", "settings", "--from-literal=color=blue"]);
+        c.create(&format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{ name: reader }}\nspec:\n  nodeName: demo\n  \
+             terminationGracePeriodSeconds: 1\n  \
+             volumes: [{{ name: v, configMap: {{ name: settings }} }}]\n  containers:\n  \
+             - {{ name: main, image: localhost/busybox:v1, command: [sh, -c, {STAY:?}],\n      \
+             volumeMounts: [{{ name: v, mountPath: /v }}] }}\n"
+        ));
+        c.wait_pod("reader", "ready", is_ready);
+        let color = || c.exec("reader", "main", &["cat", "/v/color"]);
+        assert_eq!(color(), "blue", "{strategy}");
+        c.run(&["patch", "configmap", "settings", "-p", r#"{"data":{"color":"red"}}"#]);
+        c.eventually("red", || (color() == "red").then_some(()));
+    }
+}

@@ -1,6 +1,7 @@
 //! One ConfigMap or Secret.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::rng::Rng;
@@ -47,6 +48,8 @@ pub(super) struct Followed {
     known: watch::Sender<(Mono, Known)>,
     /// One question at a time: many Pods that start together ask once.
     asking: tokio::sync::Mutex<()>,
+    /// Somebody waited too long for the first word.
+    given_up: AtomicBool,
     stop: CancellationToken,
 }
 
@@ -55,8 +58,8 @@ pub(super) struct Followed {
 impl Followed {
     pub(super) fn new(key: Key, client: Client, clock: Arc<dyn Clock>) -> Arc<Self> {
         let known = watch::channel((Mono::default(), Known::Nothing)).0;
-        let asking = tokio::sync::Mutex::default();
-        Arc::new(Self { key, client, clock, known, asking, stop: CancellationToken::new() })
+        let (asking, given_up) = (tokio::sync::Mutex::default(), AtomicBool::default());
+        Arc::new(Self { key, client, clock, known, asking, given_up, stop: CancellationToken::new() })
     }
 
     /// Keeps it current until stopped; `changed` is told of every change after the first word. An immutable
@@ -83,8 +86,12 @@ impl Followed {
                     Event::Deleted(_) => Known::Missing,
                 };
                 let settled = known.is_immutable();
+                let first = matches!(this.known.borrow().1, Known::Nothing);
                 this.set(known);
-                changed(&this.key);
+                // Who waits for the first word hears it, unless he has given up.
+                if !first || this.given_up.swap(false, Ordering::Relaxed) {
+                    changed(&this.key);
+                }
                 if settled {
                     return;
                 }
@@ -117,6 +124,7 @@ impl Followed {
             let mut known = self.known.subscribe();
             let first = known.wait_for(|(_, known)| !matches!(known, Known::Nothing));
             let Ok(Ok(known)) = tokio::time::timeout(FIRST_WORD, first).await else {
+                self.given_up.store(true, Ordering::Relaxed);
                 let kind = self.key.resource();
                 return Known::Failed(format!(
                     "failed to sync {kind} cache: timed out waiting for the condition"
