@@ -1,4 +1,5 @@
-//! Any two documents as an object and what is done to it: decode, patch, apply, prune, validate; never a panic.
+//! Any two documents as an object and what is done to it: decode, patch, apply, prune, validate, to protobuf
+//! and back; never a panic.
 //!
 //! The first byte chooses the kind, the rest is split at the first zero byte.
 #![no_main]
@@ -10,6 +11,7 @@ use schema::custom::{CustomType, check_schema};
 use schema::decode::{conform, parse};
 use schema::jsonpath::JsonPath;
 use schema::patch::{apply_json, apply_merge, apply_strategic};
+use schema::protobuf;
 use schema::types::At;
 
 const KINDS: &[(&str, &str)] = &[
@@ -24,6 +26,11 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((choice, rest)) = bytes.split_first() else { return };
     let (group, kind) = KINDS[usize::from(*choice) % KINDS.len()];
     let Some(at) = At::kind(group, "v1", kind) else { return };
+    let find = |version: &str, kind: &str| {
+        let (group, version) = version.split_once('/').unwrap_or(("", version));
+        At::kind(group, version, kind)
+    };
+    let _ = protobuf::decode(rest, find);
     let mut halves = rest.splitn(2, |b| *b == 0);
     let (one, two) = (halves.next().unwrap_or_default(), halves.next().unwrap_or_default());
     if let Ok(path) = std::str::from_utf8(one).map_err(drop).and_then(|text| JsonPath::parse(text).map_err(drop))
@@ -39,6 +46,10 @@ fuzz_target!(|bytes: &[u8]| {
         let mut again = live.clone();
         assert_eq!(conform(&mut again, at), Ok(Vec::new()));
         assert_eq!(again, live);
+        if let Ok(bytes) = protobuf::encode(&live, protobuf::Form::Whole(at)) {
+            // What is no Kubernetes version or kind any more is not found again.
+            let _ = protobuf::decode(&bytes, find);
+        }
     }
     let _ = apply_json(&mut one.clone(), &two);
     let _ = apply_strategic(&mut one.clone(), two.clone(), at);

@@ -3,7 +3,8 @@
 //! Authentication, admission and the small controllers of the server use this; what clients send goes through the
 //! registry.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -23,7 +24,21 @@ pub struct Place {
 
 /// Access to the store in terms of places and names. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Objects(Store);
+pub struct Objects {
+    store: Store,
+    steady: Arc<Mutex<HashMap<String, Kept>>>,
+}
+
+/// What was found where little ever changes, and when. Admission asks for it with every Pod.
+#[derive(Debug)]
+struct Kept {
+    rev: u64,
+    found: Arc<[Stored]>,
+}
+
+/// Questions whose answers are kept, and how much one of them may be.
+const KEPT: usize = 1024;
+const KEPT_OBJECTS: usize = 32;
 
 /// An object and the revision it has.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,6 +73,19 @@ pub mod places {
     pub const VOLUME_ATTACHMENTS: Place = cluster("volumeattachments.storage.k8s.io");
     pub const CSI_DRIVERS: Place = cluster("csidrivers.storage.k8s.io");
     pub const SIGNING_REQUESTS: Place = cluster("certificatesigningrequests.certificates.k8s.io");
+
+    /// Where little changes, and every Pod is measured by it.
+    pub(super) const STEADY: &[Place] = &[
+        NAMESPACES,
+        SERVICE_ACCOUNTS,
+        LIMIT_RANGES,
+        RESOURCE_QUOTAS,
+        PRIORITY_CLASSES,
+        RUNTIME_CLASSES,
+        STORAGE_CLASSES,
+        INGRESS_CLASSES,
+        CSI_DRIVERS,
+    ];
 
     const fn cluster(storage: &'static str) -> Place {
         Place { storage, namespaced: false, resource: storage }
@@ -110,12 +138,12 @@ impl Place {
 impl Objects {
     #[must_use]
     pub fn new(store: Store) -> Objects {
-        Objects(store)
+        Objects { store, steady: Arc::default() }
     }
 
     #[must_use]
     pub fn store(&self) -> &Store {
-        &self.0
+        &self.store
     }
 
     pub async fn find(&self, place: Place, namespace: &str, name: &str) -> Result<Option<Stored>, Refusal> {
@@ -123,17 +151,34 @@ impl Objects {
         if name.is_empty() || name.contains('/') || namespace.contains('/') {
             return Ok(None);
         }
-        let entry = self.0.get(&place.key(namespace, name)).await.map_err(|e| trouble(&e))?;
-        entry.map(|e| decode(&e)).transpose()
+        let key = place.key(namespace, name);
+        if let Some(kept) = self.kept(place, &key) {
+            return Ok(kept.first().cloned());
+        }
+        let rev = self.store.revision();
+        let entry = self.store.get(&key).await.map_err(|e| trouble(&e))?;
+        let found = entry.map(|e| decode(&e)).transpose()?;
+        self.keep(place, key, rev, found.as_slice());
+        Ok(found)
     }
 
     /// All objects of a namespace, or of all ("").
     pub async fn list(&self, place: Place, namespace: &str) -> Result<Vec<Stored>, Refusal> {
+        let prefix = place.prefix(namespace);
+        if let Some(kept) = self.kept(place, &prefix) {
+            return Ok(kept.to_vec());
+        }
+        let rev = self.store.revision();
+        let found = self.read_all(&prefix).await?;
+        self.keep(place, prefix, rev, &found);
+        Ok(found)
+    }
+
+    async fn read_all(&self, prefix: &str) -> Result<Vec<Stored>, Refusal> {
         let mut out = Vec::new();
-        let mut options =
-            ListOptions { prefix: place.prefix(namespace).into(), limit: 500, ..ListOptions::default() };
+        let mut options = ListOptions { prefix: prefix.into(), limit: 500, ..ListOptions::default() };
         loop {
-            let page = self.0.list(options.clone()).await.map_err(|e| trouble(&e))?;
+            let page = self.store.list(options.clone()).await.map_err(|e| trouble(&e))?;
             for entry in &page.entries {
                 out.push(decode(entry)?);
             }
@@ -147,10 +192,32 @@ impl Objects {
         }
     }
 
+    /// What was found before, if nothing of its resource has changed since.
+    fn kept(&self, place: Place, question: &str) -> Option<Arc<[Stored]>> {
+        if !places::STEADY.contains(&place) {
+            return None;
+        }
+        let steady = self.steady.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = steady.get(question)?;
+        (self.store.last_change(question) <= kept.rev).then(|| kept.found.clone())
+    }
+
+    /// `rev` was the store's before the question was asked: what changed meanwhile is then asked for again.
+    fn keep(&self, place: Place, question: String, rev: u64, found: &[Stored]) {
+        if !places::STEADY.contains(&place) || found.len() > KEPT_OBJECTS {
+            return;
+        }
+        let mut steady = self.steady.lock().unwrap_or_else(PoisonError::into_inner);
+        if steady.len() >= KEPT {
+            steady.clear();
+        }
+        steady.insert(question, Kept { rev, found: found.into() });
+    }
+
     /// Writes an object; false when it is not in the expected state.
     pub async fn put(&self, place: Place, object: &Value, expect: Expect) -> Result<bool, Refusal> {
         let key = place.key(text(object, "namespace"), text(object, "name"));
-        settle(self.0.put(&key, encode(object), expect).await.map(drop))
+        settle(self.store.put(&key, encode(object), expect).await.map(drop))
     }
 
     /// Removes an object; false when it is not in the expected state.
@@ -161,7 +228,7 @@ impl Objects {
         name: &str,
         expect: Expect,
     ) -> Result<bool, Refusal> {
-        settle(self.0.delete(&place.key(namespace, name), expect).await.map(drop))
+        settle(self.store.delete(&place.key(namespace, name), expect).await.map(drop))
     }
 
     /// Writes several objects at once or none of them.
@@ -172,7 +239,7 @@ impl Objects {
         let writes = writes.iter().map(|(place, object, expect)| {
             Write::put(&place.key(text(object, "namespace"), text(object, "name")), encode(object), *expect)
         });
-        settle(self.0.transact(writes.collect()).await.map(drop))
+        settle(self.store.transact(writes.collect()).await.map(drop))
     }
 }
 
@@ -244,6 +311,29 @@ pub(crate) mod testing {
             }
             self
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_never_old() {
+        use serde_json::json;
+        let scratch = Scratch::new();
+        let objects = &scratch.objects;
+        let range = |n: i64| json!({"metadata": {"name": "a", "namespace": "x"}, "n": n});
+        for n in 0..5 {
+            assert_eq!(objects.list(places::LIMIT_RANGES, "x").await.unwrap().len(), usize::from(n > 0));
+            objects.put(places::LIMIT_RANGES, &range(n), Expect::Any).await.unwrap();
+            for _ in 0..2 {
+                let found = objects.find(places::LIMIT_RANGES, "x", "a").await.unwrap().unwrap();
+                assert_eq!(found.object["n"], n);
+                assert_eq!(objects.list(places::LIMIT_RANGES, "").await.unwrap(), [found]);
+            }
+            assert_eq!(objects.list(places::LIMIT_RANGES, "y").await.unwrap(), []);
+        }
+        assert!(!objects.steady.lock().unwrap().is_empty());
+        objects.delete(places::LIMIT_RANGES, "x", "a", Expect::Any).await.unwrap();
+        assert_eq!(objects.find(places::LIMIT_RANGES, "x", "a").await.unwrap(), None);
+        assert_eq!(objects.find(places::PODS, "x", "a").await.unwrap(), None);
+        assert!(!objects.steady.lock().unwrap().contains_key("/registry/pods/x/a"));
     }
 
     #[tokio::test]

@@ -140,7 +140,7 @@ fn request(user: &str, line: &str, headers: &str, length: usize) -> String {
 async fn read(stream: &mut TlsStream<TcpStream>) -> Option<Answer> {
     let mut all = Vec::new();
     let reading = async {
-        let mut piece = [0; 65536];
+        let mut piece = vec![0; 65536];
         while let Ok(n @ 1..) = stream.read(&mut piece).await {
             all.extend_from_slice(&piece[..n]);
         }
@@ -202,7 +202,7 @@ async fn nonsense_gets_a_status() {
         ("no envelope", post, "application/vnd.kubernetes.protobuf", b"{}".to_vec(), 400),
         (
             "protobuf cut short",
-            &post,
+            post,
             "application/vnd.kubernetes.protobuf",
             b"k8s\0\x0a\xff\xff\xff\x7f".to_vec(),
             400,

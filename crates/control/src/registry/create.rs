@@ -10,7 +10,7 @@ use super::{Call, Outcome, Registry, Written, meta, write_fault};
 use crate::kind::Kind;
 use crate::kinds;
 use crate::refusal::Refusal;
-use crate::store::{Expect, WriteError};
+use crate::store::{Entry, Expect, WriteError};
 
 /// How often a generated name may be taken already.
 const TRIES: usize = 8;
@@ -36,7 +36,7 @@ impl Registry {
                 meta::metadata_mut(&mut object).insert("name".to_owned(), name.into());
             }
             let (object, claim) = self.prepare_new(call, object).await?;
-            match self.write_new(call, &object).await {
+            match self.write_new(call, object).await {
                 Err(refusal) if generated && refusal.reason == "AlreadyExists" => {}
                 Ok(written) => {
                     if let Some(claim) = claim.filter(|_| !call.options.dry_run) {
@@ -86,26 +86,34 @@ impl Registry {
         Ok((object, claim))
     }
 
-    async fn write_new(&self, call: &Call, object: &Value) -> Result<Written, Refusal> {
+    async fn write_new(&self, call: &Call, object: Value) -> Result<Written, Refusal> {
         let kind = &call.kind;
-        let name = meta::name(object);
+        let name = meta::name(&object);
         let key = call.key(name);
         if call.options.dry_run {
             return match self.find(kind, call.namespace(), name).await? {
                 Some(_) => Err(Refusal::already_exists(kind, name)),
-                None => Ok(Written { object: object.clone(), outcome: Outcome::Created }),
+                None => Ok(Written { object, outcome: Outcome::Created }),
             };
         }
-        let stored = stored_form(kind, object);
+        let stored = stored_form(kind, &object);
         match self.store().put(&key, stored, Expect::Absent).await {
-            Ok(entry) => {
-                let object = present(kind, &Document::from(entry));
-                Ok(Written { object, outcome: Outcome::Created })
-            }
+            Ok(entry) => Ok(Written { object: as_stored(kind, object, entry), outcome: Outcome::Created }),
             Err(WriteError::Conflict { .. }) => Err(Refusal::already_exists(kind, name)),
             Err(error) => Err(write_fault(&error)),
         }
     }
+}
+
+/// An object as it lies in the store now: where nothing is converted, what was written, without reading it again.
+pub(super) fn as_stored(kind: &Kind, mut object: Value, entry: Entry) -> Value {
+    if kind.strategy.converts() {
+        return present(kind, &Document::from(entry));
+    }
+    let metadata = meta::metadata_mut(&mut object);
+    metadata.remove("selfLink");
+    metadata.insert("resourceVersion".to_owned(), entry.rev.to_string().into());
+    object
 }
 
 /// The bytes of an object, in the form all kinds of its place share.

@@ -5,7 +5,7 @@ use base::time::Wall;
 use serde_json::Value;
 
 use super::addresses::Claim;
-use super::create::{place, stored_form};
+use super::create::{as_stored, place, stored_form};
 use super::document::Document;
 use super::selection::present;
 use super::{Call, Outcome, Registry, Written, is_service, meta, write_fault};
@@ -158,7 +158,7 @@ impl Registry {
         } else {
             match self.store().put(&document.key, stored_form(kind, new), expect).await {
                 Ok(entry) => {
-                    let object = present(kind, &Document::from(entry));
+                    let object = as_stored(kind, new.clone(), entry);
                     return Some(Ok(Written { object, outcome }));
                 }
                 Err(error) => error,

@@ -208,6 +208,13 @@ impl Store {
         self.shared().recent().revision()
     }
 
+    /// A revision at or after the last change of the resource that a key or prefix belongs to: what was read at it or
+    /// later still holds.
+    #[must_use]
+    pub fn last_change(&self, prefix: &str) -> u64 {
+        self.shared().recent().last_change(prefix)
+    }
+
     /// Whether reads and writes are still taken.
     #[must_use]
     pub fn is_open(&self) -> bool {

@@ -26,6 +26,8 @@ pub(super) struct Recent {
 
 #[derive(Debug)]
 struct Lane {
+    /// The revision of its last change, or one before which there was none since the start.
+    last: u64,
     /// Every change of the lane above this revision is in `changes`.
     floor: u64,
     changes: VecDeque<Arc<Change>>,
@@ -84,6 +86,14 @@ impl Recent {
         }))
     }
 
+    /// A revision at or after the last change of a resource; nothing of it changed later.
+    pub(super) fn last_change(&self, prefix: &str) -> u64 {
+        match lane_of(prefix) {
+            "" => self.revision,
+            name => self.lanes.get(name).map_or(self.opened, |lane| lane.last),
+        }
+    }
+
     /// The lane a watcher of `prefix` sleeps on.
     pub(super) fn subscribe(&mut self, prefix: &str) -> watch::Receiver<()> {
         match lane_of(prefix) {
@@ -122,7 +132,9 @@ impl Recent {
             self.all.changes.push_back(change.clone());
             let name = lane_of(&change.key);
             if !name.is_empty() {
-                self.lane(name).changes.push_back(change.clone());
+                let lane = self.lane(name);
+                lane.changes.push_back(change.clone());
+                lane.last = change.rev;
                 if !touched.iter().any(|key| lane_of(key) == name) {
                     touched.push(change.key.clone());
                 }
@@ -169,7 +181,7 @@ impl Recent {
 
 impl Lane {
     fn new(floor: u64) -> Lane {
-        Lane { floor, changes: VecDeque::new(), wake: watch::Sender::new(()) }
+        Lane { last: floor, floor, changes: VecDeque::new(), wake: watch::Sender::new(()) }
     }
 }
 
