@@ -338,8 +338,8 @@ async fn serve(settings: Settings) -> Result<(), String> {
 /// Hands memory back once the work of the start is done, and again after busy times (docs/decisions/009.md).
 async fn rest() {
     /// A quiet server uses less than this in one period: hundredths of a second.
-    const QUIET: u64 = 5;
-    const PERIOD: Duration = Duration::from_secs(5);
+    const QUIET: u64 = 3;
+    const PERIOD: Duration = Duration::from_secs(2);
     let used = || std::fs::read_to_string("/proc/self/stat").ok().and_then(|s| cpu_ticks(&s)).unwrap_or(0);
     let (mut last, mut busy) = (used(), true);
     loop {
