@@ -69,9 +69,12 @@ impl Server {
         )?;
         wait_for_port(client).await?;
         let address = free_address()?;
-        let (certs, tokens, key) = (dir.join("certs"), dir.join("tokens.csv"), dir.join("sa.key"));
+        let (certs, tokens) = (dir.join("certs"), dir.join("tokens.csv"));
+        let (key, public) = (dir.join("sa.key"), dir.join("sa.pub"));
         fs::write(&tokens, format!("{TOKEN},admin,admin,system:masters\n"))?;
-        fs::write(&key, rcgen::KeyPair::generate()?.serialize_pem())?;
+        let pair = rcgen::KeyPair::generate()?;
+        fs::write(&key, pair.serialize_pem())?;
+        fs::write(&public, pair.public_key_pem())?;
         let begun = Instant::now();
         let apiserver = Process::start(
             Command::new(&peer.apiserver)
@@ -82,7 +85,7 @@ impl Server {
                 .arg(format!("--cert-dir={}", certs.display()))
                 .arg(format!("--token-auth-file={}", tokens.display()))
                 .arg("--service-account-issuer=https://kubernetes.default.svc")
-                .arg(format!("--service-account-key-file={}", key.display()))
+                .arg(format!("--service-account-key-file={}", public.display()))
                 .arg(format!("--service-account-signing-key-file={}", key.display()))
                 .arg("--service-cluster-ip-range=10.0.0.0/16")
                 .arg("--authorization-mode=Node,RBAC"),
@@ -106,7 +109,7 @@ impl Server {
         address: SocketAddr,
         credentials: impl Fn() -> Outcome<Credentials>,
         begun: Instant,
-        processes: Vec<Process>,
+        mut processes: Vec<Process>,
     ) -> Outcome<Server> {
         let mut server = None;
         let mut last = String::new();
@@ -128,6 +131,9 @@ impl Server {
                 }
                 Err(error) => last = error.to_string(),
             }
+            if processes.iter_mut().any(Process::has_ended) {
+                return Err(format!("it ended before it was ready: {last}").into());
+            }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         let (credentials, started_in) = server.ok_or_else(|| format!("not ready in time: {last}"))?;
@@ -142,6 +148,10 @@ impl Process {
         let log = File::create(log)?;
         let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn();
         Ok(Process(child.map_err(|e| format!("starting {}: {e}", command.get_program().display()))?))
+    }
+
+    fn has_ended(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(Some(_)))
     }
 
     fn memory(&self) -> Outcome<u64> {
