@@ -130,7 +130,7 @@ impl Cluster {
         let registers = !agent.config.contains("registerNode: false");
         if !agent.config.contains("address:") {
             // Where the API server looks for it.
-            agent.config.push_str("address: 0.0.0.0\n");
+            agent.config.push_str("\naddress: 0.0.0.0\n");
         }
         let authority = server.dir().join("pki/ca.crt");
         agent.flags.push(format!("--client-ca-file={}", authority.display()));

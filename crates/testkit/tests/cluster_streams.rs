@@ -22,14 +22,13 @@ fn pod(name: &str, spec: &str, fields: &str, script: &str) -> String {
     )
 }
 
-/// A cluster whose API server finds its node.
+/// A cluster whose API server knows where its node is.
 fn cluster(config: &str) -> Option<Cluster> {
     let c = Cluster::with_config(config)?;
-    let address = c.node.address();
-    let status = format!(
-        r#"{{"status":{{"addresses":[{{"type":"InternalIP","address":"{address}"}}],"daemonEndpoints":{{"kubeletEndpoint":{{"Port":10250}}}}}}}}"#
-    );
-    c.run(&["patch", "node", "demo", "--subresource=status", "--type=merge", "-p", &status]);
+    let address = "jsonpath={.status.addresses[0].address}";
+    c.eventually("known", || {
+        Some(c.run(&["get", "node", "demo", "-o", address])).filter(|a| !a.is_empty())
+    });
     Some(c)
 }
 
@@ -196,27 +195,43 @@ fn large_input_and_output_arrive_whole() {
     assert_eq!(sum(&fs::read_to_string(&back).unwrap()), sum(&numbers));
 }
 
+/// What a command prints on a terminal of 33 lines of 101 columns while somebody types `hello` into it.
+fn typed(c: &Cluster, line: &str) -> String {
+    let line = format!("stty rows 33 cols 101; exec {line}");
+    let mut script = c.node.command("script");
+    script.args(["-qec", &line, "/dev/null"]).env("HOME", c.node.dir());
+    let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    let typed = child.stdin.as_mut().unwrap().write_all(b"hello\n");
+    let out = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(typed.is_ok() && out.status.code() == Some(5), "{:?} {text}", out.status);
+    text
+}
+
 #[test]
 fn a_terminal_is_a_terminal() {
     let Some(c) = cluster("") else { return };
     c.create(&pod("box", "", "", STAY));
     c.wait_pod("box", "ready", is_ready);
-    let line = format!(
-        "stty rows 33 cols 101; exec {} --kubeconfig={} exec -it box -- sh -c 'tty; sleep 1; stty size; read x; echo got $x'",
-        c.kubectl_path().display(),
-        c.server.kubeconfig().display()
-    );
-    let mut script = c.node.command("script");
-    script.args(["-qec", &line, "/dev/null"]).env("HOME", c.node.dir());
-    let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(3));
-    child.stdin.as_mut().unwrap().write_all(b"hello\n").unwrap();
-    let out = child.wait_with_output().unwrap();
-    let text = String::from_utf8_lossy(&out.stdout);
-    assert!(out.status.success(), "{text}");
-    for part in ["/dev/pts/", "33 101", "got hello"] {
-        assert!(text.contains(part), "no {part:?} in {text:?}");
+    let command = "sh -c 'tty; sleep 1; stty size; read x; echo got $x; exit 5'";
+    let kubectl = format!("{} --kubeconfig={}", c.kubectl_path().display(), c.server.kubeconfig().display());
+    let own = std::env::var("LONGSHORE_BINARY").unwrap();
+    let pods = format!("{own} pods exec --socket {} -it box -- {command}", c.agent.socket().display());
+    for line in [format!("{kubectl} exec -it box -- {command}"), pods] {
+        let text = typed(&c, &line);
+        for part in ["/dev/pts/", "33 101", "got hello"] {
+            assert!(text.contains(part), "{line}: no {part:?} in {text:?}");
+        }
     }
+    let mut child = c.node.command(own);
+    child.args(["pods", "exec", "--socket"]).arg(c.agent.socket());
+    child.args(["-i", "box", "--", "sh", "-c", "cat; echo wrong >&2; exit 6"]);
+    let child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.unwrap();
+    child.stdin.take().unwrap().write_all(b"one\ntwo\n").unwrap();
+    let out = child.wait_with_output().unwrap();
+    assert_eq!((out.status.code(), out.stdout, out.stderr), (Some(6), b"one\ntwo\n".to_vec(), b"wrong\n".to_vec()));
 }
 
 #[test]
@@ -240,10 +255,14 @@ fn one_attaches_runs_and_debugs() {
 
     c.create(&pod("box", "", "", STAY));
     c.wait_pod("box", "ready", is_ready);
-    let debug =
-        ["debug", "box", "-i", "-q", "--image=localhost/busybox:v1", "--target=main", "--", "sh", "-c"];
-    let answer = c.kubectl_with(&[&debug[..], &["cat; ps | grep -c sleep; echo seen"]].concat(), "in\n");
-    assert!(answer.code == 0 && answer.out.contains("seen"), "{}{}", answer.out, answer.err);
+    let debug = ["debug", "box", "-i", "-q", "--image=localhost/busybox:v1", "--target=main", "--"];
+    let script = ["sh", "-c", "read x; echo saw $x $(ps | grep -c sleep); read x"];
+    let mut debugging = Kubectl::start(&c, &[&debug[..], &script[..]].concat());
+    debugging.say("it\n");
+    let seen = debugging.line();
+    assert!(seen.starts_with("saw it ") && seen.trim() != "saw it 0", "{seen:?}");
+    debugging.say("enough\n");
+    assert_eq!(debugging.finish().0, 0);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! log, exec, attach, portforward and proxy: finding out where they lead.
 
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use serde_json::Value;
 
@@ -15,6 +16,9 @@ use crate::registry::selection::{Selection, present};
 const KUBELET_PORT: u16 = 10250;
 /// Which address of a Node is called, in order. Names come later: on one machine nobody may resolve them.
 const ADDRESS_TYPES: &[&str] = &["InternalIP", "Hostname", "InternalDNS", "ExternalDNS", "ExternalIP"];
+
+/// Bytes of what a kubelet says when it refuses.
+const REFUSAL_MAX: usize = 50_000;
 
 const LOG_OPTIONS: &[&str] =
     &["follow", "previous", "timestamps", "sinceSeconds", "sinceTime", "tailLines", "limitBytes", "stream"];
@@ -39,7 +43,11 @@ impl Serving<'_> {
         };
         let mut head = http::request::Request::new(()).into_parts().0;
         std::mem::swap(&mut head, &mut self.asking.head);
-        self.app.connector.pass_on(&target, head, body).await
+        let answer = self.app.connector.pass_on(&target, head, body).await?;
+        match name {
+            "log" if !answer.status().is_success() => Err(explain(answer).await),
+            _ => Ok(answer),
+        }
     }
 
     /// A WebSocket begins with a GET; what it does inside is no reading.
@@ -232,6 +240,21 @@ fn check_proxyable(host: &str) -> Result<(), Refusal> {
 }
 
 /// The container somebody means.
+/// A kubelet refuses in plain words; clients look for them in a Status.
+async fn explain(answer: Answer) -> Refusal {
+    let code = answer.status().as_u16();
+    let text = Limited::new(answer.into_body(), REFUSAL_MAX).collect().await;
+    let text = text.map(|t| t.to_bytes()).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).trim().to_owned();
+    match code {
+        400 => Refusal::bad_request(text),
+        404 => Refusal::new(404, "NotFound", text),
+        422 => Refusal::new(422, "Invalid", text),
+        429 => Refusal::too_many_requests(text, 1),
+        _ => Refusal::internal(text),
+    }
+}
+
 fn choose_container<'p>(pod: &'p Value, asked: &'p str) -> Result<&'p str, Refusal> {
     let names = |field: &str| -> Vec<&'p str> {
         doc::list(pod, field).iter().filter_map(|c| c["name"].as_str()).collect()
