@@ -26,9 +26,7 @@ fn pod(name: &str, spec: &str, fields: &str, script: &str) -> String {
 fn cluster(config: &str) -> Option<Cluster> {
     let c = Cluster::with_config(config)?;
     let address = "jsonpath={.status.addresses[0].address}";
-    c.eventually("known", || {
-        Some(c.run(&["get", "node", "demo", "-o", address])).filter(|a| !a.is_empty())
-    });
+    c.eventually("known", || Some(c.run(&["get", "node", "demo", "-o", address])).filter(|a| !a.is_empty()));
     Some(c)
 }
 
@@ -231,7 +229,10 @@ fn a_terminal_is_a_terminal() {
     let mut child = child.unwrap();
     child.stdin.take().unwrap().write_all(b"one\ntwo\n").unwrap();
     let out = child.wait_with_output().unwrap();
-    assert_eq!((out.status.code(), out.stdout, out.stderr), (Some(6), b"one\ntwo\n".to_vec(), b"wrong\n".to_vec()));
+    assert_eq!(
+        (out.status.code(), out.stdout, out.stderr),
+        (Some(6), b"one\ntwo\n".to_vec(), b"wrong\n".to_vec())
+    );
 }
 
 #[test]
