@@ -77,12 +77,19 @@ fn containers_see_what_their_pod_names() {
     assert_ne!(sh("cat /all/vault-token"), token);
 
     // What changes follows into the running container, and removed keys go.
-    c.run(&["patch", "configmap", "settings", "-p", r#"{"data":{"color":"red","size":null}}"#]);
+    c.run(&["patch", "configmap", "settings", "-p", r#"{"data":{"color":"red"},"binaryData":null}"#]);
     c.eventually("red", || (sh("cat /config/color") == "red").then_some(()));
-    c.eventually("gone", || sh("ls /config").lines().eq(["color", "raw"]).then_some(()));
+    c.eventually("gone", || sh("ls /config").lines().eq(["color", "size"]).then_some(()));
     c.run(&["label", "pod", "reader", "tier=back", "--overwrite"]);
     c.eventually("relabelled", || (sh("cat /all/labels") == "tier=\"back\"").then_some(()));
     assert_eq!(sh("echo $COLOR"), "blue\n", "the environment of a process does not change");
+
+    // A volume that cannot follow keeps what it has, and keeps no other from following.
+    c.run(&["patch", "configmap", "settings", "-p", r#"{"data":{"color":"green","size":null}}"#]);
+    c.eventually("green", || (sh("cat /config/color") == "green").then_some(()));
+    assert_eq!(sh("cat /all/size"), "big");
+    let why = "configmap references non-existent config key: size";
+    c.eventually("told why", || c.run(&["describe", "pod", "reader"]).contains(why).then_some(()));
 }
 
 #[test]

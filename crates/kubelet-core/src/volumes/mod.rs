@@ -85,8 +85,11 @@ pub struct Refused {
 
 /// Every volume that some container of the Pod mounts, in the order of the spec. Volumes nobody
 /// mounts are not set up at all.
-pub fn desired(pod: &Pod, node: &Allocatable, supplies: &Supplies) -> Result<Vec<Desired>, Refused> {
-    let Some(spec) = &pod.spec else { return Ok(Vec::new()) };
+///
+/// Each by itself: that one cannot be had is no reason to keep the others from the Pod, or from their updates.
+#[must_use]
+pub fn desired(pod: &Pod, node: &Allocatable, supplies: &Supplies) -> Vec<Result<Desired, Refused>> {
+    let Some(spec) = &pod.spec else { return Vec::new() };
     let used = used(spec);
     let volumes = spec.volumes.iter().flatten().filter(|v| used.contains(v.name.as_str()));
     volumes.map(|volume| one(&Context { pod, node, supplies }, volume)).collect()

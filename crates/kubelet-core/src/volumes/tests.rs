@@ -6,6 +6,11 @@ use serde_json::{Value, json};
 use super::atomic::{Present, Steps, plan, validate};
 use super::*;
 
+/// All of them, or the first that cannot be had.
+fn desired(pod: &Pod, node: &Allocatable, supplies: &Supplies) -> Result<Vec<Desired>, Refused> {
+    super::desired(pod, node, supplies).into_iter().collect()
+}
+
 fn pod(volumes: Value, extra: Value) -> Pod {
     let mounts: Vec<Value> = volumes
         .as_array()

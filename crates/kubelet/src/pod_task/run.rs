@@ -234,6 +234,7 @@ impl PodTask {
         };
         if let Err(error) = refreshed {
             tracing::warn!(pod = name(&intent.pod), pod_uid = %self.uid, %error, "volumes not refreshed");
+            self.tell_failed_mount(&intent.pod, &error);
         }
     }
 

@@ -25,7 +25,7 @@ use crate::hooks;
 use crate::images::{ImageRef, Want};
 use crate::metrics::container_type;
 use crate::pod_files::read_in_volume;
-use crate::ports::MountedVolume;
+use crate::ports::{MountedVolume, VolumeError};
 use crate::to_cri;
 
 /// Where the Pod's volumes are, by name.
@@ -71,16 +71,16 @@ impl PodTask {
         match mounted {
             Ok(mounted) => Some(mounted.into_iter().map(|(name, m)| (name, resolved(m))).collect()),
             Err(error) => {
-                self.node.recorder.pod(
-                    pod,
-                    Kind::Warning,
-                    "FailedMount",
-                    format!("MountVolume.SetUp failed for volume {:?} : {}", error.volume, error.message),
-                );
+                self.tell_failed_mount(pod, &error);
                 self.retry_with_backoff();
                 None
             }
         }
+    }
+
+    pub(super) fn tell_failed_mount(&self, pod: &Pod, error: &VolumeError) {
+        let message = format!("MountVolume.SetUp failed for volume {:?} : {}", error.volume, error.message);
+        self.node.recorder.pod(pod, Kind::Warning, "FailedMount", message);
     }
 
     /// Resolves when the Pod is to end: whatever merely waits may then be dropped.

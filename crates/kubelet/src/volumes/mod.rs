@@ -82,10 +82,11 @@ impl NodeVolumes {
         self
     }
 
-    async fn desired(&self, pod: &Pod) -> Result<Vec<Desired>, VolumeError> {
+    /// Each volume of the Pod, or why it cannot be had.
+    async fn desired(&self, pod: &Pod) -> Vec<Result<Desired, VolumeError>> {
         let supplies = self.objects.supply(pod, &Wants::of_volumes(pod)).await;
-        let allocatable = self.inner.allocatable.load();
-        core::desired(pod, &allocatable, &supplies).map_err(|e| reject(SET_UP, &e.volume, e.message))
+        let all = core::desired(pod, &self.inner.allocatable.load(), &supplies).into_iter();
+        all.map(|d| d.map_err(|e| reject(SET_UP, &e.volume, e.message))).collect()
     }
 
     /// What the node has for Pods bounds volumes in memory; it may change while we run.
@@ -104,10 +105,10 @@ impl std::fmt::Debug for NodeVolumes {
 impl ports::Volumes for NodeVolumes {
     async fn mount(&self, pod: &Pod) -> Result<MountedVolumes, VolumeError> {
         let uid = uid_of(pod)?;
-        let desired = self.desired(pod).await?;
+        let desired = self.desired(pod).await;
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
-        self.lanes.run(SET_UP, &uid, move || inner.mount(&work_uid, &desired)).await
+        self.lanes.run(SET_UP, &uid, move || inner.mount(&work_uid, desired)).await
     }
 
     async fn sub_path(
@@ -119,8 +120,13 @@ impl ports::Volumes for NodeVolumes {
         sub_path: &str,
     ) -> Result<PathBuf, VolumeError> {
         let uid = uid_of(pod)?;
-        let desired = self.desired(pod).await?.into_iter().find(|d| d.name == volume);
-        let desired = desired.ok_or_else(|| reject(SUB_PATH, volume, "the Pod has no such volume".into()))?;
+        let is_it = |d: &Result<Desired, VolumeError>| match d {
+            Ok(d) => d.name == volume,
+            Err(e) => e.volume == volume,
+        };
+        let desired = self.desired(pod).await.into_iter().find(is_it);
+        let desired =
+            desired.ok_or_else(|| reject(SUB_PATH, volume, "the Pod has no such volume".into()))??;
         let want = sub_path::Wanted { container: container.to_owned(), index, sub_path: sub_path.to_owned() };
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
@@ -152,16 +158,28 @@ impl ports::Volumes for NodeVolumes {
 // === impl Inner ===
 
 impl Inner {
-    fn mount(&self, uid: &PodUid, desired: &[Desired]) -> Result<MountedVolumes, VolumeError> {
+    /// Makes ready what can be had; the first volume that cannot is the error.
+    fn mount(
+        &self,
+        uid: &PodUid,
+        desired: Vec<Result<Desired, VolumeError>>,
+    ) -> Result<MountedVolumes, VolumeError> {
         let pod = self.tree.pod(uid.as_str()).map_err(|e| retry(SET_UP, uid.as_str(), &e))?;
         teardown::forget_removed(&pod).map_err(|message| retry(SET_UP, uid.as_str(), &message))?;
         let mut mounted = MountedVolumes::new();
+        let mut refused = None;
         for volume in desired {
-            let site = Site { pod: &pod, volume: &volume.name, fs_group: volume.fs_group };
-            let place = self.set_up(&site, volume).map_err(|e| retry(SET_UP, &volume.name, &e))?;
-            mounted.insert(volume.name.clone(), place);
+            let place = volume.and_then(|volume| {
+                let site = Site { pod: &pod, volume: &volume.name, fs_group: volume.fs_group };
+                let place = self.set_up(&site, &volume).map_err(|e| retry(SET_UP, &volume.name, &e))?;
+                Ok((volume.name, place))
+            });
+            match place {
+                Ok((name, place)) => _ = mounted.insert(name, place),
+                Err(error) => _ = refused.get_or_insert(error),
+            }
         }
-        Ok(mounted)
+        refused.map_or(Ok(mounted), Err)
     }
 
     /// One line per kind.

@@ -63,7 +63,13 @@ struct State {
 
 /// Pods to wake, and the objects they wait for.
 #[derive(Clone, Debug, Default)]
-struct Bells(Arc<Mutex<HashMap<PodUid, (BTreeSet<Key>, watch::Sender<u64>)>>>);
+struct Bells(Arc<Mutex<HashMap<PodUid, Bell>>>);
+
+#[derive(Debug, Default)]
+struct Bell {
+    keys: BTreeSet<Key>,
+    rung: watch::Sender<u64>,
+}
 
 const TTL: &str = "node.alpha.kubernetes.io/ttl";
 const DEFAULT_TTL: Duration = Duration::from_secs(60);
@@ -228,15 +234,12 @@ impl State {
 impl Bells {
     fn set(&self, uid: &PodUid, keys: &BTreeSet<Key>) {
         let mut all = self.lock();
-        let entry = all.entry(uid.clone()).or_insert_with(|| (BTreeSet::new(), watch::channel(0).0));
-        if entry.0 != *keys {
-            entry.0.clone_from(keys);
-        }
+        all.entry(uid.clone()).or_default().keys.clone_from(keys);
     }
 
     fn subscribe(&self, uid: &PodUid) -> watch::Receiver<u64> {
         let mut all = self.lock();
-        all.entry(uid.clone()).or_insert_with(|| (BTreeSet::new(), watch::channel(0).0)).1.subscribe()
+        all.entry(uid.clone()).or_default().rung.subscribe()
     }
 
     fn remove(&self, uid: &PodUid) {
@@ -244,14 +247,12 @@ impl Bells {
     }
 
     fn ring(&self, key: &Key) {
-        for (keys, bell) in self.lock().values() {
-            if keys.contains(key) {
-                bell.send_modify(|n| *n += 1);
-            }
+        for bell in self.lock().values().filter(|bell| bell.keys.contains(key)) {
+            bell.rung.send_modify(|n| *n += 1);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<PodUid, (BTreeSet<Key>, watch::Sender<u64>)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PodUid, Bell>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
