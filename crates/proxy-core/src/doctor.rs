@@ -295,6 +295,14 @@ impl Chart<'_> {
             self.wrong(format!("a connection to {at} {dial}"), "there is no endpoint to send it to");
             return;
         };
+        if dial == Dial::Unreachable {
+            self.wrong(
+                format!("a connection to {at} {dial}"),
+                "the kernel looks for a route before it looks at rules: the node needs a default route, or one to the \
+                 range of Services",
+            );
+            return;
+        }
         let dead: Vec<String> = door
             .endpoints
             .iter()

@@ -151,6 +151,7 @@ fn the_first_ailment_is_named() {
             },
             "a connection to 10.96.0.10:80/tcp met silence, although its endpoints answer when called directly",
         ),
+        (|f| f.doors[0].dial = Some(Dial::Unreachable), "a connection to 10.96.0.10:80/tcp found no way"),
         (|f| f.stale_flows = 3, "3 flows still lead to endpoints that are gone"),
     ];
     for (spoil, wanted) in rows {

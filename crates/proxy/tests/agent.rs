@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 const SERVICES: &str = "/api/v1/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 const NODES: &str = "/api/v1/nodes";
+const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 const RANGES: &str = "/apis/networking.k8s.io/v1/servicecidrs";
 
 #[derive(Clone)]
@@ -304,7 +305,9 @@ fn udp_flows_follow_their_endpoints() {
         let all = |who: Option<&str>| talkers.iter().all(|talker| talker.ask().as_deref() == who);
         until("flows begin", || all(Some("a")));
         let turn_to = |who: &[&Party]| {
-            for slice in slices("web", who) {
+            for mut slice in slices("web", who) {
+                let now = jiff::Timestamp::now().to_string();
+                slice.metadata.annotations = Some(BTreeMap::from([(TRIGGER.to_owned(), now)]));
                 api.tell(SLICES, "MODIFIED", slice);
             }
         };
@@ -316,6 +319,12 @@ fn udp_flows_follow_their_endpoints() {
         until("flows find the new endpoint", || all(Some("a")));
         let metrics = get(&lab.node, "127.0.0.1:10249", "/metrics").unwrap().1;
         assert!(metrics.contains("kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"}"));
+        // From the change in the cluster to the rule in the kernel, once per change and family.
+        for family in ["IPv4", "IPv6"] {
+            let name =
+                format!("kubeproxy_network_programming_duration_seconds_count{{ip_family=\"{family}\"}} 3\n");
+            assert!(metrics.contains(&name), "{metrics}");
+        }
         token.cancel();
         assert_eq!(agent.join().unwrap(), Ok(()));
     });
