@@ -108,7 +108,7 @@ fn an_association_reaches_its_endpoint() {
         (&lab.outside, "10.96.0.10", 80, true),
     ] {
         let to: IpAddr = to.parse().unwrap();
-        sendto(&raw(from), &init(port), SendFlags::empty(), &SocketAddr::new(to, 0)).unwrap();
+        sendto(raw(from), &init(port), SendFlags::empty(), &SocketAddr::new(to, 0)).unwrap();
         let (source, _, arrived) = receive(&server).unwrap_or_else(|| panic!("{} to {to}:{port}", from.name));
         assert_eq!(arrived, 8080);
         assert_eq!(lab.host.is_local(source), is_masqueraded, "{} to {to}: {source}", from.name);
