@@ -66,7 +66,7 @@ impl Recorder {
     /// Something happened to the node itself; only the API server keeps it.
     pub fn node(&self, name: &str, kind: Kind, reason: &str, message: impl Into<String>) {
         let message = message.into();
-        tracing::info!(node = name, reason, message, "event");
+        tracing::info!(node = name, reason, text = message, "event");
         let about = About {
             kind: "Node",
             namespace: String::new(),
@@ -99,7 +99,7 @@ impl Recorder {
         let Some(uid) = pod.metadata.uid.clone() else { return };
         tracing::debug!(
             pod = pod.metadata.name.as_deref().unwrap_or_default(),
-            pod_uid = %uid, reason, message, "event"
+            pod_uid = %uid, reason, text = message, "event"
         );
         let meta = &pod.metadata;
         let about = About {

@@ -5,7 +5,6 @@
 //! | reporter | registers the node, keeps its status true, tells the runtime the Pod network |
 //! | lease | renews the heartbeat |
 //! | csi_node | enters the node among those that can mount |
-//! | events | sends what happened to the node |
 //!
 //! None of them touches a Pod. While the API server is away they wait, and nothing else happens.
 
@@ -37,8 +36,7 @@ const DECLARED: [&str; 1] = ["RestartAllContainersOnContainerExits"];
 
 /// Starts all of it; returns where to tell what happens to the node.
 pub(super) fn start(w: &mut Wiring<'_>) -> Result<NodeEvents, StartError> {
-    let (events, sender) = events::channel(w.cluster.clone(), w.node.clock.clone());
-    w.tasks.spawn(sender.run(w.token.clone()));
+    let events = NodeEvents::new(w.node.recorder.clone(), w.cluster.node_name.clone());
     let (csi, storage) = csi_node::task(w.cluster.clone(), w.node.rng_for("CSINode"));
     w.tasks.spawn(csi.run(w.token.clone()));
     let seconds = w.loaded.config.node_lease_duration_seconds;
