@@ -262,6 +262,16 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_jumps_changes_nothing() {
+        let first = describe_new();
+        for second in [0, 99, 1_000_000] {
+            let next = describe(&first.node, &fixed(), &moment(), Wall::from_secs(second));
+            assert!(!crate::node::patch::has_changed(&first.node, &next.node), "at {second}");
+            assert!(next.events.is_empty(), "{:?}", next.events);
+        }
+    }
+
+    #[test]
     fn a_new_boot_is_told_and_a_new_node_is_no_boot() {
         let first = describe_new();
         assert!(!first.events.iter().any(|e| e.reason == "Rebooted"));

@@ -24,7 +24,7 @@ use super::Wiring;
 use super::node::NodeEvents;
 use crate::agent::StartError;
 pub use bootstrap::{BootstrapError, Credentials, Means};
-use rotation::{Parts, Rotation, Wanted};
+use rotation::{Countdown, Parts, Rotation, Wanted};
 use signing::Purpose;
 use store::Store;
 
@@ -79,6 +79,14 @@ pub(super) fn start(
             None => rotation,
         };
         w.tasks.spawn(rotation.run(w.token.clone()));
+    }
+    if let (false, Some((certificate, _))) =
+        (cluster.credentials.rotate, &cluster.credentials.config.identity.certificate)
+    {
+        let wanted = Wanted::Client(client_names(&cluster.node_name));
+        let countdown =
+            Countdown::new(&parts(Purpose::Client, "kubelet-client", wanted, "client certificate"));
+        w.tasks.spawn(countdown.watch(certificate.clone(), w.token.clone()));
     }
     if config.server_tls_bootstrap {
         let wanted = Wanted::Serving(cluster.node_name.clone(), cluster.own_node());

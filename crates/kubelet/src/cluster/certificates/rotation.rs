@@ -7,6 +7,7 @@ use std::time::Duration;
 use base::rng::Rng;
 use base::time::{Clock, Wall};
 use client::Client;
+use client::kubeconfig::Source;
 use kubelet_core::node::NodeEvent;
 use kubelet_core::node::certificate::{Held, Names, Remaining, serving_names};
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
@@ -60,6 +61,15 @@ pub(super) struct Rotation {
     /// How to ask without a certificate, and where the first key is kept meanwhile.
     bootstrap: Option<(Client, PathBuf)>,
     issued: Option<watch::Sender<Option<Arc<CertifiedKey>>>>,
+    countdown: Countdown,
+}
+
+/// Says loudly, but once for each step, that a certificate's end comes nearer.
+pub(super) struct Countdown {
+    purpose: Purpose,
+    clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
+    events: NodeEvents,
     said: Remaining,
 }
 
@@ -67,7 +77,8 @@ pub(super) struct Rotation {
 
 impl Rotation {
     pub(super) fn new(parts: Parts) -> Rotation {
-        Rotation { parts, bootstrap: None, issued: None, said: Remaining::Plenty }
+        let countdown = Countdown::new(&parts);
+        Rotation { parts, bootstrap: None, issued: None, countdown }
     }
 
     pub(super) fn with_bootstrap(self, client: Client, dir: &Path) -> Rotation {
@@ -100,7 +111,7 @@ impl Rotation {
                     return;
                 }
                 if let Some(held) = &held {
-                    self.count_down(held);
+                    self.countdown.look(held);
                 }
                 sleep(pause + self.parts.rng.up_to(pause / 10)).await;
                 pause = (pause * 2).min(PAUSE_MAX);
@@ -117,7 +128,7 @@ impl Rotation {
         }
         loop {
             if let Some(held) = held {
-                self.count_down(held);
+                self.countdown.look(held);
             }
             let now = self.now();
             let names = self.parts.wanted.names();
@@ -176,7 +187,7 @@ impl Rotation {
             let age = now.since(old.not_before).as_secs_f64();
             self.parts.metrics.certificate_manager_server_rotation_seconds.observe([], age);
         }
-        self.said = Remaining::Plenty;
+        self.countdown.said = Remaining::Plenty;
         tracing::info!(signer = self.parts.purpose.signer(), file = %path.display(), "certificate renewed");
         Ok(())
     }
@@ -188,35 +199,6 @@ impl Rotation {
             Purpose::Serving => metrics.server_expiration_renew_errors.inc([]),
         }
         tracing::warn!(%error, signer = self.parts.purpose.signer(), "certificate not renewed");
-    }
-
-    /// Says loudly, but once for each step, that the end comes nearer.
-    fn count_down(&mut self, held: &Held) {
-        let now = self.now();
-        #[allow(clippy::cast_precision_loss)]
-        let left = (held.not_after.secs() - now.secs()) as f64;
-        let metrics = &self.parts.metrics;
-        let (gauge, what) = match self.parts.purpose {
-            Purpose::Client => (&metrics.certificate_manager_client_ttl_seconds, "client"),
-            Purpose::Serving => (&metrics.certificate_manager_server_ttl_seconds, "serving"),
-        };
-        gauge.set([], left);
-        let remaining = held.remaining(now);
-        if remaining >= self.said {
-            return;
-        }
-        self.said = remaining;
-        let at = jiff::Timestamp::from_second(held.not_after.secs()).unwrap_or_default();
-        let message = match remaining {
-            Remaining::Expired => format!("The kubelet's {what} certificate expired at {at}"),
-            _ => format!("The kubelet's {what} certificate expires at {at} and could not be renewed yet"),
-        };
-        tracing::error!(text = message, "a certificate is about to expire");
-        self.parts.events.tell(NodeEvent {
-            warning: true,
-            reason: "CertificateExpiring".to_owned(),
-            message,
-        });
     }
 
     /// The certificate on disk; one that cannot be read is none.
@@ -236,6 +218,63 @@ impl Rotation {
 
     fn now(&self) -> Wall {
         self.parts.clock.now().wall
+    }
+}
+
+// === impl Countdown ===
+
+impl Countdown {
+    pub(super) fn new(parts: &Parts) -> Countdown {
+        Countdown {
+            purpose: parts.purpose,
+            clock: parts.clock.clone(),
+            metrics: parts.metrics.clone(),
+            events: parts.events.clone(),
+            said: Remaining::Plenty,
+        }
+    }
+
+    /// Watches a certificate that is somebody else's to renew.
+    pub(super) async fn watch(mut self, certificate: Source, token: CancellationToken) {
+        let work = async {
+            loop {
+                let read = certificate.read().map_err(|e| e.to_string());
+                match read.and_then(|bytes| pem::read(&bytes)) {
+                    Ok(held) => self.look(&held),
+                    Err(error) => tracing::warn!(error, "the client certificate was not read"),
+                }
+                sleep(LOOK).await;
+            }
+        };
+        token.run_until_cancelled(work).await;
+    }
+
+    fn look(&mut self, held: &Held) {
+        let now = self.clock.now().wall;
+        #[allow(clippy::cast_precision_loss)]
+        let left = (held.not_after.secs() - now.secs()) as f64;
+        let (gauge, what) = match self.purpose {
+            Purpose::Client => (&self.metrics.certificate_manager_client_ttl_seconds, "client"),
+            Purpose::Serving => (&self.metrics.certificate_manager_server_ttl_seconds, "serving"),
+        };
+        gauge.set([], left);
+        let remaining = held.remaining(now);
+        if remaining == Remaining::Plenty {
+            // It was renewed: the next countdown begins anew.
+            self.said = Remaining::Plenty;
+        }
+        if remaining >= self.said {
+            return;
+        }
+        self.said = remaining;
+        let at = jiff::Timestamp::from_second(held.not_after.secs()).unwrap_or_default();
+        let message = match remaining {
+            Remaining::Expired => format!("The kubelet's {what} certificate expired at {at}"),
+            _ => format!("The kubelet's {what} certificate expires at {at} and is not renewed yet"),
+        };
+        tracing::error!(text = message, "a certificate is about to expire");
+        let reason = "CertificateExpiring".to_owned();
+        self.events.tell(NodeEvent { warning: true, reason, message });
     }
 }
 

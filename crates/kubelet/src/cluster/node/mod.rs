@@ -32,7 +32,7 @@ pub use events::NodeEvents;
 pub use machine::{MachineIdentity, read_identity};
 
 /// Gates of features that a scheduler may count on, as far as this kubelet has them.
-const DECLARED: [&str; 1] = ["RestartAllContainersOnContainerExits"];
+const DECLARED: [&str; 2] = ["ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"];
 
 /// Starts all of it; returns where to tell what happens to the node.
 pub(super) fn start(w: &mut Wiring<'_>) -> Result<NodeEvents, StartError> {
