@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, DigitallySignedStruct, InconsistentKeys, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
@@ -24,7 +25,7 @@ pub(crate) fn client_config(
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?;
     let builder = if insecure {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyone(provider)))
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyone(provider.clone())))
     } else {
         let roots = match ca {
             Some(ca) => roots(ca)?,
@@ -35,7 +36,8 @@ pub(crate) fn client_config(
     let mut config = match identity {
         Some((chain, key)) => {
             let (chain, key) = read_pair(chain, key)?;
-            builder.with_client_auth_cert(chain, key).map_err(|e| format!("client certificate: {e}"))?
+            let pair = certify(&provider, chain, key).map_err(|e| format!("client certificate: {e}"))?;
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair)))
         }
         None => builder.with_no_client_auth(),
     };
@@ -69,6 +71,23 @@ fn read_pair(
     }
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| format!("client key: {e}"))?;
     Ok((chain, key))
+}
+
+/// Certificates of the first version, as `openssl x509 -req` makes them without being told more, cannot be read here, but
+/// servers take them: whether one goes with its key is theirs to find out.
+fn certify(
+    provider: &CryptoProvider,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<CertifiedKey, rustls::Error> {
+    let pair = CertifiedKey::new(chain, provider.key_provider.load_private_key(key)?);
+    match pair.keys_match() {
+        Ok(())
+        | Err(
+            rustls::Error::InconsistentKeys(InconsistentKeys::Unknown) | rustls::Error::InvalidCertificate(_),
+        ) => Ok(pair),
+        Err(error) => Err(error),
+    }
 }
 
 /// `insecure-skip-tls-verify`: the user asked for it.
@@ -109,5 +128,45 @@ impl ServerCertVerifier for TrustAnyone {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Of the first version, and good for nothing but this test.
+    const CERTIFICATE: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIBHTCBwwIUNm1D8Lz70tEj7okJdCzMTGD+0EkwCgYIKoZIzj0EAwIwEDEOMAwG
+A1UEAwwFYWRtaW4wIBcNMjYxMTE2MDU0NTQwWhgPMjEyNjEwMjMwNTQ1NDBaMBAx
+DjAMBgNVBAMMBWFkbWluMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEv2elwsVc
+lyBJw70CsAT4CK8q9gBmqczQVuDiM2NodWrcUuuAkl9W0ACZd3PjDTyequbby+t7
+pZer0ZfWrw159TAKBggqhkjOPQQDAgNJADBGAiEAvR+jfJn6UFOXdLPZoG6XMohU
+P6DWENeA2rd5sdfpdeQCIQDUwb5n7UEs6WnzmnYMLmu1+DYTQoDF8i/ieiLmh74E
+rg==
+-----END CERTIFICATE-----
+";
+    const KEY: &str = "\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQggwHSpXnuJJlMXiET
+eRotQ4vdjyhu3G3fhafEmxYYByyhRANCAAS/Z6XCxVyXIEnDvQKwBPgIryr2AGap
+zNBW4OIzY2h1atxS64CSX1bQAJl3c+MNPJ6q5tvL63ull6vRl9avDXn1
+-----END PRIVATE KEY-----
+";
+
+    #[test]
+    fn certificates_of_the_first_version_are_shown() {
+        let pair = (CERTIFICATE.as_bytes().to_vec(), KEY.as_bytes().to_vec());
+        client_config(None, true, Some(&pair)).unwrap();
+    }
+
+    #[test]
+    fn a_key_of_another_certificate_is_refused() {
+        let [a, b] = ["a", "b"].map(|name| rcgen::generate_simple_self_signed([name.to_owned()]).unwrap());
+        let with = |key: &rcgen::KeyPair| (a.cert.pem().into_bytes(), key.serialize_pem().into_bytes());
+        client_config(None, true, Some(&with(&a.signing_key))).unwrap();
+        assert!(client_config(None, true, Some(&with(&b.signing_key))).is_err());
     }
 }
