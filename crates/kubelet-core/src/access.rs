@@ -34,7 +34,7 @@ const STREAMS: &[&str] = &["/exec", "/attach", "/portForward", "/run"];
 pub fn question(method: &str, path: &str) -> Question {
     let is_below = |root: &&str| is_below(path, root);
     let verb = match method {
-        "GET" if STREAMS.iter().any(|root| is_below(root)) => "create",
+        "GET" if STREAMS.iter().any(is_below) => "create",
         "POST" => "create",
         "GET" => "get",
         "PUT" => "update",

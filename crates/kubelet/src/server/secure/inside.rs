@@ -66,7 +66,6 @@ pub(super) struct Found {
 }
 
 /// Every endpoint of 10250.
-#[must_use]
 pub fn router(inside: Inside) -> Router {
     let (views, switches) = (inside.views.clone(), inside.switches);
     let router = open_router(views.clone());
