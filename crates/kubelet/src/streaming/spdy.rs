@@ -223,7 +223,7 @@ mod tests {
             (&[0x80, 3, 0, 4, 0, 0, 0, 4, 0, 0, 0, 0], Frame::Other),
         ];
         for (bytes, frame) in rows {
-            assert_eq!(decode(bytes, 5).unwrap(), [frame.clone()]);
+            assert_eq!(decode(bytes, 5).unwrap(), std::slice::from_ref(frame));
         }
         let bad: &[&[u8]] = &[
             &[0x80, 2, 0, 6, 0, 0, 0, 0],
