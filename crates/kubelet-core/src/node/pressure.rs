@@ -143,8 +143,8 @@ mod tests {
     }
 
     fn watch(edit: impl FnOnce(&mut KubeletConfiguration)) -> Watch {
-        let mut config = KubeletConfiguration::default();
-        config.eviction_hard = map(&[("memory.available", "100"), ("nodefs.available", "10%")]);
+        let hard = map(&[("memory.available", "100"), ("nodefs.available", "10%")]);
+        let mut config = KubeletConfiguration { eviction_hard: hard, ..KubeletConfiguration::default() };
         edit(&mut config);
         Watch::new(&config)
     }
