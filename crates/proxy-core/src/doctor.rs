@@ -31,6 +31,8 @@ pub struct Facts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Door {
     pub address: SocketAddr,
+    /// Or else one for those outside.
+    pub is_cluster_ip: bool,
     pub protocol: Protocol,
     /// What the rules should do with a packet of the node.
     pub should: Treatment,
@@ -290,11 +292,31 @@ impl Chart<'_> {
         }
     }
 
+    fn dropped(&mut self, at: &str, dial: Dial, is_cluster_ip: bool) {
+        match is_cluster_ip {
+            true => self.wrong(
+                format!("a connection to {at} {dial}: its policy keeps traffic on the node, and no endpoint is here"),
+                "set internalTrafficPolicy to Cluster, or run a Pod of it on every node",
+            ),
+            false => self.note(format!(
+                "a connection to {at} {dial}, as it should: this node is not among its source ranges, or its policy is \
+                 Local and no endpoint is here"
+            )),
+        }
+    }
+
     fn failed_dial(&mut self, at: &str, dial: Dial, door: &Door) {
-        let Treatment::Sent(_) = door.does else {
-            self.wrong(format!("a connection to {at} {dial}"), "there is no endpoint to send it to");
-            return;
-        };
+        match door.does {
+            Treatment::Sent(_) => {}
+            Treatment::Dropped => {
+                self.dropped(at, dial, door.is_cluster_ip);
+                return;
+            }
+            Treatment::Rejected | Treatment::Nothing => {
+                self.wrong(format!("a connection to {at} {dial}"), "there is no endpoint to send it to");
+                return;
+            }
+        }
         if dial == Dial::Unreachable {
             self.wrong(
                 format!("a connection to {at} {dial}"),

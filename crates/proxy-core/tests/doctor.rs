@@ -41,6 +41,7 @@ fn healthy() -> Facts {
         is_proxy_healthy: Some(true),
         doors: vec![Door {
             address: "10.96.0.10:80".parse().unwrap(),
+            is_cluster_ip: true,
             protocol: Protocol::Tcp,
             should: sent(),
             does: sent(),
@@ -175,6 +176,12 @@ fn what_is_not_ours_is_no_ailment() {
         first_wrong(|f| f.slices[0].endpoints.as_mut().unwrap()[0].conditions = Some(from(leaving))),
         ""
     );
+    // An address for others that is shut to this node.
+    let shut = |f: &mut Facts| {
+        (f.doors[0].should, f.doors[0].does) = (Treatment::Dropped, Treatment::Dropped);
+        (f.doors[0].dial, f.doors[0].is_cluster_ip) = (Some(Dial::Silence), false);
+    };
+    assert_eq!(first_wrong(shut), "");
     // Whoever serves it, it works.
     assert_eq!(first_wrong(|f| (f.mode, f.is_proxy_healthy) = (None, None)), "");
     // Somebody who looks without a proxy that answers is told, but the rules may be good.

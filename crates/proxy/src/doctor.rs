@@ -138,6 +138,7 @@ async fn look_at(key: VipKey, rules: &RuleSet, own: &Host, kernel: &Kernel) -> D
     let address = SocketAddr::new(key.ip, key.port);
     let mut door = Door {
         address,
+        is_cluster_ip: rules.cluster_ips.contains_key(&key.ip),
         protocol: key.protocol,
         does: kernel.treatment(&packet, own),
         should,
