@@ -94,7 +94,8 @@ impl Reporter {
     }
 
     pub(super) async fn run(mut self, token: CancellationToken) {
-        token.run_until_cancelled(self.work()).await;
+        // Boxed: it holds a whole Node or two across its waits.
+        token.run_until_cancelled(Box::pin(self.work())).await;
     }
 
     async fn work(&mut self) {
@@ -141,7 +142,7 @@ impl Reporter {
             Ok(node) => {
                 self.tell(first.events);
                 self.latest = Some(Arc::new(node));
-                return Ok(true);
+                Ok(true)
             }
             // Who may not create may still find the node there.
             Err(e) if e.is_already_exists() || e.code() == Some(403) => {
