@@ -322,13 +322,13 @@ impl Wish {
 }
 
 /// How one figure is said.
-type Telling = dyn Fn(&Figures) -> String;
+type Telling<'a> = dyn Fn(&Figures) -> String + 'a;
 
 /// Prints both, and whether the goals were met. Without a peer nothing is said about ratios.
 fn compare(ours: &Figures, theirs: Option<&Figures>) -> bool {
     let mb = |f: &Figures, what: fn(&Figures) -> u64| format!("{:.1} MB", what(f) as f64 / 1e6);
     let ms = |f: &Figures, what: fn(&Figures) -> Duration| millis(what(f));
-    let rows: [(&str, &Telling); 8] = [
+    let rows: [(&str, &Telling<'_>); 8] = [
         ("start to ready", &|f| ms(f, |f| f.start)),
         ("memory, idle", &|f| mb(f, |f| f.idle)),
         ("creates", &|f| format!("{:.0}/s", f.creates)),
