@@ -38,10 +38,17 @@ impl Store {
         }
     }
 
+    /// Named by the second; a pair that comes in the same one as its predecessor must not overwrite it.
+    fn free_path(&self, now: Wall) -> PathBuf {
+        let named = |secs| self.dir.join(format!("{}-{}.pem", self.prefix, stamp(Wall::from_secs(secs))));
+        let taken = |path: &PathBuf| fs::symlink_metadata(path).is_ok();
+        (now.secs()..).map(named).find(|path| !taken(path)).unwrap_or_else(|| named(now.secs()))
+    }
+
     /// Keeps a new pair and makes it the current one. There is no moment without a current one.
     pub(super) fn write(&self, certificate: &str, key: &str, now: Wall) -> io::Result<PathBuf> {
         fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.dir)?;
-        let path = self.dir.join(format!("{}-{}.pem", self.prefix, stamp(now)));
+        let path = self.free_path(now);
         let mut text = certificate.trim_end().to_owned();
         text.push('\n');
         text.push_str(key.trim_end());
@@ -104,6 +111,9 @@ mod tests {
         store.write("CERT 2", "KEY 2", Wall::from_secs(1_700_000_100)).unwrap();
         assert_eq!(store.read().unwrap().unwrap(), b"CERT 2\nKEY 2\n");
         assert!(first.exists(), "the old one stays, as upstream has it");
+        let third = store.write("CERT 3", "KEY 3", Wall::from_secs(1_700_000_100)).unwrap();
+        assert_eq!(third.file_name().unwrap(), "kubelet-client-2023-11-14-22-15-01.pem");
+        assert_eq!(store.read().unwrap().unwrap(), b"CERT 3\nKEY 3\n");
     }
 
     #[test]
