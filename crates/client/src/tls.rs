@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{ClientConfig, DigitallySignedStruct, InconsistentKeys, RootCertStore, SignatureScheme};
+use rustls::{ClientConfig, InconsistentKeys, RootCertStore};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::kubeconfig::Source;
 
@@ -25,7 +24,8 @@ pub(crate) fn client_config(
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?;
     let builder = if insecure {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyone(provider.clone())))
+        // The user asked for it.
+        builder.dangerous().with_custom_certificate_verifier(tls::AnyPeer::new(provider.clone()))
     } else {
         let roots = match ca {
             Some(ca) => roots(ca)?,
@@ -87,47 +87,6 @@ fn certify(
             rustls::Error::InconsistentKeys(InconsistentKeys::Unknown) | rustls::Error::InvalidCertificate(_),
         ) => Ok(pair),
         Err(error) => Err(error),
-    }
-}
-
-/// `insecure-skip-tls-verify`: the user asked for it.
-#[derive(Debug)]
-struct TrustAnyone(Arc<CryptoProvider>);
-
-// === impl TrustAnyone ===
-
-impl ServerCertVerifier for TrustAnyone {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }
 

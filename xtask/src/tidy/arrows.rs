@@ -8,9 +8,10 @@ use serde_json::Value;
 const ARROWS: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("nft", &[]),
+    ("tls", &[]),
     ("api", &["base"]),
     ("schema", &["api", "base"]),
-    ("client", &["api", "base"]),
+    ("client", &["tls", "api", "base"]),
     ("cri", &["api", "base"]),
     ("sys", &["nft", "api", "base"]),
     ("kubelet-core", &["api", "base"]),
@@ -19,7 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("proxy", AGENT),
     ("runtime", AGENT),
     ("cni", AGENT),
-    ("control", &["schema", "sys", "api", "base"]),
+    ("control", &["schema", "sys", "tls", "api", "base"]),
     (
         "longshore",
         &[
@@ -66,7 +67,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Agents join cores and hands; none knows another agent.
-const AGENT: &[&str] = &["kubelet-core", "proxy-core", "sys", "nft", "cri", "client", "api", "base"];
+const AGENT: &[&str] = &["kubelet-core", "proxy-core", "sys", "nft", "cri", "client", "tls", "api", "base"];
 
 /// Only tests may know these.
 const FOR_TESTS: &[&str] = &["testkit", "fixture"];

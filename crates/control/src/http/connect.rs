@@ -13,11 +13,8 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{DigitallySignedStruct, SignatureScheme};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -67,7 +64,7 @@ impl Connector {
             .with_safe_default_protocol_versions()
             .map_err(|_| bad("choosing TLS versions"))?;
         let builder = match authorities {
-            None => builder.dangerous().with_custom_certificate_verifier(Arc::new(BelieveAny(provider))),
+            None => builder.dangerous().with_custom_certificate_verifier(tls::AnyPeer::new(provider)),
             Some(text) => {
                 let mut roots = rustls::RootCertStore::empty();
                 for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
@@ -189,44 +186,5 @@ fn passed_headers(sent: &HeaderMap, upgrading: bool, target: &Target) -> HeaderM
 fn strip_connection(headers: &mut HeaderMap) {
     for name in [header::CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE] {
         headers.remove(name);
-    }
-}
-
-/// Takes every certificate; the handshake itself is still checked.
-#[derive(Debug)]
-struct BelieveAny(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for BelieveAny {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme};
+use rustls::{RootCertStore, ServerConfig};
 
 use super::PkiError;
 use super::pem;
@@ -29,18 +28,13 @@ struct Believed {
     generation: u64,
 }
 
-/// Takes any client certificate during the handshake, as upstream does: whether it is believed is decided per request,
-/// so that a bad one gets a 401 instead of a broken connection, and a changed CA file counts for open connections.
-#[derive(Debug)]
-struct AnyClient(Arc<CryptoProvider>);
-
 /// What `ServerConfig` needs for one listener: HTTP/2 and HTTP/1.1 over TLS 1.2 and 1.3.
 pub(super) fn server_config(serving: Arc<Serving>) -> Result<ServerConfig, PkiError> {
     let provider = provider();
     let mut config = ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(|_| PkiError::Crypto("choosing TLS versions"))?
-        .with_client_cert_verifier(Arc::new(AnyClient(provider)))
+        .with_client_cert_verifier(tls::AnyPeer::new(provider))
         .with_cert_resolver(serving);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
@@ -144,47 +138,4 @@ fn verifier(roots: &[CertificateDer<'static>]) -> Result<Arc<dyn ClientCertVerif
         .build()
         .map(|v| v as Arc<dyn ClientCertVerifier>)
         .map_err(|_| PkiError::Crypto("building the client certificate verifier"))
-}
-
-// === impl AnyClient ===
-
-impl ClientCertVerifier for AnyClient {
-    fn client_auth_mandatory(&self) -> bool {
-        false
-    }
-
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn verify_client_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        Ok(ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

@@ -8,16 +8,12 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use base::class::{Class, Classify};
-use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{
-    DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme, SupportedProtocolVersion,
-};
+use rustls::{ServerConfig, SupportedProtocolVersion};
 use tokio::sync::watch;
 
 use super::files::Files;
@@ -72,11 +68,6 @@ enum Shown {
     Issued(Issued),
 }
 
-/// Takes any client certificate: whether it is believed is decided per request, so that a bad one gets a 401 and not a
-/// broken connection, and a changed CA file counts for open connections.
-#[derive(Debug)]
-struct AnyClient(Arc<CryptoProvider>);
-
 /// HTTP/1.1 and HTTP/2 under the rules.
 pub(super) fn server_config(identity: Arc<Identity>, rules: &TlsRules) -> Result<ServerConfig, TlsError> {
     let mut provider = aws_lc_rs::default_provider();
@@ -104,7 +95,7 @@ pub(super) fn server_config(identity: Arc<Identity>, rules: &TlsRules) -> Result
     let mut config = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(versions)
         .map_err(|e| TlsError::Rules(format!("choose TLS versions and cipher suites: {e}")))?
-        .with_client_cert_verifier(Arc::new(AnyClient(provider)))
+        .with_client_cert_verifier(tls::AnyPeer::new(provider))
         .with_cert_resolver(identity);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
@@ -237,47 +228,4 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> std::io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&early, path)
-}
-
-// === impl AnyClient ===
-
-impl ClientCertVerifier for AnyClient {
-    fn client_auth_mandatory(&self) -> bool {
-        false
-    }
-
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn verify_client_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        Ok(ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
