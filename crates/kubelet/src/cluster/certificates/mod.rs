@@ -27,6 +27,7 @@ pub use bootstrap::{BootstrapError, Credentials, Means};
 use rotation::{Countdown, Parts, Rotation, Wanted};
 use signing::Purpose;
 use store::Store;
+pub(crate) use store::write_whole;
 
 /// The serving certificate of the moment; none until the cluster signed one.
 pub type Issued = watch::Receiver<Option<Arc<CertifiedKey>>>;

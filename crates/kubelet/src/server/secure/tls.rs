@@ -1,8 +1,7 @@
 //! The certificate shown on 10250 and the handshake's rules.
 
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,6 +16,7 @@ use rustls::{ServerConfig, SupportedProtocolVersion};
 use tokio::sync::watch;
 
 use super::files::Files;
+use crate::cluster::certificates::write_whole;
 
 /// A certificate that somebody else keeps fresh; none until there is one.
 pub type Issued = watch::Receiver<Option<Arc<CertifiedKey>>>;
@@ -215,17 +215,9 @@ fn self_signed(dir: &Path, host: &str) -> Result<(PathBuf, PathBuf), TlsError> {
         .map_err(|e| failed("make the directory", dir)(&e))?;
     let pair = rcgen::generate_simple_self_signed(vec![host.to_owned()])
         .map_err(|e| failed("make a certificate in", dir)(&e))?;
-    write(&key, pair.signing_key.serialize_pem().as_bytes(), 0o600).map_err(|e| failed("write", &key)(&e))?;
-    write(&cert, pair.cert.pem().as_bytes(), 0o644).map_err(|e| failed("write", &cert)(&e))?;
+    write_whole(&key, pair.signing_key.serialize_pem().as_bytes(), 0o600)
+        .map_err(|e| failed("write", &key)(&e))?;
+    write_whole(&cert, pair.cert.pem().as_bytes(), 0o644).map_err(|e| failed("write", &cert)(&e))?;
     tracing::info!(cert = %cert.display(), "made a self-signed serving certificate");
     Ok((cert, key))
-}
-
-/// Whole or not at all.
-fn write(path: &Path, bytes: &[u8], mode: u32) -> std::io::Result<()> {
-    let early = path.with_extension("new");
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&early)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&early, path)
 }
