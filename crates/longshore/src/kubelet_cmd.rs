@@ -5,46 +5,23 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use api::config::kubelet::{Loaded, Outcome, load};
+use api::config::kubelet::{Loaded, load};
 use kubelet::agent::{self, Start};
 use kubelet::systemd::Systemd;
 use tokio::signal::unix::{self, SignalKind};
 use tokio_util::sync::CancellationToken;
 
 use crate::files::RealFiles;
-use crate::{KUBERNETES, console, logging};
+use crate::{KUBERNETES, agent_cmd, console};
 
 /// Loads the configuration, tells every mistake at once, or runs.
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
-    match load(args, &RealFiles) {
-        Ok(Outcome::Help(text)) => {
-            console::out(&text);
-            ExitCode::SUCCESS
-        }
-        Ok(Outcome::Version) => {
-            console::out(&format!("Kubernetes {KUBERNETES}\n"));
-            ExitCode::SUCCESS
-        }
-        Ok(Outcome::Run(loaded)) => run(*loaded),
-        Err(mistakes) => {
-            for mistake in &mistakes.0 {
-                console::err(&format!("Error: {mistake}\n"));
-            }
-            ExitCode::FAILURE
-        }
-    }
+    agent_cmd::obey(load(args, &RealFiles), run)
 }
 
 /// Runs the agent with a valid configuration.
 fn run(loaded: Loaded) -> ExitCode {
-    // Only a second start in one process could fail, and then somebody logs already.
-    let _ = logging::start(&loaded.config.logging);
-    for warning in &loaded.warnings {
-        tracing::warn!(%warning, "configuration");
-    }
-    for setting in &loaded.not_honoured {
-        tracing::warn!(%setting, "setting is not honoured yet");
-    }
+    agent_cmd::begin_log(&loaded.config.logging, &loaded.warnings, &loaded.not_honoured);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // Blocking work is short file work; hung mounts have threads of their own.

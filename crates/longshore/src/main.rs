@@ -6,6 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
+mod agent_cmd;
 mod apiserver_cmd;
 mod completion;
 mod console;

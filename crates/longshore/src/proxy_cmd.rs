@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use api::config::proxy::{Loaded, Outcome, load};
+use api::config::proxy::{Loaded, load};
 use api::yaml;
 use proxy::agent::{self, Start};
 use proxy::modes;
@@ -12,38 +12,15 @@ use tokio::signal::unix::{self, SignalKind};
 use tokio_util::sync::CancellationToken;
 
 use crate::files::RealFiles;
-use crate::{KUBERNETES, console, logging};
+use crate::{KUBERNETES, agent_cmd, console};
 
 /// Loads the configuration, tells every mistake at once, or runs.
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
-    match load(args, &RealFiles) {
-        Ok(Outcome::Help(text)) => {
-            console::out(&text);
-            ExitCode::SUCCESS
-        }
-        Ok(Outcome::Version) => {
-            console::out(&format!("Kubernetes {KUBERNETES}\n"));
-            ExitCode::SUCCESS
-        }
-        Ok(Outcome::Run(loaded)) => run(*loaded),
-        Err(mistakes) => {
-            for mistake in &mistakes.0 {
-                console::err(&format!("Error: {mistake}\n"));
-            }
-            ExitCode::FAILURE
-        }
-    }
+    agent_cmd::obey(load(args, &RealFiles), run)
 }
 
 fn run(loaded: Loaded) -> ExitCode {
-    // Only a second start in one process could fail, and then somebody logs already.
-    let _ = logging::start(&loaded.config.logging);
-    for warning in &loaded.warnings {
-        tracing::warn!(%warning, "configuration");
-    }
-    for setting in &loaded.not_honoured {
-        tracing::warn!(%setting, "setting is not honoured yet");
-    }
+    agent_cmd::begin_log(&loaded.config.logging, &loaded.warnings, &loaded.not_honoured);
     match act(loaded) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

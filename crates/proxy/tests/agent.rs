@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use api::config::proxy::{Outcome, load};
+use api::config::Outcome;
+use api::config::proxy::load;
 use api::config::{DirEntry, ReadFiles};
 use axum::Router;
 use axum::body::{Body, Bytes};

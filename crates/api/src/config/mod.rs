@@ -22,6 +22,14 @@ pub mod proxy;
 pub use compatibility::compatibility;
 pub use logging::{Logging, LoggingOptions, OutputRouting, VModule};
 
+/// What a command line asks for.
+#[derive(Debug)]
+pub enum Outcome<Loaded> {
+    Run(Box<Loaded>),
+    Help(String),
+    Version,
+}
+
 /// The loader's only view of the file system.
 pub trait ReadFiles {
     /// A whole file. Implementations refuse files beyond [`MAX_FILE`].

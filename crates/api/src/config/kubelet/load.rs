@@ -17,16 +17,8 @@ use crate::config::doc::{self, Findings, Standing};
 use crate::config::file::{self, Doc};
 use crate::config::flag::Target;
 use crate::config::gates::Gates;
-use crate::config::{ConfigError, FieldError, LoadError, ReadFiles};
+use crate::config::{ConfigError, FieldError, LoadError, Outcome, ReadFiles};
 use crate::yaml::{self, DuplicateKeys, YamlError};
-
-/// What a command line asks for.
-#[derive(Debug)]
-pub enum Outcome {
-    Run(Box<Loaded>),
-    Help(String),
-    Version,
-}
 
 /// A configuration that passed validation.
 #[derive(Clone, Debug)]
@@ -43,7 +35,7 @@ pub struct Loaded {
 }
 
 /// Reads everything and reports every mistake it can.
-pub fn load(args: &[OsString], files: &dyn ReadFiles) -> Result<Outcome, LoadError> {
+pub fn load(args: &[OsString], files: &dyn ReadFiles) -> Result<Outcome<Loaded>, LoadError> {
     let table = super::flags::table();
     let parsed = flags::parse(&table, args.iter().cloned())
         .map_err(|errors| LoadError(errors.into_iter().map(ConfigError::Flag).collect()))?;

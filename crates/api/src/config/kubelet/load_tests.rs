@@ -46,7 +46,7 @@ impl ReadFiles for Memory {
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
-fn attempt(args: &[&str], files: &[(&str, &str)]) -> Result<Outcome, LoadError> {
+fn attempt(args: &[&str], files: &[(&str, &str)]) -> Result<Outcome<Loaded>, LoadError> {
     let args: Vec<OsString> = args.iter().map(OsString::from).collect();
     load(&args, &Memory::with(files))
 }

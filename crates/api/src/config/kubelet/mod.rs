@@ -9,7 +9,7 @@ mod types;
 mod validate;
 
 pub use defaults::EVICTION_HARD;
-pub use load::{Loaded, Outcome, help, load};
+pub use load::{Loaded, help, load};
 pub use settings::KubeletFlags;
 pub use types::*;
 pub use validate::{HostFacts, check_host};

@@ -19,15 +19,7 @@ use crate::config::file::{self, Doc};
 use crate::config::flag::{FlagRow, Target};
 use crate::config::gates::Gates;
 use crate::config::logging::read_vmodule;
-use crate::config::{ConfigError, FieldError, LoadError, ReadFiles, VModule};
-
-/// What a command line asks for.
-#[derive(Debug)]
-pub enum Outcome {
-    Run(Box<Loaded>),
-    Help(String),
-    Version,
-}
+use crate::config::{ConfigError, FieldError, LoadError, Outcome, ReadFiles, VModule};
 
 /// A configuration that passed validation.
 #[derive(Clone, Debug)]
@@ -46,7 +38,7 @@ pub struct Loaded {
 }
 
 /// Reads everything and reports every mistake it can.
-pub fn load(args: &[OsString], files: &dyn ReadFiles) -> Result<Outcome, LoadError> {
+pub fn load(args: &[OsString], files: &dyn ReadFiles) -> Result<Outcome<Loaded>, LoadError> {
     let parsed = flags::parse(&super::flags::table(), args.iter().cloned())
         .map_err(|errors| LoadError(errors.into_iter().map(ConfigError::Flag).collect()))?;
     let asked = |name| parsed.values.get(name) == Some(&Value::Bool(true));

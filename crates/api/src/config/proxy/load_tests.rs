@@ -24,7 +24,7 @@ impl ReadFiles for Memory {
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
-fn attempt(args: &[&str], body: Option<&str>) -> Result<Outcome, LoadError> {
+fn attempt(args: &[&str], body: Option<&str>) -> Result<Outcome<Loaded>, LoadError> {
     let args: Vec<OsString> = args.iter().map(OsString::from).collect();
     load(&args, &Memory(body.map(|body| format!("{HEAD}{body}"))))
 }

@@ -7,5 +7,5 @@ mod load;
 mod types;
 mod validate;
 
-pub use load::{Loaded, Outcome, help, load};
+pub use load::{Loaded, help, load};
 pub use types::*;
