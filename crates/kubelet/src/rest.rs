@@ -13,28 +13,31 @@ use crate::status_board::StatusBoard;
 /// Quiet for this long is idle.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// Gives memory back once each time the Pods have come to rest.
+/// As long as the quiet lasts, what was touched by the way is let go this often.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// Gives memory back when the Pods have come to rest, and while they rest.
 pub async fn run(board: Arc<StatusBoard>, token: CancellationToken) {
     let mut changed = board.subscribe();
+    let mut patience = QUIET;
     loop {
-        tokio::select! {
+        let news = tokio::select! {
             () = token.cancelled() => return,
-            news = tokio::time::timeout(QUIET, changed.changed()) => match news {
-                Ok(Ok(())) => continue,
-                Ok(Err(_)) => return token.cancelled().await,
-                Err(_) => give_back().await,
+            news = tokio::time::timeout(patience, changed.changed()) => news,
+        };
+        match news {
+            Ok(Ok(())) => patience = QUIET,
+            Ok(Err(_)) => return token.cancelled().await,
+            Err(_) => {
+                give_back().await;
+                patience = AGAIN;
             }
-        }
-        tokio::select! {
-            () = token.cancelled() => return,
-            news = changed.changed() => if news.is_err() {
-                return token.cancelled().await;
-            },
         }
     }
 }
 
-async fn give_back() {
+/// Does so off the loop.
+pub async fn give_back() {
     match tokio::task::spawn_blocking(sys::memory::release).await {
         Ok(Ok(bytes)) => tracing::debug!(bytes, "gave memory back"),
         Ok(Err(error)) => tracing::debug!(%error, "memory not given back"),

@@ -346,11 +346,7 @@ async fn rest() {
         tokio::time::sleep(PERIOD).await;
         let quiet = used().saturating_sub(last) < QUIET;
         if quiet && busy {
-            match tokio::task::spawn_blocking(sys::memory::release).await {
-                Ok(Ok(bytes)) => tracing::debug!(bytes, "gave memory back"),
-                Ok(Err(error)) => tracing::debug!(%error, "memory not given back"),
-                Err(error) => tracing::warn!(%error, "giving memory back failed"),
-            }
+            kubelet::rest::give_back().await;
         }
         // What the release itself took is not somebody's work.
         (last, busy) = (used(), !quiet);
