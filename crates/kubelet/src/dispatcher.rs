@@ -236,7 +236,7 @@ impl Dispatcher {
             Err(rejection) => {
                 self.node.reject(&pod, &rejection);
                 let message = format!("Pod was rejected: {}", rejection.message);
-                let cause = KillCause::Node { reason: rejection.reason, message };
+                let cause = KillCause::Rejected { reason: rejection.reason, message };
                 intent.end(Kill { cause, grace: None });
             }
         }

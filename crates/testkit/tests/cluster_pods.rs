@@ -167,6 +167,8 @@ fn what_may_not_run_here_is_rejected() {
     let status = rejected.status.unwrap();
     assert_eq!(status.reason.as_deref(), Some("NodeAffinity"));
     assert!(status.message.unwrap().starts_with("Pod was rejected: Predicate NodeAffinity failed"));
+    let shown = c.run(&["get", "pod", "picky", "--no-headers"]);
+    assert!(shown.contains("NodeAffinity"), "the verdict is what people see: {shown}");
     c.run(&["label", "node", "demo", "colour=green"]);
     c.run(&["delete", "pod", "picky", "--timeout=30s"]);
     c.eventually("admitted", || {

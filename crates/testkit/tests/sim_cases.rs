@@ -472,6 +472,7 @@ fn a_rejection_is_told_bare_and_shown_with_its_prefix() {
         assert_eq!(status.phase.as_deref(), Some("Failed"));
         assert_eq!(status.reason.as_deref(), Some("OutOfcpu"));
         assert!(status.message.as_ref().unwrap().starts_with(&format!("Pod was rejected: {text}")));
+        assert_eq!((&status.container_statuses, &status.conditions), (&None, &None));
         assert_eq!(count(&world, Op::RunSandbox), 0);
     });
 }

@@ -44,7 +44,9 @@ pub enum KillCause {
     Completed,
     /// activeDeadlineSeconds ran out.
     DeadlineExceeded,
-    /// The node refused or evicted it: phase Failed with this reason and message.
+    /// The node would not have it: phase Failed with this reason and message, before anything was made for it.
+    Rejected { reason: String, message: String },
+    /// The node ended it: phase Failed with this reason and message.
     Node { reason: String, message: String },
 }
 

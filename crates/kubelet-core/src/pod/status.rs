@@ -43,6 +43,11 @@ pub fn status(input: &StatusInput<'_>) -> PodStatus {
     let blank = PodSpec::default();
     let view = View { spec: input.pod.spec.as_ref().unwrap_or(&blank), input };
     let mut out = view.foreign_fields();
+    if view.never_began() {
+        view.set_phase(&mut out);
+        out.conditions = some_list(view.foreign_conditions().into_iter());
+        return out;
+    }
     view.container_statuses(&mut out);
     view.set_phase(&mut out);
     view.set_readiness(&mut out);
@@ -96,6 +101,16 @@ impl<'a> View<'a> {
         };
         out.pod_ip = ips.first().cloned();
         out.pod_ips = some_list(ips.into_iter().map(|ip| PodIP { ip }));
+    }
+
+    /// The Pod was turned away: it has a verdict and nothing else, so that the verdict is what people are shown.
+    /// Known by its bare status once the rejection itself is forgotten.
+    fn never_began(self) -> bool {
+        let StatusInput { pod, previous, observed, kill, .. } = *self.input;
+        let has_nothing = observed.containers.is_empty() && observed.sandboxes.is_empty();
+        let bare = |s: &PodStatus| s.phase.as_deref() == Some("Failed") && s.container_statuses.is_none();
+        let was_rejected = bare(previous) || pod.status.as_ref().is_some_and(bare);
+        has_nothing && (was_rejected || matches!(kill, Some(KillCause::Rejected { .. })))
     }
 
     /// Some container runs, or may run for all we know.

@@ -45,7 +45,7 @@ impl View<'_> {
     }
 
     /// Conditions that somebody else sets stay as they are.
-    fn foreign_conditions(self) -> Vec<PodCondition> {
+    pub(super) fn foreign_conditions(self) -> Vec<PodCondition> {
         let api = self.input.pod.status.as_ref().and_then(|s| s.conditions.as_ref());
         let known = api.or(self.input.previous.conditions.as_ref());
         let ours = |c: &&PodCondition| !OWN_CONDITIONS.contains(&c.type_.as_str());

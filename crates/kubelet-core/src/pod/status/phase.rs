@@ -56,7 +56,9 @@ impl View<'_> {
                 "DeadlineExceeded".into(),
                 "Pod was active on the node longer than the specified deadline".into(),
             )),
-            KillCause::Node { reason, message } => Some((reason.clone(), message.clone())),
+            KillCause::Rejected { reason, message } | KillCause::Node { reason, message } => {
+                Some((reason.clone(), message.clone()))
+            }
             _ => None,
         }
     }

@@ -161,6 +161,24 @@ fn evicted() {
 }
 
 #[test]
+fn turned_away() {
+    let mut case = Case::new(APP, vec![]);
+    case.observed.sandboxes.clear();
+    case.stage = Stage::Terminating;
+    case.kill = Some(KillCause::Rejected {
+        reason: "OutOfcpu".into(),
+        message: "Pod was rejected: Node didn't have enough resource: cpu".into(),
+    });
+    insta::assert_snapshot!(case.yaml());
+    // The verdict stays as bare as it is when a later agent has only the object to go by.
+    let told = case.publish();
+    (case.stage, case.kill, case.now) = (Stage::Terminated, None, 2_000);
+    assert_eq!(case.publish(), told);
+    case.pod.status = Some(std::mem::take(&mut case.previous));
+    assert_eq!(case.status(), told);
+}
+
+#[test]
 fn vanished() {
     let mut case = Case::new(APP, vec![instance("app")]);
     case.publish();
