@@ -307,7 +307,7 @@ impl View<'_> {
         if init.is_empty() { "ContainerCreating" } else { "PodInitializing" }.to_owned()
     }
 
-    fn ending(self) -> bool {
+    pub(super) fn ending(self) -> bool {
         self.input.stage != Stage::Run || self.input.pod.metadata.deletion_timestamp.is_some()
     }
 

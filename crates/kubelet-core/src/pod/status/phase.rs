@@ -134,6 +134,8 @@ impl View<'_> {
         let newest = self.input.observed.newest(&c.name).filter(|i| i.state == ContainerState::Exited);
         restarts_after_exit(c, self.spec, exit_code)
             || reason == RESTARTING_ALL
+            // Those that were killed to be restarted with the one that asked for it have no rule of their own.
+            || (!self.ending() && self.asks_restart_of_all())
             || newest.is_some_and(|i| {
                 let verdict = self.input.verdicts.get(&i.id).copied().unwrap_or_default();
                 will_restart(c, self.spec, i, verdict)

@@ -186,6 +186,27 @@ fn vanished() {
     insta::assert_snapshot!(case.yaml());
 }
 
+/// A sidecar asks for it, and those that never restart have been killed for it.
+#[test]
+fn killed_to_be_restarted() {
+    let spec = "
+restartPolicy: Never
+initContainers:
+- {name: setup, image: 'setup:1'}
+- name: judge
+  image: 'judge:1'
+  restartPolicy: Always
+  restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [42]}}]
+containers: [{name: app, image: 'app:1'}]";
+    let mut case = Case::new(spec, vec![instance("app"), instance("judge"), exited("setup", 0)]);
+    assert_eq!(case.publish().phase.as_deref(), Some("Running"));
+    case.observed.containers = vec![exited("app", 137), exited("judge", 42), exited("setup", 0)];
+    assert_eq!(case.status().phase.as_deref(), Some("Running"));
+    // The same exits when nobody asked are the end.
+    case.observed.containers[1].exit_code = 1;
+    assert_eq!(case.status().phase.as_deref(), Some("Failed"));
+}
+
 #[test]
 fn restarting_all() {
     let spec = "
