@@ -12,6 +12,8 @@ mod walk;
 pub use managers::{How, Owner};
 pub use set::{BadSet, Element, Set};
 
+use std::sync::LazyLock;
+
 use serde_json::{Map, Value};
 
 use crate::types::At;
@@ -74,15 +76,11 @@ pub fn update(live: Option<&Value>, new: &mut Value, at: At<'_>, writer: &Writer
     // An object that nobody tracks is tracked from its first apply on.
     let is_tracked = live.is_none() || !managed.is_empty();
     if is_tracked {
-        let blank;
-        let live = match live {
-            Some(live) => &without_managers(live),
-            None => {
-                blank = walk::blank(at);
-                &blank
-            }
-        };
-        note_update(live, new, at, &mut managed, writer, writer.manager);
+        match live {
+            // Its managedFields are nobody's: that `new` lacks them here takes nothing from anybody.
+            Some(live) => note_update(live, new, at, &mut managed, writer, writer.manager),
+            None => note_update(&walk::blank(at), new, at, &mut managed, writer, writer.manager),
+        }
         managed.cap();
     }
     managed.write(new);
@@ -153,8 +151,8 @@ fn without_managers(object: &Value) -> Value {
 }
 
 /// Fields that belong to nobody.
-fn stripped(set: &Set) -> Set {
-    let nobodys = Set::of(&[
+static NOBODYS: LazyLock<Set> = LazyLock::new(|| {
+    Set::of(&[
         &["apiVersion"],
         &["kind"],
         &["metadata"],
@@ -167,17 +165,15 @@ fn stripped(set: &Set) -> Set {
         &["metadata", "generation"],
         &["metadata", "managedFields"],
         &["metadata", "resourceVersion"],
-    ]);
-    set.difference(&nobodys)
-}
+    ])
+});
 
 fn compare(live: &Value, new: &Value, at: At<'_>, ignored: &Set) -> Comparison {
-    let all = walk::compare(live, new, at);
-    Comparison {
-        removed: all.removed.without(ignored),
-        modified: all.modified.without(ignored),
-        added: all.added.without(ignored),
+    let mut found = walk::compare(live, new, at);
+    for set in [&mut found.removed, &mut found.modified, &mut found.added] {
+        set.cut(ignored);
     }
+    found
 }
 
 /// A plain write takes what it changes.
@@ -189,12 +185,13 @@ fn note_update(
     writer: &Writer<'_>,
     name: &str,
 ) {
-    let changes = compare(live, new, at, writer.ignored);
-    let taken = changes.modified.union(&changes.added);
+    let Comparison { removed, modified: mut taken, added } = compare(live, new, at, writer.ignored);
+    taken.merge(added);
     for entry in managed.entries.values_mut() {
-        entry.set = entry.set.difference(&taken).difference(&changes.removed);
+        entry.set.subtract(&taken);
+        entry.set.subtract(&removed);
     }
-    let taken = stripped(&taken);
+    taken.subtract(&NOBODYS);
     if !taken.is_empty() {
         let manager = Owner {
             name: if name.is_empty() { "unknown".into() } else { name.into() },
@@ -207,7 +204,7 @@ fn note_update(
             api_version: writer.api_version.into(),
             time: None,
         });
-        entry.set = entry.set.union(&taken);
+        entry.set.merge(taken);
         entry.time = Some(writer.now.to_owned());
     }
     managed.drop_empty();
@@ -228,7 +225,8 @@ fn apply_once(
         subresource: writer.subresource.to_owned(),
     };
     let merged = merge::merge(live, config, at);
-    let wanted = walk::fields_of(config, at).without(writer.ignored);
+    let mut wanted = walk::fields_of(config, at);
+    wanted.cut(writer.ignored);
     let last = managed.entries.remove(&manager);
     let last_time = last.as_ref().and_then(|entry| entry.time.clone());
     let last_set = last.map(|entry| entry.set).unwrap_or_default();
@@ -244,12 +242,14 @@ fn apply_once(
             field: path.iter().map(ToString::to_string).collect(),
             path,
         }));
-        entry.set = entry.set.difference(&contested).difference(&changes.removed);
+        entry.set.subtract(&contested);
+        entry.set.subtract(&changes.removed);
     }
     if !force && !conflicts.is_empty() {
         return Err(conflicts);
     }
-    let set = stripped(&wanted);
+    let mut set = wanted;
+    set.subtract(&NOBODYS);
     let is_changed = set != last_set || changes != Comparison::default();
     let time = if is_changed { Some(writer.now.to_owned()) } else { last_time };
     managed.entries.insert(manager, Entry { set, api_version: writer.api_version.to_owned(), time });

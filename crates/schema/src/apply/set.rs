@@ -1,6 +1,6 @@
 //! Sets of fields, as managedFields writes them: `f:` a field, `k:` an item by key, `v:` an item by value, `i:` by index.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::fmt;
 
 use serde_json::{Map, Value};
@@ -22,10 +22,11 @@ pub struct Set {
     nodes: BTreeMap<Element, Node>,
 }
 
+/// One field of a set, and what of it is in the set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Node {
-    is_member: bool,
-    below: Set,
+pub(super) struct Node {
+    pub(super) is_member: bool,
+    pub(super) below: Set,
 }
 
 /// Why a document is no set of fields.
@@ -86,6 +87,14 @@ impl fmt::Display for Element {
     }
 }
 
+// === impl Node ===
+
+impl Node {
+    pub(super) fn is_empty(&self) -> bool {
+        !self.is_member && self.below.is_empty()
+    }
+}
+
 // === impl Set ===
 
 impl Set {
@@ -117,6 +126,21 @@ impl Set {
         }
     }
 
+    /// Adds what was found at `element`, if anything was.
+    pub(super) fn put(&mut self, element: Element, found: Node) {
+        if found.is_empty() {
+            return;
+        }
+        match self.nodes.entry(element) {
+            btree_map::Entry::Vacant(place) => drop(place.insert(found)),
+            btree_map::Entry::Occupied(mut place) => {
+                let node = place.get_mut();
+                node.is_member |= found.is_member;
+                node.below.merge(found.below);
+            }
+        }
+    }
+
     #[must_use]
     pub fn has(&self, element: &Element) -> bool {
         self.nodes.get(element).is_some_and(|node| node.is_member)
@@ -140,55 +164,68 @@ impl Set {
     #[must_use]
     pub fn union(&self, other: &Set) -> Set {
         let mut both = self.clone();
-        for (element, node) in &other.nodes {
-            let mine = both.nodes.entry(element.clone()).or_default();
-            mine.is_member |= node.is_member;
-            mine.below = mine.below.union(&node.below);
-        }
+        both.merge(other.clone());
         both
+    }
+
+    pub(super) fn merge(&mut self, other: Set) {
+        if self.is_empty() {
+            *self = other;
+            return;
+        }
+        for (element, node) in other.nodes {
+            self.put(element, node);
+        }
     }
 
     #[must_use]
     pub fn intersection(&self, other: &Set) -> Set {
-        self.filtered(|element, node| {
+        let nodes = self.nodes.iter().filter_map(|(element, node)| {
             let other = other.nodes.get(element)?;
-            Some(Node {
+            let both = Node {
                 is_member: node.is_member && other.is_member,
                 below: node.below.intersection(&other.below),
-            })
-        })
+            };
+            (!both.is_empty()).then(|| (element.clone(), both))
+        });
+        Set { nodes: nodes.collect() }
     }
 
     /// What is in `self` and not itself in `other`; what stands below a field of `other` stays.
     #[must_use]
     pub fn difference(&self, other: &Set) -> Set {
-        self.filtered(|element, node| {
-            Some(match other.nodes.get(element) {
-                Some(other) => Node {
-                    is_member: node.is_member && !other.is_member,
-                    below: node.below.difference(&other.below),
-                },
-                None => node.clone(),
-            })
-        })
+        let mut rest = self.clone();
+        rest.subtract(other);
+        rest
     }
 
-    /// What is in `self` and neither in `other` nor below a field of `other`.
-    #[must_use]
-    pub fn without(&self, other: &Set) -> Set {
-        self.filtered(|element, node| match other.nodes.get(element) {
-            Some(other) if other.is_member => None,
-            Some(other) => Some(Node { is_member: node.is_member, below: node.below.without(&other.below) }),
-            None => Some(node.clone()),
-        })
-    }
-
-    fn filtered(&self, keep: impl Fn(&Element, &Node) -> Option<Node>) -> Set {
-        let nodes = self.nodes.iter().filter_map(|(element, node)| {
-            let kept = keep(element, node)?;
-            (kept.is_member || !kept.below.is_empty()).then(|| (element.clone(), kept))
+    /// Makes this the difference to `other`.
+    pub(super) fn subtract(&mut self, other: &Set) {
+        if other.is_empty() {
+            return;
+        }
+        self.nodes.retain(|element, node| {
+            if let Some(other) = other.nodes.get(element) {
+                node.is_member &= !other.is_member;
+                node.below.subtract(&other.below);
+            }
+            !node.is_empty()
         });
-        Set { nodes: nodes.collect() }
+    }
+
+    /// Takes out what is in `other` or below a field of `other`.
+    pub(super) fn cut(&mut self, other: &Set) {
+        if other.is_empty() {
+            return;
+        }
+        self.nodes.retain(|element, node| match other.nodes.get(element) {
+            Some(other) if other.is_member => false,
+            Some(other) => {
+                node.below.cut(&other.below);
+                !node.is_empty()
+            }
+            None => true,
+        });
     }
 
     /// Applies `change` to every node: the set below, and whether the node is a member.
@@ -302,6 +339,12 @@ pub(super) mod tests {
         assert!(Set::from_value(&json!({"z:later": {}})).unwrap().is_empty());
     }
 
+    fn without(set: &Set, other: &Set) -> Set {
+        let mut set = set.clone();
+        set.cut(other);
+        set
+    }
+
     proptest! {
         #[test]
         fn round_trip(set in arbitrary_set()) {
@@ -311,7 +354,7 @@ pub(super) mod tests {
         #[test]
         fn algebra_agrees_with_paths(a in arbitrary_set(), b in arbitrary_set()) {
             let has = |set: &Set, path: &Vec<Element>| set.paths().contains(path);
-            let (union, both, rest, without) = (a.union(&b), a.intersection(&b), a.difference(&b), a.without(&b));
+            let (union, both, rest, without) = (a.union(&b), a.intersection(&b), a.difference(&b), without(&a, &b));
             for path in union.paths() {
                 prop_assert_eq!(has(&both, &path), has(&a, &path) && has(&b, &path));
                 prop_assert_eq!(has(&rest, &path), has(&a, &path) && !has(&b, &path));

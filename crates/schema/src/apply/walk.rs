@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::set::{Element, Set};
+use super::set::{Element, Node, Set};
 use crate::types::{At, ListKind, Presence, Shape};
 
 /// How one place is owned.
@@ -82,45 +82,42 @@ pub(super) fn item_element(item: &Value, at: At<'_>, kind: &ListKind) -> Result<
 
 /// The fields that are set in `value`.
 pub(super) fn fields_of(value: &Value, at: At<'_>) -> Set {
-    let mut set = Set::default();
-    collect(value, at, &mut Vec::new(), &mut set);
-    set
+    // Nobody owns the whole object.
+    collect(value, at).below
 }
 
-fn collect(value: &Value, at: At<'_>, path: &mut Vec<Element>, set: &mut Set) {
+fn collect(value: &Value, at: At<'_>) -> Node {
+    let mut node = Node::default();
     match (atom(at, Some(value)), value) {
-        (Atom::Leaf, _) => set.insert(path),
+        (Atom::Leaf, _) => node.is_member = true,
         (Atom::List(item_at, kind), Value::Array(list)) => {
-            let mut seen: BTreeMap<Element, usize> = BTreeMap::new();
-            let elements: Vec<_> =
-                list.iter().filter_map(|i| item_element(i, item_at, kind).ok().map(|e| (e, i))).collect();
-            for (element, _) in &elements {
-                *seen.entry(element.clone()).or_default() += 1;
-            }
-            for (element, item) in elements {
-                let is_single = seen.get(&element) == Some(&1);
-                path.push(element);
-                // Of items that cannot be told apart only the key is owned.
-                if is_single {
-                    collect(item, item_at, path, set);
+            let mut items: BTreeMap<Element, Vec<&Value>> = BTreeMap::new();
+            for item in list {
+                if let Ok(element) = item_element(item, item_at, kind) {
+                    items.entry(element).or_default().push(item);
                 }
-                set.insert(path);
-                path.pop();
+            }
+            for (element, items) in items {
+                // Of items that cannot be told apart only the key is owned.
+                let mut found = match &*items {
+                    [item] => collect(item, item_at),
+                    _ => Node::default(),
+                };
+                found.is_member = true;
+                node.below.put(element, found);
             }
         }
         (Atom::Map(map_at), Value::Object(map)) => {
             for (key, value) in map {
-                path.push(Element::field(key));
-                collect(value, map_at.child(key), path, set);
+                let mut found = collect(value, map_at.child(key));
                 let is_empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
-                if is_empty || !is_named_field(map_at, key) {
-                    set.insert(path);
-                }
-                path.pop();
+                found.is_member |= is_empty || !is_named_field(map_at, key);
+                node.below.put(Element::field(key), found);
             }
         }
         _ => {}
     }
+    node
 }
 
 /// A field of a type, as against a key of a map: its presence alone says nothing.
@@ -143,31 +140,39 @@ pub(super) fn with_named_fields(set: &Set, at: At<'_>) -> Set {
 
 /// What makes `new` of `old`.
 pub(super) fn compare(old: &Value, new: &Value, at: At<'_>) -> Comparison {
-    let mut walk = Compare { path: Vec::new(), found: Comparison::default() };
-    walk.place(Some(old), Some(new), at);
-    walk.found
+    let found = Delta::of(Some(old), Some(new), at);
+    Comparison {
+        removed: found.removed.below,
+        modified: found.modified.below,
+        added: found.added.below,
+    }
 }
 
-struct Compare {
-    path: Vec<Element>,
-    found: Comparison,
+/// What differs at one place and below it.
+#[derive(Default)]
+struct Delta {
+    removed: Node,
+    modified: Node,
+    added: Node,
 }
 
-impl Compare {
-    fn place(&mut self, old: Option<&Value>, new: Option<&Value>, at: At<'_>) {
+impl Delta {
+    fn of(old: Option<&Value>, new: Option<&Value>, at: At<'_>) -> Delta {
+        let mut delta = Delta::default();
         let (old_atom, new_atom) = (atom(at, old), atom(at, new));
         let mut is_leaf = false;
         if new.is_none() {
-            is_leaf = self.atom(old_atom, old, new);
+            is_leaf = delta.atom(old_atom, old, new);
         } else {
             if old.is_some() && !old_atom.is_same_kind(&new_atom) {
-                self.atom(old_atom, old, new);
+                delta.atom(old_atom, old, new);
             }
-            is_leaf |= self.atom(new_atom, old, new);
+            is_leaf |= delta.atom(new_atom, old, new);
         }
         if !is_leaf {
-            self.leaf_presence(old, new);
+            delta.presence(old, new);
         }
+        delta
     }
 
     /// Compares as `atom` says; true where the place is one leaf.
@@ -188,33 +193,29 @@ impl Compare {
             }
             _ => {
                 if old.is_some() && new.is_some() {
-                    if old != new {
-                        self.found.modified.insert(&self.path);
-                    }
+                    self.modified.is_member |= old != new;
                 } else {
-                    self.leaf_presence(old, new);
+                    self.presence(old, new);
                 }
                 true
             }
         }
     }
 
-    fn leaf_presence(&mut self, old: Option<&Value>, new: Option<&Value>) {
-        match (old, new) {
-            (None, Some(_)) => self.found.added.insert(&self.path),
-            (Some(_), None) => self.found.removed.insert(&self.path),
-            _ => {}
-        }
+    fn presence(&mut self, old: Option<&Value>, new: Option<&Value>) {
+        self.added.is_member |= old.is_none() && new.is_some();
+        self.removed.is_member |= old.is_some() && new.is_none();
     }
 
     fn map(&mut self, old: Option<&Map<String, Value>>, new: Option<&Map<String, Value>>, at: At<'_>) {
-        let keys = old.into_iter().flat_map(Map::keys);
-        let only_new =
-            new.into_iter().flat_map(Map::keys).filter(|k| !old.is_some_and(|o| o.contains_key(*k)));
-        for key in keys.chain(only_new) {
-            self.path.push(Element::field(key));
-            self.place(old.and_then(|o| o.get(key)), new.and_then(|n| n.get(key)), at.child(key));
-            self.path.pop();
+        for (key, value) in old.into_iter().flatten() {
+            let below = Delta::of(Some(value), new.and_then(|n| n.get(key)), at.child(key));
+            self.put(|| Element::field(key), below);
+        }
+        for (key, value) in new.into_iter().flatten() {
+            if !old.is_some_and(|o| o.contains_key(key)) {
+                self.put(|| Element::field(key), Delta::of(None, Some(value), at.child(key)));
+            }
         }
     }
 
@@ -232,28 +233,37 @@ impl Compare {
             }
         }
         for (element, (old, new)) in items {
-            self.path.push(element);
+            let mut below = Delta::default();
             match (&*old, &*new) {
-                ([_, _, ..], [_, _, ..]) => {
-                    if old != new {
-                        self.found.modified.insert(&self.path);
-                    }
-                }
+                ([_, _, ..], [_, _, ..]) => below.modified.is_member = old != new,
                 ([_, _, ..], rest) => {
                     if let Some(item) = rest.first() {
-                        self.place(None, Some(item), at);
+                        below = Delta::of(None, Some(item), at);
                     }
-                    self.found.removed.insert(&self.path);
+                    below.removed.is_member = true;
                 }
                 (rest, [_, _, ..]) => {
                     if let Some(item) = rest.first() {
-                        self.place(Some(item), None, at);
+                        below = Delta::of(Some(item), None, at);
                     }
-                    self.found.added.insert(&self.path);
+                    below.added.is_member = true;
                 }
-                (old, new) => self.place(old.first().copied(), new.first().copied(), at),
+                (old, new) => below = Delta::of(old.first().copied(), new.first().copied(), at),
             }
-            self.path.pop();
+            self.put(|| element.clone(), below);
+        }
+    }
+
+    /// Names what was found below this place, where something was.
+    fn put(&mut self, element: impl Fn() -> Element, found: Delta) {
+        for (set, node) in [
+            (&mut self.removed.below, found.removed),
+            (&mut self.modified.below, found.modified),
+            (&mut self.added.below, found.added),
+        ] {
+            if !node.is_empty() {
+                set.put(element(), node);
+            }
         }
     }
 }
