@@ -17,5 +17,5 @@ pub use decode::{Manifest, ManifestError, decode, decode_pod};
 pub use defaults::{set_defaults, set_template_defaults};
 pub use hash::container_hash;
 pub use image::{default_pull_policy, effective_image};
-pub use qos::{QosClass, qos_class};
+pub use qos::{QosClass, qos_class, qos_class_of};
 pub use validate::{Stage, validate, validate_spec};

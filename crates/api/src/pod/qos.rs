@@ -21,15 +21,20 @@ pub fn qos_class(pod: &Pod) -> QosClass {
         return class;
     }
     let Some(spec) = &pod.spec else { return QosClass::BestEffort };
-    if let Some(resources) = spec.resources.as_ref().filter(|r| names_cpu_memory_or_hugepages(r)) {
+    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    qos_class_of(spec.resources.as_ref(), containers.map(|c| c.resources.as_ref()))
+}
+
+/// The class of a Pod with these resources: its own, and those of its containers, init containers among them.
+#[must_use]
+pub fn qos_class_of<'r>(
+    pod: Option<&ResourceRequirements>,
+    containers: impl IntoIterator<Item = Option<&'r ResourceRequirements>>,
+) -> QosClass {
+    if let Some(resources) = pod.filter(|r| names_cpu_memory_or_hugepages(r)) {
         return of_requirements(resources);
     }
-    let mut containers = spec
-        .init_containers
-        .iter()
-        .flatten()
-        .chain(&spec.containers)
-        .map(|c| c.resources.as_ref().map_or(QosClass::BestEffort, of_requirements));
+    let mut containers = containers.into_iter().map(|r| r.map_or(QosClass::BestEffort, of_requirements));
     let Some(first) = containers.next() else { return QosClass::BestEffort };
     if containers.all(|c| c == first) { first } else { QosClass::Burstable }
 }

@@ -7,9 +7,9 @@ mod resize;
 use std::borrow::Cow;
 
 use api::field::FieldErrors;
-use api::pod::Stage;
+use api::pod::{QosClass, Stage};
 use base::time::Wall;
-use k8s_openapi::api::core::v1::Pod as Typed;
+use k8s_openapi::api::core::v1::{Pod as Typed, ResourceRequirements};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -65,8 +65,8 @@ impl Strategy for Pod {
     fn prepare_create(&self, object: &mut Value) {
         // The class is a matter of the spec alone; a status sent along has no say.
         doc::remove(object, "status");
-        let class = Typed::deserialize(&*object).map(|pod| api::pod::qos_class(&pod).as_str());
-        let mut status = json!({"phase": "Pending", "qosClass": class.unwrap_or("BestEffort")});
+        let class = qos_class(object).unwrap_or(QosClass::BestEffort);
+        let mut status = json!({"phase": "Pending", "qosClass": class.as_str()});
         if !doc::list(object, "spec.schedulingGates").is_empty() {
             status["conditions"] = json!([{
                 "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
@@ -150,6 +150,16 @@ impl Strategy for Pod {
     fn cells(&self, object: &Value, now: Wall) -> Vec<Value> {
         cells::cells(object, now)
     }
+}
+
+/// The class its resources give a Pod; none where they cannot be read.
+fn qos_class(pod: &Value) -> Option<QosClass> {
+    let read = |owner: &Value| Option::<ResourceRequirements>::deserialize(&owner["resources"]).ok();
+    let lists = ["spec.initContainers", "spec.containers"];
+    let containers = lists.into_iter().flat_map(|list| doc::list(pod, list)).map(read);
+    let containers: Vec<_> = containers.collect::<Option<_>>()?;
+    let whole = read(&pod["spec"])?;
+    Some(api::pod::qos_class_of(whole.as_ref(), containers.iter().map(Option::as_ref)))
 }
 
 fn tokens_need_an_account(errors: &mut FieldErrors, root: &Field<'_>) {

@@ -2,8 +2,6 @@
 
 use api::field::{FieldErrors, Path};
 use api::pod::{Stage, static_pod};
-use k8s_openapi::api::core::v1::Pod as Typed;
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::super::pod_template;
@@ -47,7 +45,7 @@ pub fn validate_resize(new: &Value, old: &Value, errors: &mut FieldErrors) {
     }
     pod_template::validate_spec(errors, &Field::root(new), Stage::Update);
     let spec = Path::new("spec");
-    if class(new) != class(old) {
+    if super::qos_class(new) != super::qos_class(old) {
         let message = "Pod QOS Class may not change as a result of resizing";
         errors.invalid(&spec, doc::text(new, "status.qosClass"), message);
     }
@@ -80,12 +78,6 @@ pub fn validate_resize(new: &Value, old: &Value, errors: &mut FieldErrors) {
     if errors.is_empty() && !doc::same(&rest, &old["spec"]) {
         errors.forbidden(&spec, "only cpu and memory resources are mutable");
     }
-}
-
-fn class(pod: &Value) -> Option<api::pod::QosClass> {
-    let mut bare = pod.clone();
-    doc::remove(&mut bare, "status");
-    Typed::deserialize(&bare).ok().map(|pod| api::pod::qos_class(&pod))
 }
 
 /// A kubelet that can resize says what its running containers have.
