@@ -40,10 +40,10 @@ struct Kept {
 const KEPT: usize = 1024;
 const KEPT_OBJECTS: usize = 32;
 
-/// An object and the revision it has.
+/// An object and the revision it has. Cheap to clone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stored {
-    pub object: Value,
+    pub object: Arc<Value>,
     pub rev: u64,
 }
 
@@ -250,7 +250,7 @@ pub fn decode_bytes(value: &Bytes) -> Result<Value, serde_json::Error> {
 
 fn decode(entry: &Entry) -> Result<Stored, Refusal> {
     match decode_bytes(&entry.value) {
-        Ok(object) => Ok(Stored { object, rev: entry.rev }),
+        Ok(object) => Ok(Stored { object: Arc::new(object), rev: entry.rev }),
         Err(error) => Err(Refusal::internal(format!("reading {}: {error}", entry.key))),
     }
 }
@@ -346,7 +346,7 @@ pub(crate) mod testing {
             assert!(objects.put(places::PODS, &pod(ns, name), Expect::Absent).await.unwrap());
         }
         assert!(!objects.put(places::PODS, &pod("a", "x"), Expect::Absent).await.unwrap());
-        assert_eq!(objects.find(places::PODS, "b", "x").await.unwrap().unwrap().object, pod("b", "x"));
+        assert_eq!(objects.find(places::PODS, "b", "x").await.unwrap().unwrap().object, pod("b", "x").into());
         assert_eq!(objects.find(places::PODS, "b", "y").await.unwrap(), None);
         assert_eq!(objects.list(places::PODS, "a").await.unwrap().len(), 2);
         assert_eq!(objects.list(places::PODS, "").await.unwrap().len(), 3);

@@ -46,7 +46,7 @@ pub(super) async fn mutate_ingress(
 /// The default; of several the one made last, of those made together the first by name.
 async fn newest(chain: &Chain, place: Place, marks: &[&str]) -> Result<Option<String>, Refusal> {
     let all = chain.objects.list(place, "").await?;
-    let marked = all.iter().map(|s| &s.object).filter(|class| {
+    let marked = all.iter().map(|s| &*s.object).filter(|class| {
         let annotations = &class["metadata"]["annotations"];
         marks.iter().any(|mark| annotations[mark] == "true")
     });

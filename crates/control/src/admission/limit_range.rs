@@ -1,6 +1,7 @@
 //! LimitRanger: what a namespace's LimitRanges fill in, and what they do not let pass.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use base::quantity::Quantity;
 use serde_json::{Value, json};
@@ -42,7 +43,7 @@ pub(super) async fn validate(chain: &Chain, review: &Review<'_>, object: &Value)
     Ok(())
 }
 
-async fn ranges(chain: &Chain, review: &Review<'_>) -> Result<Vec<Value>, Refusal> {
+async fn ranges(chain: &Chain, review: &Review<'_>) -> Result<Vec<Arc<Value>>, Refusal> {
     let all = chain.objects.list(places::LIMIT_RANGES, review.namespace()).await?;
     Ok(all.into_iter().map(|s| s.object).collect())
 }

@@ -1,6 +1,7 @@
 //! NodeRestriction: a kubelet writes its own Node, its own Pods' status, its own lease, and nothing else.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -359,7 +360,7 @@ impl Case<'_> {
         require(request.common_name == expected, || format!("can only create a node CSR with CN={expected}"))
     }
 
-    async fn find(&self, place: Place, name: &str) -> Result<Value, Wrong> {
+    async fn find(&self, place: Place, name: &str) -> Result<Arc<Value>, Wrong> {
         let found = self.chain.objects.find(place, self.review.namespace(), name).await;
         match found.map_err(Wrong::Refusal)? {
             Some(found) => Ok(found.object),

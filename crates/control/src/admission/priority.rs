@@ -1,5 +1,7 @@
 //! Priority: the number behind a PriorityClass name.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::{Chain, Review};
@@ -45,7 +47,8 @@ pub(super) async fn mutate(chain: &Chain, review: &Review<'_>, pod: &mut Value) 
         default_class(chain).await?
     } else {
         let found = chain.objects.find(places::PRIORITY_CLASSES, "", &name).await?.map(|s| s.object);
-        let built_in = || system_classes().into_iter().find(|c| c["metadata"]["name"] == *name);
+        let built_in =
+            || system_classes().into_iter().find(|c| c["metadata"]["name"] == *name).map(Arc::new);
         let found = found.or_else(built_in);
         let why = format!("no PriorityClass with name {name} was found");
         Some(found.ok_or_else(|| review.forbid(pod, &why))?)
@@ -95,7 +98,7 @@ pub(super) async fn validate(chain: &Chain, review: &Review<'_>, class: &Value) 
 }
 
 /// Should there be two by some accident, the lower one counts.
-async fn default_class(chain: &Chain) -> Result<Option<Value>, Refusal> {
+async fn default_class(chain: &Chain) -> Result<Option<Arc<Value>>, Refusal> {
     let all = chain.objects.list(places::PRIORITY_CLASSES, "").await?;
     let defaults =
         all.into_iter().map(|Stored { object, .. }| object).filter(|c| doc::is_true(c, "globalDefault"));

@@ -1,5 +1,7 @@
 //! RuntimeClass: the overhead and the placing a runtime brings to its Pods.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::{Chain, Operation, Review};
@@ -61,7 +63,7 @@ fn is_new_pod(review: &Review<'_>) -> bool {
     review.is_on("", "pods") && review.operation == Operation::Create
 }
 
-async fn class_of(chain: &Chain, review: &Review<'_>, pod: &Value) -> Result<Option<Value>, Refusal> {
+async fn class_of(chain: &Chain, review: &Review<'_>, pod: &Value) -> Result<Option<Arc<Value>>, Refusal> {
     let name = doc::text(pod, "spec.runtimeClassName");
     if !is_new_pod(review) || name.is_empty() {
         return Ok(None);

@@ -1,5 +1,6 @@
 //! ServiceAccount: every Pod runs as one, and gets its token unless somebody says no.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -62,7 +63,7 @@ pub(super) async fn validate(chain: &Chain, review: &Review<'_>, pod: &Value) ->
     Ok(())
 }
 
-async fn look_up(chain: &Chain, review: &Review<'_>, pod: &Value) -> Result<Value, Refusal> {
+async fn look_up(chain: &Chain, review: &Review<'_>, pod: &Value) -> Result<Arc<Value>, Refusal> {
     let namespace = review.namespace();
     let name = doc::text(pod, "spec.serviceAccountName");
     if name.is_empty() {

@@ -117,7 +117,9 @@ fn is_below(key: &str, storage: &str) -> bool {
 
 fn apply(authorizer: &Authorizer, place: Place, meaning: Meaning, change: &Change) {
     let (namespace, name) = place.split(&change.key);
-    if change.kind == ChangeKind::Deleted {
+    // A Pod that is on no node gives no node any rights.
+    let is_unplaced = matches!(meaning, Meaning::Node(Watched::Pod)) && !change.mentions("\"nodeName\"");
+    if change.kind == ChangeKind::Deleted || is_unplaced {
         match meaning {
             Meaning::Rbac(kind) => authorizer.rbac().remove(kind, namespace, name),
             Meaning::Node(kind) => authorizer.nodes().remove(kind, namespace, name),
@@ -135,9 +137,9 @@ fn apply(authorizer: &Authorizer, place: Place, meaning: Meaning, change: &Chang
 async fn aggregate_roles(objects: &Objects) -> Result<(), Refusal> {
     let roles = objects.list(places::CLUSTER_ROLES, "").await?;
     for Stored { object, rev } in &roles {
-        let Some(rules) = policy::aggregate(object, roles.iter().map(|r| &r.object)) else { continue };
+        let Some(rules) = policy::aggregate(object, roles.iter().map(|r| &*r.object)) else { continue };
         if Rule::all_of(object) != rules {
-            let mut next = object.clone();
+            let mut next = Value::clone(object);
             next["rules"] = rules.iter().map(Rule::to_json).collect();
             objects.put(places::CLUSTER_ROLES, &next, Expect::Rev(*rev)).await?;
         }

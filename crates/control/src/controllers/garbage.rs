@@ -120,11 +120,10 @@ impl Collector {
 
     fn note(&mut self, change: &crate::store::Change) {
         if change.kind != ChangeKind::Deleted {
-            // Most objects have no owner and are not ending: a look at the text saves reading them.
-            let told = |word: &[u8]| change.value.windows(word.len()).any(|w| w == word);
+            // Most objects have no owner and are not ending.
             if self.owners.contains_key(&*change.key)
-                || told(b"\"ownerReferences\"")
-                || told(b"\"deletionTimestamp\"")
+                || change.mentions("\"ownerReferences\"")
+                || change.mentions("\"deletionTimestamp\"")
             {
                 let document = Document::new(change.key.clone(), change.rev, change.value.clone());
                 self.see(&change.key, &document.to_value());

@@ -396,6 +396,12 @@ impl Shared {
 // === impl Change ===
 
 impl Change {
+    /// Whether a text stands anywhere in the value: a look that saves most readers of all changes from decoding them.
+    #[must_use]
+    pub fn mentions(&self, text: &str) -> bool {
+        memchr::memmem::find(&self.value, text.as_bytes()).is_some()
+    }
+
     fn new(
         rev: u64,
         create_rev: u64,
