@@ -32,6 +32,7 @@ mod stream;
 mod streams;
 mod subresources;
 mod verbs;
+mod wire;
 
 pub use connect::Connector;
 pub use server::{Bound, bind};

@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use super::App;
 use super::handler;
 use super::limits::Patience;
+use super::wire;
 use crate::auth::authn;
 
 /// Connections served at once; more wait in the kernel's queue.
@@ -121,13 +122,14 @@ async fn converse(
         async move { Ok::<_, Infallible>(handler::answer(app, peer, request).await) }
     });
     let builder = builder(patience);
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let (wire, sending) = wire::gather(stream);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(wire), service);
     tokio::pin!(connection);
     let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
+        ended = sending.drive(connection.as_mut()) => ended,
         () = token.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            sending.drive(connection).await
         }
     };
     if let Err(error) = ended {
