@@ -55,7 +55,7 @@ pub struct Peer {
 #[derive(Clone, Debug)]
 struct Verified {
     generation: u64,
-    user: Option<User>,
+    user: Option<Arc<User>>,
     not_before: Wall,
     not_after: Wall,
 }
@@ -107,23 +107,28 @@ impl Authenticator {
     }
 
     /// The user of a request on this connection, or 401. What proved it is to be dropped before the request goes on.
-    pub async fn authenticate(&self, peer: &Peer, headers: &HeaderMap, path: &str) -> Result<User, Refusal> {
+    pub async fn authenticate(
+        &self,
+        peer: &Peer,
+        headers: &HeaderMap,
+        path: &str,
+    ) -> Result<Arc<User>, Refusal> {
         let mut refused = false;
         if !peer.chain.is_empty() {
             match self.by_certificate(peer) {
-                Some(user) => return Ok(user.authenticated()),
+                Some(user) => return Ok(user),
                 None => refused = true,
             }
         }
         if let Some(token) = bearer(headers) {
             match self.by_token(&token, self.tokens.audiences()).await {
-                Some(recognised) => return Ok(recognised.user.authenticated()),
+                Some(recognised) => return Ok(Arc::new(recognised.user.authenticated())),
                 None => refused = true,
             }
         }
         // Whoever shows something that is not good is not nobody: they are to learn that it is not good.
         if !refused && self.anonymous.admits(path) {
-            return Ok(User::anonymous());
+            return Ok(Arc::new(User::anonymous()));
         }
         Err(Refusal::unauthorized())
     }
@@ -183,7 +188,7 @@ impl Authenticator {
         Ok(Recognised { user, audiences: audiences_met })
     }
 
-    fn by_certificate(&self, peer: &Peer) -> Option<User> {
+    fn by_certificate(&self, peer: &Peer) -> Option<Arc<User>> {
         let now = self.clock.now().wall;
         let generation = self.client_cas.generation();
         let mut slot = peer.verified.lock().unwrap_or_else(PoisonError::into_inner);
@@ -300,7 +305,7 @@ fn verify_chain(cas: &ClientCas, chain: &[CertificateDer<'_>], generation: u64, 
     let validity = certificate.validity();
     Verified {
         generation,
-        user: Some(user),
+        user: Some(Arc::new(user.authenticated())),
         not_before: Wall::from_secs(validity.not_before.timestamp()),
         not_after: Wall::from_secs(validity.not_after.timestamp()),
     }
@@ -457,7 +462,7 @@ pub(crate) mod tests {
         let d = door(Anonymous::default()).await;
         let (peer, none) = (Peer::default(), HeaderMap::new());
         for path in ["/healthz", "/livez/", "/readyz/store", "/version"] {
-            assert_eq!(d.door.authenticate(&peer, &none, path).await.unwrap(), User::anonymous());
+            assert_eq!(d.door.authenticate(&peer, &none, path).await.unwrap(), User::anonymous().into());
         }
         for path in ["/api", "/healthzz", "/versions", "/"] {
             assert_eq!(d.door.authenticate(&peer, &none, path).await.unwrap_err().code, 401);

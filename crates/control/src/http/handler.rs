@@ -173,7 +173,7 @@ fn say_selectors(query: &Query, verb: &str, resource: &mut Resource) {
 
 /// Who asks, and as whom. What proved it goes no further.
 async fn authenticate(app: &App, head: &mut Parts, peer: &Peer) -> Result<Arc<User>, Refusal> {
-    let user = Arc::new(app.authenticator.authenticate(&peer.shown, &head.headers, head.uri.path()).await?);
+    let user = app.authenticator.authenticate(&peer.shown, &head.headers, head.uri.path()).await?;
     let user = match impersonate::impersonate(&app.authorizer, &user, &head.headers)? {
         Some(other) => Arc::new(other),
         None => user,

@@ -2,6 +2,7 @@
 //!
 //! Nothing is made before the client took what was made before it: a slow reader costs one chunk.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use futures_util::stream::{self, Stream};
 use schema::protobuf;
 use schema::types::At;
 use serde_json::{Value, json};
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::accept::{Format, Shape};
 use super::answer::{self, Answer, Broken, Gzip};
@@ -202,17 +203,21 @@ pub(crate) fn watch(
     stopping: CancellationToken,
 ) -> Answer {
     let now = Instant::now();
-    let writer = WatchWriter {
+    let mut writer = WatchWriter {
         registry,
         watcher,
         view: form.view,
         format: form.format,
-        bookmark: form.bookmarks.then(|| now + BOOKMARK_PERIOD.min(timeout.mul_f32(0.9))),
+        bookmark: None,
         end: now + timeout,
+        alarm: Box::pin(tokio::time::sleep_until(now + timeout)),
         columns: true,
-        stopping,
+        stopping: Box::pin(stopping.cancelled_owned()),
         over: false,
     };
+    if form.bookmarks {
+        writer.mark_at(now + BOOKMARK_PERIOD.min(timeout.mul_f32(0.9)));
+    }
     let content_type = match form.format {
         Format::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
         _ => Format::Json.content_type(),
@@ -228,9 +233,11 @@ struct WatchWriter {
     /// When the next bookmark is due.
     bookmark: Option<Instant>,
     end: Instant,
+    /// Rings at the first of the two. Kept, as the next one is, from event to event: most events come before it.
+    alarm: Pin<Box<Sleep>>,
+    stopping: Pin<Box<WaitForCancellationFutureOwned>>,
     /// Whether a Table still has to say its columns.
     columns: bool,
-    stopping: CancellationToken,
     over: bool,
 }
 
@@ -249,21 +256,25 @@ impl WatchWriter {
             return None;
         }
         loop {
-            let due = self.bookmark.unwrap_or(self.end).min(self.end);
             tokio::select! {
                 biased;
-                () = self.stopping.cancelled() => return None,
+                () = &mut self.stopping => return None,
                 event = self.watcher.next() => return self.write(event?).into(),
-                () = tokio::time::sleep_until(due) => {}
+                () = &mut self.alarm => {}
             }
-            if due >= self.end {
+            if self.bookmark.is_none_or(|due| due >= self.end) {
                 return None;
             }
-            self.bookmark = Some(Instant::now() + BOOKMARK_PERIOD);
+            self.mark_at(Instant::now() + BOOKMARK_PERIOD);
             if let Some(event) = self.watcher.bookmark() {
                 return self.write(event).into();
             }
         }
+    }
+
+    fn mark_at(&mut self, due: Instant) {
+        self.bookmark = Some(due);
+        self.alarm.as_mut().reset(due.min(self.end));
     }
 
     /// This event and those that are at hand, up to a frame's worth.

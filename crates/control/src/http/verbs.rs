@@ -279,7 +279,7 @@ impl Serving<'_> {
         let mut answer = match outcome {
             Ok(written) => {
                 let code = if written.outcome == Outcome::Created { 201 } else { 200 };
-                self.document(code, &written.object)?
+                self.show(code, &written)?
             }
             Err(refusal) => answer::refuse(&refusal),
         };
@@ -287,14 +287,24 @@ impl Serving<'_> {
         Ok(answer)
     }
 
+    /// What was written, in the form and shape the client wants.
+    fn show(&self, code: u16, written: &Written) -> Result<Answer, Refusal> {
+        let (accepted, view) = self.view()?;
+        match &written.document {
+            Some(document) if accepted.format == Format::Json && view == View::WHOLE => {
+                Ok(answer::whole(code, Format::Json.content_type(), document.to_json()))
+            }
+            _ => self.document(code, &written.object),
+        }
+    }
+
     /// An object in the form and shape the client wants.
     pub(super) fn document(&self, code: u16, object: &Value) -> Result<Answer, Refusal> {
         let (accepted, view) = self.view()?;
-        let shaped = if object["kind"] == *self.kind.kind {
-            view.object(&self.kind, object, self.registry.now(), true)
-        } else {
-            object.clone()
-        };
+        if view == View::WHOLE || object["kind"] != *self.kind.kind {
+            return Ok(answer::document(code, object, accepted.format));
+        }
+        let shaped = view.object(&self.kind, object, self.registry.now(), true);
         Ok(answer::document(code, &shaped, accepted.format))
     }
 

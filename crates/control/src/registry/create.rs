@@ -4,13 +4,12 @@ use api::field::FieldErrors;
 use serde_json::Value;
 
 use super::addresses::Claim;
-use super::document::{self, Document};
-use super::selection::present;
+use super::document;
 use super::{Call, Outcome, Registry, Written, meta, write_fault};
 use crate::kind::Kind;
 use crate::kinds;
 use crate::refusal::Refusal;
-use crate::store::{Entry, Expect, WriteError};
+use crate::store::{Expect, WriteError};
 
 /// How often a generated name may be taken already.
 const TRIES: usize = 8;
@@ -29,23 +28,16 @@ impl Registry {
         let kind = call.kind.clone();
         let base = meta::text(&object, "generateName").to_owned();
         let generated = meta::name(&object).is_empty() && !base.is_empty();
+        if !generated {
+            return self.create_once(call, object).await;
+        }
         for _ in 0..TRIES {
             let mut object = object.clone();
-            if generated {
-                let name = meta::generated_name(&base);
-                meta::metadata_mut(&mut object).insert("name".to_owned(), name.into());
-            }
-            let (object, claim) = self.prepare_new(call, object).await?;
-            match self.write_new(call, object).await {
-                Err(refusal) if generated && refusal.reason == "AlreadyExists" => {}
-                Ok(written) => {
-                    if let Some(claim) = claim.filter(|_| !call.options.dry_run) {
-                        claim.keep();
-                        self.follow_addresses(None, Some(&written.object)).await;
-                    }
-                    return Ok(written);
-                }
-                Err(refusal) => return Err(refusal),
+            let name = meta::generated_name(&base);
+            meta::metadata_mut(&mut object).insert("name".to_owned(), name.into());
+            match self.create_once(call, object).await {
+                Err(refusal) if refusal.reason == "AlreadyExists" => {}
+                outcome => return outcome,
             }
         }
         let name = base.as_str();
@@ -55,6 +47,16 @@ impl Registry {
             kind.resource_name()
         );
         Err(refusal)
+    }
+
+    async fn create_once(&self, call: &mut Call, object: Value) -> Result<Written, Refusal> {
+        let (object, claim) = self.prepare_new(call, object).await?;
+        let written = self.write_new(call, object).await?;
+        if let Some(claim) = claim.filter(|_| !call.options.dry_run) {
+            claim.keep();
+            self.follow_addresses(None, Some(&written.object)).await;
+        }
+        Ok(written)
     }
 
     async fn prepare_new(
@@ -93,27 +95,16 @@ impl Registry {
         if call.options.dry_run {
             return match self.find(kind, call.namespace(), name).await? {
                 Some(_) => Err(Refusal::already_exists(kind, name)),
-                None => Ok(Written { object, outcome: Outcome::Created }),
+                None => Ok(Written::elsewhere(object, Outcome::Created)),
             };
         }
         let stored = stored_form(kind, &object);
         match self.store().put(&key, stored, Expect::Absent).await {
-            Ok(entry) => Ok(Written { object: as_stored(kind, object, entry), outcome: Outcome::Created }),
+            Ok(entry) => Ok(Written::to_store(kind, object, entry, Outcome::Created)),
             Err(WriteError::Conflict { .. }) => Err(Refusal::already_exists(kind, name)),
             Err(error) => Err(write_fault(&error)),
         }
     }
-}
-
-/// An object as it lies in the store now: where nothing is converted, what was written, without reading it again.
-pub(super) fn as_stored(kind: &Kind, mut object: Value, entry: Entry) -> Value {
-    if kind.strategy.converts() {
-        return present(kind, &Document::from(entry));
-    }
-    let metadata = meta::metadata_mut(&mut object);
-    metadata.remove("selfLink");
-    metadata.insert("resourceVersion".to_owned(), entry.rev.to_string().into());
-    object
 }
 
 /// The bytes of an object, in the form all kinds of its place share.

@@ -12,7 +12,7 @@ use crate::admission::{Chain, Operation, Review};
 use crate::kind::Kind;
 use crate::refusal::Refusal;
 use crate::request::{Attributes, Resource, User};
-use crate::store::{ReadError, Store, WriteError};
+use crate::store::{Entry, ReadError, Store, WriteError};
 
 mod address_objects;
 pub mod addresses;
@@ -73,6 +73,8 @@ pub struct Call {
 pub struct Written {
     /// The object as its kind shows it.
     pub object: Value,
+    /// The same as it lies in the store, where its kind shows it as it lies there.
+    pub document: Option<Document>,
     pub outcome: Outcome,
 }
 
@@ -247,6 +249,27 @@ impl Call {
 
     fn warn(&mut self, warnings: impl IntoIterator<Item = String>) {
         self.warnings.extend(warnings);
+    }
+}
+
+// === impl Written ===
+
+impl Written {
+    /// What came of a write to the store: where nothing is converted, what was written, without reading it again.
+    fn to_store(kind: &Kind, mut object: Value, entry: Entry, outcome: Outcome) -> Written {
+        let document = Document::from(entry);
+        if kind.strategy.converts() {
+            return Written { object: selection::present(kind, &document), document: None, outcome };
+        }
+        let metadata = meta::metadata_mut(&mut object);
+        metadata.remove("selfLink");
+        metadata.insert("resourceVersion".to_owned(), document.rev.to_string().into());
+        Written { object, document: Some(document), outcome }
+    }
+
+    /// What would have come of a write, or what is no longer there.
+    fn elsewhere(object: Value, outcome: Outcome) -> Written {
+        Written { object, document: None, outcome }
     }
 }
 

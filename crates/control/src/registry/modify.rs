@@ -5,7 +5,7 @@ use base::time::Wall;
 use serde_json::Value;
 
 use super::addresses::Claim;
-use super::create::{as_stored, place, stored_form};
+use super::create::{place, stored_form};
 use super::document::Document;
 use super::selection::present;
 use super::{Call, Outcome, Registry, Written, is_service, meta, write_fault};
@@ -60,7 +60,7 @@ impl Registry {
             check_identity(call, &new)?;
             check_versions(call, &new, &old)?;
             let (new, claim) = self.prepare_change(call, new, &old).await?;
-            match self.write_change(call, &document, &new, &old).await {
+            match self.write_change(call, &document, new, &old).await {
                 Some(Ok(written)) => {
                     self.settle_addresses(call, claim, &written, &old).await;
                     return Ok(written);
@@ -137,30 +137,27 @@ impl Registry {
         &self,
         call: &Call,
         document: &Document,
-        new: &Value,
+        new: Value,
         old: &Value,
     ) -> Option<Result<Written, Refusal>> {
         let kind = &call.kind;
-        let over = meta::is_deleting(new)
-            && meta::finalizers(new).next().is_none()
+        let over = meta::is_deleting(&new)
+            && meta::finalizers(&new).next().is_none()
             && new["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or_default() == 0
-            && !kind.strategy.is_held(new);
+            && !kind.strategy.is_held(&new);
         let outcome = if over { Outcome::Deleted } else { Outcome::Updated };
-        if call.options.dry_run || (new == old && !over) {
-            return Some(Ok(Written { object: new.clone(), outcome }));
+        if call.options.dry_run || (new == *old && !over) {
+            return Some(Ok(Written::elsewhere(new, outcome)));
         }
         let expect = Expect::Rev(document.rev);
         let error = if over {
             match self.store().delete(&document.key, expect).await {
-                Ok(_) => return Some(Ok(Written { object: new.clone(), outcome })),
+                Ok(_) => return Some(Ok(Written::elsewhere(new, outcome))),
                 Err(error) => error,
             }
         } else {
-            match self.store().put(&document.key, stored_form(kind, new), expect).await {
-                Ok(entry) => {
-                    let object = as_stored(kind, new.clone(), entry);
-                    return Some(Ok(Written { object, outcome }));
-                }
+            match self.store().put(&document.key, stored_form(kind, &new), expect).await {
+                Ok(entry) => return Some(Ok(Written::to_store(kind, new, entry, outcome))),
                 Err(error) => error,
             }
         };

@@ -67,7 +67,7 @@ impl Registry {
                 Ok(new)
             })
             .await?;
-        Ok(Written { object: scale::read(&written.object, &paths), outcome: Outcome::Updated })
+        Ok(Written::elsewhere(scale::read(&written.object, &paths), Outcome::Updated))
     }
 }
 
