@@ -118,6 +118,16 @@ impl Client {
         Ok((answer.status(), answer.into_body().collect().await?.to_bytes()))
     }
 
+    /// Posts a body and reads the answer to its end without keeping it.
+    pub async fn post(&self, path: &str, body: Bytes) -> Outcome<StatusCode> {
+        let answer = self.send(Method::POST, path, body).await?;
+        let (head, mut body) = answer.into_parts();
+        while let Some(frame) = body.frame().await {
+            frame?;
+        }
+        Ok(head.status)
+    }
+
     /// A request that must succeed, or meet what an earlier one made.
     pub async fn make(&self, path: &str, object: &Value) -> Outcome<()> {
         let (status, body) = self.call(Method::POST, path, object.to_string().into()).await?;

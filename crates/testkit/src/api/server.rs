@@ -104,6 +104,11 @@ impl Server {
         self.processes.iter().map(Process::memory).sum()
     }
 
+    /// What its processes have used of the processors.
+    pub fn processor_time(&self) -> Outcome<Duration> {
+        self.processes.iter().map(Process::processor_time).sum()
+    }
+
     /// Asks until it is ready. The credentials appear while it starts.
     async fn wait(
         address: SocketAddr,
@@ -159,6 +164,15 @@ impl Process {
         let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).ok_or("no Pss line")?;
         let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
         Ok(kilobytes * 1024)
+    }
+
+    fn processor_time(&self) -> Outcome<Duration> {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
+        // The name of the program stands in parentheses and may hold anything; user and system time are the
+        // twelfth and thirteenth field after it.
+        let (_, fields) = text.rsplit_once(") ").ok_or("no name in stat")?;
+        let ticks = fields.split(' ').skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+        Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
     }
 }
 
