@@ -47,8 +47,7 @@ pub(super) async fn mutate(chain: &Chain, review: &Review<'_>, pod: &mut Value) 
         default_class(chain).await?
     } else {
         let found = chain.objects.find(places::PRIORITY_CLASSES, "", &name).await?.map(|s| s.object);
-        let built_in =
-            || system_classes().into_iter().find(|c| c["metadata"]["name"] == *name).map(Arc::new);
+        let built_in = || system_classes().into_iter().find(|c| c["metadata"]["name"] == *name).map(Arc::new);
         let found = found.or_else(built_in);
         let why = format!("no PriorityClass with name {name} was found");
         Some(found.ok_or_else(|| review.forbid(pod, &why))?)

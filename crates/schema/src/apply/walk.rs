@@ -141,11 +141,7 @@ pub(super) fn with_named_fields(set: &Set, at: At<'_>) -> Set {
 /// What makes `new` of `old`.
 pub(super) fn compare(old: &Value, new: &Value, at: At<'_>) -> Comparison {
     let found = Delta::of(Some(old), Some(new), at);
-    Comparison {
-        removed: found.removed.below,
-        modified: found.modified.below,
-        added: found.added.below,
-    }
+    Comparison { removed: found.removed.below, modified: found.modified.below, added: found.added.below }
 }
 
 /// What differs at one place and below it.

@@ -149,7 +149,8 @@ async fn prepare(server: &Server) -> Outcome<()> {
 
 async fn create_pods(server: &Server, count: usize) -> Outcome<Creates> {
     // The client shares the processors with the server: what it can do before and after, it does not do meanwhile.
-    let bodies = (0..count).map(|number| Bytes::from(pod(number).to_string())).collect::<Vec<_>>().into_iter();
+    let bodies =
+        (0..count).map(|number| Bytes::from(pod(number).to_string())).collect::<Vec<_>>().into_iter();
     let bodies = Rc::new(RefCell::new(bodies));
     let taken = Rc::new(RefCell::new(Vec::with_capacity(count)));
     let mut tasks = vec![];
