@@ -38,6 +38,14 @@ pub fn will_restart(container: &Container, spec: &PodSpec, exited: &Instance, ve
     restarts_after_exit(container, spec, exited.exit_code)
         || (failed && restarts_after_kill(container, spec))
         || edited
+        || was_called_off(exited)
+}
+
+/// Whether its start was called off by the one who asked for it, an agent that was killed in the midst of it.
+/// The runtime says it ended, but it never ran: no policy on ends applies.
+#[must_use]
+pub fn was_called_off(exited: &Instance) -> bool {
+    exited.started_at.is_none() && exited.message.ends_with("context canceled")
 }
 
 /// Whether the container could ever run again, whatever it exits with.

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Container;
 
 use super::{ContainerKind, ContainerState, KillReason, Plan, Step, definition_changed};
 use crate::observed;
-use crate::pod::policy::{is_sidecar, restarts_after_exit, restarts_after_kill};
+use crate::pod::policy::{is_sidecar, restarts_after_exit, restarts_after_kill, was_called_off};
 
 /// How far initialisation has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +78,7 @@ impl Step<'_> {
             ContainerState::Exited if instance.exit_code == 0 => Found::Done,
             ContainerState::Exited if self.deleted() => Found::Fatal,
             ContainerState::Exited if restarts_after_exit(c, self.spec, instance.exit_code) => Found::Again,
+            ContainerState::Exited if was_called_off(instance) => Found::Again,
             ContainerState::Unknown if restarts_after_kill(c, self.spec) => {
                 self.kill_unknown(out, instance, "Init container");
                 Found::Again

@@ -415,6 +415,27 @@ containers:
     assert_eq!(line(&plan_of(&pod, &world(vec![]))), "start(setup#0)");
 }
 
+/// The agent was killed while the runtime was at it: nothing ran, so nothing may be held against it.
+#[test]
+fn a_start_that_was_called_off_is_made_up_for() {
+    let called_off = |name: &str| Instance {
+        started_at: None,
+        reason: "StartError".into(),
+        message: "failed to create containerd task: failed to create shim task: context canceled".into(),
+        ..exited(name, 128)
+    };
+    let pod = one("Never");
+    assert_eq!(line(&plan_of(&pod, &world(vec![called_off("app")]))), "start(app#1)");
+    let ran = Instance { started_at: Some(Wall::from_secs(101)), ..called_off("app") };
+    assert_eq!(line(&plan_of(&pod, &world(vec![ran]))), line(&plan_of(&pod, &world(vec![exited("app", 128)]))));
+    let pod = pod_yaml(
+        "restartPolicy: Never
+initContainers: [{name: setup, image: 'setup:1'}]
+containers: [{name: app, image: 'app:1'}]",
+    );
+    assert_eq!(line(&plan_of(&pod, &world(vec![called_off("setup")]))), "start(setup#1)");
+}
+
 #[test]
 fn the_first_restart_is_immediate_and_the_next_waits() {
     let pod = one("Always");
