@@ -427,7 +427,10 @@ fn a_start_that_was_called_off_is_made_up_for() {
     let pod = one("Never");
     assert_eq!(line(&plan_of(&pod, &world(vec![called_off("app")]))), "start(app#1)");
     let ran = Instance { started_at: Some(Wall::from_secs(101)), ..called_off("app") };
-    assert_eq!(line(&plan_of(&pod, &world(vec![ran]))), line(&plan_of(&pod, &world(vec![exited("app", 128)]))));
+    assert_eq!(
+        line(&plan_of(&pod, &world(vec![ran]))),
+        line(&plan_of(&pod, &world(vec![exited("app", 128)])))
+    );
     let pod = pod_yaml(
         "restartPolicy: Never
 initContainers: [{name: setup, image: 'setup:1'}]
