@@ -1,4 +1,5 @@
-//! A connection to the API server: TCP, TLS, and whichever HTTP the server speaks.
+//! A connection to the API server: TCP, TLS, and whichever HTTP the server speaks. A caller with a network of its own
+//! brings its own wire.
 
 use std::future::Future;
 use std::io;
@@ -13,6 +14,7 @@ use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -20,13 +22,23 @@ use tokio_rustls::client::TlsStream;
 /// Address, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// What bytes travel on.
+pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+
+/// Another way to the server than TCP; each call is a new connection.
+pub type Dial = Arc<dyn Fn() -> io::Result<Box<dyn Wire>> + Send + Sync>;
+
 #[derive(Clone)]
 pub(crate) struct Connector {
     pub(crate) tls: Option<Arc<ClientConfig>>,
     pub(crate) server_name: Option<String>,
+    pub(crate) dial: Option<Dial>,
 }
 
 pub(crate) enum Stream {
+    Given(TokioIo<Box<dyn Wire>>),
     Plain(TokioIo<TcpStream>),
     Tls(Box<TokioIo<TlsStream<TcpStream>>>),
 }
@@ -35,6 +47,9 @@ pub(crate) enum Stream {
 
 impl Connector {
     async fn connect(self, uri: Uri) -> io::Result<Stream> {
+        if let Some(dial) = self.dial {
+            return Ok(Stream::Given(TokioIo::new(dial()?)));
+        }
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("http") { 80 } else { 443 });
         let tcp = TcpStream::connect((host.as_str(), port)).await?;
@@ -83,6 +98,7 @@ impl Connection for Stream {
 impl Read for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
+            Stream::Given(io) => Pin::new(io).poll_read(cx, buf),
             Stream::Plain(io) => Pin::new(io).poll_read(cx, buf),
             Stream::Tls(io) => Pin::new(io.as_mut()).poll_read(cx, buf),
         }
@@ -92,6 +108,7 @@ impl Read for Stream {
 impl Write for Stream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
+            Stream::Given(io) => Pin::new(io).poll_write(cx, buf),
             Stream::Plain(io) => Pin::new(io).poll_write(cx, buf),
             Stream::Tls(io) => Pin::new(io.as_mut()).poll_write(cx, buf),
         }
@@ -99,6 +116,7 @@ impl Write for Stream {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
+            Stream::Given(io) => Pin::new(io).poll_flush(cx),
             Stream::Plain(io) => Pin::new(io).poll_flush(cx),
             Stream::Tls(io) => Pin::new(io.as_mut()).poll_flush(cx),
         }
@@ -106,6 +124,7 @@ impl Write for Stream {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
+            Stream::Given(io) => Pin::new(io).poll_shutdown(cx),
             Stream::Plain(io) => Pin::new(io).poll_shutdown(cx),
             Stream::Tls(io) => Pin::new(io.as_mut()).poll_shutdown(cx),
         }

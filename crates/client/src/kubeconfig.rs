@@ -83,6 +83,18 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// A server, and nothing to prove to it.
+    pub(crate) fn plain(server: &str) -> Config {
+        Config {
+            server: server.to_owned(),
+            tls_server_name: None,
+            ca: None,
+            insecure: false,
+            identity: Identity::default(),
+            namespace: "default".to_owned(),
+        }
+    }
+
     /// Reads the file's current context.
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
         let file = Document::read(path)?;

@@ -13,6 +13,7 @@ mod request;
 mod tls;
 pub mod watch;
 
+pub use connect::{Dial, Wire};
 pub use error::{ApiError, ClientError};
 pub use kubeconfig::{Config, ConfigError};
 pub use request::{Client, Options, Request};

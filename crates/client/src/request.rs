@@ -13,7 +13,7 @@ use hyper_util::client::legacy;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde::de::DeserializeOwned;
 
-use crate::connect::Connector;
+use crate::connect::{Connector, Dial};
 use crate::credentials::Credentials;
 use crate::error::{ApiError, ClientError};
 use crate::kubeconfig::Config;
@@ -60,6 +60,8 @@ struct Inner {
     credentials: Credentials,
     limiter: Option<Limiter>,
     session: ArcSwapOption<Session>,
+    /// None: TCP to the server the configuration names.
+    dial: Option<Dial>,
 }
 
 /// Connections made with one set of certificates.
@@ -81,12 +83,23 @@ impl Client {
     /// The same without looking: certificates that are not there yet may come later. Until then every request fails.
     #[must_use]
     pub fn later(config: Config, options: Options) -> Client {
+        Client::made(config, options, None)
+    }
+
+    /// A client without credentials whose connections are the caller's, to a server of his own.
+    #[must_use]
+    pub fn over(dial: Dial, options: Options) -> Client {
+        Client::made(Config::plain("http://localhost"), options, Some(dial))
+    }
+
+    fn made(config: Config, options: Options, dial: Option<Dial>) -> Client {
         let inner = Inner {
             credentials: Credentials::new(config.clone()),
             limiter: Limiter::new(options.qps, options.burst),
             session: ArcSwapOption::empty(),
             config,
             options,
+            dial,
         };
         Client(Arc::new(inner))
     }
@@ -210,7 +223,8 @@ impl Client {
         } else {
             None
         };
-        let connector = Connector { tls, server_name: config.tls_server_name.clone() };
+        let connector =
+            Connector { tls, server_name: config.tls_server_name.clone(), dial: self.0.dial.clone() };
         let http = legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
