@@ -45,6 +45,8 @@ pub struct Dispatcher {
     searches: JoinSet<Found>,
     /// Found in the runtime at start and not claimed by a source yet: name by UID.
     unclaimed: HashMap<PodUid, FullName>,
+    /// Ran when this life began. An earlier one let them in, and nobody asks again whether they may run here.
+    settled: BTreeSet<PodUid>,
     /// Pods that wait for another of the same name to be gone.
     parked: Vec<(SourceName, Arc<Pod>)>,
     /// Turns with the loop; the syncloop health check looks at it.
@@ -103,6 +105,7 @@ impl Dispatcher {
             searched: false,
             searches: JoinSet::new(),
             unclaimed: HashMap::new(),
+            settled: BTreeSet::new(),
             parked: Vec::new(),
             beat,
             known: watch::channel(Arc::default()).0,
@@ -158,6 +161,8 @@ impl Dispatcher {
             match self.node.observer.survey().await {
                 Ok(found) => {
                     self.unclaimed = found.iter().map(|f| (f.uid.clone(), found_name(f))).collect();
+                    let alive = found.iter().filter(|f| f.observed.ready_sandbox().is_some());
+                    self.settled = alive.map(|f| f.uid.clone()).collect();
                     return;
                 }
                 Err(error) => {
@@ -180,9 +185,11 @@ impl Dispatcher {
                 self.remove(uid);
             }
         }
-        // Who was created first is admitted first.
+        // Who runs already keeps his place; who was created first is admitted first.
         let mut next: Vec<(PodUid, Arc<Pod>)> = next.into_iter().collect();
-        next.sort_by_key(|(_, pod)| pod.metadata.creation_timestamp.as_ref().map(|t| t.0));
+        next.sort_by_key(|(uid, pod)| {
+            (!self.settled.contains(uid), pod.metadata.creation_timestamp.as_ref().map(|t| t.0))
+        });
         for (uid, pod) in next {
             match last.get(&uid) {
                 Some(old) if Arc::ptr_eq(old, &pod) || old == &pod => {}
@@ -225,8 +232,8 @@ impl Dispatcher {
         let containers = pod.spec.as_ref().map_or(0, |s| s.containers.len());
         self.node.metrics.containers_per_pod_count.observe([], containers as f64);
         let (ended, ending) = (has_ended(&pod), intent.stage > Stage::Run);
-        if ended || ending {
-            // It will not run any more: nobody asks whether it may. Until it has ended it holds its place.
+        if self.settled.remove(&uid) || ended || ending {
+            // It runs already, or will not run any more: nobody asks whether it may. Until it has ended it holds its place.
             return self.spawn(uid, intent, !ended);
         }
         let admitted = self.node.admit(&pod, &self.admitted());
