@@ -1,6 +1,7 @@
 //! The small files of a Pod, on disk. Below the directories the operator named, everything is opened
 //! relative to a descriptor and no symlink is followed: a Pod that plants one gets an error.
 
+mod saved;
 mod tail;
 
 use std::ffi::OsStr;
@@ -57,6 +58,8 @@ struct PodPaths {
 
 const STATUS: &str = "status.json";
 const STATUS_TMP: &str = "status.json.tmp";
+/// Where a status goes that cannot be believed, for whoever wants to know why.
+const STATUS_ASIDE: &str = "status.json.corrupt";
 const MAX_STATUS: u64 = 1 << 20;
 const MAX_MESSAGE: usize = 4096;
 const MAX_HOSTS: u64 = 1 << 20;
@@ -179,12 +182,12 @@ impl PodFiles for DiskPodFiles {
     }
 
     async fn save_status(&self, uid: &PodUid, status: &PodStatus) -> io::Result<()> {
-        let (uid, json) = (component(uid.as_str())?, serde_json::to_vec(status)?);
+        let (uid, json) = (component(uid.as_str())?, saved::encode(status)?);
         self.run(move |i| {
             let Some(dir) = i.existing_pod_dir(&uid)? else { return Ok(()) };
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
             let fresh = sys::fd::create_beneath(&dir, Path::new(STATUS_TMP), flags, mode(0o600), OWN)?;
-            File::from(fresh).write_all(&json)?;
+            File::from(fresh).write_all(json.as_bytes())?;
             Ok(rustix::fs::renameat(&dir, STATUS_TMP, &dir, STATUS)?)
         })
         .await
@@ -198,9 +201,14 @@ impl PodFiles for DiskPodFiles {
                 Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
                 other => other?,
             };
-            let json = read_bounded(&mut file, MAX_STATUS)?;
-            // Half a file, or one of another version, is no memory; the runtime still knows the truth.
-            Ok(serde_json::from_str(&json).ok())
+            let decoded = read_bounded(&mut file, MAX_STATUS).and_then(|text| saved::decode(&text));
+            if let Err(error) = &decoded {
+                // It is no memory; the runtime and the API server still know the truth.
+                let path = i.dirs.root.join("pods").join(&uid).join(STATUS_ASIDE);
+                tracing::warn!(path = %path.display(), %error, "a Pod's last status is corrupt and was set aside");
+                rustix::fs::renameat(&dir, STATUS, &dir, STATUS_ASIDE)?;
+            }
+            Ok(decoded.ok())
         })
         .await
     }

@@ -65,13 +65,20 @@ pub fn grant(ids_per_pod: u32, max_pods: u32) -> Result<Grant, StoreError> {
 // === impl UsernsStore ===
 
 impl UsernsStore {
-    /// Finds the ranges of Pods from earlier lives again. Blocks; called once at start.
+    /// Finds the ranges of Pods from earlier lives again. A record that makes no sense is set aside: it costs its own Pod
+    /// the protection of a range nobody else has, but no other Pod anything. Blocks; called once at start.
     pub fn open(root: &Path, grant: Grant) -> Result<Self, StoreError> {
         let mut ranges = Ranges::new(grant.ids_per_pod, grant.first_id, grant.length, grant.max_pods)?;
         let pods = root.join("pods");
         for uid in known_pods(&pods).map_err(StoreError::List)? {
-            if let Some(record) = read(&pods, &uid)? {
-                ranges.adopt(&uid, &record)?;
+            let adopted = read(&pods, &uid).and_then(|record| {
+                let adopted = record.map(|record| ranges.adopt(&uid, &record)).transpose();
+                adopted.map_err(StoreError::Ranges)
+            });
+            if let Err(StoreError::Ranges(error)) = &adopted {
+                set_aside(&pods, &uid, error)?;
+            } else {
+                adopted?;
             }
         }
         Ok(Self { inner: Arc::new(Inner { pods, ranges: Mutex::new(ranges) }) })
@@ -152,6 +159,14 @@ fn read(pods: &Path, uid: &PodUid) -> Result<Option<Record>, StoreError> {
     let record = serde_json::from_slice(&bytes)
         .map_err(|e| UsernsError(format!("invalid user namespace mappings file: {e}")))?;
     Ok(Some(record))
+}
+
+fn set_aside(pods: &Path, uid: &PodUid, error: &UsernsError) -> Result<(), StoreError> {
+    let failed = |source| StoreError::Io { act: "set aside", uid: uid.clone(), source };
+    let dir = pods.join(uid.as_str());
+    let aside = dir.join(format!("{FILE}.corrupt"));
+    tracing::error!(pod_uid = %uid, path = %aside.display(), %error, "a record of user ids is corrupt and was set aside");
+    std::fs::rename(dir.join(FILE), aside).map_err(failed)
 }
 
 /// Whole or not at all, and durable: a container may run with these ids the next moment.
@@ -260,9 +275,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_broken_record_is_reported() {
+    async fn a_broken_record_is_set_aside_and_harms_nobody_else() {
         let root = Root::new("broken");
-        std::fs::write(root.pod("bad").join(FILE), "{nonsense").unwrap();
-        assert!(root.open().unwrap_err().to_string().contains("invalid user namespace mappings file"));
+        let (bad, good) = (root.pod("bad"), PodUid::from("good"));
+        root.pod("good");
+        let range = root.open().unwrap().ensure(&good).await.unwrap();
+        std::fs::write(bad.join(FILE), "{nonsense").unwrap();
+        let again = root.open().unwrap();
+        assert_eq!(again.ensure(&good).await.unwrap(), range);
+        assert_eq!(std::fs::read_to_string(bad.join("userns.corrupt")).unwrap(), "{nonsense");
+        assert_ne!(again.ensure(&PodUid::from("bad")).await.unwrap(), range);
     }
 }
