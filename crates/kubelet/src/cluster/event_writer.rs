@@ -21,23 +21,62 @@ pub(super) const QUEUE: usize = 1024;
 const TRIES: u32 = 12;
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Runs until cancelled.
+/// How long the last events may hold up the exit.
+const PARTING: Duration = Duration::from_secs(2);
+
+/// Runs until cancelled. What happened before that is told, if the server is quick to hear it.
 pub(super) async fn run(
     cluster: Arc<Cluster>,
     clock: Arc<dyn Clock>,
-    mut rng: Rng,
-    mut queue: mpsc::Receiver<Happened>,
+    rng: Rng,
+    queue: mpsc::Receiver<Happened>,
     token: CancellationToken,
 ) {
-    let sending = async {
-        let mut correlator = Correlator::default();
-        while let Some(event) = queue.recv().await {
-            if let Some(told) = correlator.correlate(event, clock.now()) {
-                send(&cluster, &told, &mut rng).await;
+    let mut writer = Writer { cluster, clock, rng, queue, correlator: Correlator::default(), unsent: None };
+    let _ = token.run_until_cancelled(writer.write()).await;
+    if tokio::time::timeout(PARTING, writer.finish()).await.is_err() {
+        tracing::warn!("events were not sent before the exit");
+    }
+}
+
+struct Writer {
+    cluster: Arc<Cluster>,
+    clock: Arc<dyn Clock>,
+    rng: Rng,
+    queue: mpsc::Receiver<Happened>,
+    correlator: Correlator,
+    /// Under way, and perhaps not there yet. Sent twice it is still one: it keeps its name.
+    unsent: Option<Told>,
+}
+
+// === impl Writer ===
+
+impl Writer {
+    async fn write(&mut self) {
+        while let Some(event) = self.queue.recv().await {
+            self.unsent = self.correlator.correlate(event, self.clock.now());
+            if let Some(told) = &self.unsent {
+                send(&self.cluster, told, &mut self.rng).await;
+            }
+            self.unsent = None;
+        }
+    }
+
+    /// Once round, without patience.
+    async fn finish(&mut self) {
+        self.queue.close();
+        if let Some(told) = self.unsent.take()
+            && tell(&self.cluster, &told).await.is_err_and(|e| e.class() == Class::Retry)
+        {
+            return;
+        }
+        while let Some(event) = self.queue.recv().await {
+            let Some(told) = self.correlator.correlate(event, self.clock.now()) else { continue };
+            if tell(&self.cluster, &told).await.is_err_and(|e| e.class() == Class::Retry) {
+                return;
             }
         }
-    };
-    let _ = token.run_until_cancelled(sending).await;
+    }
 }
 
 /// An event that is refused is dropped: it will not get better.

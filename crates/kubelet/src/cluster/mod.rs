@@ -76,18 +76,28 @@ pub struct Wiring<'a> {
 
 /// Starts everything that needs the API server and is not asked for by a Pod. One line each.
 pub fn join(wiring: &mut Wiring<'_>) -> Result<(), StartError> {
-    let (cluster, node, token) = (wiring.cluster, wiring.node, wiring.token);
-    let tasks = &mut *wiring.tasks;
+    let cluster = wiring.cluster;
+    tell_of_pods(cluster, wiring.node, &wiring.known, wiring.tasks, wiring.token);
+    let events = node::start(wiring)?;
+    certificates::start(wiring, &cluster.serving, &events);
+    Ok(())
+}
+
+/// Keeps what the API server knows of Pods in step with what they do.
+pub fn tell_of_pods(
+    cluster: &Arc<Cluster>,
+    node: &Arc<Node>,
+    known: &watch::Receiver<Arc<Known>>,
+    tasks: &mut JoinSet<()>,
+    token: &CancellationToken,
+) {
     tasks.spawn(own_node::run(cluster.clone(), node.rng_for("own node"), token.clone()));
     tasks.spawn(status_writer::run(cluster.clone(), node.clone(), token.clone()));
-    tasks.spawn(mirrors::run(cluster.clone(), node.clone(), wiring.known.clone(), token.clone()));
+    tasks.spawn(mirrors::run(cluster.clone(), node.clone(), known.clone(), token.clone()));
     if let Some(queue) = cluster.take_events() {
         let (clock, rng) = (node.clock.clone(), node.rng_for("events"));
         tasks.spawn(event_writer::run(cluster.clone(), clock, rng, queue, token.clone()));
     }
-    let events = node::start(wiring)?;
-    certificates::start(wiring, &cluster.serving, &events);
-    Ok(())
 }
 
 // === impl Cluster ===
@@ -109,22 +119,36 @@ impl Cluster {
             false => Client::new(credentials.config.clone(), options).await.map_err(fail),
         };
         let kept = config.server_tls_bootstrap.then(|| certificates::kept_serving(&flags.cert_dir)).flatten();
-        let (event_sink, events) = mpsc::channel(event_writer::QUEUE);
         let cluster = Cluster {
-            client: make(pods_options(config, version)).await?,
             heartbeats: make(heartbeat_options(config, version)).await?,
             events: make(event_options(config, version)).await?,
-            node_name: node_name.into(),
             kubeconfig: PathBuf::from(&flags.kubeconfig),
             serving: watch::channel(kept).0,
-            api_pods: ApiPods::default(),
-            own_node: watch::channel(OwnNode::default()).0,
-            credentials,
-            event_sink,
-            event_queue: Mutex::new(Some(events)),
+            credentials: credentials.clone(),
+            ..Cluster::reached_by(make(pods_options(config, version)).await?, node_name)
         };
         tracing::info!(server = cluster.client.server(), node = node_name, "this node belongs to a cluster");
         Ok(Some(Arc::new(cluster)))
+    }
+
+    /// One client for everything, and no certificate to look after.
+    #[must_use]
+    pub fn reached_by(client: Client, node_name: &str) -> Cluster {
+        let (event_sink, events) = mpsc::channel(event_writer::QUEUE);
+        let config = client.config().clone();
+        Cluster {
+            heartbeats: client.clone(),
+            events: client.clone(),
+            client,
+            node_name: node_name.into(),
+            kubeconfig: PathBuf::new(),
+            credentials: Credentials { config, bootstrap: None, rotate: false },
+            api_pods: ApiPods::default(),
+            own_node: watch::channel(OwnNode::default()).0,
+            serving: watch::channel(None).0,
+            event_sink,
+            event_queue: Mutex::new(Some(events)),
+        }
     }
 
     /// Where events go that the API server shall know of. Who finds it full drops his.
