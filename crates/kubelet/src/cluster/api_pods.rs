@@ -55,16 +55,22 @@ impl ApiPods {
         self.tick();
     }
 
-    /// A new version, from the watch.
+    /// A new version, from the watch; dropped if the answer to a request of ours was faster. A server that was set back
+    /// in time ends its watches, and what it has now comes as a list.
     pub fn apply(&self, pod: ApiPod) {
-        self.lock().insert(pod);
+        let mut inner = self.lock();
+        if inner.pods.get(&pod.uid).is_some_and(|known| pod.is_older_than(known)) {
+            return;
+        }
+        inner.insert(pod);
+        drop(inner);
         self.tick();
     }
 
     /// The answer to a request of ours; dropped if the watch was faster, or the Pod is gone.
     pub fn apply_answer(&self, pod: ApiPod) {
         let mut inner = self.lock();
-        if inner.pods.get(&pod.uid).is_some_and(|known| known.is_older_than(&pod)) {
+        if inner.pods.get(&pod.uid).is_some_and(|known| !pod.is_older_than(known)) {
             inner.insert(pod);
         }
         drop(inner);
@@ -167,11 +173,11 @@ impl ApiPod {
         format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name)
     }
 
-    /// Revisions of one object can be compared as numbers; one that is none is taken for newer.
+    /// Revisions of one object can be compared as numbers; one that is none is taken for new.
     fn is_older_than(&self, other: &ApiPod) -> bool {
         match (self.revision.parse::<u64>(), other.revision.parse::<u64>()) {
             (Ok(a), Ok(b)) => a < b,
-            _ => true,
+            _ => false,
         }
     }
 }
@@ -192,13 +198,16 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_never_hides_what_the_watch_saw() {
+    fn answers_and_the_watch_never_hide_each_others_news() {
         let pods = ApiPods::default();
         let phase = || pods.get("u").and_then(|p| p.status.phase.clone()).unwrap();
         pods.apply(pod("u", "10", "Running", None));
         pods.apply_answer(pod("u", "9", "Pending", None));
         assert_eq!(phase(), "Running");
         pods.apply_answer(pod("u", "11", "Failed", None));
+        assert_eq!(phase(), "Failed");
+        // Its own echo comes later, and must not look like somebody else's edit.
+        pods.apply(pod("u", "10", "Running", None));
         assert_eq!(phase(), "Failed");
         pods.remove("u");
         pods.apply_answer(pod("u", "12", "Running", None));

@@ -36,6 +36,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// What the server refused, or did not change, is not sent again before this has passed.
 const REFUSED: Duration = Duration::from_secs(30);
+/// Somebody wrote at the same moment, or it is another object by now; the watch is about to tell.
+const CONFLICT: Duration = Duration::from_secs(1);
 
 /// Runs until cancelled.
 pub(super) async fn run(cluster: Arc<Cluster>, node: Arc<Node>, token: CancellationToken) {
@@ -109,7 +111,7 @@ impl Writer {
             board.borrow_and_update();
             api.borrow_and_update();
             self.send_what_is_due();
-            let wake = self.outage.map_or(Instant::now() + SWEEP, |o| o.retry_at);
+            let wake = self.outage.map_or_else(|| self.next_sweep(), |o| o.retry_at);
             tokio::select! {
                 _ = board.changed() => {}
                 _ = api.changed() => {}
@@ -117,6 +119,12 @@ impl Writer {
                 () = tokio::time::sleep_until(wake) => {}
             }
         }
+    }
+
+    fn next_sweep(&self) -> Instant {
+        let held = self.held.values().map(|held| held.until).min();
+        let sweep = Instant::now() + SWEEP;
+        held.map_or(sweep, |until| until.min(sweep))
     }
 
     /// Begins as many requests as may run now.
@@ -206,18 +214,21 @@ impl Writer {
                     self.cluster.api_pods.apply_answer(fresh);
                 }
                 if hold {
-                    self.hold(uid, version);
+                    self.hold(uid, version, REFUSED);
                 }
             }
-            Err(error) if error.is_not_found() || error.is_conflict() => {
-                // Gone, or another Pod of the same name by now: the watch brings the news.
+            Err(error) if error.is_conflict() => {
+                tracing::debug!(pod_uid = %uid, %error, "the Pod's object is not what it was");
+                self.hold(uid, version, CONFLICT);
+            }
+            Err(error) if error.is_not_found() => {
                 tracing::debug!(pod_uid = %uid, %error, "the Pod's object is gone");
-                self.hold(uid, version);
+                self.hold(uid, version, REFUSED);
             }
             Err(error) if error.class() == Class::Retry => self.back_off(&error),
             Err(error) => {
                 tracing::warn!(pod_uid = %uid, %error, "the API server refuses the Pod's status");
-                self.hold(uid, version);
+                self.hold(uid, version, REFUSED);
             }
         }
     }
@@ -236,8 +247,8 @@ impl Writer {
         matches!(report(&reported, &entry.status, entry.finished), Report::Patch(_))
     }
 
-    fn hold(&mut self, uid: PodUid, version: u64) {
-        self.held.insert(uid, Held { version, until: Instant::now() + REFUSED });
+    fn hold(&mut self, uid: PodUid, version: u64, time: Duration) {
+        self.held.insert(uid, Held { version, until: Instant::now() + time });
     }
 
     fn back_off(&mut self, error: &ClientError) {
