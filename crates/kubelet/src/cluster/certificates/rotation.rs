@@ -333,6 +333,11 @@ pub(super) fn certified(pem: &[u8]) -> Result<Arc<CertifiedKey>, String> {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[path = "rotation_tests.rs"]
+mod in_time;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -16,7 +16,7 @@ pub struct NodeEvents {
 // === impl NodeEvents ===
 
 impl NodeEvents {
-    pub(super) fn new(recorder: Recorder, node: Arc<str>) -> NodeEvents {
+    pub(in crate::cluster) fn new(recorder: Recorder, node: Arc<str>) -> NodeEvents {
         NodeEvents { recorder, node }
     }
 

@@ -1,0 +1,170 @@
+//! Certificates of minutes, and a signer that comes and goes, under paused time.
+
+use std::sync::Mutex;
+use std::time::SystemTime;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use client::{Dial, Options, Wire};
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use kubelet_core::events::Happened;
+use kubelet_core::node::certificate::client_names;
+use rcgen::{CertificateParams, CertificateSigningRequestParams, Issuer, KeyPair};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::events::Recorder;
+use crate::testing::{TokioClock, clock};
+
+const LIFE: Duration = Duration::from_secs(600);
+
+/// An API server that signs what it is asked to, or answers with an error.
+struct Signer {
+    clock: Arc<TokioClock>,
+    issuer: Issuer<'static, KeyPair>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    away: bool,
+    /// When each request came; refused ones too.
+    asked: Vec<Wall>,
+    signed: Vec<Wall>,
+    last: Value,
+}
+
+impl Signer {
+    fn new(clock: Arc<TokioClock>) -> Arc<Signer> {
+        let issuer = Issuer::new(CertificateParams::default(), KeyPair::generate().unwrap());
+        Arc::new(Signer { clock, issuer, state: Mutex::default() })
+    }
+
+    fn client(self: &Arc<Self>) -> Client {
+        let this = self.clone();
+        let dial: Dial = Arc::new(move || {
+            let (ours, theirs) = tokio::io::duplex(64 << 10);
+            let this = this.clone();
+            let service = service_fn(move |request| this.clone().answer(request));
+            let serving =
+                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(theirs), service);
+            tokio::spawn(async move { drop(serving.await) });
+            Ok(Box::new(ours) as Box<dyn Wire>)
+        });
+        Client::over(dial, Options::default())
+    }
+
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> hyper::Result<Response<Full<Bytes>>> {
+        let method = request.method().clone();
+        let body = request.into_body().collect().await?.to_bytes();
+        let now = self.clock.now().wall;
+        let mut state = self.state.lock().unwrap();
+        let (code, answer) = match method {
+            Method::POST => {
+                state.asked.push(now);
+                match state.away {
+                    true => (500, json!({"kind": "Status", "code": 500, "reason": "InternalError"})),
+                    false => {
+                        state.signed.push(now);
+                        state.last = self.sign(&serde_json::from_slice(&body).unwrap(), now);
+                        (201, state.last.clone())
+                    }
+                }
+            }
+            _ => (200, json!({"metadata": {"resourceVersion": "1"}, "items": [state.last.clone()]})),
+        };
+        let answer = Full::new(Bytes::from(answer.to_string()));
+        Ok(Response::builder().status(code).body(answer).unwrap())
+    }
+
+    fn sign(&self, csr: &Value, now: Wall) -> Value {
+        let pem = STANDARD.decode(csr["spec"]["request"].as_str().unwrap()).unwrap();
+        let mut asked =
+            CertificateSigningRequestParams::from_pem(std::str::from_utf8(&pem).unwrap()).unwrap();
+        let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(now.secs().unsigned_abs());
+        asked.params.not_before = begin.into();
+        asked.params.not_after = (begin + LIFE).into();
+        let certificate = asked.signed_by(&self.issuer).unwrap().pem();
+        let mut signed = csr.clone();
+        signed["metadata"]["name"] = "csr-x".into();
+        signed["status"] = json!({
+            "conditions": [{"type": "Approved", "status": "True"}],
+            "certificate": STANDARD.encode(certificate),
+        });
+        signed
+    }
+}
+
+struct Scene {
+    signer: Arc<Signer>,
+    events: mpsc::Receiver<Happened>,
+    _dir: tempfile::TempDir,
+    _task: tokio::task::JoinHandle<()>,
+}
+
+fn scene() -> Scene {
+    let (clock, dir) = (clock(), tempfile::tempdir().unwrap());
+    let signer = Signer::new(clock.clone());
+    let (sink, events) = mpsc::channel(64);
+    let recorder = Recorder::new(clock.clone()).with_sink(Some(sink));
+    let rotation = Rotation::new(Parts {
+        purpose: Purpose::Client,
+        store: Store::new(dir.path(), "kubelet-client"),
+        wanted: Wanted::Client(client_names("n1")),
+        client: signer.client(),
+        clock,
+        rng: Rng::new(7),
+        metrics: Arc::default(),
+        events: NodeEvents::new(recorder, "n1".into()),
+    });
+    let task = tokio::spawn(rotation.run(CancellationToken::new()));
+    Scene { signer, events, _dir: dir, _task: task }
+}
+
+fn told(events: &mut mpsc::Receiver<Happened>) -> Vec<String> {
+    std::iter::from_fn(|| events.try_recv().ok()).map(|e| e.message).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_of_minutes_is_renewed_between_70_and_90_percent_of_its_life() {
+    let mut scene = scene();
+    sleep(Duration::from_secs(2 * 3600)).await;
+    let signed = scene.signer.state.lock().unwrap().signed.clone();
+    assert!(signed.len() > 12, "{signed:?}");
+    for pair in signed.windows(2) {
+        let age = pair[1].since(pair[0]).as_secs_f64() / LIFE.as_secs_f64();
+        assert!((0.69..0.91).contains(&age), "renewed at {age} of its life");
+    }
+    assert_eq!(told(&mut scene.events), Vec::<String>::new(), "nobody has to know");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_comes_is_counted_down_and_survived() {
+    let mut scene = scene();
+    sleep(Duration::from_secs(60)).await;
+    scene.signer.state.lock().unwrap().away = true;
+    sleep(LIFE - Duration::from_secs(70)).await;
+    let warned = told(&mut scene.events);
+    assert_eq!(warned.len(), 1, "{warned:?}");
+    assert!(warned[0].contains("client certificate expires at"), "{warned:?}");
+    sleep(Duration::from_secs(120)).await;
+    let warned = told(&mut scene.events);
+    assert_eq!(warned.len(), 1, "{warned:?}");
+    assert!(warned[0].contains("expired at"), "{warned:?}");
+    // It asks on, and not in a hurry.
+    let asked = scene.signer.state.lock().unwrap().asked.clone();
+    let gaps: Vec<f64> = asked.windows(2).skip(1).map(|w| w[1].since(w[0]).as_secs_f64()).collect();
+    assert!(gaps.len() > 3 && gaps.iter().all(|gap| (1.9..37.0).contains(gap)), "{gaps:?}");
+    scene.signer.state.lock().unwrap().away = false;
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(scene.signer.state.lock().unwrap().signed.len(), 2);
+    sleep(LIFE * 3).await;
+    assert!(scene.signer.state.lock().unwrap().signed.len() >= 5, "and life goes on");
+    assert_eq!(told(&mut scene.events), Vec::<String>::new());
+}
