@@ -4,10 +4,11 @@
 
 use std::env;
 
-use testkit::sim::{Outcome, crash_at_every_effect, run_seed};
+use testkit::sim::{Outcome, crash_at_every_effect, run_cluster_seed, run_seed};
 
-/// Stories in a normal run.
+/// Stories in a normal run: of a node alone, and of one in a cluster.
 const SEEDS: u64 = 2000;
+const CLUSTER_SEEDS: u64 = 600;
 
 fn play<T>(story: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
@@ -18,10 +19,10 @@ fn number(name: &str) -> Option<u64> {
     env::var(name).ok()?.parse().ok()
 }
 
-fn report(outcome: &Outcome, seed: u64) -> String {
+fn report(outcome: &Outcome, seed: u64, test: &str) -> String {
     let tail = outcome.log.len().saturating_sub(400);
     format!(
-        "seed {seed}:\n  {}\nreplay: LONGSHORE_SEED={seed} cargo test -p testkit --test simulation stories_0\n{}",
+        "seed {seed}:\n  {}\nreplay: LONGSHORE_SEED={seed} cargo test -p testkit --test simulation {test}\n{}",
         outcome.wrong.join("\n  "),
         outcome.log[tail..].join("\n")
     )
@@ -29,28 +30,35 @@ fn report(outcome: &Outcome, seed: u64) -> String {
 
 /// Plays every eighth story from `first` on: one test each, so that the cores share the work.
 fn stories(first: u64) {
-    if let Some(seed) = number("LONGSHORE_SEED") {
-        let outcome = play(run_seed(seed));
-        assert!(outcome.wrong.is_empty(), "{}", report(&outcome, seed));
-        return;
-    }
-    let seeds = number("LONGSHORE_SEEDS").unwrap_or(SEEDS);
-    for seed in (first..seeds).step_by(8) {
-        let outcome = play(run_seed(seed));
-        assert!(outcome.wrong.is_empty(), "{}", report(&outcome, seed));
+    play_all(first, SEEDS, "stories_0", |seed| play(run_seed(seed)));
+}
+
+fn cluster_stories(first: u64) {
+    play_all(first, CLUSTER_SEEDS, "clusters_0", |seed| play(run_cluster_seed(seed)));
+}
+
+fn play_all(first: u64, usual: u64, test: &str, story: impl Fn(u64) -> Outcome) {
+    let tell = |seed: u64| {
+        let outcome = story(seed);
+        assert!(outcome.wrong.is_empty(), "{}", report(&outcome, seed, test));
+    };
+    match number("LONGSHORE_SEED") {
+        Some(seed) => tell(seed),
+        None => (first..number("LONGSHORE_SEEDS").unwrap_or(usual)).step_by(8).for_each(tell),
     }
 }
 
 macro_rules! shards {
-    ($($name:ident $first:literal)*) => {$(
+    ($play:ident: $($name:ident $first:literal)*) => {$(
         #[test]
         fn $name() {
-            stories($first);
+            $play($first);
         }
     )*};
 }
 
-shards! { stories_0 0 stories_1 1 stories_2 2 stories_3 3 stories_4 4 stories_5 5 stories_6 6 stories_7 7 }
+shards! { stories: stories_0 0 stories_1 1 stories_2 2 stories_3 3 stories_4 4 stories_5 5 stories_6 6 stories_7 7 }
+shards! { cluster_stories: clusters_0 0 clusters_1 1 clusters_2 2 clusters_3 3 clusters_4 4 clusters_5 5 clusters_6 6 clusters_7 7 }
 
 #[test]
 fn an_agent_killed_at_any_effect_changes_nothing() {

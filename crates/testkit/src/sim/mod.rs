@@ -4,8 +4,11 @@
 //! would do it, and a new one is started on the same world. At the end the faults stop, and what is
 //! left must be exactly what is wanted.
 
+pub mod api;
 mod check;
+mod cluster_story;
 mod fakes;
+mod merge;
 pub mod pods;
 mod story;
 
@@ -15,6 +18,7 @@ use std::time::Duration;
 use base::rng::Rng;
 use base::time::Clock;
 use k8s_openapi::api::core::v1::Pod;
+use kubelet::cluster::{Cluster, tell_of_pods};
 use kubelet::dispatcher::Dispatcher;
 use kubelet::events::Recorder;
 use kubelet::health::{RuntimeHealth, watch_health};
@@ -24,7 +28,7 @@ use kubelet::node::{Node, NodeFacts, PodSettings};
 use kubelet::observer::{Observer, watch_runtime};
 use kubelet::prober::Prober;
 use kubelet::server::Beat;
-use kubelet::sources::{SourceName, SourceUpdate};
+use kubelet::sources::{self, Context, Problems, SourceName, SourceUpdate};
 use kubelet::status_board::StatusBoard;
 use kubelet_core::admission::NodeOffer;
 use kubelet_core::downward::Allocatable;
@@ -33,7 +37,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::fake_runtime::FakeRuntime;
+pub use api::{FakeApi, Weather};
 pub use check::{Flip, check};
+pub use cluster_story::run_cluster_seed;
 pub use fakes::{FakeDisk, OpenNet, SimClock};
 pub use story::{Outcome, crash_at_every_effect, run_seed};
 
@@ -44,6 +50,7 @@ pub struct World {
     pub clock: Arc<SimClock>,
     pub runtime: FakeRuntime,
     pub disk: FakeDisk,
+    pub api: FakeApi,
 }
 
 /// One life of the kubelet.
@@ -66,31 +73,53 @@ impl World {
         let runtime = FakeRuntime::new(seed, clock.clone());
         runtime.add_image(pods::IMAGE);
         let disk = FakeDisk::new(Rng::new(seed ^ 0x00d1_5c00));
-        Self { seed, clock, runtime, disk }
+        let api = FakeApi::new(seed ^ 0x0a91, clock.clone());
+        Self { seed, clock, runtime, disk, api }
     }
 
     /// Starts a kubelet on this world. It has one source, which has not reported yet.
     #[must_use]
     pub fn boot(&self) -> Agent {
+        self.start(None)
+    }
+
+    /// Starts a kubelet whose Pods come from the API server, which hears of them.
+    #[must_use]
+    pub fn boot_in_cluster(&self) -> Agent {
+        self.start(Some(Arc::new(Cluster::reached_by(self.api.client(), api::NODE))))
+    }
+
+    fn start(&self, cluster: Option<Arc<Cluster>>) -> Agent {
         let mut tasks = JoinSet::new();
         let token = CancellationToken::new();
         let (health, healthy) = watch::channel(RuntimeHealth::default());
-        let node = Arc::new(self.node(healthy));
+        let node = Arc::new(self.node(healthy, cluster.as_deref()));
         let (updates, receiver) = mpsc::channel(16);
-        let dispatcher =
-            Dispatcher::new(node.clone(), receiver, [SourceName::File], Beat::new(self.clock.clone()));
+        let source = if cluster.is_some() { SourceName::Api } else { SourceName::File };
+        let dispatcher = Dispatcher::new(node.clone(), receiver, [source], Beat::new(self.clock.clone()));
+        if let Some(cluster) = &cluster {
+            let context = Context {
+                node: api::NODE.into(),
+                clock: self.clock.clone(),
+                events: node.recorder.clone(),
+                problems: Problems::default(),
+            };
+            let (rng, updates) = (node.rng_for("Pods"), updates.clone());
+            tasks.spawn(sources::api::run(cluster.clone(), context, rng, updates, token.clone()));
+            tell_of_pods(cluster, &node, &dispatcher.known(), &mut tasks, &token);
+        }
         tasks.spawn(watch_health(node.runtime.clone(), health, token.clone()));
         tasks.spawn(watch_runtime(node.observer.clone(), token.clone()));
         tasks.spawn(dispatcher.run(token));
         Agent { board: node.board.clone(), recorder: node.recorder.clone(), node, updates, _tasks: tasks }
     }
 
-    fn node(&self, health: watch::Receiver<RuntimeHealth>) -> Node {
+    fn node(&self, health: watch::Receiver<RuntimeHealth>, cluster: Option<&Cluster>) -> Node {
         let clock: Arc<dyn Clock> = self.clock.clone();
         let runtime = Arc::new(self.runtime.clone());
         let disk = Arc::new(self.disk.clone());
         let metrics = Arc::new(Metrics::default());
-        let recorder = Recorder::new(clock.clone());
+        let recorder = Recorder::new(clock.clone()).with_sink(cluster.map(Cluster::event_sink));
         let observer = Observer::new(runtime.clone(), disk.clone(), clock.clone(), metrics.clone());
         Node {
             images: Arc::new(ImagePuller::new(
@@ -109,7 +138,7 @@ impl World {
                 recorder.clone(),
             )),
             userns: None,
-            own: None,
+            own: cluster.map(Cluster::own_node),
             objects: Arc::new(kubelet::ports::NoObjects),
             board: Arc::default(),
             offer: NodeOffer {

@@ -204,7 +204,7 @@ impl Story {
 }
 
 /// Writes down every change of a Ready condition.
-async fn watch_ready(
+pub(super) async fn watch_ready(
     world: World,
     board: Arc<kubelet::status_board::StatusBoard>,
     flips: Arc<std::sync::Mutex<Vec<Flip>>>,
