@@ -73,6 +73,19 @@ impl Harness {
         self.start_agent();
     }
 
+    /// The agent ends in good order, and another program takes its place: its next version, or upstream's kubelet.
+    pub fn replace_agent(&mut self, binary: &Path) {
+        self.agent.stop();
+        self.agent = Agent::start(&self.node, binary, &self.options).unwrap_or_else(|e| panic!("{e}"));
+        self.wait_until_up();
+    }
+
+    /// The program under test.
+    #[must_use]
+    pub fn binary(&self) -> &Path {
+        &self.binary
+    }
+
     pub fn start_agent(&mut self) {
         self.agent = Agent::start(&self.node, &self.binary, &self.options).unwrap_or_else(|e| panic!("{e}"));
         self.wait_until_up();
