@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: what the kubelet costs on top of the runtime, what the API server costs, what Services cost.
+//! `cargo xtask bench`: what the kubelet costs on top of the runtime, what it costs as a node of a cluster beside
+//! upstream's, what the API server costs, what Services cost.
 
 use std::process::{Command, ExitCode};
 
@@ -10,21 +11,24 @@ use crate::{debs, images};
 
 pub(crate) fn bench(layout: &Layout, args: &[String]) -> Result<ExitCode> {
     match args.split_first() {
-        Some((what, rest)) if what == "pods" => pods(layout, rest),
+        Some((what, rest)) if what == "pods" => on_containerd(layout, "bench_pods", rest),
+        Some((what, rest)) if what == "node" => on_containerd(layout, "bench_node", rest),
         Some((what, rest)) if what == "api" => run(layout, "bench_api", rest),
         Some((what, counts)) if what == "proxy" => bench_proxy(layout, counts),
-        _ => Err(Failure::new("what shall be measured? bench pods|api [--quick] or bench proxy [SERVICES…]")),
+        _ => Err(Failure::new(
+            "what shall be measured? bench pods|node|api [--quick] or bench proxy [SERVICES…]",
+        )),
     }
 }
 
-fn pods(layout: &Layout, args: &[String]) -> Result<ExitCode> {
+fn on_containerd(layout: &Layout, bench: &str, args: &[String]) -> Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("containers need root: run it as root"));
     }
     fixture::sweep_stale()?;
     debs::fetch(layout, false)?;
     images::build(layout)?;
-    run(layout, "bench_pods", args)
+    run(layout, bench, args)
 }
 
 /// Builds a benchmark and what it measures, and runs it.

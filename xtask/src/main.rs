@@ -32,6 +32,9 @@ cargo xtask <command>
   tidy                check the house rules
   bench pods [--quick]
                       what the kubelet costs on top of the runtime: latency, memory, processor time
+  bench node [--quick] [--peer-kubelet PATH] [--peer-apiserver PATH --peer-etcd PATH]
+                      what a node of a cluster costs: Pods from POST to Ready and from DELETE to gone, requests,
+                      memory, processor time; beside upstream's kubelet where it is at hand
   bench proxy [SERVICES…]
                       what Services cost: the first sync, one change, a restart, memory
   bench api [--quick] [--peer-apiserver PATH --peer-etcd PATH]

@@ -297,8 +297,8 @@ fn token_kubeconfig(server: &ApiServer, path: &Path) -> PathBuf {
     path.to_path_buf()
 }
 
-/// A kubeconfig for the node `demo`, with a certificate of the server's own authority.
-fn node_kubeconfig(server: &ApiServer, path: &Path, old: bool) -> PathBuf {
+/// A kubeconfig for the node `demo`, with a certificate of the server's own authority; an old one is nearly used up.
+pub fn node_kubeconfig(server: &ApiServer, path: &Path, old: bool) -> PathBuf {
     let pki = server.dir().join("pki");
     let read = |name: &str| {
         fs::read_to_string(pki.join(name)).unwrap_or_else(|e| panic!("read {name} of the API server: {e}"))

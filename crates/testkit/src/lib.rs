@@ -7,6 +7,8 @@
 //! * [`cluster`]: the same with an API server, and kubectl at hand.
 //! * [`transcript`]: shell commands and what they must print.
 //! * [`api`]: an API server, ours or upstream's, and a client.
+//! * [`witness`]: a watch that writes down what anybody could have noticed.
+//! * [`weight`]: what a process costs.
 //! * [`node`]: a private containerd, with a janitor that leaves nothing behind.
 
 pub mod api;
@@ -18,6 +20,8 @@ pub mod scripts;
 pub mod sim;
 pub mod transcript;
 pub mod twin;
+pub mod weight;
+pub mod witness;
 
 /// A private containerd to run suites on.
 pub use fixture as node;

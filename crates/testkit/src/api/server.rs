@@ -12,6 +12,7 @@ use super::{Client, Credentials, Outcome};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const TOKEN: &str = "benchmark-token";
+const NODE_TOKEN: &str = "benchmark-node-token";
 
 /// Upstream's programs.
 #[derive(Clone, Debug)]
@@ -71,7 +72,8 @@ impl Server {
         let address = free_address()?;
         let (certs, tokens) = (dir.join("certs"), dir.join("tokens.csv"));
         let (key, public) = (dir.join("sa.key"), dir.join("sa.pub"));
-        fs::write(&tokens, format!("{TOKEN},admin,admin,system:masters\n"))?;
+        let admin = format!("{TOKEN},admin,admin,system:masters\n");
+        fs::write(&tokens, admin + &format!("{NODE_TOKEN},system:node:demo,node,system:nodes\n"))?;
         let pair = rcgen::KeyPair::generate()?;
         fs::write(&key, pair.serialize_pem())?;
         fs::write(&public, pair.public_key_pem())?;
@@ -93,6 +95,21 @@ impl Server {
         )?;
         let credentials = || Credentials::from_token(&certs.join("apiserver.crt"), TOKEN);
         Server::wait(address, credentials, begun, vec![apiserver, etcd]).await
+    }
+
+    /// What the node `demo` finds upstream's server with; `dir` is where that was started.
+    pub fn node_kubeconfig(&self, dir: &Path) -> Outcome<PathBuf> {
+        let path = dir.join("node.kubeconfig");
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: node\n\
+             clusters: [{{ name: c, cluster: {{ server: 'https://{}', certificate-authority: {} }} }}]\n\
+             contexts: [{{ name: node, context: {{ cluster: c, user: node }} }}]\n\
+             users: [{{ name: node, user: {{ token: {NODE_TOKEN} }} }}]\n",
+            self.address,
+            dir.join("certs/apiserver.crt").display(),
+        );
+        fs::write(&path, text)?;
+        Ok(path)
     }
 
     pub async fn client(&self) -> Outcome<Client> {

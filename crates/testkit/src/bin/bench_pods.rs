@@ -21,6 +21,7 @@ use serde_json::Value;
 use testkit::direct::{Direct, DirectPod, Order};
 use testkit::node::{Agent, AgentOptions, Node, Options, Tools};
 use testkit::twin::Twins;
+use testkit::weight::{cpu_time, memory};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -355,23 +356,4 @@ fn phases(body: &[u8]) -> Outcome<BTreeMap<String, String>> {
 /// A static Pod's name ends with the node's.
 fn is_running(pods: &BTreeMap<String, String>, name: &str) -> bool {
     pods.get(&format!("{name}-demo")).is_some_and(|phase| phase == "Running")
-}
-
-/// Processor time of all threads, to the nanosecond.
-fn cpu_time(pid: u32) -> Outcome<Duration> {
-    let mut total = Duration::ZERO;
-    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let stat = fs::read_to_string(thread?.path().join("schedstat"))?;
-        let nanos = stat.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or_default();
-        total += Duration::from_nanos(nanos);
-    }
-    Ok(total)
-}
-
-/// A field of smaps_rollup, in MB.
-fn memory(pid: u32, field: &str) -> Outcome<f64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix(field)).ok_or("smaps_rollup lacks a field")?;
-    let kilobytes: f64 = line.trim().trim_end_matches(" kB").parse()?;
-    Ok(kilobytes / 1000.0 * 1.024)
 }
