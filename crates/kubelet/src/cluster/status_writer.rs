@@ -111,7 +111,7 @@ impl Writer {
             board.borrow_and_update();
             api.borrow_and_update();
             self.send_what_is_due();
-            let wake = self.outage.map_or_else(|| self.next_sweep(), |o| o.retry_at);
+            let wake = self.next_wake();
             tokio::select! {
                 _ = board.changed() => {}
                 _ = api.changed() => {}
@@ -121,10 +121,13 @@ impl Writer {
         }
     }
 
-    fn next_sweep(&self) -> Instant {
-        let held = self.held.values().map(|held| held.until).min();
-        let sweep = Instant::now() + SWEEP;
-        held.map_or(sweep, |until| until.min(sweep))
+    /// The next moment something may be due by itself. A moment that is over is not one: what was due then was sent just
+    /// now, or waits for an answer.
+    fn next_wake(&self) -> Instant {
+        let now = Instant::now();
+        let retry = self.outage.iter().map(|outage| outage.retry_at);
+        let held = self.held.values().map(|held| held.until);
+        retry.chain(held).filter(|at| *at > now).fold(now + SWEEP, Instant::min)
     }
 
     /// Begins as many requests as may run now.
@@ -152,6 +155,10 @@ impl Writer {
             if !held && !in_step && !self.writing.contains(&known.uid) {
                 self.tell(known, &entry, stand);
             }
+        }
+        if self.writing.is_empty() {
+            // Nobody has anything to say: whether the server is back will show when somebody has.
+            self.outage = None;
         }
         let api_pods = &self.cluster.api_pods;
         if self.in_step.len() > 2 * api_pods.len() {
