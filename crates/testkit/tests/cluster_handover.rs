@@ -10,6 +10,10 @@ use testkit::cluster::Cluster;
 use testkit::harness::is_ready;
 use testkit::witness::Witness;
 
+/// Both read it. Nobody is evicted: the disk of a test machine may be nearly full.
+const KUBELET: &str = "syncFrequency: 2s\nimageGCHighThresholdPercent: 100\n\
+    evictionHard: {nodefs.available: 0%, imagefs.available: 0%, nodefs.inodesFree: 0%}\n";
+
 const CONFIG: &str = "
 apiVersion: v1
 kind: ConfigMap
@@ -130,7 +134,7 @@ fn hand_over(c: &mut Cluster, to: &Path, others: &[&str], proof: &str, color: &s
 #[test]
 fn kubelets_take_over_each_others_pods() {
     let Some(peer) = peer() else { return };
-    let Some(mut c) = Cluster::with_config("syncFrequency: 2s\n") else { return };
+    let Some(mut c) = Cluster::with_config(KUBELET) else { return };
     let ours = c.binary().to_path_buf();
     c.create(CONFIG);
     prove(&c, "ours");

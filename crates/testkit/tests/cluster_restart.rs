@@ -9,8 +9,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use k8s_openapi::List;
 use k8s_openapi::api::core::v1::{Event, Pod};
+use serde::Deserialize;
 use testkit::cluster::Cluster;
 use testkit::harness::{is_ready, listing, uid};
 use testkit::witness::Witness;
@@ -24,7 +24,7 @@ const CONFIG: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: { name: setting
 fn pod(name: &str, spec: &str, fields: &str, script: &str) -> String {
     format!(
         "---\napiVersion: v1\nkind: Pod\nmetadata: {{ name: {name} }}\nspec:\n  nodeName: demo\n  \
-         automountServiceAccountToken: false\n{spec}  containers:\n  - name: main\n    \
+         automountServiceAccountToken: false\n  dnsPolicy: Default\n{spec}  containers:\n  - name: main\n    \
          image: localhost/busybox:v1\n    imagePullPolicy: Never\n    command: [sh, -c, {script:?}]\n{fields}"
     )
 }
@@ -171,15 +171,17 @@ fn go(c: &mut Cluster, way: Way) {
     }
 }
 
-fn events_of(c: &Cluster) -> Vec<Event> {
-    let list: List<Event> = c.object(&["events"]).unwrap();
-    list.items
+/// What kubectl makes of many objects.
+#[derive(Deserialize)]
+struct Items<T> {
+    items: Vec<T>,
 }
 
 /// Each container of the crowd started once, was told of once, and nothing was ended or rejected.
 fn check_events(c: &Cluster, names: &[String]) {
     let mut started: BTreeMap<String, i32> = BTreeMap::new();
-    for event in events_of(c) {
+    let events: Items<Event> = c.object(&["events"]).unwrap();
+    for event in events.items {
         let name = event.involved_object.name.clone().unwrap_or_default();
         let reason = event.reason.clone().unwrap_or_default();
         if !names.contains(&name) {
@@ -213,7 +215,7 @@ fn a_kubelet_that_goes_in_any_way_is_not_missed() {
     c.wait_pod_gone("early");
     c.create(&manifests);
     c.run(&["wait", "pod", "--all", "--for=condition=Ready", "--timeout=120s"]);
-    let before: List<Pod> = c.object(&["pods"]).unwrap();
+    let before: Items<Pod> = c.object(&["pods"]).unwrap();
     // What they were let in for is gone; who runs already is not asked again.
     c.run(&["label", "node", "demo", "colour=red", "--overwrite"]);
     let witness = Witness::start(&c);

@@ -13,8 +13,8 @@ use kubelet_core::pod::{Report, Reported, report};
 use testkit::sim::pods::{container, pod};
 use testkit::sim::{Agent, Weather, World, pass};
 
-const PODS: usize = 40;
-const AWAY: Duration = Duration::from_secs(8 * 3600);
+const PODS: usize = 30;
+const AWAY: Duration = Duration::from_secs(6 * 3600);
 
 fn play<T>(story: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
@@ -75,7 +75,7 @@ fn hours_without_an_api_server_are_caught_up_with_in_one_sweep() {
         let record = world.api.record();
         assert_eq!(record.requests.len(), before.requests.len(), "nobody gets through");
         let dials = record.dials.len() - before.dials.len();
-        assert!(dials < 8 * 3600 / 4, "the door was knocked at {dials} times in eight hours");
+        assert!(dials < 6 * 3600 / 4, "the door was knocked at {dials} times in six hours");
         assert_eq!(behind(&world, &agent).len(), PODS / 2);
 
         part(&world, false);

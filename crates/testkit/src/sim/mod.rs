@@ -142,6 +142,7 @@ impl World {
             objects: Arc::new(kubelet::ports::NoObjects),
             board: Arc::default(),
             offer: NodeOffer {
+                name: api::NODE.into(),
                 allocatable: Allocatable {
                     milli_cpu: 4000,
                     memory: 1 << 32,
