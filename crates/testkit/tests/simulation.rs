@@ -8,7 +8,7 @@ use testkit::sim::{Outcome, crash_at_every_effect, run_cluster_seed, run_seed};
 
 /// Stories in a normal run: of a node alone, and of one in a cluster.
 const SEEDS: u64 = 2000;
-const CLUSTER_SEEDS: u64 = 600;
+const CLUSTER_SEEDS: u64 = 80;
 
 fn play<T>(story: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
