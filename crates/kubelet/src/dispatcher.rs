@@ -358,6 +358,7 @@ impl Dispatcher {
         self.searched |= found.complete;
         for (uid, pod) in found.strangers {
             self.unclaimed.remove(&uid);
+            self.settled.remove(&uid);
             if self.tasks.contains_key(&uid) || self.is_wanted(&uid) {
                 continue;
             }
