@@ -13,6 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("schema", &["api", "base"]),
     ("client", &["tls", "api", "base"]),
     ("cri", &["api", "base"]),
+    ("csi", &["base"]),
     ("sys", &["nft", "api", "base"]),
     ("kubelet-core", &["api", "base"]),
     ("proxy-core", &["nft", "api", "base"]),
@@ -58,6 +59,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "sys",
             "nft",
             "cri",
+            "csi",
             "client",
             "api",
             "base",
@@ -67,7 +69,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Agents join cores and hands; none knows another agent.
-const AGENT: &[&str] = &["kubelet-core", "proxy-core", "sys", "nft", "cri", "client", "tls", "api", "base"];
+const AGENT: &[&str] = &["kubelet-core", "proxy-core", "sys", "nft", "cri", "csi", "client", "tls", "api", "base"];
 
 /// Only tests may know these.
 const FOR_TESTS: &[&str] = &["testkit", "fixture"];
