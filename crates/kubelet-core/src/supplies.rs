@@ -6,6 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, PersistentVolume, Pod, PodSpec, Secret, Volume};
 
 use crate::recipe::spec_of;
+use crate::volumes::ephemeral_claim;
 
 /// What is asked for, all of it in the Pod's own namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub struct Wants {
     pub tokens: BTreeSet<TokenWant>,
     /// Names of PersistentVolumeClaims.
     pub claims: BTreeSet<String>,
+    /// ClusterTrustBundles, all of them.
+    pub trust_bundles: bool,
 }
 
 /// A token for the Pod's service account.
@@ -35,7 +38,27 @@ pub struct Supplies {
     /// Tokens, or why there is none.
     pub tokens: BTreeMap<TokenWant, Result<String, String>>,
     /// The volumes that claims are bound to, or why there is none.
-    pub claims: BTreeMap<String, Result<Arc<PersistentVolume>, String>>,
+    pub claims: BTreeMap<String, Result<Arc<Bound>, String>>,
+    /// The bundles, or why there are none; none if nobody asked.
+    pub trust_bundles: Option<Result<Vec<Arc<TrustBundle>>, String>>,
+}
+
+/// A ClusterTrustBundle.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrustBundle {
+    pub name: String,
+    /// Empty: of no signer.
+    pub signer: String,
+    pub labels: BTreeMap<String, String>,
+    pub pem: String,
+}
+
+/// What a claim is bound to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Bound {
+    pub volume: PersistentVolume,
+    /// The size that the claim says it has.
+    pub size: Option<i64>,
 }
 
 /// One object.
@@ -69,7 +92,7 @@ impl Wants {
     pub fn of_volumes(pod: &Pod) -> Wants {
         let mut wants = Wants::default();
         let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
-        volumes.for_each(|v| wants.add_volume(v));
+        volumes.for_each(|v| wants.add_volume(pod, v));
         wants
     }
 
@@ -86,7 +109,7 @@ impl Wants {
         *self == Wants::default()
     }
 
-    fn add_volume(&mut self, volume: &Volume) {
+    fn add_volume(&mut self, pod: &Pod, volume: &Volume) {
         if let Some(source) = &volume.config_map {
             self.config_maps.insert(source.name.clone());
         }
@@ -94,10 +117,12 @@ impl Wants {
             self.secrets.insert(name);
         }
         self.claims.extend(volume.persistent_volume_claim.iter().map(|c| c.claim_name.clone()));
+        self.claims.extend(volume.ephemeral.iter().map(|_| ephemeral_claim(pod, &volume.name)));
         for source in volume.projected.iter().flat_map(|p| p.sources.iter().flatten()) {
             self.config_maps.extend(source.config_map.iter().map(|c| c.name.clone()));
             self.secrets.extend(source.secret.iter().map(|s| s.name.clone()));
             self.tokens.extend(source.service_account_token.iter().map(TokenWant::of));
+            self.trust_bundles |= source.cluster_trust_bundle.is_some();
         }
     }
 
@@ -172,11 +197,20 @@ impl Supplies {
     }
 
     /// The volume a claim is bound to, or why there is none.
-    pub fn volume_of(&self, claim: &str) -> Result<&PersistentVolume, String> {
+    pub fn volume_of(&self, claim: &str) -> Result<&Bound, String> {
         match self.claims.get(claim) {
             Some(Ok(volume)) => Ok(volume),
             Some(Err(why)) => Err(why.clone()),
             None => Err("nobody asked for it".to_owned()),
+        }
+    }
+
+    /// All bundles, or why there are none.
+    pub fn trust_bundles(&self) -> Result<&[Arc<TrustBundle>], String> {
+        match &self.trust_bundles {
+            Some(Ok(all)) => Ok(all),
+            Some(Err(why)) => Err(why.clone()),
+            None => Err("ClusterTrustBundle projection is not supported in static kubelet mode".to_owned()),
         }
     }
 

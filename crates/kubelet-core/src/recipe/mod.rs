@@ -89,9 +89,8 @@ pub fn container(input: &ContainerInput<'_>) -> Result<ContainerRecipe, RecipeEr
         args: expanded(&spec.args),
         working_dir: spec.working_dir.clone().unwrap_or_default(),
         mounts,
-        // Block volumes and device plugins will add theirs; privileged containers see the host's
-        // devices through the runtime.
-        devices: Vec::new(),
+        // Privileged containers see the host's devices through the runtime.
+        devices: mounts::devices(input, &spec)?,
         labels: metadata::container_labels(input.pod, &spec.name),
         annotations: metadata::container_annotations(input.pod, &spec, input.restart_count),
         log_path: metadata::log_path(&spec.name, input.restart_count),

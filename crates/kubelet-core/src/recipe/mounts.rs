@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 
 use super::expand::expand;
 use super::hosts::HOSTS_PATH;
-use super::types::{ContainerInput, Mount, Propagation, RecipeError, ResolvedVolume};
+use super::types::{ContainerInput, Device, Mount, Propagation, RecipeError, ResolvedVolume};
 
 /// A subPath the volumes must prepare before the container's recipe can be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +63,25 @@ pub(super) fn mounts(
     Ok(out)
 }
 
+/// The container's volumeDevices.
+pub(super) fn devices(input: &ContainerInput<'_>, container: &Container) -> Result<Vec<Device>, RecipeError> {
+    let mut out = Vec::new();
+    for wanted in container.volume_devices.iter().flatten() {
+        let Some(ResolvedVolume::Device { path, read_only }) = input.volumes.get(&wanted.name) else {
+            return Err(RecipeError::config(format!(
+                "cannot find volume {:?} to pass into container {:?}",
+                wanted.name, container.name
+            )));
+        };
+        out.push(Device {
+            container_path: wanted.device_path.clone(),
+            host_path: path.to_string_lossy().into_owned(),
+            permissions: if *read_only { "r" } else { "mrw" }.to_owned(),
+        });
+    }
+    Ok(out)
+}
+
 fn of_volume(
     input: &ContainerInput<'_>,
     container: &Container,
@@ -81,6 +100,12 @@ fn of_volume(
             out.image = Some(reference.clone());
             out.image_sub_path = sub_path;
             out.read_only = true;
+        }
+        ResolvedVolume::Device { .. } => {
+            return Err(RecipeError::config(format!(
+                "volume {:?} is a device and cannot be mounted into container {:?}",
+                mount.name, container.name
+            )));
         }
         ResolvedVolume::Host { path, read_only } => {
             out.read_only |= read_only;
@@ -329,6 +354,23 @@ mod tests {
         ] {
             let b = bench(&format!("volumeMounts: [{{name: data, mountPath: /a, {expr}}}]"));
             assert_eq!(wanted(&b).unwrap_err(), want);
+        }
+    }
+
+    #[test]
+    fn devices_are_passed_in() {
+        let mut b = bench("volumeDevices: [{name: raw, devicePath: /dev/xvda}]");
+        let of =
+            |b: &Bench| devices(&b.input("main"), &spec_of(&b.pod, "main").unwrap()).map_err(|e| e.message);
+        assert_eq!(of(&b).unwrap_err(), "cannot find volume \"raw\" to pass into container \"main\"");
+        for (read_only, permissions) in [(false, "mrw"), (true, "r")] {
+            b.volumes.insert("raw".into(), ResolvedVolume::Device { path: "/d".into(), read_only });
+            let want = Device {
+                container_path: "/dev/xvda".into(),
+                host_path: "/d".into(),
+                permissions: permissions.into(),
+            };
+            assert_eq!(of(&b).unwrap(), [want]);
         }
     }
 

@@ -123,8 +123,18 @@ pub enum ImageUser {
 /// A volume made ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResolvedVolume {
-    Host { path: PathBuf, read_only: bool },
-    Image { reference: String },
+    Host {
+        path: PathBuf,
+        read_only: bool,
+    },
+    Image {
+        reference: String,
+    },
+    /// A device on the host.
+    Device {
+        path: PathBuf,
+        read_only: bool,
+    },
 }
 
 // --- what comes out ---

@@ -1,35 +1,65 @@
-//! persistentVolumeClaim: whatever the volume is that the claim is bound to.
+//! persistentVolumeClaim: whatever the volume is that the claim is bound to. ephemeral: the claim that was made for the
+//! Pod alone.
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec, Volume};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec, Pod, Volume};
 
-use super::{Context, HostPathKind, Source, host_path, nfs};
+use super::csi::ClaimRef;
+use super::{Context, Source, csi, host_path, nfs};
 
 pub(super) fn read(context: &Context<'_>, volume: &Volume) -> Option<Result<Source, String>> {
-    let claim = &volume.persistent_volume_claim.as_ref()?.claim_name;
-    let namespace = context.pod.metadata.namespace.as_deref().unwrap_or_default();
-    let found = context
-        .supplies
-        .volume_of(claim)
-        .map_err(|e| format!("error processing PVC {namespace}/{claim}: {e}"));
-    Some(found.and_then(source))
+    let source = volume.persistent_volume_claim.as_ref()?;
+    Some(bound(context, &source.claim_name, source.read_only == Some(true)))
 }
 
-fn source(volume: &PersistentVolume) -> Result<Source, String> {
-    let name = volume.metadata.name.as_deref().unwrap_or_default();
+/// A controller makes the claim and calls it after the Pod and the volume.
+pub(super) fn read_ephemeral(context: &Context<'_>, volume: &Volume) -> Option<Result<Source, String>> {
+    volume.ephemeral.as_ref()?;
+    Some(bound(context, &ephemeral_claim(context.pod, &volume.name), false))
+}
+
+/// The claim of an ephemeral volume.
+#[must_use]
+pub fn ephemeral_claim(pod: &Pod, volume: &str) -> String {
+    format!("{}-{volume}", pod.metadata.name.as_deref().unwrap_or_default())
+}
+
+fn bound(context: &Context<'_>, claim: &str, read_only: bool) -> Result<Source, String> {
+    let namespace = context.pod.metadata.namespace.as_deref().unwrap_or_default();
+    let found = context.supplies.volume_of(claim);
+    let volume = found.map_err(|e| format!("error processing PVC {namespace}/{claim}: {e}"))?;
+    let mut source = source(context, &volume.volume, read_only)?;
+    if let Source::Csi(csi) = &mut source {
+        let (namespace, name) = (namespace.to_owned(), claim.to_owned());
+        csi.claim = Some(ClaimRef { namespace, name, size: volume.size });
+    }
+    Ok(source)
+}
+
+fn source(context: &Context<'_>, volume: &PersistentVolume, read_only: bool) -> Result<Source, String> {
+    let name = volume.metadata.name.clone().unwrap_or_default();
     let Some(spec) = &volume.spec else { return Err(format!("PersistentVolume {name} has no spec")) };
-    if spec.volume_mode.as_deref() == Some("Block") {
+    let block = spec.volume_mode.as_deref() == Some("Block");
+    if block && context.usage.is_mounted {
         return Err(format!("volume {name} has volumeMode Block, but is specified in volumeMounts"));
     }
-    if let Some(host) = &spec.host_path {
-        host_path::source(host)
+    if let Some(driver) = &spec.csi {
+        csi::persistent(volume, driver, read_only, block)
     } else if let Some(local) = &spec.local {
-        Ok(Source::HostPath { path: local.path.clone(), kind: HostPathKind::Directory })
+        let path = local.path.clone();
+        Ok(match block {
+            true => Source::Device { path, spec_name: name },
+            false => Source::Local { path, spec_name: name },
+        })
+    } else if block {
+        Err(format!("PersistentVolume {name} is of kind {}, which cannot be a device", kind_of(spec)))
+    } else if let Some(host) = &spec.host_path {
+        host_path::source(host)
     } else if let Some(share) = &spec.nfs {
         nfs::source(share, spec.mount_options.as_deref().unwrap_or_default())
     } else {
         let kind = kind_of(spec);
         Err(format!(
-            "PersistentVolume {name} is of kind {kind}, which this node does not know; it knows hostPath, local, nfs"
+            "PersistentVolume {name} is of kind {kind}, which this node does not know; it knows csi, hostPath, local, nfs"
         ))
     }
 }

@@ -67,16 +67,17 @@ pub(super) fn add_token(
     payload: &mut Payload,
 ) -> Result<(), String> {
     let token = context.supplies.token(&TokenWant::of(source))?;
-    let user = only_user(context.pod);
-    let security = context.pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
-    let private = user.is_some() || security.is_some_and(|s| s.fs_group.is_some());
-    let file = File {
-        data: token.as_bytes().to_vec(),
-        mode: if private { 0o600 } else { permissions(mode) },
-        uid: user.unwrap_or(0),
-    };
+    let file = private_file(context.pod, token.as_bytes().to_vec(), mode);
     payload.insert(atomic::clean(&source.path), file);
     Ok(())
+}
+
+/// A file for the Pod's one user or group alone, where there is one.
+pub(super) fn private_file(pod: &Pod, data: Vec<u8>, mode: i32) -> File {
+    let user = only_user(pod);
+    let security = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
+    let private = user.is_some() || security.is_some_and(|s| s.fs_group.is_some());
+    File { data, mode: if private { 0o600 } else { permissions(mode) }, uid: user.unwrap_or(0) }
 }
 
 /// All keys, or those that are named; the first that is named and missing is the error.

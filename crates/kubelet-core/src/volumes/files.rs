@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, Volume, VolumeProjection};
 
 use super::empty_dir::memory_size;
-use super::{Context, File, Payload, Source, atomic, config};
+use super::{Context, File, Payload, Source, atomic, config, trust_bundle};
 use crate::downward;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,8 @@ fn project(
         config::add_secret(context, &secret.name, secret.optional, secret.items.as_deref(), mode, payload)
     } else if let Some(token) = &source.service_account_token {
         config::add_token(context, token, mode, payload)
+    } else if let Some(bundle) = &source.cluster_trust_bundle {
+        trust_bundle::add(context, bundle, mode, payload)
     } else {
         Err(format!("projected source {} is not supported on this node", projection_name(source)))
     }

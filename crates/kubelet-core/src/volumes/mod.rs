@@ -8,11 +8,13 @@
 pub mod atomic;
 mod claim;
 mod config;
+pub mod csi;
 mod empty_dir;
 mod files;
 mod host_path;
 mod image;
 mod nfs;
+mod trust_bundle;
 
 use std::collections::BTreeSet;
 
@@ -21,6 +23,8 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
 use crate::downward::Allocatable;
 use crate::supplies::Supplies;
 pub use atomic::{File, Payload};
+pub use claim::ephemeral_claim;
+pub use csi::CsiVolume;
 pub use empty_dir::Medium;
 pub use files::FilesKind;
 pub use host_path::HostPathKind;
@@ -50,6 +54,19 @@ pub enum Source {
         payload: Payload,
         size: Option<u64>,
     },
+    /// A directory of this node that belongs to a PersistentVolume.
+    Local {
+        path: String,
+        /// The name of the PersistentVolume.
+        spec_name: String,
+    },
+    /// A device of this node.
+    Device {
+        path: String,
+        spec_name: String,
+    },
+    /// What a CSI driver mounts.
+    Csi(Box<CsiVolume>),
     /// A directory of a file server.
     Nfs {
         /// `server:/path`
@@ -90,9 +107,15 @@ pub struct Refused {
 #[must_use]
 pub fn desired(pod: &Pod, node: &Allocatable, supplies: &Supplies) -> Vec<Result<Desired, Refused>> {
     let Some(spec) = &pod.spec else { return Vec::new() };
-    let used = used(spec);
-    let volumes = spec.volumes.iter().flatten().filter(|v| used.contains(v.name.as_str()));
-    volumes.map(|volume| one(&Context { pod, node, supplies }, volume)).collect()
+    let (mounted, devices) = (mounted(spec), devices(spec));
+    let is_used = |v: &&Volume| mounted.contains(v.name.as_str()) || devices.contains(v.name.as_str());
+    let volumes = spec.volumes.iter().flatten().filter(is_used);
+    let one = |volume: &Volume| {
+        let name = volume.name.as_str();
+        let usage = Usage { is_mounted: mounted.contains(name), is_device: devices.contains(name) };
+        one(&Context { pod, node, supplies, usage }, volume)
+    };
+    volumes.map(one).collect()
 }
 
 /// What a kind may look at.
@@ -100,6 +123,14 @@ struct Context<'a> {
     pod: &'a Pod,
     node: &'a Allocatable,
     supplies: &'a Supplies,
+    usage: Usage,
+}
+
+/// How the Pod's containers use a volume.
+#[derive(Clone, Copy)]
+struct Usage {
+    is_mounted: bool,
+    is_device: bool,
 }
 
 /// One row per kind: how it is called in the API, and how it is read. `None`: not this kind.
@@ -110,6 +141,8 @@ const SERVED: &[Kind] = &[
     ("configMap", config::read_config_map),
     ("secret", config::read_secret),
     ("persistentVolumeClaim", claim::read),
+    ("ephemeral", claim::read_ephemeral),
+    ("csi", csi::read),
 ];
 
 const KINDS: &[Kind] = &[
@@ -139,6 +172,16 @@ fn one(context: &Context<'_>, volume: &Volume) -> Result<Desired, Refused> {
         })
     });
     let source = source.map_err(refused)?;
+    let is_block = match &source {
+        Source::Device { .. } => true,
+        Source::Csi(volume) => volume.block,
+        _ => false,
+    };
+    if context.usage.is_device && !is_block {
+        let name = &volume.name;
+        let message = format!("volume {name} has volumeMode Filesystem, but is specified in volumeDevices");
+        return Err(refused(message));
+    }
     Ok(Desired {
         name: volume.name.clone(),
         fs_group: fs_group(context.pod, &source),
@@ -147,29 +190,44 @@ fn one(context: &Context<'_>, volume: &Volume) -> Result<Desired, Refused> {
     })
 }
 
-/// A hostPath belongs to the host and an image to its maker; the rest lives and dies with the Pod.
-/// For such volumes the Pod's fsGroupChangePolicy has no meaning, as upstream documents.
+/// A hostPath belongs to the host and an image to its maker; the rest may be the Pod's. For volumes that live and die
+/// with it the Pod's fsGroupChangePolicy has no meaning, as upstream documents.
 fn fs_group(pod: &Pod, source: &Source) -> Option<FsGroup> {
-    match source {
-        Source::EmptyDir(_) | Source::Files { .. } => {}
-        Source::HostPath { .. } | Source::Nfs { .. } | Source::Image { .. } => return None,
-    }
-    let gid = pod.spec.as_ref()?.security_context.as_ref()?.fs_group?;
-    Some(FsGroup { gid: u32::try_from(gid).ok()?, policy: ChangePolicy::Always })
+    let security = pod.spec.as_ref()?.security_context.as_ref()?;
+    let policy = match source {
+        Source::EmptyDir(_) | Source::Files { .. } => ChangePolicy::Always,
+        Source::Local { .. } | Source::Csi(_) => match security.fs_group_change_policy.as_deref() {
+            Some("OnRootMismatch") => ChangePolicy::OnRootMismatch,
+            _ => ChangePolicy::Always,
+        },
+        Source::HostPath { .. } | Source::Nfs { .. } | Source::Image { .. } | Source::Device { .. } => {
+            return None;
+        }
+    };
+    Some(FsGroup { gid: u32::try_from(security.fs_group?).ok()?, policy })
 }
 
 /// The volume itself says so, whoever mounts it.
 fn is_read_only(volume: &Volume) -> bool {
     let claim = volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only);
-    claim.or(volume.nfs.as_ref().and_then(|n| n.read_only)) == Some(true)
+    let csi = volume.csi.as_ref().and_then(|c| c.read_only);
+    claim.or(csi).or(volume.nfs.as_ref().and_then(|n| n.read_only)) == Some(true)
 }
 
-fn used(spec: &PodSpec) -> BTreeSet<&str> {
+fn mounted(spec: &PodSpec) -> BTreeSet<&str> {
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let of_containers = containers.flat_map(|c| c.volume_mounts.iter().flatten());
     let ephemeral = spec.ephemeral_containers.iter().flatten();
     let of_ephemeral = ephemeral.flat_map(|c| c.volume_mounts.iter().flatten());
     of_containers.chain(of_ephemeral).map(|m| m.name.as_str()).collect()
+}
+
+fn devices(spec: &PodSpec) -> BTreeSet<&str> {
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let of_containers = containers.flat_map(|c| c.volume_devices.iter().flatten());
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    let of_ephemeral = ephemeral.flat_map(|c| c.volume_devices.iter().flatten());
+    of_containers.chain(of_ephemeral).map(|d| d.name.as_str()).collect()
 }
 
 /// The API's name of the source that is set.

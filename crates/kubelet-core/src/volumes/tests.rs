@@ -188,17 +188,17 @@ fn files_of_the_downward_api() {
 fn claims_are_what_they_are_bound_to() {
     let claim = |pv: Result<Value, &str>| {
         let pv = pv.map(|spec| json!({"metadata": {"name": "pv"}, "spec": spec}));
-        let pv = pv.map(|v| std::sync::Arc::new(serde_json::from_value(v).unwrap())).map_err(str::to_owned);
+        let bound = |v| crate::supplies::Bound { volume: serde_json::from_value(v).unwrap(), size: Some(1) };
+        let pv = pv.map(|v| std::sync::Arc::new(bound(v))).map_err(str::to_owned);
         let supplies =
             Supplies { has_server: true, claims: [("c".to_owned(), pv)].into(), ..Supplies::default() };
         let volume = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
         let made = desired(&pod(volume, json!({})), &node(), &supplies);
         made.map(|mut d| d.remove(0).source).map_err(|e| e.message)
     };
-    let directory = HostPathKind::Directory;
     assert_eq!(
         claim(Ok(json!({"local": {"path": "/mnt/a"}}))),
-        Ok(Source::HostPath { path: "/mnt/a".into(), kind: directory })
+        Ok(Source::Local { path: "/mnt/a".into(), spec_name: "pv".into() })
     );
     let share =
         json!({"nfs": {"server": "fd00::1", "path": "/x", "readOnly": true}, "mountOptions": ["hard"]});
@@ -206,7 +206,14 @@ fn claims_are_what_they_are_bound_to() {
     assert_eq!(claim(Ok(share)), Ok(Source::Nfs { share: "[fd00::1]:/x".into(), options }));
     assert_eq!(claim(Err("PVC is not bound")), Err("error processing PVC shop/c: PVC is not bound".into()));
     let csi = json!({"capacity": {"storage": "1Gi"}, "csi": {"driver": "d", "volumeHandle": "h"}});
-    assert!(claim(Ok(csi)).unwrap_err().contains("of kind csi"));
+    let Ok(Source::Csi(driven)) = claim(Ok(csi)) else { panic!("no driver") };
+    assert_eq!(driven.grown(), Some(1 << 30));
+    assert_eq!(driven.claim.map(|c| (c.namespace, c.name)), Some(("shop".into(), "c".into())));
+    assert!(
+        claim(Ok(json!({"iscsi": {"iqn": "i", "lun": 0, "targetPortal": "p"}})))
+            .unwrap_err()
+            .contains("of kind iscsi")
+    );
     let block = json!({"volumeMode": "Block", "hostPath": {"path": "/dev/x"}});
     assert!(claim(Ok(block)).unwrap_err().contains("volumeMode Block"));
     assert!(claim(Ok(json!({"nfs": {"server": "-o", "path": "/x"}}))).unwrap_err().contains("invalid NFS"));
