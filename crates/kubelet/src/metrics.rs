@@ -33,6 +33,9 @@ const CERTIFICATE_AGE: &[f64] = &[
 ];
 const STATUS_SYNC: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
 
+/// Seconds that volumes take.
+const STORAGE: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
+
 /// Series of a family whose labels name Pods; enough for the largest node, and bounded.
 const PER_CONTAINER: usize = 16 * 1024;
 
@@ -115,6 +118,8 @@ families! {
             = "kubelet_container_log_filesystem_used_bytes", "Bytes that a container's logs occupy on disk.";
         containers_per_pod_count: Histogram[] buckets exponential_buckets(1.0, 2.0, 5);
             = "kubelet_containers_per_pod_count", "Containers in each Pod.";
+        csi_operations_seconds: Histogram["driver_name", "method_name", "grpc_status_code", "migrated"] buckets STORAGE;
+            = "csi_operations_seconds", "Seconds that calls to CSI drivers took.";
         desired_pods: Gauge["static"]
             = "kubelet_desired_pods", "Pods the kubelet is told to run.";
         evented_pleg_connection_error_count: Counter[]
@@ -199,8 +204,22 @@ families! {
             = "kubelet_started_user_namespaced_pods_errors_total", "Pods with a user namespace that could not be started.";
         started_user_namespaced_pods_total: Counter[]
             = "kubelet_started_user_namespaced_pods_total", "Pods with a user namespace started.";
+        storage_operation_duration_seconds: Histogram["volume_plugin", "operation_name", "status", "migrated"] buckets STORAGE;
+            = "storage_operation_duration_seconds", "Seconds that it took to have a volume, or to be rid of it.";
         terminated_containers_total: Counter["container_type", "exit_code", "reason"]
             = "kubelet_terminated_containers_total", "Containers that ended, by exit code and reason.";
+        volume_stats_available_bytes: Gauge["namespace", "persistentvolumeclaim"]
+            = "kubelet_volume_stats_available_bytes", "Bytes free on a volume, by its claim.";
+        volume_stats_capacity_bytes: Gauge["namespace", "persistentvolumeclaim"]
+            = "kubelet_volume_stats_capacity_bytes", "Bytes a volume has, by its claim.";
+        volume_stats_inodes: Gauge["namespace", "persistentvolumeclaim"]
+            = "kubelet_volume_stats_inodes", "Inodes a volume has, by its claim.";
+        volume_stats_inodes_free: Gauge["namespace", "persistentvolumeclaim"]
+            = "kubelet_volume_stats_inodes_free", "Inodes free on a volume, by its claim.";
+        volume_stats_inodes_used: Gauge["namespace", "persistentvolumeclaim"]
+            = "kubelet_volume_stats_inodes_used", "Inodes used on a volume, by its claim.";
+        volume_stats_used_bytes: Gauge["namespace", "persistentvolumeclaim"]
+            = "kubelet_volume_stats_used_bytes", "Bytes used on a volume, by its claim.";
         working_pods: Gauge["lifecycle", "config", "static"]
             = "kubelet_working_pods", "Pods being worked on, by stage, by whether they are still wanted, and by source.";
         kubernetes_build_info: Gauge["major", "minor", "git_version", "git_commit", "git_tree_state", "build_date", "go_version", "compiler", "platform"]

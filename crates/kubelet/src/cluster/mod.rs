@@ -33,6 +33,7 @@ use crate::node::Node;
 use crate::pod_files::PodDirs;
 use api_pods::ApiPods;
 use certificates::{Credentials, Issued};
+use node::{CsiNodeOrder, CsiNodeOrders};
 use own_node::OwnNode;
 
 /// The way to the API server.
@@ -56,6 +57,11 @@ pub struct Cluster {
     event_sink: mpsc::Sender<Happened>,
     /// Until somebody sends them.
     event_queue: Mutex<Option<mpsc::Receiver<Happened>>>,
+    csi_node: CsiNodeOrders,
+    /// What the node's status says of volumes in use; none until it is known.
+    volumes_in_use: watch::Sender<Option<Vec<String>>>,
+    /// Until somebody carries them out.
+    csi_orders: Mutex<Option<mpsc::Receiver<CsiNodeOrder>>>,
 }
 
 /// What the parts that join the node to its cluster may look at.
@@ -135,6 +141,7 @@ impl Cluster {
     #[must_use]
     pub fn reached_by(client: Client, node_name: &str) -> Cluster {
         let (event_sink, events) = mpsc::channel(event_writer::QUEUE);
+        let (csi_node, csi_orders) = node::csi_node_orders();
         let config = client.config().clone();
         Cluster {
             heartbeats: client.clone(),
@@ -148,6 +155,9 @@ impl Cluster {
             serving: watch::channel(None).0,
             event_sink,
             event_queue: Mutex::new(Some(events)),
+            csi_node,
+            csi_orders: Mutex::new(Some(csi_orders)),
+            volumes_in_use: watch::channel(None).0,
         }
     }
 
@@ -159,6 +169,16 @@ impl Cluster {
 
     fn take_events(&self) -> Option<mpsc::Receiver<Happened>> {
         self.event_queue.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Where CSI drivers that come and go are told of.
+    #[must_use]
+    pub fn csi_node(&self) -> CsiNodeOrders {
+        self.csi_node.clone()
+    }
+
+    fn take_csi_orders(&self) -> Option<mpsc::Receiver<CsiNodeOrder>> {
+        self.csi_orders.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// This node's object as the API server has it.

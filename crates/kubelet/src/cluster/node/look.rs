@@ -34,6 +34,7 @@ pub(super) struct Look {
     node: Arc<Node>,
     moment: Moment,
     storage: watch::Receiver<Option<String>>,
+    in_use: watch::Receiver<Option<Vec<String>>>,
     images_at: Option<Instant>,
     facts_at: Option<Instant>,
     signals_at: Option<Instant>,
@@ -61,6 +62,7 @@ impl Look {
             node: w.node.clone(),
             moment,
             storage,
+            in_use: w.cluster.volumes_in_use.subscribe(),
             images_at: None,
             facts_at: None,
             signals_at: None,
@@ -69,11 +71,12 @@ impl Look {
         }
     }
 
-    /// Something that decides on Ready changed. Cancel-safe.
+    /// Something changed that others wait to hear of. Cancel-safe.
     pub(super) async fn changed(&mut self, health: &mut watch::Receiver<crate::health::RuntimeHealth>) {
         tokio::select! {
             Ok(()) = health.changed() => {}
             Ok(()) = self.storage.changed() => {}
+            Ok(()) = self.in_use.changed() => {}
             else => std::future::pending().await,
         }
     }
@@ -96,6 +99,7 @@ impl Look {
             self.read_signals().await;
         }
         self.moment.health = self.health();
+        self.moment.volumes_in_use.clone_from(&self.in_use.borrow_and_update());
         &self.moment
     }
 

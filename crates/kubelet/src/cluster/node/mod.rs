@@ -28,6 +28,8 @@ use kubelet_core::node::status::{Fixed, Identity};
 
 use super::Wiring;
 use crate::agent::StartError;
+pub use csi_node::CsiNodeOrders;
+pub(super) use csi_node::{Order as CsiNodeOrder, orders as csi_node_orders};
 pub use events::NodeEvents;
 pub use machine::{MachineIdentity, read_identity};
 
@@ -38,7 +40,7 @@ const DECLARED: [&str; 2] = ["ExtendWebSocketsToKubelet", "RestartAllContainersO
 pub(super) fn start(w: &mut Wiring<'_>) -> Result<NodeEvents, StartError> {
     let events = NodeEvents::new(w.node.recorder.clone(), w.cluster.node_name.clone());
     let (csi, storage) = csi_node::task(w.cluster.clone(), w.node.rng_for("CSINode"));
-    w.tasks.spawn(csi.run(w.token.clone()));
+    w.tasks.spawn(csi.run(w.cluster.take_csi_orders(), w.token.clone()));
     let seconds = w.loaded.config.node_lease_duration_seconds;
     let lease =
         lease::Renewal::new(w.cluster.clone(), w.node.clock.clone(), seconds, w.node.rng_for("lease"));
