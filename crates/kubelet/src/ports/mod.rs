@@ -11,9 +11,11 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 mod objects;
 mod runtime;
+mod storage;
 
 pub use objects::{NoObjects, Objects};
 pub use runtime::{EventStream, Runtime};
+pub use storage::{NoStorage, Storage};
 
 /// Volumes of Pods on this node: everything between a Pod's `spec.volumes` and a host path.
 #[async_trait]
@@ -49,6 +51,8 @@ pub enum MountedVolume {
     Host { path: PathBuf, read_only: bool },
     /// An OCI image, mounted by the runtime.
     Image { reference: String },
+    /// A block device on the host.
+    Device { path: PathBuf, read_only: bool },
 }
 
 /// A volume that could not be made ready, or taken away.

@@ -4,10 +4,12 @@
 //! `configMapAndSecretChangeDetectionStrategy` says: watched one by one (a node may see only what its Pods use), read
 //! again when it is older than a while, or read each time.
 
+mod bundles;
 mod claims;
 mod followed;
 mod pull;
 mod services;
+mod storage;
 mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -27,9 +29,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::Cluster;
 use crate::ports::Objects;
+use bundles::Bundles;
 use followed::{Followed, Key, Kind};
 pub use pull::pull_secrets;
 use services::Services;
+pub use storage::ApiStorage;
 use tokens::Tokens;
 
 /// How changes are noticed.
@@ -46,8 +50,11 @@ pub struct ApiObjects {
     cluster: Arc<Cluster>,
     strategy: Strategy,
     clock: Arc<dyn Clock>,
-    tokens: Tokens,
+    tokens: Arc<Tokens>,
+    storage: Arc<ApiStorage>,
     services: Services,
+    /// None unless the feature gate ClusterTrustBundleProjection is on.
+    bundles: Option<Bundles>,
     /// Held for map operations only, never across an await.
     state: Mutex<State>,
     bells: Bells,
@@ -86,9 +93,13 @@ impl ApiObjects {
         mut rng: Rng,
         token: CancellationToken,
     ) -> Self {
+        let tokens = Arc::new(Tokens::new(cluster.client.clone(), clock.clone(), rng.child()));
+        let storage = ApiStorage::new(cluster.clone(), tokens.clone(), rng.child(), token.clone());
         Self {
-            tokens: Tokens::new(cluster.client.clone(), clock.clone(), rng.child()),
+            tokens,
+            storage: Arc::new(storage),
             services: Services::new(cluster.client.clone(), rng.child(), token.clone()),
+            bundles: None,
             state: Mutex::new(State { rng: Some(rng), ..State::default() }),
             bells: Bells::default(),
             cluster,
@@ -96,6 +107,19 @@ impl ApiObjects {
             clock,
             token,
         }
+    }
+
+    /// Pods may have the certificates of ClusterTrustBundles.
+    #[must_use]
+    pub fn with_trust_bundles(mut self, rng: Rng) -> Self {
+        self.bundles = Some(Bundles::new(self.cluster.client.clone(), rng, self.token.clone()));
+        self
+    }
+
+    /// What volumes of drivers need.
+    #[must_use]
+    pub fn storage(&self) -> Arc<ApiStorage> {
+        self.storage.clone()
     }
 
     /// How old a cached object may be.
@@ -182,6 +206,9 @@ impl Objects for ApiObjects {
         for claim in &wants.claims {
             let volume = claims::volume_of(&self.cluster, pod, claim).await;
             supplies.claims.insert(claim.clone(), volume);
+        }
+        if let Some(bundles) = self.bundles.as_ref().filter(|_| wants.trust_bundles) {
+            supplies.trust_bundles = Some(bundles.all().await);
         }
         for want in &wants.tokens {
             let token = self.tokens.get(pod, want).await;

@@ -27,6 +27,8 @@ pub(super) struct Tokens {
 #[derive(Clone)]
 struct Token {
     text: String,
+    /// As the server wrote it.
+    ends: String,
     renew_at: Mono,
     ends_at: Mono,
 }
@@ -40,22 +42,27 @@ impl Tokens {
 
     /// A token that is good for a while. One that is due to be renewed serves on while the server cannot be reached.
     pub(super) async fn get(&self, pod: &Pod, want: &TokenWant) -> Result<String, String> {
+        self.get_dated(pod, want).await.map(|(token, _)| token)
+    }
+
+    /// The same, and when it ends.
+    pub(super) async fn get_dated(&self, pod: &Pod, want: &TokenWant) -> Result<(String, String), String> {
         let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
         let key = (uid, want.clone());
         let known = self.lock().get(&key).cloned();
         if let Some(token) = known.as_ref().filter(|t| self.clock.now().mono < t.renew_at) {
-            return Ok(token.text.clone());
+            return Ok((token.text.clone(), token.ends.clone()));
         }
         match self.request(pod, want).await {
             Ok(token) => {
-                let text = token.text.clone();
+                let dated = (token.text.clone(), token.ends.clone());
                 self.lock().insert(key, token);
-                Ok(text)
+                Ok(dated)
             }
             Err(error) => match known.filter(|t| self.clock.now().mono < t.ends_at) {
                 Some(old) => {
                     tracing::warn!(pod = pod.metadata.name, %error, "token not renewed, the old one serves on");
-                    Ok(old.text)
+                    Ok((old.text, old.ends))
                 }
                 None => Err(format!("failed to fetch token: {error}")),
             },
@@ -90,7 +97,10 @@ impl Tokens {
         let (Some(token), Some(ends)) = (status.token, status.expiration_timestamp) else {
             return Err("the answer holds no token".to_owned());
         };
-        Ok(self.dated(token, Wall::from_secs(ends.0.as_second()), seconds))
+        Ok(Token {
+            ends: ends.0.to_string(),
+            ..self.dated(token, Wall::from_secs(ends.0.as_second()), seconds)
+        })
     }
 
     /// From here on only the monotonic clock counts: a wall clock that is set renews nothing.
@@ -100,7 +110,7 @@ impl Tokens {
         let left = ends.since(now.wall);
         let life = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
         let renew = left.saturating_sub(life / 5 + jitter).min(LONGEST.saturating_sub(jitter));
-        Token { text, renew_at: now.mono + renew, ends_at: now.mono + left }
+        Token { text, ends: String::new(), renew_at: now.mono + renew, ends_at: now.mono + left }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<(PodUid, TokenWant), Token>> {

@@ -1,0 +1,205 @@
+//! CSIDrivers, VolumeAttachments and the Secrets of volumes; what the node says of volumes in use.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base::rng::Rng;
+use client::{ClientError, Event, Request, Resource, Watcher};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use kubelet_core::supplies::TokenWant;
+use kubelet_core::volumes::csi::{ClaimRef, PLUGIN, SecretRef};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::tokens::Tokens;
+use crate::cluster::Cluster;
+use crate::ports::Storage;
+
+/// How long a volume waits for the first list of drivers.
+const FIRST_LIST: Duration = Duration::from_secs(5);
+/// How long one attempt waits for others to attach a volume; the Pod tries again.
+const ATTACH: Duration = Duration::from_secs(30);
+
+/// Storage objects of the API server.
+pub struct ApiStorage {
+    cluster: Arc<Cluster>,
+    tokens: Arc<Tokens>,
+    /// Watched from the first question on: a node without such volumes asks for none.
+    drivers: OnceLock<Arc<Drivers>>,
+    rng: Mutex<Rng>,
+    token: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct Drivers {
+    /// None before the first list.
+    known: watch::Sender<Option<HashMap<String, Arc<CSIDriver>>>>,
+}
+
+// === impl ApiStorage ===
+
+impl ApiStorage {
+    pub(super) fn new(
+        cluster: Arc<Cluster>,
+        tokens: Arc<Tokens>,
+        rng: Rng,
+        token: CancellationToken,
+    ) -> Self {
+        Self { cluster, tokens, drivers: OnceLock::new(), rng: Mutex::new(rng), token }
+    }
+
+    fn drivers(&self) -> Arc<Drivers> {
+        let begin = || {
+            let rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner).child();
+            let resource = Resource::new("/apis/storage.k8s.io/v1/csidrivers");
+            let mut watcher = Watcher::new(self.cluster.client.clone(), resource, rng);
+            let drivers = Arc::new(Drivers::default());
+            let (writer, token) = (drivers.clone(), self.token.clone());
+            tokio::spawn(async move {
+                while let Some(event) = token.run_until_cancelled(watcher.next()).await {
+                    writer.take(event);
+                }
+            });
+            drivers
+        };
+        self.drivers.get_or_init(begin).clone()
+    }
+}
+
+#[async_trait]
+impl Storage for ApiStorage {
+    async fn driver(&self, name: &str) -> Result<Option<Arc<CSIDriver>>, String> {
+        let mut known = self.drivers().known.subscribe();
+        let listed = tokio::time::timeout(FIRST_LIST, known.wait_for(Option::is_some)).await;
+        match listed {
+            Ok(Ok(known)) => Ok(known.as_ref().and_then(|all| all.get(name).cloned())),
+            _ => Err("CSIDrivers have not yet been read".to_owned()),
+        }
+    }
+
+    async fn wait_attached(&self, volume: &str) -> Result<(), String> {
+        let mut own = self.cluster.own_node();
+        let ready =
+            own.wait_for(|own| own.object.as_ref().is_some_and(|node| missing(node, volume).is_none()));
+        if matches!(tokio::time::timeout(ATTACH, ready).await, Ok(Ok(_))) {
+            return Ok(());
+        }
+        let node = self.cluster.own_node().borrow().object.clone();
+        Err(node.and_then(|n| missing(&n, volume)).unwrap_or("this node's object is not known").to_owned())
+    }
+
+    async fn attachment(&self, name: &str) -> Result<VolumeAttachment, String> {
+        let path = format!("/apis/storage.k8s.io/v1/volumeattachments/{name}");
+        self.cluster.client.ask(Request::get(path)).await.map_err(|e| words(&e))
+    }
+
+    async fn secret(&self, reference: &SecretRef) -> Result<BTreeMap<String, String>, String> {
+        let SecretRef { namespace, name } = reference;
+        let path = format!("/api/v1/namespaces/{namespace}/secrets/{name}");
+        let found: Result<Secret, _> = self.cluster.client.ask(Request::get(path)).await;
+        let secret = found.map_err(|e| {
+            let e = words(&e);
+            format!("{PLUGIN}: failed to find the secret {name} in the namespace {namespace} with error: {e}")
+        })?;
+        let text = |v: &[u8]| String::from_utf8_lossy(v).into_owned();
+        Ok(secret.data.iter().flatten().map(|(k, v)| (k.clone(), text(&v.0))).collect())
+    }
+
+    async fn tokens(&self, pod: &Pod, wants: &[TokenWant]) -> Result<String, String> {
+        let mut all = serde_json::Map::new();
+        for want in wants {
+            let (token, ends) = self.tokens.get_dated(pod, want).await?;
+            let status = serde_json::json!({"token": token, "expirationTimestamp": ends});
+            all.insert(want.audience.clone(), status);
+        }
+        Ok(serde_json::Value::Object(all).to_string())
+    }
+
+    async fn expanded(&self, claim: &ClaimRef, size: i64) -> Result<(), String> {
+        let ClaimRef { namespace, name, .. } = claim;
+        let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}");
+        let client = &self.cluster.client;
+        let known: PersistentVolumeClaim =
+            client.ask(Request::get(path.clone())).await.map_err(|e| words(&e))?;
+        let pending = |kind: &str| kind == "FileSystemResizePending" || kind == "Resizing";
+        let conditions = known.status.iter().flat_map(|s| s.conditions.iter().flatten());
+        let gone: Vec<_> = conditions
+            .filter(|c| pending(&c.type_))
+            .map(|c| serde_json::json!({"type": c.type_, "$patch": "delete"}))
+            .collect();
+        let statuses = known.status.as_ref().is_some_and(|s| s.allocated_resource_statuses.is_some());
+        let mut status = serde_json::json!({"capacity": {"storage": in_units(size)}, "conditions": gone});
+        if statuses {
+            status["allocatedResourceStatuses"] = serde_json::json!({"storage": null});
+        }
+        let patch = serde_json::json!({"status": status}).to_string();
+        let request = Request::strategic_patch(format!("{path}/status"), patch);
+        client.ask_bytes(request).await.map(drop).map_err(|e| words(&e))
+    }
+
+    fn report_in_use(&self, volumes: Vec<String>) {
+        self.cluster.volumes_in_use.send_if_modified(|known| {
+            let is_new = known.as_ref() != Some(&volumes);
+            *known = Some(volumes);
+            is_new
+        });
+    }
+
+    fn node_name(&self) -> &str {
+        &self.cluster.node_name
+    }
+}
+
+impl std::fmt::Debug for ApiStorage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ApiStorage").finish_non_exhaustive()
+    }
+}
+
+// === impl Drivers ===
+
+impl Drivers {
+    fn take(&self, event: Event) {
+        let decode = |json: &str| {
+            let driver: CSIDriver = serde_json::from_str(json).ok()?;
+            Some((driver.metadata.name.clone()?, Arc::new(driver)))
+        };
+        self.known.send_modify(|known| match event {
+            Event::Listed(all) => *known = Some(all.iter().filter_map(|raw| decode(raw.get())).collect()),
+            Event::Applied(raw) => known.get_or_insert_default().extend(decode(raw.get())),
+            Event::Deleted(raw) => {
+                if let (Some(known), Some((name, _))) = (known, decode(raw.get())) {
+                    known.remove(&name);
+                }
+            }
+        });
+    }
+}
+
+/// What the node's object still lacks, in upstream's words.
+fn missing(node: &Node, volume: &str) -> Option<&'static str> {
+    let status = node.status.as_ref();
+    let mut in_use = status.into_iter().flat_map(|s| s.volumes_in_use.iter().flatten());
+    if !in_use.any(|v| v == volume) {
+        return Some("Volume has not been added to the list of VolumesInUse in the node's volume status");
+    }
+    let mut attached = status.into_iter().flat_map(|s| s.volumes_attached.iter().flatten());
+    (!attached.any(|v| v.name == volume)).then_some("Volume not attached according to node status")
+}
+
+/// `2Gi` rather than 2147483648, where that is exact.
+fn in_units(size: i64) -> String {
+    let units = [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
+    let fits = units.iter().find(|(_, shift)| size > 0 && size % (1 << shift) == 0);
+    fits.map_or_else(|| size.to_string(), |(unit, shift)| format!("{}{unit}", size >> shift))
+}
+
+fn words(error: &ClientError) -> String {
+    match error {
+        ClientError::Api { answer, .. } => answer.message.clone(),
+        other => other.to_string(),
+    }
+}
