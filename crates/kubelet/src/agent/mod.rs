@@ -42,6 +42,8 @@ use crate::clock::SystemClock;
 use crate::cluster::objects::ApiObjects;
 use crate::cluster::{self, Cluster, Wiring};
 use crate::dispatcher::{Dispatcher, Known};
+use crate::drivers::registration::Registrar;
+use crate::drivers::{Drivers, Measured};
 use crate::events::Recorder;
 use crate::facts::{self, Machine, go_arch};
 use crate::health::{RuntimeHealth, watch_health};
@@ -53,7 +55,7 @@ use crate::net::SocketNet;
 use crate::node::{Node, NodeFacts};
 use crate::observer::{Observer, watch_runtime};
 use crate::pod_files::{DiskPodFiles, PodDirs};
-use crate::ports::{Cgroups, NoObjects, Objects, Runtime};
+use crate::ports::{Cgroups, NoObjects, NoStorage, Objects, Runtime, Storage};
 use crate::prober::{Hands, Prober};
 use crate::runtime::Metered;
 use crate::server::secure::{self, Inside};
@@ -64,8 +66,8 @@ use crate::status_board::BoardView;
 use crate::streaming::Streams;
 use crate::systemd::Systemd;
 use crate::userns::{self, UsernsStore};
-use crate::volumes::{self, NodeVolumes};
-use crate::{gc, process, rest};
+use crate::volumes::{self, CsiParts, NodeVolumes};
+use crate::{gc, plugins, process, rest};
 
 /// How long the runtime may take to answer for the first time.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(20);
@@ -112,14 +114,27 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let driver = configure_runtime(config, &*runtime).await?;
     let name = flags.node_name(&machine.hostname);
     let cluster = Cluster::open(&start.loaded, &name, &start.version, clock.now().wall).await?;
-    let probe_metrics = Arc::default();
-    let parts =
-        Parts { start: &start, dirs, machine, clock, metrics, probe_metrics, runtime, driver, cluster };
+    let (probe_metrics, drivers) = (Arc::default(), Arc::default());
+    let parts = Parts {
+        start: &start,
+        dirs,
+        machine,
+        clock,
+        metrics,
+        probe_metrics,
+        runtime,
+        driver,
+        cluster,
+        drivers,
+    };
     let (health, healthy) = watch::channel(RuntimeHealth::default());
-    let node = Arc::new(parts.node(healthy, &token).await?);
+    let (node, volumes) = parts.node(healthy, &token).await?;
+    let node = Arc::new(node);
     // A second kubelet is found out here, before it takes the first one's Pods for orphans.
     let doors = parts.doors().await?;
     let mut tasks = JoinSet::new();
+    tasks.spawn(volumes.sweep(token.clone()));
+    tasks.spawn(volumes.measure(config.volume_stats_agg_period.to_std(), token.clone()));
     tasks.spawn(watch_health(node.runtime.clone(), health, token.clone()));
     tasks.spawn(watch_runtime(node.observer.clone(), token.clone()));
     tasks.spawn(rest::run(node.board.clone(), token.clone()));
@@ -128,6 +143,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let (open, secure) = ([doors.healthz, doors.read_only], doors.secure);
     parts.start_servers(&node, beat, open, secure, &mut tasks, &token)?;
     parts.join_cluster(&node, known, &mut tasks, &token)?;
+    tasks.spawn(plugins::run(parts.dirs.root.join(plugins::DIR), parts.registrar(), token.clone()));
     parts.describe(&node);
     start.systemd.ready();
     tracing::info!(node = node.facts.recipe.name, "kubelet started");
@@ -277,6 +293,7 @@ struct Parts<'a> {
     driver: Driver,
     /// None on a standalone node.
     cluster: Option<Arc<Cluster>>,
+    drivers: Arc<Drivers>,
 }
 
 impl Parts<'_> {
@@ -284,7 +301,7 @@ impl Parts<'_> {
         &self,
         health: watch::Receiver<RuntimeHealth>,
         token: &CancellationToken,
-    ) -> Result<Node, StartError> {
+    ) -> Result<(Node, Arc<NodeVolumes>), StartError> {
         let Loaded { config, flags, .. } = &self.start.loaded;
         let wall = self.clock.now().wall.0;
         let mut rng = Rng::new(wall.unsigned_abs());
@@ -293,7 +310,7 @@ impl Parts<'_> {
         let sink = self.cluster.as_ref().map(|c| c.event_sink());
         let recorder = Recorder::new(self.clock.clone()).with_sink(sink);
         let files = Arc::new(DiskPodFiles::new(self.dirs.clone(), rng.child()));
-        let objects = self.objects(&mut rng, token);
+        let (objects, storage) = self.objects(&mut rng, token);
         let volumes = NodeVolumes::open(
             &self.dirs.root,
             facts.recipe.allocatable.clone(),
@@ -301,7 +318,14 @@ impl Parts<'_> {
             rng.child(),
         )
         .map_err(io("open the directory of Pods"))?
-        .with_objects(objects.clone());
+        .with_objects(objects.clone())
+        .with_csi(CsiParts {
+            drivers: self.drivers.clone(),
+            storage,
+            measured: self.measured(),
+            recorder: recorder.clone(),
+        });
+        let volumes = Arc::new(volumes);
         let observer =
             Observer::new(self.runtime.clone(), files.clone(), self.clock.clone(), self.metrics.clone());
         let net = Arc::new(SocketNet);
@@ -315,7 +339,7 @@ impl Parts<'_> {
             seed: rng.next_u64(),
             started: self.clock.now(),
         });
-        Ok(Node {
+        let node = Node {
             images: Arc::new(self.images(&recorder).await?),
             prober: Arc::new(prober),
             userns: self.userns(),
@@ -327,7 +351,7 @@ impl Parts<'_> {
             health,
             observer: Arc::new(observer),
             runtime: self.runtime.clone(),
-            volumes: Arc::new(volumes),
+            volumes: volumes.clone(),
             objects,
             files,
             cgroups: self.cgroups()?,
@@ -335,15 +359,21 @@ impl Parts<'_> {
             clock: self.clock.clone(),
             recorder,
             metrics: self.metrics.clone(),
-        })
+        };
+        Ok((node, volumes))
     }
 
-    /// What Pods refer to, if there is an API server to have it.
-    fn objects(&self, rng: &mut Rng, token: &CancellationToken) -> Arc<dyn Objects> {
-        let Some(cluster) = &self.cluster else { return Arc::new(NoObjects) };
+    /// What Pods and volumes refer to, if there is an API server to have it.
+    fn objects(&self, rng: &mut Rng, token: &CancellationToken) -> (Arc<dyn Objects>, Arc<dyn Storage>) {
+        let Some(cluster) = &self.cluster else { return (Arc::new(NoObjects), Arc::new(NoStorage)) };
         let strategy = settings::strategy(&self.start.loaded.config);
         let clock = self.clock.clone();
-        Arc::new(ApiObjects::new(cluster.clone(), strategy, clock, rng.child(), token.clone()))
+        let mut objects = ApiObjects::new(cluster.clone(), strategy, clock, rng.child(), token.clone());
+        if self.start.loaded.gates.enabled("ClusterTrustBundleProjection") {
+            objects = objects.with_trust_bundles(rng.child());
+        }
+        let storage = objects.storage();
+        (Arc::new(objects), storage)
     }
 
     async fn facts(&self) -> Result<NodeFacts, StartError> {
@@ -558,6 +588,16 @@ impl Parts<'_> {
         let api = LocalApi { local, view, runtime: node.runtime.clone(), context: context.clone(), streams };
         tasks.spawn(door.serve(api, token.clone()));
         Ok(())
+    }
+
+    /// Who lets CSI drivers in.
+    fn registrar(&self) -> Registrar {
+        let csi_node = self.cluster.as_ref().map(|c| c.csi_node());
+        Registrar { drivers: self.drivers.clone(), csi_node, measured: self.measured() }
+    }
+
+    fn measured(&self) -> Measured {
+        Measured { metrics: self.metrics.clone(), clock: self.clock.clone() }
     }
 
     /// What keeps the node and its cluster in step.

@@ -79,6 +79,8 @@ struct PodTask {
     /// activeDeadlineSeconds and when they run out; asked once per value, so that a jump of the wall
     /// clock changes nothing.
     deadline: Option<(i64, Mono)>,
+    /// The volume that keeps a Pod from going.
+    blocker: Option<String>,
     /// An earlier life of the agent knew this Pod.
     took_over: bool,
     /// The pod_start metrics were fed.
@@ -132,6 +134,7 @@ impl PodTask {
             pull_secrets: Arc::default(),
             image_retry: None,
             deadline: None,
+            blocker: None,
             took_over: false,
             start_measured: false,
             step: Step::Create,
@@ -258,7 +261,15 @@ impl PodTask {
         }
         let stopping = intent.stage > Stage::Run && !is_terminal(&status);
         let terminating = stopping.then(|| self.node.now().wall);
-        self.node.board.publish(&self.uid, &intent.pod, status, terminating);
+        self.node.board.publish(&self.uid, &intent.pod, self.with_blocker(&intent.pod, status), terminating);
+    }
+
+    /// A Pod that is being deleted says what it waits for. Only what is shown says so: it is no part of how it ended.
+    fn with_blocker(&self, pod: &Pod, mut status: PodStatus) -> PodStatus {
+        if let Some(blocker) = self.blocker.as_ref().filter(|_| pod.metadata.deletion_timestamp.is_some()) {
+            status.message.get_or_insert_with(|| format!("waiting to {blocker}"));
+        }
+        status
     }
 
     /// An event for a resize that cannot be, when it is asked for.

@@ -79,8 +79,8 @@ impl PodTask {
     }
 
     pub(super) fn tell_failed_mount(&self, pod: &Pod, error: &VolumeError) {
-        let message = format!("MountVolume.SetUp failed for volume {:?} : {}", error.volume, error.message);
-        self.node.recorder.pod(pod, Kind::Warning, "FailedMount", message);
+        let (reason, message) = told(error);
+        self.node.recorder.pod(pod, Kind::Warning, reason, message);
     }
 
     /// Resolves when the Pod is to end: whatever merely waits may then be dropped.
@@ -584,10 +584,29 @@ fn image_policy<'a>(pod: &'a Pod, volume: &str) -> Option<&'a str> {
     volumes.iter().find(|v| v.name == volume)?.image.as_ref()?.pull_policy.as_deref()
 }
 
+/// The event of a volume that is not ready, in upstream's words.
+fn told(error: &VolumeError) -> (&'static str, String) {
+    let VolumeError { act, volume, message, .. } = error;
+    let (reason, step) = match *act {
+        "attach" => {
+            let text = format!(
+                "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[{volume}], failed to process volumes=[]: {message}"
+            );
+            return ("FailedMount", text);
+        }
+        "stage" => ("FailedMount", "MountVolume.MountDevice"),
+        "stage device of" => ("FailedMapVolume", "MapVolume.SetUpDevice"),
+        "map device of" => ("FailedMapVolume", "MapVolume.MapPodDevice"),
+        _ => ("FailedMount", "MountVolume.SetUp"),
+    };
+    (reason, format!("{step} failed for volume {volume:?} : {message}"))
+}
+
 fn resolved(mounted: MountedVolume) -> ResolvedVolume {
     match mounted {
         MountedVolume::Host { path, read_only } => ResolvedVolume::Host { path, read_only },
         MountedVolume::Image { reference } => ResolvedVolume::Image { reference },
+        MountedVolume::Device { path, read_only } => ResolvedVolume::Device { path, read_only },
     }
 }
 

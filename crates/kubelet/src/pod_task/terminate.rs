@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use base::class::Class;
 use base::ids::{ContainerId, SandboxId};
 use base::time::Mono;
 use futures_util::FutureExt;
@@ -20,6 +21,7 @@ use tokio::sync::watch;
 use super::{PodTask, Step, name};
 use crate::events::Kind;
 use crate::hooks;
+use crate::ports::VolumeError;
 
 /// How long a Pod's volumes and cgroup may resist before the blocker is named in an event.
 const NAME_BLOCKER_AFTER: u32 = 3;
@@ -94,9 +96,12 @@ impl PodTask {
             return false;
         }
         if let Err(error) = self.node.volumes.unmount(&self.uid).await {
-            self.name_blocker(&intent.pod, &error.to_string());
+            self.name_volume(&intent.pod, &error);
+            // Who looks at a Pod that does not go away shall see why.
+            self.publish(intent, &BTreeMap::new()).await;
             return false;
         }
+        self.blocker = None;
         if let Err(error) = self.node.cgroups.remove(&self.uid).await {
             self.name_blocker(&intent.pod, &format!("remove cgroup: {error}"));
             return false;
@@ -146,15 +151,26 @@ impl PodTask {
             }
         }
         if let Err(error) = self.node.volumes.remove(&self.uid).await {
-            self.name_blocker(pod, &error.to_string());
+            self.name_volume(pod, &error);
             return false;
         }
         true
     }
 
+    /// A volume that does not go. One that somebody was waited for in vain is named at once.
+    fn name_volume(&mut self, pod: &Pod, error: &VolumeError) {
+        let blocker = error.to_string();
+        self.blocker = Some(blocker.clone());
+        self.tell_blocker(pod, &blocker, error.class == Class::Wait);
+    }
+
     fn name_blocker(&mut self, pod: &Pod, blocker: &str) {
+        self.tell_blocker(pod, blocker, false);
+    }
+
+    fn tell_blocker(&self, pod: &Pod, blocker: &str, at_once: bool) {
         tracing::warn!(pod = name(pod), pod_uid = %self.uid, blocker, "Pod could not be torn down yet");
-        if self.retry.failures + 1 >= NAME_BLOCKER_AFTER {
+        if at_once || self.retry.failures + 1 >= NAME_BLOCKER_AFTER {
             self.node.recorder.pod(
                 pod,
                 Kind::Warning,

@@ -6,11 +6,13 @@
 //! walked by descriptor (docs/decisions/005.md), and every operation runs in its Pod's own [`lane`].
 
 mod atomic_writer;
+mod csi;
 mod empty_dir;
 mod files;
 mod fs_group;
 mod host_path;
 mod lane;
+mod local;
 mod memory_dir;
 mod nfs;
 mod site;
@@ -28,12 +30,16 @@ use base::class::Class;
 use base::ids::PodUid;
 use base::rng::Rng;
 use base::time::Clock;
+use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_core::downward::Allocatable;
 use kubelet_core::supplies::Wants;
 use kubelet_core::volumes::{self as core, Desired, Source};
+use tokio_util::sync::CancellationToken;
 
 use crate::ports::{self, MountedVolume, MountedVolumes, NoObjects, Objects, VolumeError};
+pub use csi::CsiParts;
+use csi::CsiVolumes;
 use lane::Lanes;
 use site::{Site, Tree};
 
@@ -42,6 +48,8 @@ pub struct NodeVolumes {
     inner: Arc<Inner>,
     lanes: Lanes,
     objects: Arc<dyn Objects>,
+    /// None where nothing speaks to drivers.
+    csi: Option<Arc<CsiVolumes>>,
 }
 
 struct Inner {
@@ -65,7 +73,12 @@ impl NodeVolumes {
             clock,
             rng: Mutex::new(rng),
         };
-        Ok(Self { inner: Arc::new(inner), lanes: Lanes::new(DEADLINE), objects: Arc::new(NoObjects) })
+        Ok(Self {
+            inner: Arc::new(inner),
+            lanes: Lanes::new(DEADLINE),
+            objects: Arc::new(NoObjects),
+            csi: None,
+        })
     }
 
     /// Where the content of ConfigMaps, Secrets and tokens comes from; nowhere by default.
@@ -73,6 +86,70 @@ impl NodeVolumes {
     pub fn with_objects(mut self, objects: Arc<dyn Objects>) -> Self {
         self.objects = objects;
         self
+    }
+
+    /// Volumes that drivers mount.
+    #[must_use]
+    pub fn with_csi(mut self, parts: CsiParts) -> Self {
+        let root = self.inner.tree.path.parent().unwrap_or(&self.inner.tree.path).to_owned();
+        self.csi = Some(Arc::new(CsiVolumes::new(root, parts)));
+        self
+    }
+
+    /// Takes care of volumes that drivers staged for Pods that are gone, until cancelled.
+    pub fn sweep(&self, token: CancellationToken) -> impl Future<Output = ()> + Send + 'static {
+        let csi = self.csi.clone();
+        async move {
+            match csi {
+                Some(csi) => csi.sweep_until(token).await,
+                None => token.cancelled().await,
+            }
+        }
+    }
+
+    /// Measures what drivers tell of their volumes, until cancelled.
+    pub fn measure(
+        &self,
+        every: Duration,
+        token: CancellationToken,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let csi = self.csi.clone().filter(|_| !every.is_zero());
+        async move {
+            match csi {
+                Some(csi) => csi.measure_until(every, token).await,
+                None => token.cancelled().await,
+            }
+        }
+    }
+
+    /// What the drivers make of their volumes, each by itself: one that hangs holds up no other.
+    async fn driven(
+        &self,
+        pod: &Pod,
+        uid: &PodUid,
+        volumes: Vec<Desired>,
+    ) -> Vec<Result<(String, MountedVolume), VolumeError>> {
+        if volumes.is_empty() {
+            return Vec::new();
+        }
+        let pod = Arc::new(pod.clone());
+        let one = async |volume: Desired| {
+            let Desired { name, source, fs_group, .. } = volume;
+            let (Source::Csi(source), Some(csi)) = (source, &self.csi) else {
+                return Err(reject(SET_UP, &name, "this node speaks to no CSI drivers".into()));
+            };
+            csi.set_up(&pod, uid, &source, fs_group).await.map(|place| (name, place))
+        };
+        join_all(volumes.into_iter().map(one)).await
+    }
+
+    /// What drivers published for the Pod goes before anything is unmounted from under them.
+    async fn take_from_drivers(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        let Some(csi) = self.csi.as_ref().filter(|csi| csi.knows(uid)) else { return Ok(()) };
+        let (inner, work_uid) = (Arc::clone(&self.inner), uid.clone());
+        let work = move || teardown::unmount_sub_paths(&inner.tree, work_uid.as_str());
+        self.lanes.run(teardown::ACT, uid, work).await?;
+        csi.tear_down(uid).await
     }
 
     /// Another deadline than [`DEADLINE`].
@@ -106,9 +183,17 @@ impl ports::Volumes for NodeVolumes {
     async fn mount(&self, pod: &Pod) -> Result<MountedVolumes, VolumeError> {
         let uid = uid_of(pod)?;
         let desired = self.desired(pod).await;
+        let is_driven =
+            |d: &Result<Desired, VolumeError>| matches!(d, Ok(Desired { source: Source::Csi(_), .. }));
+        let (driven, own): (Vec<_>, Vec<_>) = desired.into_iter().partition(is_driven);
+        let driven = driven.into_iter().flatten().collect();
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
-        self.lanes.run(SET_UP, &uid, move || inner.mount(&work_uid, desired)).await
+        let own = self.lanes.run(SET_UP, &uid, move || inner.mount(&work_uid, own));
+        let (own, driven) = tokio::join!(own, self.driven(pod, &uid, driven));
+        let mut mounted = own?;
+        mounted.extend(driven.into_iter().collect::<Result<Vec<_>, _>>()?);
+        Ok(mounted)
     }
 
     async fn sub_path(
@@ -134,6 +219,7 @@ impl ports::Volumes for NodeVolumes {
     }
 
     async fn unmount(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        self.take_from_drivers(uid).await?;
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
         let work = move || teardown::remove_volumes(&inner.tree, work_uid.as_str());
@@ -141,6 +227,7 @@ impl ports::Volumes for NodeVolumes {
     }
 
     async fn remove(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        self.take_from_drivers(uid).await?;
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
         self.lanes.run(teardown::ACT, uid, move || teardown::remove_pod(&inner.tree, work_uid.as_str())).await
@@ -191,6 +278,15 @@ impl Inner {
                 files::set_up(site, *kind, payload, *size, &mut || self.stamp())?
             }
             Source::Nfs { share, options } => nfs::set_up(site, share, options)?,
+            Source::Local { path, spec_name } => {
+                let site = Site { volume: spec_name, ..*site };
+                local::set_up(&site, Path::new(path), volume.read_only)?
+            }
+            Source::Device { path, .. } => {
+                let path = local::device(Path::new(path))?;
+                return Ok(MountedVolume::Device { path, read_only: volume.read_only });
+            }
+            Source::Csi(_) => return Err(io::Error::other("a driver mounts this volume")),
             Source::Image { reference } => {
                 return Ok(MountedVolume::Image { reference: reference.clone() });
             }
@@ -210,6 +306,14 @@ impl Inner {
             Source::Files { kind, .. } => pod.open_volume(files::plugin(*kind), &volume.name),
             Source::HostPath { path, .. } => host_path::open(Path::new(path)),
             Source::Nfs { .. } => pod.open_volume(nfs::PLUGIN, &volume.name),
+            Source::Local { spec_name, .. } => pod.open_volume(local::PLUGIN, spec_name),
+            Source::Csi(volume) => {
+                pod.open_volume(core::csi::PLUGIN_DIR, &format!("{}/mount", volume.spec_name))
+            }
+            Source::Device { .. } => {
+                let message = "a device has no subPath".to_owned();
+                return Err(reject(SUB_PATH, &volume.name, message));
+            }
             Source::Image { .. } => {
                 let message = "the runtime resolves the subPath of an image".to_owned();
                 return Err(reject(SUB_PATH, &volume.name, message));

@@ -27,7 +27,7 @@ pub(super) struct PodDir {
 }
 
 /// Where one volume goes.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Site<'a> {
     pub(super) pod: &'a PodDir,
     pub(super) volume: &'a str,

@@ -34,6 +34,24 @@ pub(super) fn remove_volumes(tree: &Tree, uid: &str) -> Result<(), VolumeError> 
     Ok(())
 }
 
+/// Lets go of our second views of the Pod's volumes: whoever mounted those may then unmount them.
+pub(super) fn unmount_sub_paths(tree: &Tree, uid: &str) -> Result<(), VolumeError> {
+    if !is_file_name(uid) {
+        return Err(reject(ACT, uid, format!("{uid:?} is no Pod UID")));
+    }
+    let dir = tree.path.join(uid).join(sub_path::DIR);
+    let failed = |e: &dyn std::fmt::Display| retry(ACT, uid, e);
+    let mounts = mountinfo::below(&dir).map_err(|e| failed(&e))?;
+    if mounts.is_empty() {
+        return Ok(());
+    }
+    let pods = tree.open_pods().map_err(|e| failed(&e))?;
+    for mount in &mounts {
+        unmount_one(&pods, &tree.path, mount, true).map_err(|e| failed(&describe(mount, &e)))?;
+    }
+    Ok(())
+}
+
 /// Removes the Pod's directory with all its volumes, or says what is in the way.
 pub(super) fn remove_pod(tree: &Tree, uid: &str) -> Result<(), VolumeError> {
     let failed = |e: &dyn std::fmt::Display| retry(ACT, uid, e);

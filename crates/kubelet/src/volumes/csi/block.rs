@@ -1,0 +1,187 @@
+//! Devices: the driver puts one at a path of ours, and containers get it from there.
+//!
+//! | place below `plugins/kubernetes.io/csi/volumeDevices` | holds |
+//! |---|---|
+//! | `staging/<name>` | whatever the driver needs for the node |
+//! | `publish/<name>/<pod uid>` | the device, one per Pod |
+//! | `<name>/data/vol_data.json` | whose it is |
+//!
+//! A link `pods/<uid>/volumeDevices/kubernetes.io~csi/<name>` leads to the device, which is how a Pod's devices are found.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::path::{Path, PathBuf};
+
+use csi::v1::{NodePublishVolumeRequest, NodeStageVolumeRequest};
+use k8s_openapi::api::storage::v1::CSIDriver;
+use kubelet_core::volumes::csi::{PLUGIN, pod_attributes};
+
+use super::mount::Session;
+use super::request::{capability, merged};
+use super::{CsiVolumes, Job, act, books, failed};
+use crate::ports::{MountedVolume, VolumeError};
+
+/// The places of one device.
+pub(super) struct Places {
+    pub(super) staging: PathBuf,
+    pub(super) publish_dir: PathBuf,
+    pub(super) own: PathBuf,
+}
+
+// === impl Places ===
+
+impl Places {
+    pub(super) fn new(root: &Path, name: &str) -> Self {
+        let all = books::staging(root).join(books::DEVICES);
+        Self {
+            staging: all.join("staging").join(name),
+            publish_dir: all.join("publish").join(name),
+            own: all.join(name),
+        }
+    }
+
+    /// The directory of the books.
+    pub(super) fn data(&self) -> PathBuf {
+        self.own.join("data")
+    }
+
+    /// Nothing is left that a driver knows of: the directories go.
+    pub(super) fn close(&self) -> io::Result<()> {
+        for dir in [&self.staging, &self.publish_dir] {
+            books::remove_empty(dir)?;
+        }
+        books::remove_empty(&self.own.join("dev"))?;
+        books::remove_empty(&self.data().join(books::FILE))?;
+        books::remove_empty(&self.data())?;
+        books::remove_empty(&self.own)
+    }
+}
+
+impl CsiVolumes {
+    /// Stages and publishes the device for a Pod.
+    pub(super) async fn map(
+        &self,
+        job: &Job,
+        object: Option<&CSIDriver>,
+        attaches: bool,
+    ) -> Result<MountedVolume, VolumeError> {
+        let volume = &job.volume;
+        let refuse = |e: String| failed(act::STAGE_DEVICE, volume, e);
+        let session = self.session(&volume.driver).await.map_err(|e| {
+            refuse(format!("{PLUGIN}: blockMapper.SetUpDevice failed to get CSI client: {e}"))
+        })?;
+        let context = self.publish_context(volume, attaches).await.map_err(|e| {
+            refuse(format!("{PLUGIN}: blockMapper.SetupDevice failed to get volume attachment: {e}"))
+        })?;
+        let places = Places::new(&self.root, &volume.spec_name);
+        books::write(&places.data(), &volume.data(self.parts.storage.node_name()))
+            .map_err(|e| refuse(format!("{PLUGIN}: failed to save volume info data: {e}")))?;
+        self.stage_device(&session, job, &places, &context).await.map_err(refuse)?;
+        let refuse = |e: String| failed(act::MAP, volume, e);
+        let device = self.publish_device(&session, job, object, &places, context).await.map_err(refuse)?;
+        self.set_mark(job).map_err(|e| refuse(e.to_string()))?;
+        let staging = session.offers.stage.then_some(places.staging.as_path());
+        self.expand(&session, job, &device, staging).await;
+        self.mapped(job).ok_or_else(|| refuse(format!("{} is no block device", device.display())))
+    }
+
+    async fn stage_device(
+        &self,
+        session: &Session,
+        job: &Job,
+        places: &Places,
+        context: &BTreeMap<String, String>,
+    ) -> Result<(), String> {
+        let volume = &job.volume;
+        if !session.offers.stage || self.lock().staged.contains(&volume.unique_name()) {
+            return Ok(());
+        }
+        let secrets = self.secrets(volume.stage_secret.as_ref(), "NodeStageSecretRef").await?;
+        books::make_dir(&places.staging).map_err(|e| {
+            format!(
+                "{PLUGIN}: blockMapper.stageVolumeForBlock failed to create dir {}: {e}",
+                places.staging.display()
+            )
+        })?;
+        self.calls(session, "NodeStageVolume");
+        let request = NodeStageVolumeRequest {
+            volume_id: volume.handle.clone(),
+            publish_context: context.clone(),
+            staging_target_path: places.staging.to_string_lossy().into_owned(),
+            volume_capability: Some(capability(volume, session.offers, None)),
+            secrets,
+            volume_context: volume.attributes.clone(),
+        };
+        let call = session.driver.stage(request);
+        let done = self.parts.measured.call(&session.name, "NodeStageVolume", call).await;
+        done.map_err(|e| e.to_string())?;
+        self.lock().staged.insert(volume.unique_name());
+        Ok(())
+    }
+
+    async fn publish_device(
+        &self,
+        session: &Session,
+        job: &Job,
+        object: Option<&CSIDriver>,
+        places: &Places,
+        context: BTreeMap<String, String>,
+    ) -> Result<PathBuf, String> {
+        let volume = &job.volume;
+        let secrets = self.secrets(volume.publish_secret.as_ref(), "NodePublishSecretRef").await?;
+        let device = self.device(job);
+        books::make_dir(&places.publish_dir).map_err(|e| {
+            let dir = places.publish_dir.display();
+            format!("{PLUGIN}: blockMapper.publishVolumeForBlock failed to create dir {dir}:  {e}")
+        })?;
+        // The link is the Pod's record of the device, so it comes before the device.
+        self.link(job, &device).map_err(|e| format!("link {}: {e}", device.display()))?;
+        let mut attributes = volume.attributes.clone();
+        if object.and_then(|o| o.spec.pod_info_on_mount) == Some(true) {
+            attributes = merged(&attributes, pod_attributes(&job.pod, volume.lifecycle));
+        }
+        self.calls(session, "NodePublishVolume");
+        let text = |p: &Path| p.to_string_lossy().into_owned();
+        let request = NodePublishVolumeRequest {
+            volume_id: volume.handle.clone(),
+            publish_context: context,
+            staging_target_path: if session.offers.stage { text(&places.staging) } else { String::new() },
+            target_path: text(&device),
+            volume_capability: Some(capability(volume, session.offers, None)),
+            readonly: volume.read_only,
+            secrets,
+            volume_context: attributes,
+        };
+        let call = session.driver.publish(request);
+        let done = self.parts.measured.call(&session.name, "NodePublishVolume", call).await;
+        done.map(|()| device).map_err(|e| e.to_string())
+    }
+
+    /// The device, if its set-up came to its end and it is still there.
+    pub(super) fn mapped(&self, job: &Job) -> Option<MountedVolume> {
+        let path = self.device(job);
+        let is_there = self.has_mark(job) && is_device(&path);
+        is_there.then_some(MountedVolume::Device { path, read_only: job.volume.read_only })
+    }
+
+    fn device(&self, job: &Job) -> PathBuf {
+        Places::new(&self.root, &job.volume.spec_name).publish_dir.join(job.uid.as_str())
+    }
+
+    fn link(&self, job: &Job, device: &Path) -> io::Result<()> {
+        let dir = books::devices_of_pod(&self.root, job.uid.as_str());
+        books::make_dir(&dir)?;
+        let link = dir.join(&job.volume.spec_name);
+        match std::fs::read_link(&link) {
+            Ok(there) if there == device => return Ok(()),
+            Ok(_) => std::fs::remove_file(&link)?,
+            Err(_) => {}
+        }
+        symlink(device, link)
+    }
+}
+
+pub(in crate::volumes) fn is_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device())
+}

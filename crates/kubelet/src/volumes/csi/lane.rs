@@ -1,0 +1,160 @@
+//! One lane per volume: its operations follow each other, and whoever waits learns what for.
+//!
+//! Work that was begun goes on when nobody waits for it any more: a call to a driver that is dropped in the middle
+//! leaves a driver that may still be at it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::class::Class;
+use base::time::{Clock, Mono};
+use tokio::sync::Mutex as Turn;
+use tokio::time::timeout;
+
+use super::named;
+use crate::ports::VolumeError;
+
+/// How long a Pod that is to start waits before it says what for.
+pub(super) const MOUNT_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a Pod that is to go waits before it names its blocker.
+pub(super) const UNMOUNT_PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) struct Lanes {
+    clock: Arc<dyn Clock>,
+    /// Held for map operations only.
+    lanes: Mutex<HashMap<String, Arc<Lane>>>,
+}
+
+#[derive(Default)]
+struct Lane {
+    turn: Arc<Turn<()>>,
+    /// What is under way, and since when.
+    busy: Mutex<Option<(String, Mono)>>,
+}
+
+/// What is to be done, on which volume.
+pub(super) struct Errand {
+    pub(super) act: &'static str,
+    /// As people call it.
+    pub(super) volume: String,
+    /// As lanes call it.
+    pub(super) key: String,
+}
+
+// === impl Lanes ===
+
+impl Lanes {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, lanes: Mutex::default() }
+    }
+
+    /// Runs `work` in its volume's lane and waits for it, but not for ever.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        errand: Errand,
+        patience: Duration,
+        work: impl Future<Output = Result<T, VolumeError>> + Send + 'static,
+    ) -> Result<T, VolumeError> {
+        let lane = self.all().entry(errand.key.clone()).or_default().clone();
+        let result = self.run_in(&lane, &errand, patience, work).await;
+        drop(lane);
+        // Whoever still works or waits holds the lane too; the last one leaves the map clean.
+        self.all().retain(|_, lane| Arc::strong_count(lane) > 1);
+        result
+    }
+
+    async fn run_in<T: Send + 'static>(
+        &self,
+        lane: &Arc<Lane>,
+        errand: &Errand,
+        patience: Duration,
+        work: impl Future<Output = Result<T, VolumeError>> + Send + 'static,
+    ) -> Result<T, VolumeError> {
+        // Nothing to retry: whoever is asked again will say the same until the driver has answered.
+        let late =
+            || VolumeError { class: Class::Wait, ..named(errand.act, &errand.volume, self.describe(lane)) };
+        let Ok(turn) = timeout(patience, lane.turn.clone().lock_owned()).await else { return Err(late()) };
+        lane.begin(format!("{} it", errand.act), self.clock.now().mono);
+        let mine = lane.clone();
+        let task = tokio::spawn(async move {
+            let result = STEP.scope(mine.clone(), work).await;
+            *mine.busy() = None;
+            drop(turn);
+            result
+        });
+        match timeout(patience, task).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(named(errand.act, &errand.volume, "the operation panicked")),
+            Err(_) => Err(late()),
+        }
+    }
+
+    fn describe(&self, lane: &Lane) -> String {
+        let now = self.clock.now().mono;
+        match &*lane.busy() {
+            Some((what, since)) => {
+                format!("still waiting after {}s for {what}", now.since(*since).as_secs())
+            }
+            None => "an earlier operation on this volume has not ended".to_owned(),
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Lane>>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Lane ===
+
+impl Lane {
+    fn begin(&self, what: String, now: Mono) {
+        *self.busy() = Some((what, now));
+    }
+
+    fn busy(&self) -> MutexGuard<'_, Option<(String, Mono)>> {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+tokio::task_local! {
+    /// The lane that the current work runs in.
+    static STEP: Arc<Lane>;
+}
+
+/// Says what the current work waits for from now on.
+pub(super) fn waiting_for(what: String, now: Mono) {
+    let _ = STEP.try_with(|lane| lane.begin(what, now));
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+
+    fn errand(key: &str) -> Errand {
+        Errand { act: "set up", volume: "v".into(), key: key.into() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hung_volume_hurts_itself_only_and_is_named() {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let lanes = Lanes::new(clock.clone());
+        let (release, hang) = tokio::sync::oneshot::channel::<()>();
+        let now = clock.now().mono;
+        let work = async move {
+            waiting_for("driver d to answer NodePublishVolume".into(), now);
+            let _ = hang.await;
+            Ok(1)
+        };
+        let late = lanes.run(errand("a"), MOUNT_PATIENCE, work).await.unwrap_err();
+        assert!(late.message.contains("driver d to answer NodePublishVolume"), "{late}");
+        assert_eq!(lanes.run(errand("b"), MOUNT_PATIENCE, async { Ok(2) }).await.unwrap(), 2);
+        let late = lanes.run(errand("a"), UNMOUNT_PATIENCE, async { Ok(3) }).await.unwrap_err();
+        assert!(late.message.contains("NodePublishVolume"), "{late}");
+        release.send(()).unwrap();
+        assert_eq!(lanes.run(errand("a"), UNMOUNT_PATIENCE, async { Ok(4) }).await.unwrap(), 4);
+        assert!(lanes.all().is_empty());
+    }
+}

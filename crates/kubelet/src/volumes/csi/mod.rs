@@ -1,0 +1,218 @@
+//! csi: a driver mounts, we keep the books.
+//!
+//! The disk is the truth: `vol_data.json` is written before a driver is asked for anything, in the place and the words
+//! of upstream, and removed when the driver has said that nothing is left. So whatever a crash interrupts is found
+//! again: a volume of a Pod by the Pod's teardown, a staged volume nobody uses by the [`sweep`]. Calls are idempotent
+//! by contract and are simply made again.
+//!
+//! | place below the root | holds |
+//! |---|---|
+//! | `plugins/kubernetes.io/csi/<driver>/<sha256 of handle>/` | `globalmount`, where the volume is staged for the node |
+//! | `pods/<uid>/volumes/kubernetes.io~csi/<name>/` | `mount`, where it is published for a Pod |
+//! | `plugins/kubernetes.io/csi/volumeDevices/` | the same for devices, see [`block`] |
+//!
+//! Operations on one volume follow each other in its [`lane`]; a driver that hangs holds that lane and no other.
+
+mod block;
+mod books;
+mod lane;
+mod mount;
+mod request;
+mod stats;
+mod sweep;
+mod tear_down;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::class::Class;
+use base::ids::PodUid;
+use k8s_openapi::api::core::v1::Pod;
+use kubelet_core::volumes::csi::{PLUGIN, attachment_name, check_lifecycle, needs_attach};
+use kubelet_core::volumes::{CsiVolume, FsGroup};
+use tokio::sync::Notify;
+
+use crate::drivers::{Drivers, Measured};
+use crate::events::Recorder;
+use crate::ports::{MountedVolume, Storage, VolumeError};
+pub(super) use block::is_device;
+use lane::Lanes;
+
+/// How long a driver that has not registered is waited for: after a restart, all of them come back at once.
+const REGISTRATION: Duration = Duration::from_secs(10);
+
+/// What was tried, as events call it.
+pub(super) mod act {
+    pub(crate) const ATTACH: &str = "attach";
+    pub(crate) const STAGE: &str = "stage";
+    pub(crate) const PUBLISH: &str = "set up";
+    pub(crate) const STAGE_DEVICE: &str = "stage device of";
+    pub(crate) const MAP: &str = "map device of";
+    pub(crate) const UNPUBLISH: &str = "unmount";
+    pub(crate) const UNMAP: &str = "unmap device of";
+    pub(crate) const UNSTAGE: &str = "unstage";
+}
+
+/// What it takes to have volumes of drivers.
+pub struct CsiParts {
+    pub drivers: Arc<Drivers>,
+    pub storage: Arc<dyn Storage>,
+    pub measured: Measured,
+    pub recorder: Recorder,
+}
+
+impl std::fmt::Debug for CsiParts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CsiParts").field("drivers", &self.drivers).finish_non_exhaustive()
+    }
+}
+
+/// The volumes that drivers mount on this node.
+pub(super) struct CsiVolumes {
+    /// The kubelet's root, free of symlinks.
+    root: PathBuf,
+    parts: CsiParts,
+    lanes: Lanes,
+    /// Held for set operations only.
+    state: Mutex<State>,
+    /// Rings when something may be left to unstage.
+    unused: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// Who wants a volume, by its unique name; also while it is not mounted yet.
+    wanted: BTreeMap<String, BTreeSet<PodUid>>,
+    /// Volumes that were staged in this life of the agent.
+    staged: HashSet<String>,
+    /// What Pods have by a claim, by Pod and volume.
+    published: BTreeMap<(PodUid, String), stats::Published>,
+    /// What the node says is in use: a controller does not detach it.
+    in_use: BTreeSet<String>,
+}
+
+/// One volume of one Pod.
+#[derive(Clone)]
+struct Job {
+    pod: Arc<Pod>,
+    uid: PodUid,
+    volume: CsiVolume,
+    group: Option<FsGroup>,
+}
+
+// === impl CsiVolumes ===
+
+impl CsiVolumes {
+    pub(super) fn new(root: PathBuf, parts: CsiParts) -> Self {
+        let lanes = Lanes::new(parts.measured.clock.clone());
+        Self { root, parts, lanes, state: Mutex::default(), unused: Notify::new() }
+    }
+
+    /// Makes the volume ready for the Pod, whatever that takes, and says where it is.
+    pub(super) async fn set_up(
+        self: &Arc<Self>,
+        pod: &Arc<Pod>,
+        uid: &PodUid,
+        volume: &CsiVolume,
+        group: Option<FsGroup>,
+    ) -> Result<MountedVolume, VolumeError> {
+        let fail = |message: String| failed(act::PUBLISH, volume, message);
+        let object = self.parts.storage.driver(&volume.driver).await.map_err(fail)?;
+        check_lifecycle(object.as_deref(), &volume.driver, volume.lifecycle).map_err(|e| {
+            fail(format!("{PLUGIN}: mounter.SetupAt failed to check volume lifecycle mode: {e}"))
+        })?;
+        let job = Job { pod: pod.clone(), uid: uid.clone(), volume: volume.clone(), group };
+        let name = volume.unique_name();
+        self.lock().wanted.entry(name.clone()).or_default().insert(uid.clone());
+        let republish = object.as_ref().and_then(|o| o.spec.requires_republish) == Some(true);
+        let there = self.is_ready(&job);
+        if let Some(ready) = there.clone().filter(|_| !republish && volume.grown().is_none()) {
+            self.note(uid, volume, &ready);
+            return Ok(ready);
+        }
+        let attaches = volume.is_persistent() && needs_attach(object.as_deref());
+        if attaches && there.is_none() {
+            self.hold(&name);
+            let attached = self.parts.storage.wait_attached(&name).await;
+            attached.map_err(|e| failed(act::ATTACH, volume, e))?;
+        }
+        let this = self.clone();
+        let work = async move {
+            match job.volume.block {
+                true => this.map(&job, object.as_deref(), attaches).await,
+                false => this.mount(&job, object.as_deref(), attaches).await,
+            }
+        };
+        let lane = lane::Errand { act: act::PUBLISH, volume: volume.spec_name.clone(), key: name };
+        let operation = self.parts.measured.begin(if volume.block { "map_volume" } else { "volume_mount" });
+        let ready = self.lanes.run(lane, lane::MOUNT_PATIENCE, work).await;
+        self.parts.measured.end(operation, &volume.driver, ready.is_ok());
+        let ready = ready?;
+        self.note(uid, volume, &ready);
+        Ok(ready)
+    }
+
+    /// Remembers what can be measured.
+    fn note(&self, uid: &PodUid, volume: &CsiVolume, ready: &MountedVolume) {
+        let (MountedVolume::Host { path, .. } | MountedVolume::Device { path, .. }) = ready else { return };
+        let Some(claim) = volume.claim.clone() else { return };
+        let (driver, handle, path) = (volume.driver.clone(), volume.handle.clone(), path.clone());
+        let key = (uid.clone(), volume.spec_name.clone());
+        self.lock().published.insert(key, stats::Published { driver, handle, claim, path });
+    }
+
+    /// Where the volume is, if it was set up to the end and nobody took it away.
+    fn is_ready(&self, job: &Job) -> Option<MountedVolume> {
+        match job.volume.block {
+            true => self.mapped(job),
+            false => self.mounted(job),
+        }
+    }
+
+    /// What the attachment says about where the volume is; it also has to say that it is attached.
+    async fn publish_context(
+        &self,
+        volume: &CsiVolume,
+        attaches: bool,
+    ) -> Result<BTreeMap<String, String>, String> {
+        if !attaches {
+            return Ok(BTreeMap::new());
+        }
+        let id = attachment_name(&volume.handle, &volume.driver, self.parts.storage.node_name());
+        let handle = &volume.handle;
+        let found = self.parts.storage.attachment(&id).await;
+        let attachment =
+            found.map_err(|e| format!("volume {handle} has GET error for volume attachment {id}: {e}"))?;
+        if attachment.metadata.deletion_timestamp.is_some() {
+            return Err("volume attachment is being deleted".to_owned());
+        }
+        let status = attachment.status.unwrap_or_default();
+        match (status.attached, status.attach_error.and_then(|e| e.message)) {
+            (true, _) => Ok(status.attachment_metadata.unwrap_or_default()),
+            (false, Some(error)) => Err(error),
+            (false, None) => Err(format!("volume {handle} is not attached for volume attachment {id}")),
+        }
+    }
+
+    /// The node says that it uses the volume, until the [`sweep`] finds that it does not.
+    fn hold(&self, name: &str) {
+        let mut state = self.lock();
+        if state.in_use.insert(name.to_owned()) {
+            self.parts.storage.report_in_use(state.in_use.iter().cloned().collect());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn failed(act: &'static str, volume: &CsiVolume, message: impl Into<String>) -> VolumeError {
+    named(act, &volume.spec_name, message)
+}
+
+fn named(act: &'static str, volume: &str, message: impl Into<String>) -> VolumeError {
+    VolumeError { act, volume: volume.to_owned(), message: message.into(), class: Class::Retry }
+}

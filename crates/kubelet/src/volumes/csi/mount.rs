@@ -1,0 +1,315 @@
+//! Directories: staged once for the node, published for each Pod.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use csi::v1::{NodeExpandVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest};
+use csi::{Capabilities, Driver};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::storage::v1::CSIDriver;
+use kubelet_core::supplies::TokenWant;
+use kubelet_core::volumes::FsGroup;
+use kubelet_core::volumes::csi::{
+    PLUGIN, PLUGIN_DIR, SecretRef, TOKENS, group_policy, pod_attributes, staging_name,
+};
+
+use super::request::{capability, merged};
+use super::{CsiVolumes, Job, REGISTRATION, act, books, failed, lane};
+use crate::events::Kind;
+use crate::ports::{MountedVolume, VolumeError};
+use crate::volumes::fs_group::{self, Access};
+use crate::volumes::host_path;
+
+/// A driver and what it can do, for the length of one operation.
+pub(super) struct Session {
+    pub(super) name: String,
+    pub(super) driver: Driver,
+    pub(super) offers: Capabilities,
+}
+
+/// Marks a volume whose set-up came to its end, in the place where other kinds have theirs.
+const READY: &str = "ready";
+
+impl CsiVolumes {
+    /// Stages, publishes and gives the volume to the Pod's group, as far as that is not done yet.
+    pub(super) async fn mount(
+        &self,
+        job: &Job,
+        object: Option<&CSIDriver>,
+        attaches: bool,
+    ) -> Result<MountedVolume, VolumeError> {
+        let volume = &job.volume;
+        let stage = if volume.is_persistent() { act::STAGE } else { act::PUBLISH };
+        let missing = |e: String| match volume.is_persistent() {
+            true => format!("{PLUGIN}: attacher.MountDevice failed to create newCsiDriverClient: {e}"),
+            false => format!("{PLUGIN}: mounter.SetUpAt failed to get CSI client: {e}"),
+        };
+        let session = self.session(&volume.driver).await.map_err(|e| failed(stage, volume, missing(e)))?;
+        let context = self.publish_context(volume, attaches).await;
+        let context = context.map_err(|e| failed(stage, volume, e))?;
+        let mut staging = None;
+        if volume.is_persistent() {
+            let done = self.stage(&session, job, &context).await;
+            staging = done.map_err(|e| failed(act::STAGE, volume, e))?;
+        }
+        let path = self.publish(&session, job, object, context, staging.as_deref()).await;
+        let path = path.map_err(|e| failed(act::PUBLISH, volume, e))?;
+        if !self.has_mark(job) {
+            self.give_away(job, object, session.offers, &path)
+                .await
+                .map_err(|e| failed(act::PUBLISH, volume, e))?;
+            self.set_mark(job).map_err(|e| failed(act::PUBLISH, volume, e.to_string()))?;
+        }
+        self.expand(&session, job, &path, staging.as_deref()).await;
+        Ok(MountedVolume::Host { path, read_only: volume.read_only })
+    }
+
+    /// The published volume, if its set-up came to its end and it is still mounted.
+    pub(super) fn mounted(&self, job: &Job) -> Option<MountedVolume> {
+        let path = self.target(job).join(books::MOUNT);
+        let is_there = self.has_mark(job) && books::is_mounted(&path);
+        is_there.then_some(MountedVolume::Host { path, read_only: job.volume.read_only })
+    }
+
+    pub(super) async fn session(&self, name: &str) -> Result<Session, String> {
+        self.waits_for(format!("CSI driver {name} to register"));
+        let driver = self.parts.drivers.wait_for(name, REGISTRATION).await?;
+        self.waits_for(format!("CSI driver {name} to answer NodeGetCapabilities"));
+        let asked = self.parts.measured.call(name, "NodeGetCapabilities", driver.capabilities()).await;
+        Ok(Session { name: name.to_owned(), driver, offers: asked.map_err(|e| e.to_string())? })
+    }
+
+    /// Tells whoever asks what the current work is held up by.
+    pub(super) fn waits_for(&self, what: String) {
+        lane::waiting_for(what, self.parts.measured.clock.now().mono);
+    }
+
+    pub(super) fn calls(&self, session: &Session, method: &str) {
+        self.waits_for(format!("CSI driver {} to answer {method}", session.name));
+    }
+
+    /// Stages the volume for the node. None if the driver has no use for that.
+    async fn stage(
+        &self,
+        session: &Session,
+        job: &Job,
+        context: &BTreeMap<String, String>,
+    ) -> Result<Option<PathBuf>, String> {
+        let volume = &job.volume;
+        let dir = books::staging(&self.root).join(&volume.driver).join(staging_name(&volume.handle));
+        let target = dir.join(books::GLOBAL_MOUNT);
+        let name = volume.unique_name();
+        if !session.offers.stage {
+            return Ok(None);
+        }
+        if self.lock().staged.contains(&name) && books::read(&dir).is_some() {
+            return Ok(Some(target));
+        }
+        let secrets = self.secrets(volume.stage_secret.as_ref(), "NodeStageSecretRef").await?;
+        let was_known = books::read(&dir).is_some();
+        let io =
+            |e: io::Error| format!("{PLUGIN}: attacher.MountDevice failed to create dir {target:?}:  {e}");
+        books::make_dir(&target).map_err(io)?;
+        books::write(&dir, &volume.staged_data())
+            .map_err(|e| format!("{PLUGIN}: failed to save volume info data: {e}"))?;
+        self.calls(session, "NodeStageVolume");
+        let request = NodeStageVolumeRequest {
+            volume_id: volume.handle.clone(),
+            publish_context: context.clone(),
+            staging_target_path: target.to_string_lossy().into_owned(),
+            volume_capability: Some(capability(volume, session.offers, job.group)),
+            secrets,
+            volume_context: volume.attributes.clone(),
+        };
+        let call = session.driver.stage(request);
+        if let Err(error) = self.parts.measured.call(&session.name, "NodeStageVolume", call).await {
+            // A driver that is done with it left nothing behind, unless an earlier attempt did.
+            if error.is_final() && !was_known {
+                let _ = books::close(&dir, books::GLOBAL_MOUNT);
+            }
+            return Err(error.to_string());
+        }
+        self.lock().staged.insert(name);
+        Ok(Some(target))
+    }
+
+    async fn publish(
+        &self,
+        session: &Session,
+        job: &Job,
+        object: Option<&CSIDriver>,
+        context: BTreeMap<String, String>,
+        staging: Option<&Path>,
+    ) -> Result<PathBuf, String> {
+        let volume = &job.volume;
+        let dir = self.target(job);
+        let target = dir.join(books::MOUNT);
+        let mut secrets = self.secrets(volume.publish_secret.as_ref(), "NodePublishSecretRef").await?;
+        let mut attributes = volume.attributes.clone();
+        if object.and_then(|o| o.spec.pod_info_on_mount) == Some(true) {
+            attributes = merged(&attributes, pod_attributes(&job.pod, volume.lifecycle));
+        }
+        if let Some((tokens, in_secrets)) = self.tokens(&job.pod, object).await? {
+            let tokens = BTreeMap::from([(TOKENS.to_owned(), tokens)]);
+            match in_secrets {
+                true => secrets = merged(&secrets, tokens),
+                false => attributes = merged(&attributes, tokens),
+            }
+        }
+        let was_known = books::read(&dir).is_some();
+        books::write(&dir, &volume.data(self.parts.storage.node_name()))
+            .map_err(|e| format!("{PLUGIN}: mounter.SetUpAt failed to save volume info data: {e}"))?;
+        self.calls(session, "NodePublishVolume");
+        let path = |p: &Path| p.to_string_lossy().into_owned();
+        let request = NodePublishVolumeRequest {
+            volume_id: volume.handle.clone(),
+            publish_context: context,
+            staging_target_path: staging.map(path).unwrap_or_default(),
+            target_path: path(&target),
+            volume_capability: Some(capability(volume, session.offers, job.group)),
+            readonly: volume.read_only,
+            secrets,
+            volume_context: attributes,
+        };
+        let call = session.driver.publish(request);
+        if let Err(error) = self.parts.measured.call(&session.name, "NodePublishVolume", call).await {
+            // What was published once stays: its Pod may be running on it.
+            if error.is_final() && !was_known {
+                let _ = books::close(&dir, books::MOUNT);
+            }
+            return Err(error.to_string());
+        }
+        Ok(target)
+    }
+
+    pub(super) async fn secrets(
+        &self,
+        reference: Option<&SecretRef>,
+        field: &str,
+    ) -> Result<BTreeMap<String, String>, String> {
+        let Some(reference) = reference else { return Ok(BTreeMap::new()) };
+        self.parts
+            .storage
+            .secret(reference)
+            .await
+            .map_err(|e| format!("fetching {field} {}/{} failed: {e}", reference.namespace, reference.name))
+    }
+
+    /// The tokens a driver asks for, and whether they go with the secrets.
+    async fn tokens(&self, pod: &Pod, object: Option<&CSIDriver>) -> Result<Option<(String, bool)>, String> {
+        let Some(spec) = object.map(|o| &o.spec) else { return Ok(None) };
+        let requests = spec.token_requests.iter().flatten();
+        let wants: Vec<TokenWant> = requests
+            .map(|r| TokenWant {
+                audience: r.audience.clone(),
+                seconds: r.expiration_seconds.unwrap_or(3600),
+            })
+            .collect();
+        if wants.is_empty() {
+            return Ok(None);
+        }
+        let tokens = self.parts.storage.tokens(pod, &wants).await.map_err(|e| {
+            format!("{PLUGIN}: mounter.SetUpAt failed to get service accoount token attributes: {e}")
+        })?;
+        Ok(Some((tokens, spec.service_account_token_in_secrets == Some(true))))
+    }
+
+    /// Gives the volume to the Pod's group, unless the driver did or nobody shall.
+    async fn give_away(
+        &self,
+        job: &Job,
+        object: Option<&CSIDriver>,
+        offers: Capabilities,
+        path: &Path,
+    ) -> Result<(), String> {
+        let policy = group_policy(object)
+            .map_err(|e| format!("{PLUGIN}: mounter.SetupAt failed to check fsGroup policy: {e}"))?;
+        let Some(group) = job.group.filter(|_| !offers.mount_group && job.volume.takes_group(policy)) else {
+            return Ok(());
+        };
+        self.waits_for(format!("the files of the volume to be given to group {}", group.gid));
+        let path = path.to_owned();
+        let walk = move || host_path::open(&path).and_then(|root| walk(root, group));
+        let done = tokio::task::spawn_blocking(walk).await.map_err(|e| e.to_string())?;
+        done.map_err(|e| format!("applyFSGroup failed for vol {}: {e}", job.volume.handle))
+    }
+
+    /// Tells the driver of a volume that became larger; what comes of it does not keep the Pod from running.
+    pub(super) async fn expand(&self, session: &Session, job: &Job, path: &Path, staging: Option<&Path>) {
+        let volume = &job.volume;
+        let (Some(size), Some(claim)) = (volume.grown(), &volume.claim) else { return };
+        let done = async {
+            if !session.offers.expand {
+                return Ok(());
+            }
+            let secrets = self.secrets(volume.expand_secret.as_ref(), "NodeExpandSecretRef").await?;
+            self.calls(session, "NodeExpandVolume");
+            let text = |p: &Path| p.to_string_lossy().into_owned();
+            let request = NodeExpandVolumeRequest {
+                volume_id: volume.handle.clone(),
+                volume_path: text(path),
+                capacity_range: Some(csi::v1::CapacityRange { required_bytes: size, limit_bytes: 0 }),
+                staging_target_path: staging.map(text).unwrap_or_default(),
+                volume_capability: Some(capability(volume, session.offers, None)),
+                secrets,
+            };
+            let call = session.driver.expand(request);
+            let answer = self.parts.measured.call(&session.name, "NodeExpandVolume", call).await;
+            answer.map(drop).map_err(|e| e.to_string())
+        };
+        match done.await {
+            Ok(()) => match self.parts.storage.expanded(claim, size).await {
+                Ok(()) => {
+                    let node = self.parts.storage.node_name();
+                    let message = format!(
+                        "MountVolume.NodeExpandVolume succeeded for volume {:?} {node}",
+                        volume.spec_name
+                    );
+                    self.parts.recorder.pod(&job.pod, Kind::Normal, "FileSystemResizeSuccessful", message);
+                }
+                Err(error) => {
+                    tracing::warn!(volume = volume.spec_name, error, "size of the claim not written")
+                }
+            },
+            Err(error) => {
+                let message = format!(
+                    "NodeExpandVolume.NodeExpandVolume failed for volume {:?} : {error}",
+                    volume.spec_name
+                );
+                self.parts.recorder.pod(&job.pod, Kind::Warning, "VolumeResizeFailed", message);
+            }
+        }
+    }
+
+    /// The directory of the volume's books in the Pod's.
+    pub(super) fn target(&self, job: &Job) -> PathBuf {
+        books::of_pod(&self.root, job.uid.as_str()).join(&job.volume.spec_name)
+    }
+
+    pub(super) fn has_mark(&self, job: &Job) -> bool {
+        self.mark(job.uid.as_str(), &job.volume.spec_name).join(READY).exists()
+    }
+
+    pub(super) fn set_mark(&self, job: &Job) -> io::Result<()> {
+        let dir = self.mark(job.uid.as_str(), &job.volume.spec_name);
+        books::make_dir(&dir)?;
+        std::fs::write(dir.join(READY), "")
+    }
+
+    pub(super) fn drop_mark(&self, uid: &str, name: &str) -> io::Result<()> {
+        let dir = self.mark(uid, name);
+        books::remove_empty(&dir.join(READY))?;
+        books::remove_empty(&dir)
+    }
+
+    fn mark(&self, uid: &str, name: &str) -> PathBuf {
+        let of_pod = self.root.join("pods").join(uid).join("plugins");
+        of_pod.join(PLUGIN_DIR).join(name)
+    }
+}
+
+fn walk(root: OwnedFd, group: FsGroup) -> io::Result<()> {
+    fs_group::apply(root, group, Access::ReadWrite)
+}

@@ -1,0 +1,169 @@
+//! Staged volumes that nobody uses any more are unstaged, and the node no longer says that it uses them.
+//!
+//! It works from the disk, so it also finds what a crash left between staging and publishing.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi::v1::NodeUnstageVolumeRequest;
+use futures_util::future::join_all;
+use kubelet_core::volumes::csi::needs_attach;
+use tokio_util::sync::CancellationToken;
+
+use super::block::Places;
+use super::books::{Entry, Kept};
+use super::{CsiVolumes, act, books, lane, named};
+use crate::ports::VolumeError;
+
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(120);
+/// The long look, in case a hint was lost.
+const SLOW: Duration = Duration::from_secs(600);
+
+/// A staged volume.
+#[derive(Clone, Debug)]
+struct Staged {
+    entry: Entry,
+    /// As people call it.
+    name: String,
+    place: Place,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    /// The directory that holds `globalmount`.
+    Mount(PathBuf),
+    Device,
+}
+
+impl CsiVolumes {
+    /// Sweeps whenever there may be something, until cancelled.
+    pub(in crate::volumes) async fn sweep_until(self: Arc<Self>, token: CancellationToken) {
+        let mut drivers = self.parts.drivers.subscribe();
+        let mut pause = RETRY_MIN;
+        loop {
+            let left = self.sweep().await;
+            let wait = if left { pause } else { SLOW };
+            pause = if left { (pause * 2).min(RETRY_MAX) } else { RETRY_MIN };
+            tokio::select! {
+                () = token.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+                () = self.unused.notified() => {}
+                Ok(()) = drivers.changed() => {}
+            }
+        }
+    }
+
+    /// One pass. True if something is left to be done.
+    async fn sweep(self: &Arc<Self>) -> bool {
+        let unused = self.staged_on_disk().into_iter().filter(|staged| !self.is_used(&staged.entry));
+        let done = join_all(unused.map(|staged| self.unstage(staged))).await;
+        let left: Vec<VolumeError> = done.into_iter().filter_map(Result::err).collect();
+        left.iter().for_each(|error| tracing::warn!(%error, "volume not unstaged yet"));
+        self.settle_in_use().await;
+        !left.is_empty()
+    }
+
+    async fn unstage(self: &Arc<Self>, staged: Staged) -> Result<(), VolumeError> {
+        let name = staged.entry.unique_name();
+        let errand = lane::Errand { act: act::UNSTAGE, volume: staged.name.clone(), key: name.clone() };
+        let is_device = matches!(staged.place, Place::Device);
+        let operation = self.parts.measured.begin(if is_device { "unmap_device" } else { "unmount_device" });
+        let (this, driver) = (self.clone(), staged.entry.driver.clone());
+        let work = async move {
+            // Somebody may have come for it while we waited for our turn.
+            if this.is_used(&staged.entry) {
+                return Ok(());
+            }
+            let done = this.unstage_now(&staged).await;
+            this.lock().staged.remove(&name);
+            done.map_err(|e| named(act::UNSTAGE, &staged.name, e))
+        };
+        let done = self.lanes.run(errand, lane::UNMOUNT_PATIENCE, work).await;
+        self.parts.measured.end(operation, &driver, done.is_ok());
+        done
+    }
+
+    async fn unstage_now(&self, staged: &Staged) -> Result<(), String> {
+        let session = self.session(&staged.entry.driver).await?;
+        let (path, close): (PathBuf, Box<dyn Fn() -> std::io::Result<()> + Send + Sync>) = match &staged.place
+        {
+            Place::Mount(dir) => {
+                let dir = dir.clone();
+                (dir.join(books::GLOBAL_MOUNT), Box::new(move || books::close(&dir, books::GLOBAL_MOUNT)))
+            }
+            Place::Device => {
+                let places = Places::new(&self.root, &staged.name);
+                (places.staging.clone(), Box::new(move || places.close()))
+            }
+        };
+        if session.offers.stage && path.symlink_metadata().is_ok() {
+            self.calls(&session, "NodeUnstageVolume");
+            let request = NodeUnstageVolumeRequest {
+                volume_id: staged.entry.handle.clone(),
+                staging_target_path: path.to_string_lossy().into_owned(),
+            };
+            let call = session.driver.unstage(request);
+            let done = self.parts.measured.call(&session.name, "NodeUnstageVolume", call).await;
+            done.map_err(|e| e.to_string())?;
+        }
+        close().map_err(|e| format!("clean up {}: {e}", path.display()))
+    }
+
+    /// What the node says is in use: what a Pod wants or has, and what is still staged.
+    async fn settle_in_use(&self) {
+        let mut on_disk = BTreeSet::new();
+        for entry in self.staged_on_disk().into_iter().map(|s| s.entry).chain(self.published_on_disk()) {
+            // A driver that cannot be asked about may need its volumes attached.
+            let object = self.parts.storage.driver(&entry.driver).await.ok().flatten();
+            if !entry.ephemeral && needs_attach(object.as_deref()) {
+                on_disk.insert(entry.unique_name());
+            }
+        }
+        let mut state = self.lock();
+        let wanted: BTreeSet<String> = state.wanted.keys().cloned().collect();
+        let mut in_use: BTreeSet<String> =
+            state.in_use.iter().filter(|n| wanted.contains(*n)).cloned().collect();
+        in_use.extend(on_disk);
+        state.in_use.clone_from(&in_use);
+        self.parts.storage.report_in_use(in_use.into_iter().collect());
+    }
+
+    fn is_used(&self, entry: &Entry) -> bool {
+        self.lock().wanted.contains_key(&entry.unique_name()) || self.published_on_disk().any(|e| e == *entry)
+    }
+
+    fn staged_on_disk(&self) -> Vec<Staged> {
+        let root = books::staging(&self.root);
+        let mut all = Vec::new();
+        for (driver, dir) in books::names(&root) {
+            if driver == books::DEVICES {
+                let spec_names = books::names(&dir).into_iter().map(|(name, _)| name);
+                let devices = spec_names.filter(|n| n != "staging" && n != "publish").filter_map(|name| {
+                    let entry = books::read(&Places::new(&self.root, &name).data())?;
+                    Some(Staged { entry, name, place: Place::Device })
+                });
+                all.extend(devices);
+            } else {
+                all.extend(books::list(&dir).into_iter().map(|Kept { dir, entry, .. }| Staged {
+                    name: entry.handle.clone(),
+                    entry,
+                    place: Place::Mount(dir),
+                }));
+            }
+        }
+        all
+    }
+
+    /// Every volume that some Pod's directory tells of.
+    fn published_on_disk(&self) -> impl Iterator<Item = Entry> {
+        let pods = books::names(&self.root.join("pods")).into_iter().map(|(uid, _)| uid);
+        let of_pod = |uid: String| {
+            let mounts = books::list(&books::of_pod(&self.root, &uid));
+            mounts.into_iter().chain(self.devices_of(&uid)).map(|kept| kept.entry)
+        };
+        pods.flat_map(of_pod).collect::<Vec<_>>().into_iter()
+    }
+}

@@ -1,0 +1,107 @@
+//! Taking a Pod's volumes away: the driver first, the books last.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::ids::PodUid;
+use csi::v1::NodeUnpublishVolumeRequest;
+use futures_util::future::join_all;
+use kubelet_core::volumes::csi::PLUGIN;
+
+use super::block::Places;
+use super::books::{Entry, Kept};
+use super::{CsiVolumes, REGISTRATION, act, books, lane, named};
+use crate::ports::VolumeError;
+
+impl CsiVolumes {
+    /// Whether a Pod has, or wanted, anything of a driver. Most have not.
+    pub(in crate::volumes) fn knows(&self, uid: &PodUid) -> bool {
+        let dirs = [books::of_pod(&self.root, uid.as_str()), books::devices_of_pod(&self.root, uid.as_str())];
+        dirs.iter().any(|dir| dir.exists()) || self.lock().wanted.values().any(|pods| pods.contains(uid))
+    }
+
+    /// Unpublishes all volumes of a Pod that no longer runs. The first that resists is the error; it holds up no other.
+    pub(in crate::volumes) async fn tear_down(self: &Arc<Self>, uid: &PodUid) -> Result<(), VolumeError> {
+        let mounts = books::list(&books::of_pod(&self.root, uid.as_str()));
+        let devices = self.devices_of(uid.as_str());
+        let of_mounts = mounts.into_iter().map(|kept| self.take_away(uid, kept, false));
+        let of_devices = devices.into_iter().map(|kept| self.take_away(uid, kept, true));
+        let mut done = join_all(of_mounts).await;
+        done.extend(join_all(of_devices).await);
+        done.into_iter().collect::<Result<Vec<()>, _>>()?;
+        self.lock().published.retain(|(of, _), _| of != uid);
+        self.lock().wanted.retain(|_, pods| {
+            pods.remove(uid);
+            !pods.is_empty()
+        });
+        self.unused.notify_one();
+        Ok(())
+    }
+
+    async fn take_away(self: &Arc<Self>, uid: &PodUid, kept: Kept, block: bool) -> Result<(), VolumeError> {
+        let act = if block { act::UNMAP } else { act::UNPUBLISH };
+        let errand = lane::Errand { act, volume: kept.name.clone(), key: kept.entry.unique_name() };
+        let operation = self.parts.measured.begin(if block { "unmap_volume" } else { "volume_unmount" });
+        let (this, uid, driver) = (self.clone(), uid.clone(), kept.entry.driver.clone());
+        let work = async move {
+            let done = match block {
+                true => this.unmap(uid.as_str(), &kept).await,
+                false => this.unmount(uid.as_str(), &kept).await,
+            };
+            done.map_err(|e| named(act, &kept.name, e))
+        };
+        let done = self.lanes.run(errand, lane::UNMOUNT_PATIENCE, work).await;
+        self.parts.measured.end(operation, &driver, done.is_ok());
+        done
+    }
+
+    async fn unmount(&self, uid: &str, kept: &Kept) -> Result<(), String> {
+        let target = kept.dir.join(books::MOUNT);
+        self.unpublish(&kept.entry, &target)
+            .await
+            .map_err(|e| format!("{PLUGIN}: Unmounter.TearDownAt failed: {e}"))?;
+        self.drop_mark(uid, &kept.name).map_err(|e| e.to_string())?;
+        books::close(&kept.dir, books::MOUNT).map_err(|e| {
+            format!("{PLUGIN}: Unmounter.TearDownAt failed to clean mount dir [{}]: {e}", target.display())
+        })
+    }
+
+    async fn unmap(&self, uid: &str, kept: &Kept) -> Result<(), String> {
+        let places = Places::new(&self.root, &kept.name);
+        let device = places.publish_dir.join(uid);
+        self.unpublish(&kept.entry, &device)
+            .await
+            .map_err(|e| format!("{PLUGIN}: blockMapper.unpublishVolumeForBlock failed: {e}"))?;
+        if books::is_mounted(&device) {
+            return Err(format!("{} is still mounted", device.display()));
+        }
+        let link = books::devices_of_pod(&self.root, uid).join(&kept.name);
+        let all = [books::remove_empty(&device), self.drop_mark(uid, &kept.name), books::remove_empty(&link)];
+        all.into_iter().collect::<Result<Vec<()>, _>>().map(drop).map_err(|e| e.to_string())
+    }
+
+    async fn unpublish(&self, entry: &Entry, target: &Path) -> Result<(), String> {
+        let name = &entry.driver;
+        self.waits_for(format!("CSI driver {name} to register"));
+        let driver = self.parts.drivers.wait_for(name, REGISTRATION).await?;
+        self.waits_for(format!("CSI driver {name} to answer NodeUnpublishVolume"));
+        let request = NodeUnpublishVolumeRequest {
+            volume_id: entry.handle.clone(),
+            target_path: target.to_string_lossy().into_owned(),
+        };
+        let call = driver.unpublish(request);
+        let done = self.parts.measured.call(name, "NodeUnpublishVolume", call).await;
+        done.map_err(|e| e.to_string())
+    }
+
+    /// The devices of a Pod, by the links that lead to them.
+    pub(super) fn devices_of(&self, uid: &str) -> Vec<Kept> {
+        let dir = books::devices_of_pod(&self.root, uid);
+        let names = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let kept = |name: String| {
+            let data: PathBuf = Places::new(&self.root, &name).data();
+            Some(Kept { entry: books::read(&data)?, name, dir: data })
+        };
+        names.filter_map(|e| e.file_name().into_string().ok()).filter_map(kept).collect()
+    }
+}

@@ -1,0 +1,60 @@
+//! local: a directory of this node, bound to a place of the Pod's own; or one of its devices.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use sys::fd::{self, OWN};
+use sys::{mount, mountinfo};
+
+use super::csi::is_device;
+use super::fs_group::{self, Access};
+use super::host_path;
+use super::site::{OWN_MODE, Site};
+
+pub(super) const PLUGIN: &str = "kubernetes.io~local-volume";
+
+/// Binds the directory unless it is bound. The first Pod on the node gives it to its group; another that shares it takes
+/// it as it is, because a second walk would take it from the first.
+pub(super) fn set_up(site: &Site<'_>, source: &Path, read_only: bool) -> io::Result<PathBuf> {
+    let named = |e: io::Error| io::Error::new(e.kind(), format!("path {}: {e}", source.display()));
+    let parent = site.parent(PLUGIN)?;
+    let below = fd::make_dir(&parent, site.name(), OWN_MODE)?;
+    let path = site.path(PLUGIN);
+    let is_bound = fd::is_mount_point(&parent, site.name())?;
+    if is_bound && site.is_ready(PLUGIN) {
+        return Ok(path);
+    }
+    let root = host_path::open(source).map_err(named)?;
+    let is_shared = is_elsewhere(&path)?;
+    if !is_bound {
+        mount::bind(&root, &below, false).map_err(named)?;
+    }
+    if let Some(group) = site.fs_group.filter(|_| !read_only && !is_shared) {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let top = fd::open_beneath(&parent, Path::new(site.name()), flags, OWN)?;
+        fs_group::apply(top, group, Access::ReadWrite)?;
+    }
+    site.set_ready(PLUGIN)?;
+    Ok(path)
+}
+
+/// The device itself; containers get it under another name.
+pub(super) fn device(path: &Path) -> io::Result<PathBuf> {
+    let path =
+        path.canonicalize().map_err(|e| io::Error::new(e.kind(), format!("path {}: {e}", path.display())))?;
+    match is_device(&path) {
+        true => Ok(path),
+        false => Err(io::Error::other(format!("{} is not a block device", path.display()))),
+    }
+}
+
+/// Whether another Pod has the same volume: its name is the PersistentVolume's, so the last part of the path tells.
+fn is_elsewhere(path: &Path) -> io::Result<bool> {
+    let name = path.file_name();
+    let is_other = |m: &mountinfo::Mount| {
+        let parts: Vec<_> = m.mount_point.components().rev().take(2).map(|c| c.as_os_str()).collect();
+        m.mount_point != path && parts.first().copied() == name && parts.get(1).is_some_and(|p| *p == PLUGIN)
+    };
+    Ok(mountinfo::read()?.iter().any(is_other))
+}
