@@ -1,0 +1,362 @@
+//! CSI drivers on a node of a cluster: a real driver, real mounts, real containers.
+#![allow(clippy::unwrap_used)]
+
+use std::path::PathBuf;
+
+use k8s_openapi::api::core::v1::{Node, NodeStatus, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::CSINode;
+use serde_json::{Value, json};
+use testkit::cluster::Cluster;
+use testkit::csi::CsiDriver;
+use testkit::harness::is_ready;
+
+const DRIVER: &str = env!("CARGO_BIN_EXE_csi_driver");
+const STAY: &str = "trap exit TERM; while :; do sleep 0.1; done";
+
+fn driver(c: &Cluster, words: &[&str]) -> CsiDriver {
+    let driver = CsiDriver::start(DRIVER, c, "d.test", words);
+    c.eventually("registered", || entry(c).map(drop));
+    driver
+}
+
+/// The driver's entry in the CSINode.
+fn entry(c: &Cluster) -> Option<Value> {
+    let object: CSINode = c.object(&["csinode", "demo"])?;
+    let found = object.spec.drivers.into_iter().find(|d| d.name == "d.test")?;
+    Some(serde_json::to_value(found).unwrap())
+}
+
+/// The object that describes the driver.
+fn describe(c: &Cluster, spec: &str) {
+    c.create(&format!(
+        "apiVersion: storage.k8s.io/v1\nkind: CSIDriver\nmetadata: {{ name: d.test }}\nspec: {{ {spec} }}\n"
+    ));
+}
+
+fn pod(name: &str, more: &str, container: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{ name: {name} }}\nspec:\n  nodeName: demo\n  \
+         terminationGracePeriodSeconds: 1\n  containers: [{{ name: main, image: localhost/busybox:v1, \
+         command: [sh, -c, {STAY:?}], {container} }}]\n  {more}\n"
+    )
+}
+
+fn mounting(name: &str, volume: &str) -> String {
+    pod(name, &format!("volumes: [{{ name: v, {volume} }}]"), "volumeMounts: [{ name: v, mountPath: /v }]")
+}
+
+/// A PersistentVolume of the driver and the claim that is bound to it.
+fn volume(c: &Cluster, spec: &str, csi: &str) {
+    c.create(&format!(
+        "
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{ name: pv-1 }}
+spec:
+  capacity: {{ storage: 1Gi }}
+  accessModes: [ReadWriteOnce]
+  storageClassName: \"\"
+  claimRef: {{ namespace: default, name: data }}
+  csi: {{ driver: d.test, volumeHandle: vol-1, {csi} }}
+  {spec}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{ name: data }}
+spec: {{ accessModes: [ReadWriteOnce], storageClassName: \"\", volumeName: pv-1, {spec_of_claim} resources: {{ requests: {{ storage: 1Gi }} }} }}
+",
+        spec_of_claim = if spec.contains("Block") { "volumeMode: Block," } else { "" },
+    ));
+    // Nobody binds claims here.
+    let uid = c.run(&["get", "pvc", "data", "-o", "jsonpath={.metadata.uid}"]);
+    c.run(&["patch", "pv", "pv-1", "-p", &format!(r#"{{"spec":{{"claimRef":{{"uid":"{uid}"}}}}}}"#)]);
+    let status = r#"{"status":{"phase":"Bound","capacity":{"storage":"1Gi"}}}"#;
+    c.run(&["patch", "pvc", "data", "--subresource=status", "-p", status]);
+}
+
+const CLAIM: &str = "persistentVolumeClaim: { claimName: data }";
+
+fn root(c: &Cluster) -> PathBuf {
+    c.agent.root().canonicalize().unwrap()
+}
+
+fn uid(pod: &Pod) -> String {
+    pod.metadata.uid.clone().unwrap()
+}
+
+fn mounts_below(c: &Cluster, part: &str) -> Vec<PathBuf> {
+    let dir = root(c).join(part);
+    sys::mountinfo::below(&dir).unwrap().into_iter().map(|m| m.mount_point).collect()
+}
+
+fn sh(c: &Cluster, pod: &str, script: &str) -> String {
+    c.exec(pod, "main", &["sh", "-c", script])
+}
+
+#[test]
+fn drivers_come_and_go() {
+    let Some(c) = Cluster::usual() else { return };
+    let mut d = driver(&c, &["max=7", "zone=east"]);
+    assert_eq!(
+        entry(&c).unwrap(),
+        json!({"name": "d.test", "nodeID": "node-1", "topologyKeys": ["topology.test/zone"], "allocatable": {"count": 7}})
+    );
+    let node: Node = c.object(&["node", "demo"]).unwrap();
+    assert_eq!(node.metadata.labels.unwrap()["topology.test/zone"], "east");
+    assert_eq!(
+        node.metadata.annotations.unwrap()["csi.volume.kubernetes.io/nodeid"],
+        r#"{"d.test":"node-1"}"#
+    );
+    let told = || d.asked("NotifyRegistrationStatus").pop();
+    c.eventually("told", || told().filter(|t| t["registered"] == true));
+
+    // It goes in good order, and comes back.
+    d.stop();
+    c.eventually("gone", || entry(&c).is_none().then_some(()));
+    d.restart(&c);
+    c.eventually("back", || entry(&c).map(drop));
+
+    // A version to come is refused, and the plugin learns why.
+    let late = CsiDriver::start(DRIVER, &c, "late.test", &["versions=2.0.0"]);
+    let refused = c.eventually("refused", || late.asked("NotifyRegistrationStatus").pop());
+    assert_eq!(refused["registered"], false);
+    assert!(refused["error"].as_str().unwrap().contains("None of the versions specified"), "{refused}");
+}
+
+#[test]
+fn an_inline_volume_lives_with_its_pod() {
+    let Some(c) = Cluster::usual() else { return };
+    describe(
+        &c,
+        "attachRequired: false, podInfoOnMount: true, volumeLifecycleModes: [Ephemeral], fsGroupPolicy: File, \
+         tokenRequests: [{ audience: vault, expirationSeconds: 600 }]",
+    );
+    c.create("apiVersion: v1\nkind: Secret\nmetadata: { name: key }\nstringData: { word: sesame }\n");
+    let mut d = driver(&c, &["stage"]);
+    let source =
+        "csi: { driver: d.test, volumeAttributes: { size: small }, nodePublishSecretRef: { name: key } }";
+    c.create(
+        &mounting("one", source)
+            .replace("  containers:", "  securityContext: { fsGroup: 4321 }\n  containers:"),
+    );
+    let one = c.wait_pod("one", "ready", is_ready);
+    assert_eq!(sh(&c, "one", "echo hi > /v/file; cat /v/file; stat -c %g /v"), "hi\n4321\n");
+    assert!(d.asked("NodeStageVolume").is_empty(), "such a volume is never staged");
+    let asked = d.asked("NodePublishVolume").pop().unwrap();
+    assert_eq!(asked["secrets"], json!({"word": "sesame"}));
+    let context = &asked["context"];
+    assert_eq!(context["csi.storage.k8s.io/pod.name"], "one");
+    assert_eq!(context["csi.storage.k8s.io/ephemeral"], "true");
+    assert_eq!(context["size"], "small");
+    let tokens: Value =
+        serde_json::from_str(context["csi.storage.k8s.io/serviceAccount.tokens"].as_str().unwrap()).unwrap();
+    assert!(tokens["vault"]["token"].as_str().unwrap().split('.').count() == 3, "{tokens}");
+    assert!(tokens["vault"]["expirationTimestamp"].as_str().unwrap().ends_with('Z'), "{tokens}");
+
+    // The books are upstream's.
+    let dir = root(&c).join("pods").join(uid(&one)).join("volumes/kubernetes.io~csi/v");
+    let data: Value =
+        serde_json::from_str(&std::fs::read_to_string(dir.join("vol_data.json")).unwrap()).unwrap();
+    assert_eq!(data["driverName"], "d.test");
+    assert_eq!(data["specVolID"], "v");
+    assert_eq!(data["volumeLifecycleMode"], "Ephemeral");
+    assert_eq!(data["volumeHandle"], asked["volume"]);
+    assert_eq!(asked["target"], dir.join("mount").display().to_string());
+
+    // A driver that restarts is found again; the Pod's end is told to it.
+    d.restart(&c);
+    c.run(&["delete", "pod", "one", "--wait=false"]);
+    c.wait_pod_gone("one");
+    assert_eq!(d.asked("NodeUnpublishVolume").pop().unwrap()["target"], asked["target"]);
+    assert!(mounts_below(&c, "pods").iter().all(|m| !m.starts_with(&dir)));
+    let metrics = String::from_utf8(c.agent.get(&c.node, "/metrics").unwrap()).unwrap();
+    assert!(metrics.contains(r#"csi_operations_seconds_count{driver_name="d.test",method_name="/csi.v1.Node/NodePublishVolume",grpc_status_code="OK""#), "{metrics}");
+}
+
+#[test]
+fn a_claim_is_staged_once_and_unstaged_after_its_last_pod() {
+    let Some(mut c) = Cluster::usual() else { return };
+    describe(&c, "attachRequired: true, fsGroupPolicy: ReadWriteOnceWithFSType");
+    let d = driver(&c, &["stage", "writers", "expand"]);
+    c.create("apiVersion: v1\nkind: Secret\nmetadata: { name: key }\nstringData: { word: sesame }\n");
+    volume(
+        &c,
+        "mountOptions: [noatime]",
+        "fsType: ext4, nodeStageSecretRef: { name: key, namespace: default }",
+    );
+    c.create(&mounting("one", CLAIM));
+
+    // It waits until somebody has attached the volume, which it says it will use.
+    let unique = "kubernetes.io/csi/d.test^vol-1";
+    c.eventually("in use", || status(&c).volumes_in_use.filter(|v| v == &[unique]));
+    assert!(d.asked("NodeStageVolume").is_empty());
+    attach(&c, unique);
+    let one = c.wait_pod("one", "ready", is_ready);
+    sh(&c, "one", "echo kept > /v/file");
+    let staged = d.asked("NodeStageVolume").pop().unwrap();
+    assert_eq!(staged["secrets"], json!({"word": "sesame"}));
+    assert_eq!(staged["publish"], json!({"device": "xvdb"}));
+    assert_eq!(
+        staged["capability"],
+        json!({"mode": "SINGLE_NODE_MULTI_WRITER", "fsType": "ext4", "flags": ["noatime"], "group": ""})
+    );
+    let global = root(&c).join("plugins/kubernetes.io/csi/d.test");
+    let staging = PathBuf::from(staged["staging"].as_str().unwrap());
+    assert!(staging.starts_with(&global) && staging.ends_with("globalmount"), "{}", staging.display());
+    assert!(staging.with_file_name("vol_data.json").exists());
+
+    // A second Pod shares what is staged.
+    c.create(&mounting("two", CLAIM));
+    c.wait_pod("two", "ready", is_ready);
+    assert_eq!(sh(&c, "two", "cat /v/file"), "kept\n");
+    assert_eq!(d.asked("NodeStageVolume").len(), 1);
+    let published = d.asked("NodePublishVolume").len();
+
+    // An agent that is killed asks nobody for what is there.
+    c.restart_agent();
+    c.eventually("registered again", || (d.asked("GetInfo").len() >= 2).then_some(()));
+    c.create(&mounting("three", CLAIM));
+    c.wait_pod("three", "ready", is_ready);
+    assert_eq!(d.asked("NodePublishVolume").len(), published + 1, "only the new Pod's");
+    assert_eq!(sh(&c, "one", "cat /v/file"), "kept\n");
+    assert!(is_ready(&c.pod("one").unwrap()) && uid(&c.pod("one").unwrap()) == uid(&one));
+
+    // It grows under the Pods' feet.
+    c.run(&["patch", "pv", "pv-1", "-p", r#"{"spec":{"capacity":{"storage":"2Gi"}}}"#]);
+    c.run(&["annotate", "pod", "one", "look=again"]);
+    let grown = c.eventually("grown", || d.asked("NodeExpandVolume").pop());
+    assert_eq!(grown["size"], 2i64 << 30);
+    let size = |p: PersistentVolumeClaim| Some(p.status?.capacity?.get("storage")?.0.clone());
+    c.eventually("claim grown", || size(c.object(&["pvc", "data"])?).filter(|s| s == "2Gi"));
+
+    // The last one puts out the light.
+    c.run(&["delete", "pod", "one", "two", "--wait=false"]);
+    c.wait_pod_gone("one");
+    c.wait_pod_gone("two");
+    assert!(d.asked("NodeUnstageVolume").is_empty());
+    c.run(&["delete", "pod", "three", "--wait=false"]);
+    c.wait_pod_gone("three");
+    let unstaged = c.eventually("unstaged", || d.asked("NodeUnstageVolume").pop());
+    assert_eq!(unstaged["staging"], staged["staging"]);
+    c.eventually("not in use", || status(&c).volumes_in_use.is_none_or(|v| v.is_empty()).then_some(()));
+    c.eventually("clean", || std::fs::read_dir(&global).unwrap().next().is_none().then_some(()));
+    assert_eq!(std::fs::read_to_string(d.volume("vol-1").join("file")).unwrap(), "kept\n");
+}
+
+fn status(c: &Cluster) -> NodeStatus {
+    c.object::<Node>(&["node", "demo"]).unwrap().status.unwrap()
+}
+
+/// What an attach-detach controller and a driver's attacher do.
+fn attach(c: &Cluster, unique: &str) {
+    let name = kubelet_core::volumes::csi::attachment_name("vol-1", "d.test", "demo");
+    c.create(&format!(
+        "apiVersion: storage.k8s.io/v1\nkind: VolumeAttachment\nmetadata: {{ name: {name} }}\n\
+         spec: {{ attacher: d.test, nodeName: demo, source: {{ persistentVolumeName: pv-1 }} }}\n"
+    ));
+    let status = r#"{"status":{"attached":true,"attachmentMetadata":{"device":"xvdb"}}}"#;
+    c.run(&["patch", "volumeattachment", &name, "--subresource=status", "--type=merge", "-p", status]);
+    let status = json!({"status": {"volumesAttached": [{"name": unique, "devicePath": ""}]}}).to_string();
+    c.run(&["patch", "node", "demo", "--subresource=status", "--type=merge", "-p", &status]);
+}
+
+#[test]
+fn a_hung_driver_hurts_its_own_pod_only_and_is_named() {
+    let Some(c) = Cluster::usual() else { return };
+    describe(&c, "attachRequired: false, volumeLifecycleModes: [Ephemeral], fsGroupPolicy: None");
+    let d = driver(&c, &[]);
+    c.create(&mounting("stuck", "csi: { driver: d.test }"));
+    c.wait_pod("stuck", "ready", is_ready);
+    d.hang("NodeUnpublishVolume");
+    c.run(&["delete", "pod", "stuck", "--wait=false"]);
+    c.eventually("asked", || d.asked("NodeUnpublishVolume").pop());
+
+    // Everybody else lives on, with the same driver too.
+    c.create(&mounting("other", "csi: { driver: d.test }"));
+    c.wait_pod("other", "ready", is_ready);
+
+    let blocker = "CSI driver d.test to answer NodeUnpublishVolume";
+    c.eventually("named in the status", || {
+        let message = c.pod("stuck")?.status?.message?;
+        message.contains(blocker).then_some(())
+    });
+    c.eventually("named in an event", || {
+        let events = c.run(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
+        (events.contains("error killing pod") && events.contains(blocker)).then_some(())
+    });
+    d.heal("NodeUnpublishVolume");
+    c.wait_pod_gone("stuck");
+
+    // One that refuses is heard out, and tried again.
+    d.fail("NodePublishVolume", 13);
+    c.create(&mounting("refused", "csi: { driver: d.test }"));
+    let words = "MountVolume.SetUp failed for volume \"v\" : rpc error: code = Internal desc = told to fail";
+    c.eventually("told why", || c.run(&["describe", "pod", "refused"]).contains(words).then_some(()));
+    d.heal("NodePublishVolume");
+    c.wait_pod("refused", "ready", is_ready);
+}
+
+#[test]
+fn a_crash_in_the_middle_leaves_nothing_behind() {
+    let Some(mut c) = Cluster::usual() else { return };
+    describe(&c, "attachRequired: false, fsGroupPolicy: None");
+    let d = driver(&c, &["stage"]);
+    volume(&c, "", "fsType: ext4");
+
+    // Killed while the driver publishes: the next life asks again.
+    d.hang("NodePublishVolume");
+    c.create(&mounting("one", CLAIM));
+    c.eventually("publishing", || d.asked("NodePublishVolume").pop());
+    c.agent.kill9();
+    d.heal("NodePublishVolume");
+    c.start_agent();
+    c.wait_pod("one", "ready", is_ready);
+    c.run(&["delete", "pod", "one", "--wait=false"]);
+    c.wait_pod_gone("one");
+    c.eventually("unstaged", || d.asked("NodeUnstageVolume").pop());
+
+    // Killed while the driver stages, and the Pod is deleted before the next life: it is unstaged all the same.
+    d.hang("NodeStageVolume");
+    let before = d.asked("NodeStageVolume").len();
+    c.create(&mounting("two", CLAIM));
+    c.eventually("staging", || (d.asked("NodeStageVolume").len() > before).then_some(()));
+    c.agent.kill9();
+    c.run(&["delete", "pod", "two", "--force", "--grace-period=0", "--wait=false"]);
+    d.heal("NodeStageVolume");
+    c.start_agent();
+    c.eventually("unstaged again", || (d.asked("NodeUnstageVolume").len() >= 2).then_some(()));
+    let global = root(&c).join("plugins/kubernetes.io/csi/d.test");
+    c.eventually("clean", || std::fs::read_dir(&global).unwrap().next().is_none().then_some(()));
+    assert!(mounts_below(&c, "plugins").is_empty());
+}
+
+#[test]
+fn a_device_is_passed_into_the_container() {
+    let Some(c) = Cluster::usual() else { return };
+    if !std::path::Path::new("/dev/loop-control").exists() {
+        return;
+    }
+    describe(&c, "attachRequired: false, fsGroupPolicy: None");
+    let d = driver(&c, &["stage"]);
+    volume(&c, "volumeMode: Block", "");
+    let volumes = format!("volumes: [{{ name: v, {CLAIM} }}]");
+    c.create(&pod("raw", &volumes, "volumeDevices: [{ name: v, devicePath: /dev/xvda }]"));
+    let raw = c.wait_pod("raw", "ready", is_ready);
+    let script = "test -b /dev/xvda && echo data > /dev/xvda && head -c 4 /dev/xvda";
+    assert_eq!(sh(&c, "raw", script), "data");
+    let asked = d.asked("NodePublishVolume").pop().unwrap();
+    assert_eq!(asked["capability"], json!({"mode": "SINGLE_NODE_WRITER", "block": true}));
+    let devices = root(&c).join("plugins/kubernetes.io/csi/volumeDevices");
+    assert_eq!(asked["target"], devices.join("publish/pv-1").join(uid(&raw)).display().to_string());
+    assert_eq!(asked["staging"], devices.join("staging/pv-1").display().to_string());
+    assert!(devices.join("pv-1/data/vol_data.json").exists());
+    c.run(&["delete", "pod", "raw", "--wait=false"]);
+    c.wait_pod_gone("raw");
+    c.eventually("unstaged", || d.asked("NodeUnstageVolume").pop());
+    c.eventually("clean", || (!devices.join("pv-1").exists()).then_some(()));
+
+    // Mounted as a directory it is refused.
+    c.create(&mounting("wrong", CLAIM));
+    let words = "volume pv-1 has volumeMode Block, but is specified in volumeMounts";
+    c.eventually("refused", || c.run(&["describe", "pod", "wrong"]).contains(words).then_some(()));
+}
