@@ -69,7 +69,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Agents join cores and hands; none knows another agent.
-const AGENT: &[&str] = &["kubelet-core", "proxy-core", "sys", "nft", "cri", "csi", "client", "tls", "api", "base"];
+const AGENT: &[&str] =
+    &["kubelet-core", "proxy-core", "sys", "nft", "cri", "csi", "client", "tls", "api", "base"];
 
 /// Only tests may know these.
 const FOR_TESTS: &[&str] = &["testkit", "fixture"];

@@ -35,8 +35,7 @@ pub(super) fn add(
         let fits = |labels: &BTreeMap<String, String>| {
             selector.as_ref().is_some_and(|s| s.matches(|key| labels.get(key).map(String::as_str)))
         };
-        let found: Vec<_> =
-            all.iter().copied().filter(|b| b.signer == *signer && fits(&b.labels)).collect();
+        let found: Vec<_> = all.iter().copied().filter(|b| b.signer == *signer && fits(&b.labels)).collect();
         if found.is_empty() && !optional {
             return Err("combination of signerName and labelSelector matched zero ClusterTrustBundles".into());
         }
