@@ -108,6 +108,43 @@ proptest! {
     }
 
     #[test]
+    fn a_client_keeps_its_endpoint_at_every_address_of_a_service(
+        world in world(),
+        shot in drafts::shot(),
+        others in prop::collection::vec((drafts::shot(), 0..8u32), 12),
+        first in 0..8u32,
+    ) {
+        let packet = shot.aim(&world);
+        prop_assume!(is_possible(&world, &packet));
+        let family = Family::of(packet.destination);
+        let book = world.book(family);
+        let Fate::Sent { affinity: Some(_), port, .. } = trace(book.rules(), &world.host, &packet) else {
+            return Ok(());
+        };
+        let mut memory = Memory::default();
+        let table = render(&book);
+        let Ending::Sent { endpoint, .. } = ending(&table, &world.host, &packet, &mut memory, first) else {
+            return Err(TestCaseError::fail("not sent"));
+        };
+        for (shot, draw) in others {
+            let aimed = shot.aim(&world);
+            let other = Packet { source: packet.source, arrival: packet.arrival.clone(), ..aimed };
+            if Family::of(other.destination) != family || !is_possible(&world, &other) {
+                continue;
+            }
+            let fate = trace(book.rules(), &world.host, &other);
+            let Fate::Sent { port: its, targets, .. } = fate else { continue };
+            if its == port && targets.iter().any(|target| target.endpoint == endpoint) {
+                let now = ending(&table, &world.host, &other, &mut memory, draw);
+                prop_assert!(matches!(now, Ending::Sent { endpoint: now, .. } if now == endpoint), "{:?}", now);
+            } else if its == port {
+                // An address that may not lead there has made the client forget it.
+                return Ok(());
+            }
+        }
+    }
+
+    #[test]
     fn a_client_keeps_its_endpoint_while_there_is_one(
         world in world(),
         shot in drafts::shot(),

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use fixture::Tools;
@@ -93,6 +94,38 @@ fn a_client_keeps_its_endpoint_until_it_goes() {
             // The endpoint is back, but the client has another now.
             assert_eq!(client.calls(to, Protocol::Tcp, 12), now);
         }
+    }
+}
+
+#[test]
+fn a_client_keeps_its_endpoint_at_every_address_of_a_service() {
+    if support::skipped() {
+        return;
+    }
+    let lab = Lab::new();
+    let mut cluster = support::cluster();
+    let ports = json!([{"name": "tcp", "port": 80, "nodePort": 30010}]);
+    let over = json!({"spec": {"type": "NodePort", "sessionAffinity": "ClientIP", "ports": ports}});
+    cluster.replace_services(&[service("sticky", 10, over)]);
+    cluster.replace_slices(&slices("sticky", &[&lab.pods[0], &lab.pods[1], &lab.there]));
+    let mut kernels = Kernel::both(&lab, &settings(), open);
+    kernels.iter_mut().for_each(|kernel| kernel.update(&lab, &mut cluster));
+    for (vip, family) in [("10.96.0.10:80", Family::V4), ("[fd96::10]:80", Family::V6)] {
+        let node = SocketAddr::new(lab.node.ip(family), 30010);
+        let doors: [SocketAddr; 2] = [vip.parse().unwrap(), node];
+        for client in [&lab.pods[2], &lab.outside] {
+            // Twelve calls at each: were they on their own, that they agree would be a miracle.
+            let had = doors.map(|to| client.calls(to, Protocol::Tcp, 12));
+            let names: BTreeSet<&str> = had.iter().flatten().map(answerer).collect();
+            assert_eq!(names.len(), 1, "{} {had:?}", client.name);
+        }
+    }
+}
+
+fn answerer(answer: &Answer) -> &str {
+    match answer {
+        Answer::From { name, .. } => name,
+        other => panic!("{other:?}"),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a table holds, compared with what it should hold.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use nft::{Chain, Element, Message, Name, Rule};
@@ -131,8 +132,10 @@ impl Repair {
             if set.is_dynamic {
                 continue;
             }
-            let mut found = found.to_vec();
-            found.sort_unstable();
+            let mut found = Cow::Borrowed(found);
+            if !found.is_sorted() {
+                found.to_mut().sort_unstable();
+            }
             let changes = exchange(&set.name, &found, wanted);
             if !changes.is_empty() {
                 let count: usize = changes.iter().map(|change| weight(std::slice::from_ref(change))).sum();

@@ -1,6 +1,5 @@
 //! The elements that stand for one address, one node port, and the rest of a rule set.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use nft::{Element, Name};
@@ -10,6 +9,7 @@ use crate::rules::{Endpoint, External, Hairpin, List, NodePortKey, PortRules, Sc
 
 use super::pick::{MOST_ENDPOINTS, Pick};
 use super::sets::{Elements, SetId};
+use super::tickets::Tickets;
 use super::words::{
     Door, address, hairpin_key, last_address, node_port_key, number, socket_address, vip_key,
 };
@@ -17,6 +17,7 @@ use super::words::{
 /// What happens behind a door, for one Service port.
 struct Route<'a> {
     port: &'a PortRules,
+    tickets: &'a Tickets,
     /// For everybody, or for those who come from this node if there is a `local` way.
     all: Way,
     /// For those who come from outside.
@@ -24,10 +25,10 @@ struct Route<'a> {
     is_external: bool,
 }
 
-pub(super) fn put_vip(out: &mut Elements, key: &VipKey, vip: &Vip, port: &PortRules) {
+pub(super) fn put_vip(out: &mut Elements, key: &VipKey, vip: &Vip, port: &PortRules, tickets: &Tickets) {
     let route = match (vip.scope, &port.external) {
-        (Scope::External, Some(external)) => Route::external(port, external),
-        _ => Route { port, all: port.internal, local: None, is_external: false },
+        (Scope::External, Some(external)) => Route::external(port, external, tickets),
+        _ => Route { port, tickets, all: port.internal, local: None, is_external: false },
     };
     let bytes = vip_key(key);
     route.put(out, Door::Vip, &bytes);
@@ -39,9 +40,9 @@ pub(super) fn put_vip(out: &mut Elements, key: &VipKey, vip: &Vip, port: &PortRu
     }
 }
 
-pub(super) fn put_node_port(out: &mut Elements, key: &NodePortKey, port: &PortRules) {
+pub(super) fn put_node_port(out: &mut Elements, key: &NodePortKey, port: &PortRules, tickets: &Tickets) {
     if let Some(external) = &port.external {
-        Route::external(port, external).put(out, Door::NodePort, &node_port_key(key));
+        Route::external(port, external, tickets).put(out, Door::NodePort, &node_port_key(key));
     }
 }
 
@@ -69,10 +70,11 @@ fn put_firewall(out: &mut Elements, key: &[u8], allowed: &[Cidr]) {
 // === impl Route ===
 
 impl<'a> Route<'a> {
-    fn external(port: &'a PortRules, external: &External) -> Self {
+    fn external(port: &'a PortRules, external: &External, tickets: &'a Tickets) -> Self {
         let from_here = external.from_node.or(external.from_pods);
         Self {
             port,
+            tickets,
             all: from_here.unwrap_or(external.from_others),
             local: from_here.map(|_| external.from_others),
             is_external: true,
@@ -115,23 +117,14 @@ impl<'a> Route<'a> {
         Pick::new(list.len(), self.port.affinity, is_local)
     }
 
-    /// An endpoint keeps its name whatever becomes of the others.
     fn put_members(&self, out: &mut Elements, door: Door, key: &[u8], list: &[Endpoint], is_local: bool) {
-        let mut taken = BTreeSet::new();
         for (place, endpoint) in list.iter().enumerate() {
-            let mut name = name_of(&socket_address(endpoint.address));
-            while !taken.insert(name) {
-                name = name.wrapping_add(1);
-            }
+            let address = socket_address(endpoint.address);
+            let Some(ticket) = self.tickets.ticket(&self.port.key, &address) else { continue };
             let slot = [key, &number(Pick::slot(is_local, place))].concat();
-            out.put(door.affinity_slots(), Element::with(slot, number(name)));
-            let named = [key, &number(name), &number(u32::from(is_local))].concat();
-            out.put(door.affinity_endpoints(), Element::with(named, socket_address(endpoint.address)));
+            out.put(door.affinity_slots(), Element::with(slot, number(ticket)));
+            let held = [key, &number(ticket), &number(u32::from(is_local))].concat();
+            out.put(door.affinity_endpoints(), Element::with(held, address));
         }
     }
-}
-
-/// FNV-1a: names need not be secret, only seldom the same, and they are never compared between Services.
-fn name_of(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }

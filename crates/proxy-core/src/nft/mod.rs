@@ -17,12 +17,13 @@ mod pick;
 mod render;
 mod sets;
 mod skeleton;
+mod tickets;
 pub mod walk;
 mod words;
 
 pub use compare::{Findings, compare};
 pub use content::Content;
-pub use render::Renderer;
+pub use render::{Draft, Renderer};
 
 use crate::objects::Family;
 

@@ -2,7 +2,8 @@
 //!
 //! A number of endpoints, and how long a client keeps its endpoint: Services that agree in these share a chain.
 //! So there are as many chains as there are different numbers of endpoints, and a change of a Service touches
-//! elements of maps only, which the kernel does not have to check for loops.
+//! elements of maps only, which the kernel does not have to check for loops. Where all of them end is the same few
+//! chains, see [`ends`].
 
 use nft::{Chain, Dynset, Expr, Meta, Name, Reg, Rule, Verdict};
 
@@ -62,36 +63,26 @@ impl Pick {
     }
 
     pub(super) fn chain_name(self, door: Door) -> Name {
-        let door = match (door, self.is_local()) {
-            (Door::Vip, false) => "service",
-            (Door::Vip, true) => "local-service",
-            (Door::NodePort, false) => "nodeport",
-            (Door::NodePort, true) => "local-nodeport",
-        };
+        let door = door.list_name(self.is_local());
         match self.affinity() {
             None => format!("{door}-{}", self.count()).into(),
             Some(seconds) => format!("{door}-{}-affinity-{seconds}s", self.count()).into(),
         }
     }
 
-    /// The chain that every Service port with this pick is sent to.
+    /// The chain that every Service port with this pick is sent to. It does no more than draw: for the first rule of a
+    /// chain that asks a map, the kernel looks at every element of the map.
     pub(super) fn chain(self, door: Door, words: Words) -> (Chain, Vec<Rule>) {
-        let mut rules = Vec::new();
+        let (list, mut rules) = (door.list_name(self.is_local()), Vec::new());
         if let Some(seconds) = self.affinity() {
-            let milliseconds = u64::from(seconds) * 1000;
-            rules.push(recall(door, words));
-            rules.push(self.send_to_named(door, words, milliseconds));
-            rules.push(self.draw_name(door, words));
-            // An update alone would leave the memory of an endpoint that is gone as it is.
-            rules.push(rule(remember(door, words, Dynset::Delete, None)));
-            rules.push(self.send_to_named(door, words, milliseconds));
+            let known = rule(vec![jump(&format!("{list}-known"))]);
+            let try_one = [self.draw_ticket(door, words), remember(words, seconds), known];
+            rules.extend(try_one.clone());
+            // The endpoint is gone, or none that this traffic may use: another one is drawn.
+            rules.push(rule(vec![jump("forget-client")]));
+            rules.extend(try_one);
         }
-        rules.push(self.send(door, words, self.draw(words.key_len(door))));
-        if self.count() > 1 {
-            // A packet in flight while the list gets shorter may have drawn a number that is no more.
-            let first = constant(Pick::slot(self.is_local(), 0), Reg(0).after(words.key_len(door)));
-            rules.push(self.send(door, words, first));
-        }
+        rules.push(rule(vec![self.draw(0), note(), go(&format!("{list}-drawn"))]));
         (Chain { name: self.chain_name(door), hook: None }, rules)
     }
 
@@ -101,61 +92,88 @@ impl Pick {
         Expr::Random { modulus: self.count(), offset, into }
     }
 
-    fn send(self, door: Door, words: Words, number: Expr) -> Rule {
-        let mut exprs = forget(Reg(0));
-        exprs.extend(words.key(door, Reg(0)));
-        exprs.push(number);
-        exprs.push(map(door.endpoints(), Reg(0), Reg(0)));
-        exprs.push(words.dnat(Reg(0)));
-        rule(exprs)
-    }
-
-    /// Draws the name of an endpoint.
-    fn draw_name(self, door: Door, words: Words) -> Rule {
+    /// Draws a ticket.
+    fn draw_ticket(self, door: Door, words: Words) -> Rule {
         let mut exprs = words.key(door, Reg(0));
         exprs.push(self.draw(words.key_len(door)));
         exprs.push(map(door.affinity_slots(), Reg(0), Reg(0)));
         exprs.push(note());
         rule(exprs)
     }
-
-    /// To the endpoint whose name was found, if it is still one that this traffic may use; then its time begins
-    /// anew.
-    fn send_to_named(self, door: Door, words: Words, milliseconds: u64) -> Rule {
-        let mut exprs = words.key(door, Reg(0));
-        let name = Reg(0).after(words.key_len(door));
-        exprs.push(Expr::Meta { key: Meta::Priority, into: name });
-        exprs.push(constant(u32::from(self.is_local()), name.after(4)));
-        exprs.push(map(door.affinity_endpoints(), Reg(0), Reg(0)));
-        let endpoint = exprs.clone();
-        exprs.extend(remember(door, words, Dynset::Update, Some(milliseconds)));
-        exprs.extend(endpoint);
-        exprs.extend(forget(Reg(0).after(words.address_len() + 4)));
-        exprs.push(words.dnat(Reg(0)));
-        rule(exprs)
-    }
 }
 
-/// Finds the name of the endpoint that the client had before.
-fn recall(door: Door, words: Words) -> Rule {
-    let mut exprs = words.client(door, Reg(0));
-    exprs.push(map(door.affinities(), Reg(0), Reg(0)));
+/// What all picks of a door lead to.
+pub(super) fn ends(door: Door, words: Words) -> Vec<(Chain, Vec<Rule>)> {
+    let chain = |name: &str, rules| (Chain { name: name.into(), hook: None }, rules);
+    let mut chains = Vec::new();
+    for is_local in [false, true] {
+        let list = door.list_name(is_local);
+        let known = vec![recall(words), send_to_holder(door, words, is_local)];
+        chains.push(chain(&format!("{list}-known"), known));
+        // A packet in flight while the list gets shorter may have drawn a number that is no more.
+        let drawn = vec![send_to_drawn(door, words), send_to_first(door, words, is_local)];
+        chains.push(chain(&format!("{list}-drawn"), drawn));
+    }
+    chains
+}
+
+fn send_to_drawn(door: Door, words: Words) -> Rule {
+    let mut exprs = words.key(door, Reg(0));
+    exprs.push(Expr::Meta { key: Meta::Priority, into: Reg(0).after(words.key_len(door)) });
+    exprs.push(map(door.endpoints(), Reg(0), Reg(0)));
+    exprs.extend(forget(Reg(0).after(words.address_len() + 4)));
+    exprs.push(words.dnat(Reg(0)));
+    rule(exprs)
+}
+
+fn send_to_first(door: Door, words: Words, is_local: bool) -> Rule {
+    let mut exprs = forget(Reg(0));
+    exprs.extend(words.key(door, Reg(0)));
+    exprs.push(constant(Pick::slot(is_local, 0), Reg(0).after(words.key_len(door))));
+    exprs.push(map(door.endpoints(), Reg(0), Reg(0)));
+    exprs.push(words.dnat(Reg(0)));
+    rule(exprs)
+}
+
+/// To the endpoint of the ticket, if it is one that this traffic may use.
+fn send_to_holder(door: Door, words: Words, is_local: bool) -> Rule {
+    let mut exprs = words.key(door, Reg(0));
+    let ticket = Reg(0).after(words.key_len(door));
+    exprs.push(Expr::Meta { key: Meta::Priority, into: ticket });
+    exprs.push(constant(u32::from(is_local), ticket.after(4)));
+    exprs.push(map(door.affinity_endpoints(), Reg(0), Reg(0)));
+    exprs.extend(forget(Reg(0).after(words.address_len() + 4)));
+    exprs.push(words.dnat(Reg(0)));
+    rule(exprs)
+}
+
+/// Begins the client's time anew with the ticket it has; if it has none, with the one that was drawn. What is there
+/// already, an update leaves as it is.
+fn remember(words: Words, seconds: u32) -> Rule {
+    memory(words, Dynset::Update, Some(u64::from(seconds) * 1000))
+}
+
+/// Finds the ticket that the client has.
+fn recall(words: Words) -> Rule {
+    let mut exprs = words.client(Reg(0));
+    exprs.push(map(SetId::Affinities, Reg(0), Reg(0)));
     exprs.push(note());
     rule(exprs)
 }
 
-fn remember(door: Door, words: Words, op: Dynset, timeout: Option<u64>) -> Vec<Expr> {
-    let name = Reg(0).after(words.client_len(door));
-    let mut exprs = words.client(door, Reg(0));
-    exprs.push(Expr::Meta { key: Meta::Priority, into: name });
-    exprs.push(Expr::Dynset {
-        op,
-        set: door.affinities().name().into(),
-        key: Reg(0),
-        data: Some(name),
-        timeout,
-    });
-    exprs
+/// The chain after which the client has no ticket.
+pub(super) fn forget_client(words: Words) -> Rule {
+    memory(words, Dynset::Delete, None)
+}
+
+/// What is noted, for the client.
+fn memory(words: Words, op: Dynset, timeout: Option<u64>) -> Rule {
+    let (ticket, key) = (Reg(0), Reg(0).after(4));
+    let mut exprs = vec![Expr::Meta { key: Meta::Priority, into: ticket }];
+    exprs.extend(words.client(key));
+    let set = SetId::Affinities.name().into();
+    exprs.push(Expr::Dynset { op, set, key, data: Some(ticket), timeout });
+    rule(exprs)
 }
 
 /// Keeps what was found for the rules to come. A register lasts as long as its rule, and a map cannot be asked
@@ -218,7 +236,10 @@ mod tests {
     fn filled(expr: &Expr, words: Words) -> std::ops::Range<usize> {
         let (into, len) = match expr {
             Expr::Network { len, into, .. } | Expr::Transport { len, into, .. } => (into, *len as usize),
-            Expr::Meta { into, .. } | Expr::Random { into, .. } | Expr::Load { into, .. } => (into, 4),
+            Expr::Meta { into, .. }
+            | Expr::Random { into, .. }
+            | Expr::Load { into, .. }
+            | Expr::Bitwise { into, .. } => (into, 4),
             Expr::Map { map, into, .. } if map.ends_with("endpoints") => (into, words.address_len() + 4),
             Expr::Map { into, .. } => (into, 4),
             _ => return 0..0,
@@ -230,8 +251,9 @@ mod tests {
     fn rules_stay_within_the_registers_and_leave_the_endpoint_alone() {
         for words in crate::objects::Family::BOTH.map(Words) {
             for door in Door::BOTH {
-                let (_, rules) = Pick::new(5, Some(7), true).chain(door, words);
-                for exprs in rules.iter().map(|rule| &rule.exprs) {
+                let mut chains = ends(door, words);
+                chains.push(Pick::new(5, Some(7), true).chain(door, words));
+                for exprs in chains.iter().flat_map(|(_, rules)| rules).map(|rule| &rule.exprs) {
                     assert!(exprs.iter().all(|expr| filled(expr, words).end <= 16), "{exprs:?}");
                     let Some(Expr::Dnat { .. }) = exprs.last() else { continue };
                     let is_endpoint =

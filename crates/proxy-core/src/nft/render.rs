@@ -1,13 +1,14 @@
 //! From rules to objects: all of them, or those that a delta touches.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use nft::{Chain, Element, Message, Rule, Value, Verdict};
 
 use crate::objects::{Family, PortKey};
 use crate::rules::{
-    Change, Delta, NodePortAddresses, NodePortKey, NodeRules, PortRules, RuleSet, Vip, VipKey,
+    Change, Delta, Hairpin, NodePortAddresses, NodePortKey, NodeRules, PortRules, RuleSet, Vip, VipKey,
 };
 
 use super::content::Content;
@@ -15,6 +16,7 @@ use super::elements::{put_cluster_ip, put_hairpin, put_node_port, put_vip};
 use super::pick::Pick;
 use super::sets::{Elements, SetId};
 use super::skeleton;
+use super::tickets::Tickets;
 use super::words::{Door, Words, address};
 
 /// Renders the rules of one family, and remembers which chains it has made for them.
@@ -25,6 +27,27 @@ pub struct Renderer {
     node: Option<NodeRules>,
     /// A chain stays when nobody needs it any more: the next Service with as many endpoints will.
     picks: BTreeSet<(Door, Pick)>,
+    tickets: Tickets,
+}
+
+/// Everything that belongs into a table, before it is put in order.
+#[derive(Debug)]
+pub struct Draft {
+    family: Family,
+    chains: Vec<(Chain, Vec<Rule>)>,
+    elements: Elements,
+    is_whole: bool,
+}
+
+/// So many parts of the rules are rendered before it is asked again whether anybody wants the rest.
+const STRIDE: usize = 256;
+
+/// What stands in the table for itself.
+enum Part<'a> {
+    Vip((&'a VipKey, &'a Vip)),
+    NodePort((&'a NodePortKey, &'a PortKey)),
+    ClusterIp(&'a IpAddr),
+    Hairpin(&'a Hairpin),
 }
 
 /// The state before a delta, looked up by key.
@@ -39,12 +62,19 @@ impl Renderer {
     /// `masquerade_bit` is the number of the bit that marks packets to be masqueraded.
     pub fn new(family: Family, masquerade_bit: u8) -> Self {
         let masquerade_bit = 1 << (masquerade_bit & 31);
-        Self { words: Words(family), masquerade_bit, node: None, picks: BTreeSet::new() }
+        Self {
+            words: Words(family),
+            masquerade_bit,
+            node: None,
+            picks: BTreeSet::new(),
+            tickets: Tickets::default(),
+        }
     }
 
     /// Keeps the chains that an earlier life of ours made, used or not: a chain cannot be deleted in the same
     /// instant in which the last map that leads to it lets it go, not by every kernel.
     pub fn adopt(&mut self, is: &Content) {
+        self.tickets.adopt(is);
         for door in Door::BOTH {
             let Some((_, elements)) = is.set(door.picks().name()) else { continue };
             for element in elements {
@@ -59,57 +89,67 @@ impl Renderer {
 
     /// The whole table.
     pub fn whole(&mut self, rules: &RuleSet) -> Content {
+        self.draft(rules, || true).finish()
+    }
+
+    /// The same, not yet in order, which is the longer part of the work and needs neither us nor the rules. Ends early
+    /// when nobody wants it any more.
+    pub fn draft(&mut self, rules: &RuleSet, is_wanted: impl Fn() -> bool) -> Draft {
         let mut elements = Elements::default();
-        for (key, vip) in &rules.vips {
-            if let Some(port) = rules.ports.get(&vip.owner) {
-                put_vip(&mut elements, key, vip, port);
+        let mut is_whole = true;
+        self.tickets.renew(rules);
+        let vips = rules.vips.iter().map(Part::Vip);
+        let node_ports = rules.node_ports.iter().map(Part::NodePort);
+        let cluster_ips = rules.cluster_ips.keys().map(Part::ClusterIp);
+        let hairpins = rules.hairpins.keys().map(Part::Hairpin);
+        let parts = vips.chain(node_ports).chain(cluster_ips).chain(hairpins);
+        for (count, part) in parts.enumerate() {
+            if count % STRIDE == 0 && !is_wanted() {
+                is_whole = false;
+                break;
             }
+            part.put(&mut elements, rules, &self.tickets);
         }
-        for (key, owner) in &rules.node_ports {
-            if let Some(port) = rules.ports.get(owner) {
-                put_node_port(&mut elements, key, port);
-            }
-        }
-        rules.cluster_ips.keys().for_each(|ip| put_cluster_ip(&mut elements, *ip));
-        rules.hairpins.keys().for_each(|hairpin| put_hairpin(&mut elements, hairpin));
         put_node_port_ips(&mut elements, Some(&rules.node));
-        self.picks.extend(picks_of(&elements));
-        let mut chains = skeleton::chains(self.words, &rules.node, self.masquerade_bit);
-        for (door, pick) in &self.picks {
-            chains.push(pick.chain(*door, self.words));
-            elements.put(door.picks(), pick_element(*door, *pick));
+        let mut chains = Vec::new();
+        if is_whole {
+            self.picks.extend(picks_of(&elements));
+            chains = skeleton::chains(self.words, &rules.node, self.masquerade_bit);
+            for (door, pick) in &self.picks {
+                chains.push(pick.chain(*door, self.words));
+                elements.put(door.picks(), pick_element(*door, *pick));
+            }
+            self.node = Some(rules.node.clone());
         }
-        self.node = Some(rules.node.clone());
-        elements.sort();
-        let define = |(set, elements): (SetId, _)| (set.define(self.words.0), elements);
-        Content {
-            chains,
-            sets: SetId::ALL.into_iter().zip(elements.0).map(define).collect(),
-            foreign_sets: Vec::new(),
-            is_there: true,
-        }
+        Draft { family: self.words.0, chains, elements, is_whole }
     }
 
     /// What `delta` changes in the table, given the rules after it. Only after [`Renderer::whole`].
     pub fn change(&mut self, rules: &RuleSet, delta: &Delta) -> Vec<Message> {
         let before = Before { rules, delta };
+        for port in delta.ports.iter().filter_map(|change| change.new.as_ref()) {
+            self.tickets.issue(rules, port);
+        }
         let (mut old, mut new) = (Elements::default(), Elements::default());
         for key in touched_vips(delta) {
             if let Some((vip, port)) = before.vip(&key) {
-                put_vip(&mut old, &key, vip, port);
+                put_vip(&mut old, &key, vip, port, &self.tickets);
             }
             let vip = rules.vips.get(&key);
             if let Some((vip, port)) = vip.and_then(|vip| Some((vip, rules.ports.get(&vip.owner)?))) {
-                put_vip(&mut new, &key, vip, port);
+                put_vip(&mut new, &key, vip, port, &self.tickets);
             }
         }
         for key in touched_node_ports(delta) {
             if let Some(port) = before.node_port(&key) {
-                put_node_port(&mut old, &key, port);
+                put_node_port(&mut old, &key, port, &self.tickets);
             }
             if let Some(port) = rules.node_ports.get(&key).and_then(|owner| rules.ports.get(owner)) {
-                put_node_port(&mut new, &key, port);
+                put_node_port(&mut new, &key, port, &self.tickets);
             }
+        }
+        for change in &delta.ports {
+            self.tickets.withdraw(&change.key, change.new.as_deref());
         }
         for change in &delta.cluster_ips {
             put_cluster_ip(side(change, &mut old, &mut new), change.key);
@@ -213,6 +253,47 @@ fn touched_node_ports(delta: &Delta) -> BTreeSet<NodePortKey> {
     let of_ports = delta.ports.iter().flat_map(|change| [&change.old, &change.new]).flatten();
     let claimed = of_ports.filter_map(|port| port.node_port_claim());
     delta.node_ports.iter().map(|change| change.key).chain(claimed).collect()
+}
+
+// === impl Draft ===
+
+impl Draft {
+    /// Whether it was wanted to the end.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    pub fn finish(mut self) -> Content {
+        self.elements.sort();
+        let define = |(set, elements): (SetId, _)| (set.define(self.family), elements);
+        Content {
+            chains: self.chains,
+            sets: SetId::ALL.into_iter().zip(self.elements.0).map(define).collect(),
+            foreign_sets: Vec::new(),
+            is_there: true,
+        }
+    }
+}
+
+// === impl Part ===
+
+impl Part<'_> {
+    fn put(self, out: &mut Elements, rules: &RuleSet, tickets: &Tickets) {
+        match self {
+            Part::Vip((key, vip)) => {
+                if let Some(port) = rules.ports.get(&vip.owner) {
+                    put_vip(out, key, vip, port, tickets);
+                }
+            }
+            Part::NodePort((key, owner)) => {
+                if let Some(port) = rules.ports.get(owner) {
+                    put_node_port(out, key, port, tickets);
+                }
+            }
+            Part::ClusterIp(ip) => put_cluster_ip(out, *ip),
+            Part::Hairpin(hairpin) => put_hairpin(out, hairpin),
+        }
+    }
 }
 
 // === impl Before ===

@@ -31,13 +31,12 @@ pub(super) enum SetId {
     FirewallAllowed,
     ServicePicks,
     NodePortPicks,
-    /// Which endpoint each client of a Service with affinity has: written by packets.
+    /// Which endpoint each client of a Service port with affinity has: written by packets.
     Affinities,
-    NodePortAffinities,
-    /// The endpoints of such Services, by the names that clients are remembered with.
+    /// The endpoints of such Services, by the tickets that clients are remembered with.
     AffinityEndpoints,
     NodePortAffinityEndpoints,
-    /// The same names by number, to draw one.
+    /// The same tickets by number, to draw one.
     AffinitySlots,
     NodePortAffinitySlots,
 }
@@ -49,7 +48,7 @@ pub(super) struct Elements(pub(super) [Vec<nft::Element>; SetId::ALL.len()]);
 // === impl SetId ===
 
 impl SetId {
-    pub(super) const ALL: [SetId; 24] = [
+    pub(super) const ALL: [SetId; 23] = [
         SetId::ClusterIps,
         SetId::NodePortIps,
         SetId::ServiceIps,
@@ -69,7 +68,6 @@ impl SetId {
         SetId::ServicePicks,
         SetId::NodePortPicks,
         SetId::Affinities,
-        SetId::NodePortAffinities,
         SetId::AffinityEndpoints,
         SetId::NodePortAffinityEndpoints,
         SetId::AffinitySlots,
@@ -97,7 +95,6 @@ impl SetId {
             SetId::ServicePicks => "service-picks",
             SetId::NodePortPicks => "nodeport-picks",
             SetId::Affinities => "affinities",
-            SetId::NodePortAffinities => "nodeport-affinities",
             SetId::AffinityEndpoints => "affinity-endpoints",
             SetId::NodePortAffinityEndpoints => "nodeport-affinity-endpoints",
             SetId::AffinitySlots => "affinity-slots",
@@ -106,7 +103,7 @@ impl SetId {
     }
 
     pub(super) fn is_written_by_packets(self) -> bool {
-        matches!(self, SetId::Affinities | SetId::NodePortAffinities)
+        self == SetId::Affinities
     }
 
     pub(super) fn define(self, family: Family) -> Set {
@@ -134,8 +131,7 @@ impl SetId {
             SetId::HairpinConnections => (key(&[&[ip, ip], &node_port]), None),
             SetId::FirewallAllowed => (key(&[&service, &[ip]]), None),
             SetId::ServicePicks | SetId::NodePortPicks => (vec![Field::Priority], Some(Values::Verdict)),
-            SetId::Affinities => (key(&[&service, &[ip]]), Some(pick())),
-            SetId::NodePortAffinities => (key(&[&node_port, &[ip]]), Some(pick())),
+            SetId::Affinities => (vec![Field::Priority, ip], Some(pick())),
             SetId::AffinityEndpoints => (key(&[&service, &named]), Some(address())),
             SetId::NodePortAffinityEndpoints => (key(&[&node_port, &named]), Some(address())),
             SetId::AffinitySlots => (key(&[&service, &[Field::Mark]]), Some(pick())),

@@ -5,7 +5,7 @@ use nft::{Address, Chain, Cmp, Ct, Expr, Hook, HookPoint, Kind, Meta, Reg, Rule,
 use crate::objects::Cidr;
 use crate::rules::{Detector, NodePortAddresses, NodeRules, OffCluster, Unserved};
 
-use super::pick::{go, jump, map, note, rule};
+use super::pick::{ends, forget_client, go, jump, map, note, rule};
 use super::sets::SetId;
 use super::words::{Door, Words};
 
@@ -35,6 +35,8 @@ pub(super) fn chains(words: Words, node: &NodeRules, mark: MasqueradeBit) -> Vec
     ));
     chains.extend(vips(words, node));
     chains.extend(node_ports(words, node));
+    chains.extend(Door::BOTH.into_iter().flat_map(|door| ends(door, words)));
+    chains.push(plain("forget-client", vec![forget_client(words)]));
     chains.push(plain("mark-for-masquerade", vec![rule(set_mark(!mark, mark))]));
     chains.push(plain("masquerading", masquerading(words, mark)));
     chains

@@ -8,6 +8,7 @@ use crate::objects::{Cidr, Family, Protocol};
 use crate::rules::{Hairpin, NodePortKey, VipKey};
 
 use super::sets::SetId;
+use super::tickets::PORT_MASK;
 
 /// How a packet finds its Service: by an address of its own, or by a port of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,8 +56,14 @@ impl Door {
         self.choose(SetId::ServicePicks, SetId::NodePortPicks)
     }
 
-    pub(super) fn affinities(self) -> SetId {
-        self.choose(SetId::Affinities, SetId::NodePortAffinities)
+    /// How the chains of this door are called that lead to all endpoints, or to those of this node.
+    pub(super) fn list_name(self, is_local: bool) -> &'static str {
+        match (self, is_local) {
+            (Door::Vip, false) => "service",
+            (Door::Vip, true) => "local-service",
+            (Door::NodePort, false) => "nodeport",
+            (Door::NodePort, true) => "local-nodeport",
+        }
     }
 
     pub(super) fn affinity_endpoints(self) -> SetId {
@@ -120,15 +127,15 @@ impl Words {
         exprs
     }
 
-    /// By what a client's endpoint is remembered: where it goes and where it comes from.
-    pub(super) fn client(self, door: Door, into: Reg) -> Vec<Expr> {
-        let mut exprs = self.key(door, into);
-        exprs.push(self.source(into.after(self.key_len(door))));
-        exprs
-    }
-
-    pub(super) fn client_len(self, door: Door) -> usize {
-        self.key_len(door) + self.address_len()
+    /// By what a client's endpoint is remembered: the part of a noted ticket that says which Service port it is for, and
+    /// where the client is.
+    pub(super) fn client(self, into: Reg) -> Vec<Expr> {
+        let (mask, xor) = (PORT_MASK.to_ne_bytes().into(), [0; 4].into());
+        vec![
+            Expr::Meta { key: Meta::Priority, into },
+            Expr::Bitwise { from: into, into, mask, xor },
+            self.source(into.after(4)),
+        ]
     }
 
     pub(super) fn dnat(self, endpoint: Reg) -> Expr {
