@@ -66,18 +66,34 @@ impl Conntrack {
 
     /// The entries of a family that the caller wants.
     pub fn list(&mut self, is_v6: bool, is_wanted: impl Fn(&Entry) -> bool) -> Result<Vec<Entry>, Error> {
+        Ok(self.list_while(is_v6, is_wanted, || true)?.unwrap_or_default())
+    }
+
+    /// The same for a caller who may have better things to do before the end: then there is nothing, and nothing more
+    /// can be asked of this conversation.
+    pub fn list_while(
+        &mut self,
+        is_v6: bool,
+        is_wanted: impl Fn(&Entry) -> bool,
+        go_on: impl Fn() -> bool,
+    ) -> Result<Option<Vec<Entry>>, Error> {
         for tries in 1.. {
             let mut found = Vec::new();
-            let is_whole = self.list_once(is_v6, |entry| {
+            let listed = self.list_once(is_v6, |entry| {
                 if is_wanted(&entry) {
                     found.push(entry);
                 }
+                go_on()
             })?;
-            if is_whole || tries == TRIES {
-                return Ok(found);
+            match listed {
+                None => break,
+                Some(Listed::Whole) => return Ok(Some(found)),
+                Some(Listed::Disturbed) if tries == TRIES => return Ok(Some(found)),
+                Some(Listed::Disturbed) => {}
+                Some(Listed::Refused(cause)) => return Err(Error::Listing(cause)),
             }
         }
-        Ok(Vec::new())
+        Ok(None)
     }
 
     /// Says whether the entry was still there.
@@ -103,22 +119,19 @@ impl Conntrack {
         }
     }
 
-    /// Whether the table held still.
-    fn list_once(&mut self, is_v6: bool, mut hear: impl FnMut(Entry)) -> Result<bool, Error> {
+    fn list_once(
+        &mut self,
+        is_v6: bool,
+        mut hear: impl FnMut(Entry) -> bool,
+    ) -> Result<Option<Listed>, Error> {
         let mut out = Writer::default();
         let sequence = self.netlink.next_sequence();
         let message = out.begin(GET, FLAG_DUMP, sequence, family(is_v6), 0);
         out.end(message);
-        let listed = self.netlink.list(&out.into_bytes(), sequence, |body| {
-            if let Some(entry) = Entry::read(body.get(4..).unwrap_or_default()) {
-                hear(entry);
-            }
+        let listed = self.netlink.list_while(&out.into_bytes(), sequence, |body| {
+            Entry::read(body.get(4..).unwrap_or_default()).is_none_or(&mut hear)
         })?;
-        match listed {
-            Listed::Whole => Ok(true),
-            Listed::Disturbed => Ok(false),
-            Listed::Refused(cause) => Err(Error::Listing(cause)),
-        }
+        Ok(listed)
     }
 }
 

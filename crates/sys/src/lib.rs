@@ -12,6 +12,7 @@
 //! * [`memory`]: giving the process's own memory back.
 //! * [`mount`]: bind mounts, tmpfs, hugetlbfs, unmounting.
 //! * [`mountinfo`]: what is mounted where.
+//! * [`nfacct`]: counters that iptables rules add to.
 //! * [`nft`]: nf_tables: transactions, dumps, and a monitor of what others do to it.
 //! * [`notify`]: telling systemd how we are.
 //! * [`process`]: what the kernel says of this process, as metrics.
@@ -27,6 +28,7 @@ pub mod memory;
 pub mod mount;
 pub mod mountinfo;
 mod netlink;
+pub mod nfacct;
 pub mod nft;
 pub mod notify;
 pub mod process;

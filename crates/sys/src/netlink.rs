@@ -99,6 +99,21 @@ impl Netlink {
         sequence: u32,
         mut hear: impl FnMut(&[u8]),
     ) -> Result<Listed, SocketError> {
+        let listed = self.list_while(bytes, sequence, |body| {
+            hear(body);
+            true
+        })?;
+        Ok(listed.unwrap_or(Listed::Disturbed))
+    }
+
+    /// The same, until `hear` answers false: `None`. The kernel will still tell the rest, so that is the end of this
+    /// conversation.
+    pub(crate) fn list_while(
+        &mut self,
+        bytes: &[u8],
+        sequence: u32,
+        mut hear: impl FnMut(&[u8]) -> bool,
+    ) -> Result<Option<Listed>, SocketError> {
         self.send(bytes)?;
         let mut is_whole = true;
         loop {
@@ -113,10 +128,11 @@ impl Netlink {
             for (header, body) in Messages(&self.buffer[..len]).filter(|(h, _)| h.sequence == sequence) {
                 is_whole &= header.flags & FLAG_INTERRUPTED == 0;
                 match outcome(header, body) {
-                    None => hear(body),
-                    Some(Ok(())) if is_whole => return Ok(Listed::Whole),
-                    Some(Ok(()) | Err(Errno::INTR)) => return Ok(Listed::Disturbed),
-                    Some(Err(cause)) => return Ok(Listed::Refused(cause)),
+                    None if hear(body) => {}
+                    None => return Ok(None),
+                    Some(Ok(())) if is_whole => return Ok(Some(Listed::Whole)),
+                    Some(Ok(()) | Err(Errno::INTR)) => return Ok(Some(Listed::Disturbed)),
+                    Some(Err(cause)) => return Ok(Some(Listed::Refused(cause))),
                 }
             }
         }

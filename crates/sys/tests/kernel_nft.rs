@@ -31,7 +31,10 @@ fn skipped() -> bool {
 
 fn ask(nft: &mut Nftables, table: &TableId, question: &Question<'_>) -> Vec<What> {
     let mut heard = Vec::new();
-    let hear = |heard: &mut Vec<What>, notice: Notice| heard.push(notice.what);
+    let hear = |heard: &mut Vec<What>, notice: Notice| {
+        heard.push(notice.what);
+        true
+    };
     nft.ask(table, question, &mut heard, Vec::clear, hear).unwrap();
     heard
 }

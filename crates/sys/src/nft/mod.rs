@@ -39,6 +39,8 @@ pub enum Error {
     Unanswered { table: TableId },
     #[error("table {table} changed so often that it could not be listed")]
     Disturbed { table: TableId },
+    #[error("nobody wanted to hear the rest of table {table}")]
+    Left { table: TableId },
 }
 
 /// What an answer said.
@@ -101,14 +103,15 @@ impl Nftables {
     }
 
     /// Hears about everything of one kind in the table. What was heard counts only if all of it was heard
-    /// between two transactions, so `forget` is called before each further try.
+    /// between two transactions, so `forget` is called before each further try. `hear` ends it by answering false; the
+    /// kernel still has things to say then, so this conversation is over.
     pub fn ask<T>(
         &mut self,
         table: &TableId,
         question: &Question<'_>,
         heard: &mut T,
         mut forget: impl FnMut(&mut T),
-        mut hear: impl FnMut(&mut T, Notice),
+        mut hear: impl FnMut(&mut T, Notice) -> bool,
     ) -> Result<(), Error> {
         for _ in 0..DUMP_TRIES {
             forget(heard);
@@ -124,7 +127,7 @@ impl Nftables {
         &mut self,
         table: &TableId,
         question: &Question<'_>,
-        mut hear: impl FnMut(Notice),
+        mut hear: impl FnMut(Notice) -> bool,
     ) -> Result<bool, Error> {
         let asked = self.sequence;
         self.sequence = asked.wrapping_add(1);
@@ -151,7 +154,11 @@ impl Nftables {
                     Answer::Failed { cause, .. } => {
                         return Err(Error::NotListed { table: table.clone(), cause });
                     }
-                    Answer::Told(notice) if notice.table == *table => hear(notice),
+                    Answer::Told(notice) if notice.table == *table => {
+                        if !hear(notice) {
+                            return Err(Error::Left { table: table.clone() });
+                        }
+                    }
                     Answer::Told(_) | Answer::Nothing => {}
                 }
             }
@@ -166,7 +173,10 @@ impl Error {
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Error::Refused { cause, .. } | Error::NotListed { cause, .. } => Some(*cause),
-            Error::Socket { .. } | Error::Unanswered { .. } | Error::Disturbed { .. } => None,
+            Error::Socket { .. }
+            | Error::Unanswered { .. }
+            | Error::Disturbed { .. }
+            | Error::Left { .. } => None,
         }
     }
 }
