@@ -13,6 +13,7 @@ use proxy_core::rules::{Delta, HealthCheck, NoLocalEndpoints, PortRules, RuleSet
 use sys::conntrack::{Conntrack, Entry};
 use tokio::sync::{mpsc, watch};
 
+use crate::knock::{Knock, Outcome};
 use crate::metrics::Metrics;
 use crate::ports::{Dataplane, Error};
 
@@ -32,7 +33,6 @@ pub struct Observed {
     metrics: Arc<Metrics>,
     triggers: Triggers,
     checks: watch::Sender<HealthChecks>,
-    conntrack: Option<Conntrack>,
     /// Flows have to be looked at, since a change or because the last look failed.
     is_flow_stale: bool,
     no_local: NoLocalEndpoints,
@@ -73,7 +73,6 @@ impl Observed {
             metrics,
             triggers,
             checks,
-            conntrack: None,
             is_flow_stale: true,
             no_local: NoLocalEndpoints::default(),
         };
@@ -114,43 +113,25 @@ impl Observed {
             }
             is_new
         });
-        self.forget_flows(rules);
         Ok(done)
     }
 
-    /// Level-triggered: a look that failed is made up for after the next sync.
-    fn forget_flows(&mut self, rules: &RuleSet) {
-        if !std::mem::take(&mut self.is_flow_stale) || !has_flows(rules) {
-            return;
-        }
-        let began = Instant::now();
-        match self.forget_stale(rules) {
-            Ok(count) if count > 0 => {
-                tracing::info!(family = self.family.name(), count, "forgot flows to endpoints that are gone");
-                self.metrics.conntrack_deleted.add([self.family.name()], count as f64);
-            }
-            Ok(_) => {}
-            Err(error) => {
-                tracing::warn!(%error, "flows to endpoints that are gone were not forgotten");
-                self.conntrack = None;
-                self.is_flow_stale = true;
-            }
-        }
-        self.metrics.conntrack_duration.observe_duration([self.family.name()], began.elapsed());
-    }
-
-    fn forget_stale(&mut self, rules: &RuleSet) -> Result<usize, sys::conntrack::Error> {
-        let table = match &mut self.conntrack {
-            Some(table) => table,
-            None => self.conntrack.insert(Conntrack::open()?),
-        };
+    /// How many flows were forgotten.
+    fn forget_stale(
+        &mut self,
+        rules: &RuleSet,
+        knock: &Knock,
+    ) -> Result<Outcome<usize>, sys::conntrack::Error> {
+        let (mut table, is_v6) = (Conntrack::open()?, self.family == Family::V6);
         let is_wanted = |entry: &Entry| flow(entry).is_some_and(|flow| is_stale(rules, &flow));
-        let stale = table.list(self.family == Family::V6, is_wanted)?;
+        let Some(stale) = table.list_while(is_v6, is_wanted, || !knock.is_heard())? else {
+            return Ok(Outcome::Left);
+        };
         let mut count = 0;
         for entry in &stale {
             count += usize::from(table.delete(entry)?);
         }
-        Ok(count)
+        Ok(Outcome::Done(count))
     }
 }
 
@@ -161,9 +142,12 @@ impl std::fmt::Debug for Observed {
 }
 
 impl Dataplane for Observed {
-    fn verify(&mut self, rules: &RuleSet) -> Result<Vec<String>, Error> {
+    fn verify(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
         let began = Instant::now();
-        let outcome = self.inner.verify(rules);
+        let outcome = self.inner.verify(rules, knock);
+        if matches!(outcome, Ok(Outcome::Left)) {
+            return outcome;
+        }
         let ports = rules.ports.values().map(|port| port.lacks_local());
         self.no_local = ports.fold(NoLocalEndpoints::default(), |sum, port| NoLocalEndpoints {
             internal: sum.internal + port.internal,
@@ -185,6 +169,30 @@ impl Dataplane for Observed {
         }
         self.is_flow_stale |= delta.ports.iter().any(|change| is_flow(&change.key));
         self.settle(rules, began, delta.node.is_some(), outcome)
+    }
+
+    /// Level-triggered: a look that failed is made up for after the next sync.
+    fn tidy(&mut self, rules: &RuleSet, knock: &Knock) -> Outcome<()> {
+        if !self.is_flow_stale || !has_flows(rules) {
+            self.is_flow_stale = false;
+            return Outcome::Done(());
+        }
+        let (began, family) = (Instant::now(), self.family.name());
+        match self.forget_stale(rules, knock) {
+            Ok(Outcome::Left) => return Outcome::Left,
+            Ok(Outcome::Done(count)) => {
+                self.is_flow_stale = false;
+                if count > 0 {
+                    tracing::info!(family, count, "forgot flows to endpoints that are gone");
+                    self.metrics.conntrack_deleted.add([family], count as f64);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(family, %error, "flows to endpoints that are gone were not forgotten")
+            }
+        }
+        self.metrics.conntrack_duration.observe_duration([family], began.elapsed());
+        Outcome::Done(())
     }
 
     fn listen(&mut self) -> Result<mpsc::Receiver<()>, Error> {

@@ -4,15 +4,23 @@ use base::class::{Class, Classify};
 use proxy_core::rules::{Delta, RuleSet};
 use tokio::sync::mpsc;
 
+use crate::knock::{Knock, Outcome};
+
 /// The rules of one family in the kernel. Its calls block: they are made on a thread of their own.
 pub trait Dataplane: Send + 'static {
     /// Looks at what the kernel holds and brings it to the rules, touching nothing that is right. Says what was
-    /// wrong.
-    fn verify(&mut self, rules: &RuleSet) -> Result<Vec<String>, Error>;
+    /// wrong. At a knock it may leave off, as long as it has not changed anything.
+    fn verify(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<Vec<String>>, Error>;
 
     /// Brings the kernel from the rules before `delta` to those after it, which are `rules`, at once. Only
     /// after a [`Dataplane::verify`], and after a failure only after another one.
     fn apply(&mut self, rules: &RuleSet, delta: &Delta) -> Result<(), Error>;
+
+    /// What can wait until the rules are in the kernel, such as forgetting flows to endpoints that are gone. Called after
+    /// every success; left at a knock, it is called again.
+    fn tidy(&mut self, _: &RuleSet, _: &Knock) -> Outcome<()> {
+        Outcome::Done(())
+    }
 
     /// Starts to listen for others that touch what is ours: something arrives each time they did. Called from
     /// within the runtime, once, after the first verification.
@@ -35,6 +43,8 @@ pub enum Error {
     StrangeSet(String),
     #[error("listening to the kernel: {0}")]
     Listening(#[source] std::io::Error),
+    #[error("starting a thread: {0}")]
+    Thread(#[source] std::io::Error),
 }
 
 // === impl Error ===

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use proxy_core::objects::{Changed, Cluster, Family};
+use proxy_core::objects::{Cluster, Family};
 use proxy_core::rules::{Delta, Host, Rulebook, Settings};
 use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::Update;
+use crate::knock::{Knock, Outcome};
 use crate::ports::{Dataplane, Error};
 
 /// News taken in one go before the kernel is told.
@@ -17,6 +19,10 @@ const MOST_NEWS: usize = 4096;
 
 /// The first wait after a failure; it doubles from there.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
+
+/// A look that made way for news is tried again after this long, and does not make way more often than this.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const MOST_TIMES_LEFT: u32 = 10;
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -58,7 +64,14 @@ struct Plane {
     dataplane: Box<dyn Dataplane>,
     /// What the last comparison or change left us believing.
     trust: Trust,
-    verified_at: Option<Instant>,
+    /// There is something in the cluster that the book does not know.
+    has_news: bool,
+    /// When to compare everything, though nothing seems wrong; `None` before the first time.
+    look_at: Option<Instant>,
+    /// How often that made way for news since it was last done.
+    times_left: u32,
+    wants_tidying: bool,
+    times_untidied: u32,
     retry: Option<(Instant, Duration)>,
     alarms: Option<mpsc::Receiver<()>>,
     /// Compared, and not listening yet.
@@ -76,71 +89,63 @@ enum Trust {
     Lost,
 }
 
+/// What is told, and what is known because of it.
+struct Inbox {
+    news: mpsc::Receiver<Update>,
+    is_open: bool,
+    cluster: Cluster,
+    host: Host,
+    /// Something is different since somebody last asked.
+    is_new: bool,
+}
+
 /// Runs until `token` is cancelled; the kernel keeps what it has. An error only if a backend panicked.
 pub async fn run(
     config: Config,
     dataplanes: Vec<(Family, Box<dyn Dataplane>)>,
-    mut news: mpsc::Receiver<Update>,
+    news: mpsc::Receiver<Update>,
     report: Arc<watch::Sender<Report>>,
     token: CancellationToken,
-) -> Result<(), tokio::task::JoinError> {
-    let mut cluster = Cluster::new(&config.node_name);
-    let mut host = Host::default();
+) -> Result<(), JoinError> {
+    let mut inbox = Inbox::new(&config.node_name, news);
     let plane = |(family, dataplane)| Plane::new(family, config.settings.clone(), dataplane);
     let mut planes: Vec<Plane> = dataplanes.into_iter().map(plane).collect();
-    let (mut is_open, mut is_stale, mut quiet_until) = (true, false, Instant::now());
+    let mut quiet_until = Instant::now();
     loop {
         let now = Instant::now();
-        if now >= quiet_until {
-            let mut did_anything = false;
+        let is_due = |plane: &Plane| plane.due_at(now, quiet_until) <= now;
+        if inbox.cluster.is_complete() && planes.iter().any(is_due) {
+            let mut did_sync = false;
             let mut next = Vec::with_capacity(planes.len());
             for mut plane in planes {
-                if !plane.is_due(is_stale, now, config.periods) {
-                    next.push(plane);
-                    continue;
+                // With news all have something to do, and the first who made way for it comes first.
+                if is_due(&plane) && !inbox.is_new {
+                    let has_synced;
+                    (plane, has_synced) = plane.serve(&mut inbox, config.periods, quiet_until).await?;
+                    did_sync |= has_synced;
                 }
-                let Some(changed) = cluster.take_changes(plane.report.family) else {
-                    next.push(plane);
-                    continue;
-                };
-                plane = plane.sync(&cluster, &host, changed, config.periods).await?;
-                did_anything = true;
                 next.push(plane);
             }
             planes = next;
             // Only when all have written everything once: while anybody listens, the kernel makes a message of each
             // element, for each family and in every network namespace, which costs more than the change itself.
-            if planes.iter().all(|plane| plane.verified_at.is_some() || plane.retry.is_some()) {
+            if planes.iter().all(|plane| plane.look_at.is_some() || plane.retry.is_some()) {
                 planes.iter_mut().for_each(Plane::listen);
             }
-            if did_anything {
-                is_stale = false;
+            if did_sync {
                 quiet_until = Instant::now() + config.periods.gap;
-                report.send_replace(Report::of(&planes));
-                continue;
             }
+            inbox.tell(&mut planes);
+            report.send_replace(Report::of(&planes));
+            continue;
         }
-        let deadline = planes.iter().map(|p| p.due_at(now, config.periods)).min();
-        let deadline = match is_stale && cluster.is_complete() {
-            true => quiet_until,
-            false => deadline.unwrap_or(now + config.periods.verify).max(quiet_until),
-        };
+        let due = planes.iter().map(|plane| plane.due_at(now, quiet_until)).min();
         tokio::select! {
             () = token.cancelled() => return Ok(()),
-            update = news.recv(), if is_open => match update {
-                None => is_open = false,
-                Some(update) => {
-                    let mut is_new = update.absorb(&mut cluster, &mut host);
-                    for _ in 0..MOST_NEWS {
-                        let Ok(update) = news.try_recv() else { break };
-                        is_new |= update.absorb(&mut cluster, &mut host);
-                    }
-                    is_stale |= is_new;
-                    // Before the first lists are there, nothing is late.
-                    if is_stale && cluster.is_complete() {
-                        planes.iter_mut().for_each(Plane::note_news);
-                        report.send_replace(Report::of(&planes));
-                    }
+            () = inbox.absorb() => {
+                // Before the first lists are there, nothing is late.
+                if inbox.cluster.is_complete() && inbox.tell(&mut planes) {
+                    report.send_replace(Report::of(&planes));
                 }
             },
             at = next_alarm(&mut planes) => {
@@ -148,7 +153,7 @@ pub async fn run(
                 tracing::info!(family = plane.report.family.name(), "somebody else changed our rules");
                 plane.trust = Trust::Lost;
             }
-            () = sleep_until(deadline), if cluster.is_complete() => {}
+            () = sleep_until(due.unwrap_or(now + config.periods.verify)), if inbox.cluster.is_complete() => {}
         }
     }
 }
@@ -169,6 +174,55 @@ async fn next_alarm(planes: &mut [Plane]) -> usize {
     .await
 }
 
+// === impl Inbox ===
+
+impl Inbox {
+    fn new(node_name: &str, news: mpsc::Receiver<Update>) -> Self {
+        Self { news, is_open: true, cluster: Cluster::new(node_name), host: Host::default(), is_new: false }
+    }
+
+    /// Waits for news, and takes in what there is. Nothing is lost if nobody waits to the end.
+    async fn absorb(&mut self) {
+        if !self.is_open {
+            return std::future::pending().await;
+        }
+        let Some(update) = self.news.recv().await else {
+            self.is_open = false;
+            return;
+        };
+        self.is_new |= update.absorb(&mut self.cluster, &mut self.host);
+        for _ in 0..MOST_NEWS {
+            let Ok(update) = self.news.try_recv() else { break };
+            self.is_new |= update.absorb(&mut self.cluster, &mut self.host);
+        }
+    }
+
+    /// Says whether there was anything to tell.
+    fn tell(&mut self, planes: &mut [Plane]) -> bool {
+        let is_new = std::mem::take(&mut self.is_new);
+        if is_new {
+            planes.iter_mut().for_each(Plane::note_news);
+        }
+        is_new
+    }
+
+    /// Waits for the end of a job, and knocks at it when there is news that the kernel may be told by then.
+    async fn attend<T>(
+        &mut self,
+        mut job: JoinHandle<T>,
+        knock: &Knock,
+        not_before: Instant,
+    ) -> Result<T, JoinError> {
+        loop {
+            tokio::select! {
+                done = &mut job => return done,
+                () = self.absorb(), if !self.is_new => {}
+                () = sleep_until(not_before), if self.is_new && !knock.is_heard() => knock.knock(),
+            }
+        }
+    }
+}
+
 // === impl Report ===
 
 impl Report {
@@ -187,7 +241,11 @@ impl Plane {
             book: Rulebook::new(family, settings),
             dataplane,
             trust: Trust::None,
-            verified_at: None,
+            has_news: false,
+            look_at: None,
+            times_left: 0,
+            wants_tidying: false,
+            times_untidied: 0,
             retry: None,
             alarms: None,
             wants_ears: false,
@@ -196,60 +254,107 @@ impl Plane {
     }
 
     fn note_news(&mut self) {
+        self.has_news = true;
         self.report.pending_since.get_or_insert_with(Instant::now);
     }
 
-    /// When something has to be done without any news.
-    fn due_at(&self, now: Instant, periods: Periods) -> Instant {
-        match (self.retry, self.trust, self.verified_at) {
-            (Some((at, _)), ..) => at,
-            (None, Trust::Full, Some(verified)) => verified + periods.verify,
+    /// When there is something to do. To tidy up need not wait until others have had their peace.
+    fn due_at(&self, now: Instant, quiet_until: Instant) -> Instant {
+        if self.wants_tidying { now } else { self.sync_at(now).max(quiet_until) }
+    }
+
+    /// When the kernel has to be told or looked at.
+    fn sync_at(&self, now: Instant) -> Instant {
+        match (self.retry, self.look_at) {
+            (Some((at, _)), _) => at,
+            (None, Some(look_at)) if self.trust == Trust::Full && !self.has_news => look_at,
             _ => now,
         }
     }
 
-    fn is_due(&self, is_stale: bool, now: Instant, periods: Periods) -> bool {
-        let is_waiting = self.retry.is_some_and(|(at, _)| now < at);
-        !is_waiting && (is_stale || now >= self.due_at(now, periods))
+    /// Says whether the kernel was told or looked at, after which others are left in peace for a while.
+    async fn serve(
+        self,
+        inbox: &mut Inbox,
+        periods: Periods,
+        quiet_until: Instant,
+    ) -> Result<(Self, bool), JoinError> {
+        let now = Instant::now();
+        match self.sync_at(now).max(quiet_until) <= now {
+            true => self.sync(inbox, periods).await,
+            false => Ok((self.tidy(inbox, quiet_until).await?, false)),
+        }
     }
 
-    async fn sync(
-        mut self,
-        cluster: &Cluster,
-        host: &Host,
-        changed: Changed,
-        periods: Periods,
-    ) -> Result<Self, tokio::task::JoinError> {
-        let delta = self.book.update(cluster, host, changed);
-        let is_late = self.verified_at.is_none_or(|at| at + periods.verify <= Instant::now());
-        let must_verify = self.trust != Trust::Full || is_late;
+    async fn sync(mut self, inbox: &mut Inbox, periods: Periods) -> Result<(Self, bool), JoinError> {
+        let now = Instant::now();
+        let changed = inbox.cluster.take_changes(self.report.family).unwrap_or_default();
+        let delta = self.book.update(&inbox.cluster, &inbox.host, changed);
+        self.has_news = false;
+        // A look for its own sake waits until there is nothing more urgent, unless it has waited often.
+        let makes_way = self.trust == Trust::Full && self.times_left < MOST_TIMES_LEFT;
+        let is_late = self.look_at.is_none_or(|at| at <= now);
+        let must_verify = self.trust != Trust::Full || is_late && (delta.is_empty() || !makes_way);
         if delta.is_empty() && !must_verify {
             self.report.pending_since = None;
-            return Ok(self);
+            return Ok((self, false));
         }
         let has_news = !delta.is_empty() || self.retry.is_some();
-        let (mut plane, outcome) = tokio::task::spawn_blocking(move || {
-            let outcome = self.act(&delta, must_verify);
+        let knock = Knock::default();
+        let ear = knock.clone();
+        let job = tokio::task::spawn_blocking(move || {
+            let outcome = self.act(&delta, must_verify, &ear);
             (self, outcome)
-        })
-        .await?;
+        });
+        let (mut plane, outcome) = match must_verify && makes_way {
+            true => inbox.attend(job, &knock, now).await?,
+            false => job.await?,
+        };
         match outcome {
-            Ok(faults) => plane.succeed(must_verify, has_news, &faults),
+            Ok(Outcome::Done(faults)) => plane.succeed(must_verify, has_news, &faults, periods),
+            Ok(Outcome::Left) => {
+                plane.times_left += 1;
+                plane.look_at = Some(Instant::now() + LOOK_AGAIN);
+                return Ok((plane, false));
+            }
             Err(error) => plane.fail(&error, periods),
         }
-        Ok(plane)
+        Ok((plane, true))
     }
 
     /// Blocks.
-    fn act(&mut self, delta: &Delta, must_verify: bool) -> Result<Vec<String>, Error> {
+    fn act(
+        &mut self,
+        delta: &Delta,
+        must_verify: bool,
+        knock: &Knock,
+    ) -> Result<Outcome<Vec<String>>, Error> {
         match must_verify {
-            true => self.dataplane.verify(self.book.rules()),
-            false => self.dataplane.apply(self.book.rules(), delta).map(|()| Vec::new()),
+            true => self.dataplane.verify(self.book.rules(), knock),
+            false => self.dataplane.apply(self.book.rules(), delta).map(|()| Outcome::Done(Vec::new())),
         }
     }
 
+    async fn tidy(mut self, inbox: &mut Inbox, quiet_until: Instant) -> Result<Self, JoinError> {
+        let makes_way = self.times_untidied < MOST_TIMES_LEFT;
+        let knock = Knock::default();
+        let ear = knock.clone();
+        let job = tokio::task::spawn_blocking(move || {
+            let outcome = self.dataplane.tidy(self.book.rules(), &ear);
+            (self, outcome)
+        });
+        let (mut plane, outcome) = match makes_way {
+            true => inbox.attend(job, &knock, quiet_until).await?,
+            false => job.await?,
+        };
+        // What was left is done after the sync that it made way for.
+        plane.wants_tidying = false;
+        plane.times_untidied = if outcome == Outcome::Left { plane.times_untidied + 1 } else { 0 };
+        Ok(plane)
+    }
+
     /// With news, what a comparison found to differ is mostly the news.
-    fn succeed(&mut self, did_verify: bool, has_news: bool, faults: &[String]) {
+    fn succeed(&mut self, did_verify: bool, has_news: bool, faults: &[String], periods: Periods) {
         let now = Instant::now();
         let family = self.report.family.name();
         if did_verify {
@@ -260,8 +365,10 @@ impl Plane {
                 self.report.repairs += 1;
             }
             self.trust = Trust::Full;
-            self.verified_at = Some(now);
+            self.look_at = Some(now + periods.verify);
+            self.times_left = 0;
         }
+        self.wants_tidying = true;
         self.retry = None;
         self.report.pending_since = None;
         self.report.synced_at = Some(now);
@@ -277,7 +384,7 @@ impl Plane {
             Ok(alarms) => {
                 self.alarms = Some(alarms);
                 // What happened between the comparison and now went unheard.
-                self.trust = Trust::Lost;
+                self.look_at = Some(Instant::now());
             }
             Err(cause) => {
                 let family = self.report.family.name();

@@ -1,12 +1,13 @@
 //! The loop against a kernel that can be told to fail, on a clock that does not run by itself.
 #![allow(clippy::unwrap_used)]
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
 use proxy::Update;
+use proxy::knock::{Knock, Outcome};
 use proxy::ports::{Dataplane, Error};
 use proxy::sync::{Config, Periods, Report, run};
 use proxy_core::objects::Family;
@@ -26,6 +27,10 @@ const PERIODS: Periods = Periods {
 struct Kernel {
     done: Arc<Mutex<Vec<String>>>,
     failures: Arc<AtomicUsize>,
+    /// Comparisons take a second, unless somebody knocks.
+    is_slow: Arc<AtomicBool>,
+    /// The rules when it was last tidied up.
+    tidied: Arc<Mutex<(usize, bool)>>,
     alarm: Arc<Mutex<Option<mpsc::Sender<()>>>>,
 }
 
@@ -53,8 +58,22 @@ impl Kernel {
 }
 
 impl Dataplane for Kernel {
-    fn verify(&mut self, rules: &RuleSet) -> Result<Vec<String>, Error> {
-        self.act(format!("verify {}", rules.ports.len())).map(|()| Vec::new())
+    fn verify(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
+        if self.is_slow.load(Ordering::SeqCst) {
+            self.done.lock().unwrap().push(format!("look {}", rules.ports.len()));
+            for _ in 0..1000 {
+                if knock.is_heard() {
+                    return Ok(Outcome::Left);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        self.act(format!("verify {}", rules.ports.len())).map(|()| Outcome::Done(Vec::new()))
+    }
+
+    fn tidy(&mut self, rules: &RuleSet, knock: &Knock) -> Outcome<()> {
+        *self.tidied.lock().unwrap() = (rules.ports.len(), knock.is_heard());
+        Outcome::Done(())
     }
 
     fn apply(&mut self, rules: &RuleSet, _: &Delta) -> Result<(), Error> {
@@ -160,4 +179,53 @@ async fn the_kernel_is_looked_at_when_others_touch_it_and_now_and_then() {
     assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
     sleep(PERIODS.verify + Duration::from_secs(1)).await;
     assert_eq!(bench.kernel.done(), ["verify 0", "verify 0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_for_its_own_sake_makes_way_for_a_change_and_is_made_up_for() {
+    let bench = Bench::settled().await;
+    bench.kernel.is_slow.store(true, Ordering::SeqCst);
+    sleep(PERIODS.verify).await;
+    bench.until(&["look 0"]).await;
+    bench.tell(service(1)).await;
+    bench.until(&["look 0", "apply 1"]).await;
+    bench.until(&["look 0", "apply 1", "look 1", "verify 1"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_does_not_make_way_for_ever() {
+    let bench = Bench::settled().await;
+    bench.kernel.is_slow.store(true, Ordering::SeqCst);
+    sleep(PERIODS.verify).await;
+    let looks = || bench.kernel.done().iter().filter(|done| done.starts_with("look")).count();
+    for number in 0..40 {
+        let before = looks();
+        let start = Instant::now();
+        while looks() == before && start.elapsed() < Duration::from_secs(5) {
+            sleep(Duration::from_millis(1)).await;
+        }
+        bench.tell(service(number)).await;
+    }
+    let done = bench.kernel.done();
+    assert!(done.iter().any(|done| done.starts_with("verify")), "{done:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_change_it_is_tidied_up() {
+    let bench = Bench::settled().await;
+    bench.tell(service(1)).await;
+    bench.until(&["apply 1"]).await;
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(*bench.kernel.tidied.lock().unwrap(), (1, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn news_after_a_failure_waits_without_spinning() {
+    let bench = Bench::settled().await;
+    bench.kernel.failures.store(2, Ordering::SeqCst);
+    bench.tell(service(1)).await;
+    bench.until(&["apply 1 failed"]).await;
+    bench.tell(service(2)).await;
+    // The clock only goes on while everybody waits.
+    bench.until(&["apply 1 failed", "verify 2 failed", "verify 2"]).await;
 }

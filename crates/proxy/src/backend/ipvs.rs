@@ -16,6 +16,7 @@ use sys::link::{Index, Links};
 use tokio::sync::mpsc;
 
 use super::iptables::Programs;
+use crate::knock::{Knock, Outcome};
 use crate::ports::{Dataplane, Error};
 
 /// Every kind of scheduler that clusters use; the kernel may lack some.
@@ -265,9 +266,17 @@ impl IpvsDataplane {
         Ok((was_ours && !is_new_node).then(|| "iptables rules were changed".to_owned()))
     }
 
-    fn bring(&mut self, rules: &RuleSet, is_new_node: bool) -> Result<Vec<String>, Error> {
+    fn bring(
+        &mut self,
+        rules: &RuleSet,
+        is_new_node: bool,
+        knock: &Knock,
+    ) -> Result<Outcome<Vec<String>>, Error> {
         let device = self.hands.links.ensure_dummy(DEVICE)?;
         let is = self.read(device)?;
+        if knock.is_heard() {
+            return Ok(Outcome::Left);
+        }
         let mut should = render(rules, &self.host, &self.scheduler);
         let steps = compare(&is, &should, &self.excluded);
         let mut faults = describe(&is, &steps);
@@ -284,18 +293,18 @@ impl IpvsDataplane {
         faults.extend(self.write_rules(rules, is_new_node)?);
         self.carry_out(last, device, &mut should)?;
         self.known = should;
-        Ok(faults)
+        Ok(Outcome::Done(faults))
     }
 }
 
 impl Dataplane for IpvsDataplane {
-    fn verify(&mut self, rules: &RuleSet) -> Result<Vec<String>, Error> {
-        self.bring(rules, self.rules_were.is_none())
+    fn verify(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
+        self.bring(rules, self.rules_were.is_none(), knock)
     }
 
     fn apply(&mut self, rules: &RuleSet, delta: &Delta) -> Result<(), Error> {
         if delta.node.is_some() {
-            return self.bring(rules, true).map(drop);
+            return self.bring(rules, true, &Knock::default()).map(drop);
         }
         let device = self.hands.links.ensure_dummy(DEVICE)?;
         let mut should = render(rules, &self.host, &self.scheduler);

@@ -9,6 +9,7 @@ use proxy_core::rules::{Delta, RuleSet};
 use sys::nft::{Monitor, Nftables, Sighting};
 use tokio::sync::mpsc;
 
+use crate::knock::{Knock, Outcome, discard};
 use crate::ports::{Dataplane, Error};
 
 /// Somebody may change the table while we put it right; then we look again.
@@ -38,29 +39,7 @@ impl NftDataplane {
 
     /// What the kernel holds.
     pub fn read(&mut self) -> Result<Content, Error> {
-        let mut content = Content::default();
-        let (nft, table) = (&mut self.nft, &self.table);
-        nft.ask(table, &Question::Tables, &mut content, |c| *c = Content::default(), Content::hear)?;
-        if !content.is_there {
-            return Ok(content);
-        }
-        nft.ask(table, &Question::Chains, &mut content, |c| c.chains.clear(), Content::hear)?;
-        let no_rules = |c: &mut Content| c.chains.iter_mut().for_each(|(_, rules)| rules.clear());
-        nft.ask(table, &Question::Rules, &mut content, no_rules, Content::hear)?;
-        let no_sets = |c: &mut Content| {
-            c.sets.clear();
-            c.foreign_sets.clear();
-        };
-        nft.ask(table, &Question::Sets, &mut content, no_sets, Content::hear)?;
-        let asked_for = content.sets.iter().filter(|(set, _)| !set.is_dynamic);
-        let sets: Vec<_> = asked_for.map(|(set, _)| set.name.clone()).collect();
-        for name in sets {
-            let no_elements = |c: &mut Content| {
-                c.sets.iter_mut().filter(|(set, _)| set.name == name).for_each(|(_, e)| e.clear());
-            };
-            nft.ask(table, &Question::Elements(&name), &mut content, no_elements, Content::hear)?;
-        }
-        Ok(content)
+        read(&self.table, &Knock::default())
     }
 
     /// Deletes the table, with everything in it.
@@ -68,24 +47,67 @@ impl NftDataplane {
         Ok(self.nft.commit(&self.table, &[nft::Message::DeleteTable])?)
     }
 
-    fn verify_once(&mut self, rules: &RuleSet) -> Result<Vec<String>, Error> {
-        let is = self.read()?;
+    /// Reading and comparing go on aside, so that they can be left at any time; what needs the rules stops by itself.
+    fn verify_once(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
+        let (table, ear) = (self.table.clone(), knock.clone());
+        let reading = knock.unless(move || read(&table, &ear).map(Content::sorted));
+        let Outcome::Done(is) = reading.map_err(Error::Thread)? else { return Ok(Outcome::Left) };
+        let is = match is {
+            Err(Error::Nftables(sys::nft::Error::Left { .. })) => return Ok(Outcome::Left),
+            read => read?,
+        };
         self.renderer.adopt(&is);
-        let findings = compare(&is, self.renderer.whole(rules));
-        drop(is);
+        let draft = self.renderer.draft(rules, || !knock.is_heard());
+        if !draft.is_whole() {
+            discard((is, draft));
+            return Ok(Outcome::Left);
+        }
+        let comparing = knock.unless(move || compare(&is, draft.finish()));
+        let Outcome::Done(findings) = comparing.map_err(Error::Thread)? else { return Ok(Outcome::Left) };
         for step in &findings.steps {
             self.nft.commit(&self.table, step)?;
         }
-        Ok(findings.faults)
+        Ok(Outcome::Done(findings.faults))
     }
 }
 
+/// Over a socket of its own, because it may be left in the middle of an answer.
+fn read(table: &TableId, knock: &Knock) -> Result<Content, Error> {
+    let mut nft = Nftables::open()?;
+    let mut content = Content::default();
+    let hear = |content: &mut Content, notice| {
+        content.hear(notice);
+        !knock.is_heard()
+    };
+    nft.ask(table, &Question::Tables, &mut content, |c| *c = Content::default(), hear)?;
+    if !content.is_there {
+        return Ok(content);
+    }
+    nft.ask(table, &Question::Chains, &mut content, |c| c.chains.clear(), hear)?;
+    let no_rules = |c: &mut Content| c.chains.iter_mut().for_each(|(_, rules)| rules.clear());
+    nft.ask(table, &Question::Rules, &mut content, no_rules, hear)?;
+    let no_sets = |c: &mut Content| {
+        c.sets.clear();
+        c.foreign_sets.clear();
+    };
+    nft.ask(table, &Question::Sets, &mut content, no_sets, hear)?;
+    let asked_for = content.sets.iter().filter(|(set, _)| !set.is_dynamic);
+    let sets: Vec<_> = asked_for.map(|(set, _)| set.name.clone()).collect();
+    for name in sets {
+        let no_elements = |c: &mut Content| {
+            c.sets.iter_mut().filter(|(set, _)| set.name == name).for_each(|(_, e)| e.clear());
+        };
+        nft.ask(table, &Question::Elements(&name), &mut content, no_elements, hear)?;
+    }
+    Ok(content)
+}
+
 impl Dataplane for NftDataplane {
-    fn verify(&mut self, rules: &RuleSet) -> Result<Vec<String>, Error> {
+    fn verify(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
         let mut tries = 0;
         loop {
             tries += 1;
-            match self.verify_once(rules) {
+            match self.verify_once(rules, knock) {
                 // Refused because it was not as we had just seen it.
                 Err(Error::Nftables(sys::nft::Error::Refused { .. } | sys::nft::Error::NotListed { .. }))
                     if tries < TRIES => {}

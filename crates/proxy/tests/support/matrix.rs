@@ -6,6 +6,7 @@ use std::thread;
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use proxy::knock::{Knock, Outcome};
 use proxy::ports::Dataplane;
 use proxy_core::objects::{Cluster, Family, Protocol};
 use proxy_core::rules::{RuleSet, Rulebook, Settings};
@@ -42,11 +43,11 @@ impl Kernel {
         let (plane, rules) = (&mut self.plane, self.book.rules());
         lab.node.ns.within(|| {
             if is_first {
-                plane.verify(rules).unwrap();
+                plane.verify(rules, &Knock::default()).unwrap();
             } else {
                 plane.apply(rules, &delta).unwrap();
             }
-            assert_eq!(plane.verify(rules).unwrap(), Vec::<String>::new());
+            assert_eq!(plane.verify(rules, &Knock::default()).unwrap(), Outcome::Done(Vec::new()));
         });
     }
 }

@@ -1,0 +1,93 @@
+//! Making way: long work is left when something urgent comes.
+
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+/// How soon a knock is heard by somebody who waits for work done elsewhere.
+const HEARING: Duration = Duration::from_millis(1);
+
+/// A knock on the door of somebody who takes long. Nobody knocks at a new one.
+#[derive(Clone, Debug, Default)]
+pub struct Knock(Arc<AtomicBool>);
+
+/// What became of work that was to make way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome<T> {
+    Done(T),
+    /// Left at a knock, with nothing changed.
+    Left,
+}
+
+// === impl Knock ===
+
+impl Knock {
+    pub fn knock(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    pub fn is_heard(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Does something that cannot stop in the middle on a thread of its own. At a knock that thread is left to itself,
+    /// and what it made is thrown away there.
+    pub fn unless<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> std::io::Result<Outcome<T>> {
+        let (sender, receiver) = sync_channel(0);
+        let worker = thread::Builder::new().name("comparison".into()).spawn(move || {
+            // Fails when nobody waits any more; then it goes here.
+            let _ = sender.send(work());
+        })?;
+        loop {
+            match receiver.recv_timeout(HEARING) {
+                Ok(made) => return Ok(Outcome::Done(made)),
+                Err(RecvTimeoutError::Timeout) if self.is_heard() => return Ok(Outcome::Left),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => match worker.join() {
+                    Err(panic) => resume_unwind(panic),
+                    Ok(()) => return Ok(Outcome::Left),
+                },
+            }
+        }
+    }
+}
+
+/// Throws something large away where nobody waits for it.
+pub fn discard<T: Send + 'static>(value: T) {
+    // Without a thread it goes here and now.
+    let _ = thread::Builder::new().name("discard".into()).spawn(move || drop(value));
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_done_or_left() {
+        let knock = Knock::default();
+        assert_eq!(knock.unless(|| 7).unwrap(), Outcome::Done(7));
+        let (release, wait) = sync_channel::<()>(0);
+        let (ended, end) = sync_channel(1);
+        knock.knock();
+        let left = knock.unless(move || {
+            let _ = wait.recv();
+            ended.send(()).unwrap();
+        });
+        assert_eq!(left.unwrap(), Outcome::Left);
+        drop(release);
+        end.recv().unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "broken")]
+    fn a_panic_is_not_swallowed() {
+        let _ = Knock::default().unless(|| panic!("broken"));
+    }
+}
