@@ -12,7 +12,7 @@ use proxy_core::rules::{Mode, Rulebook};
 use proxy_core::trace::{Fate, Packet, trace};
 use support::{World, drafts, reference};
 
-const RENDERER: Options = Options { mark: 0x4000, random_fully: true, be_liberal: false };
+const RENDERER: Options = Options { mark: 0x4000, random_fully: true, be_liberal: false, has_accounts: true };
 
 fn world() -> impl Strategy<Value = World> {
     drafts::world().prop_map(|mut world| {

@@ -1,8 +1,11 @@
 //! What kube-proxy counts, under upstream's names.
 
+use std::fmt::{self, Write};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use base::metrics::{Counter, Family, Gauge, Histogram, exponential_buckets};
+use sys::nfacct::Accounts;
 
 #[derive(Debug)]
 pub struct Metrics {
@@ -27,6 +30,15 @@ pub struct Metrics {
     pub nftables_cleanup_failures: Counter<1>,
     pub conntrack_duration: Histogram<1>,
     pub conntrack_deleted: Counter<1>,
+    packets: Mutex<Option<Packets>>,
+}
+
+/// Counted by the kernel, and asked for when somebody wants to know.
+#[derive(Debug)]
+struct Packets {
+    accounts: Accounts,
+    /// Accounts, the metrics they are shown as, and what these mean.
+    shown: &'static [(&'static str, &'static str, &'static str)],
 }
 
 // === impl Metrics ===
@@ -131,6 +143,7 @@ impl Default for Metrics {
                 "Flows forgotten because their endpoint is gone",
                 FAMILY,
             ),
+            packets: Mutex::default(),
         }
     }
 }
@@ -166,8 +179,20 @@ impl Metrics {
             // Writing to a String cannot fail.
             let _ = family.write(&mut out);
         }
+        if let Some(packets) = self.packets.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            let _ = packets.write(&mut out);
+        }
         let _ = sys::process::write_process(&mut out);
         out
+    }
+
+    /// From now on these accounts are shown: each with the metric's name and meaning.
+    pub fn count_packets(
+        &self,
+        accounts: Accounts,
+        shown: &'static [(&'static str, &'static str, &'static str)],
+    ) {
+        *self.packets.lock().unwrap_or_else(PoisonError::into_inner) = Some(Packets { accounts, shown });
     }
 
     pub fn observe_sync(&self, family: &str, took: Duration, is_full: bool) {
@@ -177,6 +202,23 @@ impl Metrics {
         self.endpoint_changes_pending.set([], 0.0);
         let kind = if is_full { &self.sync_full_duration } else { &self.sync_partial_duration };
         kind.observe_duration([family], took);
+    }
+}
+
+// === impl Packets ===
+
+impl Packets {
+    fn write(&mut self, out: &mut String) -> fmt::Result {
+        for (account, metric, help) in self.shown {
+            match self.accounts.packets(account) {
+                Ok(Some(count)) => {
+                    write!(out, "# HELP {metric} {help}\n# TYPE {metric} counter\n{metric} {count}\n")?;
+                }
+                Ok(None) => {}
+                Err(error) => tracing::debug!(%error, "a metric is missing"),
+            }
+        }
+        Ok(())
     }
 }
 

@@ -15,7 +15,7 @@ pub mod walk;
 
 pub use look::look;
 pub(crate) use render::is_local as is_local_match;
-pub use render::{Options, Renderer};
+pub use render::{INVALID_DROPPED, LOCALHOST_ACCEPTED, Options, Renderer};
 pub use saved::{Saved, remove};
 pub use script::{Script, Table};
 

@@ -29,7 +29,13 @@ pub struct Options {
     pub random_fully: bool,
     /// Whether conntrack takes packets outside of the window; if not, what it calls invalid is dropped.
     pub be_liberal: bool,
+    /// Whether [`INVALID_DROPPED`] and [`LOCALHOST_ACCEPTED`] are there to be added to.
+    pub has_accounts: bool,
 }
+
+/// The accounts that packets are counted in, by upstream's names.
+pub const INVALID_DROPPED: &str = "ct_state_invalid_dropped_pkts";
+pub const LOCALHOST_ACCEPTED: &str = "localhost_nps_accepted_pkts";
 
 #[derive(Clone, Copy, Debug)]
 pub struct Renderer {
@@ -138,11 +144,7 @@ impl<'a> Page<'a> {
     /// With 127.0.0.0/8 routed, the network could reach what listens on the loopback device only. The kubelet writes
     /// the same rule; where we have no use for it, its chain is only there for the jumps.
     fn kubelet_firewall(&mut self, saved: &Saved) {
-        let serves_loopback = match &self.rules.node.node_port_addresses {
-            NodePortAddresses::AllLocal { loopback } => *loopback,
-            NodePortAddresses::Only(ips) => ips.iter().any(IpAddr::is_loopback),
-        };
-        if serves_loopback {
+        if self.serves_loopback() {
             self.script.chain(Table::Filter, KUBELET_FIREWALL);
             self.filter(KUBELET_FIREWALL, format_args!(
                 "-m comment --comment \"block incoming localnet connections\" -d 127.0.0.0/8 ! -s 127.0.0.0/8 \
@@ -150,6 +152,21 @@ impl<'a> Page<'a> {
             ));
         } else if !saved.has_chain(Table::Filter, KUBELET_FIREWALL) {
             self.script.chain(Table::Filter, KUBELET_FIREWALL);
+        }
+    }
+
+    fn serves_loopback(&self) -> bool {
+        match &self.rules.node.node_port_addresses {
+            NodePortAddresses::AllLocal { loopback } => *loopback,
+            NodePortAddresses::Only(ips) => ips.iter().any(IpAddr::is_loopback),
+        }
+    }
+
+    /// The part of a rule that adds to an account, if there are any.
+    fn count_in(&self, account: &str) -> String {
+        match self.options.has_accounts {
+            true => format!("-m nfacct --nfacct-name {account} "),
+            false => String::new(),
         }
     }
 
@@ -192,7 +209,8 @@ impl<'a> Page<'a> {
     fn forwarding(&mut self) {
         let mark = format!("{:#x}", self.options.mark);
         if !self.options.be_liberal {
-            self.filter(FORWARD, format_args!("-m conntrack --ctstate INVALID -j DROP"));
+            let count = self.count_in(INVALID_DROPPED);
+            self.filter(FORWARD, format_args!("-m conntrack --ctstate INVALID {count}-j DROP"));
         }
         self.filter(
             FORWARD,
@@ -294,6 +312,10 @@ impl<'a> Page<'a> {
         let to = format!("-m {0} -p {0} --dport {1}", key.protocol, key.port);
         if is_served(external) {
             let chain = Names::new(owner).external();
+            if self.options.has_accounts && self.rules.family == Family::V4 && self.serves_loopback() {
+                let (to, count) = (format!("{to} -d 127.0.0.0/8"), self.count_in(LOCALHOST_ACCEPTED));
+                self.nat(NODE_PORTS, format_args!("-m comment --comment \"{owner}\" {to} {count}-j {chain}"));
+            }
             self.nat(NODE_PORTS, format_args!("-m comment --comment \"{owner}\" {to} -j {chain}"));
         }
         if !matches!(external.from_others, Way::To(..)) {

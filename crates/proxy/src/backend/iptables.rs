@@ -7,11 +7,15 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proxy_core::iptables::{CANARY, Options, Renderer, Saved, Script, Table, remove};
+use proxy_core::iptables::{
+    CANARY, INVALID_DROPPED, LOCALHOST_ACCEPTED, Options, Renderer, Saved, Script, Table, remove,
+};
 use proxy_core::objects::Family;
 use proxy_core::rules::{Delta, RuleSet};
+use sys::nfacct::Accounts;
 use tokio::sync::mpsc;
 
+use crate::knock::{Knock, Outcome};
 use crate::metrics::Metrics;
 use crate::ports::{Dataplane, Error};
 
@@ -24,6 +28,20 @@ const COMPLAINT: usize = 2048;
 const SAVE_MAX: u64 = 1 << 30;
 /// `--random-fully` is as old as this.
 const RANDOM_FULLY: (u32, u32, u32) = (1, 6, 2);
+
+/// Accounts, the metrics they are shown as, and what these mean.
+const ACCOUNTS: [(&str, &str, &str); 2] = [
+    (
+        INVALID_DROPPED,
+        "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+        "Packets dropped because connection tracking called them invalid",
+    ),
+    (
+        LOCALHOST_ACCEPTED,
+        "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
+        "Packets to node ports on loopback addresses",
+    ),
+];
 
 /// The programs of one family.
 #[derive(Clone, Debug)]
@@ -238,7 +256,8 @@ impl IptablesDataplane {
         metrics: Arc<Metrics>,
     ) -> Self {
         let random_fully = programs.is_random_fully();
-        let renderer = Renderer::new(Options { mark, random_fully, be_liberal });
+        let has_accounts = has_accounts(&metrics);
+        let renderer = Renderer::new(Options { mark, random_fully, be_liberal, has_accounts });
         Self { programs, renderer, metrics, canary_period }
     }
 
@@ -254,19 +273,40 @@ impl IptablesDataplane {
     }
 }
 
+/// Makes the accounts that rules count packets in. A kernel without them is no reason to stop, only metrics are missing.
+fn has_accounts(metrics: &Metrics) -> bool {
+    let made = Accounts::open().and_then(|mut accounts| {
+        ACCOUNTS.iter().try_for_each(|(account, ..)| accounts.ensure(account))?;
+        Ok(accounts)
+    });
+    match made {
+        Ok(accounts) => {
+            metrics.count_packets(accounts, &ACCOUNTS);
+            true
+        }
+        Err(error) => {
+            tracing::info!(%error, "two metrics of packets are not available");
+            false
+        }
+    }
+}
+
 impl Dataplane for IptablesDataplane {
-    fn verify(&mut self, rules: &RuleSet) -> Result<Vec<String>, Error> {
+    fn verify(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
         let saved = self.programs.save()?;
+        if knock.is_heard() {
+            return Ok(Outcome::Left);
+        }
         let script = self.renderer.whole(rules, &saved);
         self.programs.restore(&script)?;
         self.count(&script, true);
         let lost = Table::ALL.into_iter().filter(|table| !saved.has_chain(*table, CANARY));
-        Ok(lost.map(|table| format!("table {} had been flushed", table.name())).collect())
+        Ok(Outcome::Done(lost.map(|table| format!("table {} had been flushed", table.name())).collect()))
     }
 
     fn apply(&mut self, rules: &RuleSet, delta: &Delta) -> Result<(), Error> {
         let Some(script) = self.renderer.change(rules, delta) else {
-            return self.verify(rules).map(drop);
+            return self.verify(rules, &Knock::default()).map(drop);
         };
         self.programs.restore(&script)?;
         self.count(&script, false);
