@@ -285,10 +285,17 @@ impl Chart<'_> {
                 _ => self.note(format!("the kernel {}", does(&door.does, &at))),
             }
         }
-        match door.dial {
-            Some(Dial::Connected) => self.good(format!("a connection to {at} was made")),
-            Some(dial) => self.failed_dial(&at, dial, door),
-            None => self.note(format!("no connection was tried to {at}")),
+        match (door.dial, door.protocol) {
+            (Some(Dial::Connected), Protocol::Udp) => self.good(format!("a datagram to {at} was answered")),
+            (Some(Dial::Connected), _) => self.good(format!("a connection to {at} was made")),
+            // Most programs say nothing to what they do not understand.
+            (Some(Dial::Silence), Protocol::Udp) if matches!(door.does, Treatment::Sent(_)) => {
+                self.note(format!("a datagram to {at} was not refused, and not answered either"));
+            }
+            (Some(dial), _) => self.failed_dial(&at, dial, door),
+            (None, _) => {
+                self.note(format!("no connection was tried to {at}: this kernel has no such sockets"))
+            }
         }
     }
 

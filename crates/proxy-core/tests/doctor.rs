@@ -182,6 +182,20 @@ fn what_is_not_ours_is_no_ailment() {
         (f.doors[0].dial, f.doors[0].is_cluster_ip) = (Some(Dial::Silence), false);
     };
     assert_eq!(first_wrong(shut), "");
+    // A program that says nothing to an empty datagram may be well.
+    let quiet = |f: &mut Facts| {
+        (f.doors[0].protocol, f.doors[0].dial) = (Protocol::Udp, Some(Dial::Silence));
+        f.doors[0].endpoints.insert(endpoint(), Dial::Silence);
+    };
+    assert_eq!(first_wrong(quiet), "");
+    let shut = |f: &mut Facts| {
+        (f.doors[0].protocol, f.doors[0].dial) = (Protocol::Udp, Some(Dial::Refused));
+        f.doors[0].endpoints.insert(endpoint(), Dial::Refused);
+    };
+    assert_eq!(
+        first_wrong(shut),
+        "a connection to 10.96.0.10:80/udp was refused; called directly, 10.244.0.5:8080 was refused"
+    );
     // Whoever serves it, it works.
     assert_eq!(first_wrong(|f| (f.mode, f.is_proxy_healthy) = (None, None)), "");
     // Somebody who looks without a proxy that answers is told, but the rules may be good.

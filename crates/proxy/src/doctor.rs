@@ -1,7 +1,6 @@
 //! Finding out what there is to know about a Service: from the API server, from the kernel, and by calling it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +13,7 @@ pub use proxy_core::doctor::{Finding, Grade, verdict};
 use proxy_core::flows::{Flow, is_stale};
 use proxy_core::iptables::{Saved, look};
 use proxy_core::nft::{Content, walk};
-use proxy_core::objects::{Cluster, Family, Protocol, ServiceKey};
+use proxy_core::objects::{Cluster, Family, ServiceKey};
 use proxy_core::rules::{Host, Mode, RuleSet, Rulebook, Settings, VipKey};
 use proxy_core::trace::{Arrival, Fate, Packet, trace};
 use serde::Deserialize;
@@ -23,6 +22,7 @@ use sys::ipvs::Ipvs;
 
 use crate::backend::iptables::Programs;
 use crate::backend::nft::NftDataplane;
+use crate::dial::dial;
 use crate::{host, observed};
 
 const HEALTH: &str = "127.0.0.1:10256";
@@ -145,15 +145,12 @@ async fn look_at(key: VipKey, rules: &RuleSet, own: &Host, kernel: &Kernel) -> D
         dial: None,
         endpoints: BTreeMap::new(),
     };
-    if key.protocol != Protocol::Tcp {
-        return door;
-    }
-    let dial = call(address).await;
-    door.dial = Some(dial);
+    door.dial = dial(key.protocol, address, key.port).await;
     let Treatment::Sent(endpoints) = &door.should else { return door };
-    if dial != Dial::Connected {
+    if door.dial.is_some_and(|dial| dial != Dial::Connected) {
         for endpoint in endpoints.iter().take(MOST_CALLS) {
-            door.endpoints.insert(*endpoint, call(*endpoint).await);
+            let direct = dial(key.protocol, *endpoint, key.port).await;
+            door.endpoints.extend(direct.map(|direct| (*endpoint, direct)));
         }
     }
     door
@@ -166,16 +163,6 @@ fn own_address(own: &Host, family: Family) -> IpAddr {
         Family::V4 => Ipv4Addr::LOCALHOST.into(),
         Family::V6 => Ipv6Addr::LOCALHOST.into(),
     })
-}
-
-async fn call(address: SocketAddr) -> Dial {
-    match tokio::time::timeout(PATIENCE, tokio::net::TcpStream::connect(address)).await {
-        Ok(Ok(_)) => Dial::Connected,
-        Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => Dial::Refused,
-        Ok(Err(error)) if error.kind() == ErrorKind::TimedOut => Dial::Silence,
-        Ok(Err(_)) => Dial::Unreachable,
-        Err(_) => Dial::Silence,
-    }
 }
 
 /// The status line of `/livez`; `None` if nobody answers.

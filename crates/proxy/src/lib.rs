@@ -11,6 +11,7 @@
 //! * [`watch`]: the feed from the API server.
 //! * [`sync`]: the loop.
 //! * [`ports`]: what the loop needs of a backend.
+//! * [`knock`]: how long work makes way for a change.
 //! * [`observed`]: what happens around each change: metrics, flows, health checks.
 //! * [`server`]: health, metrics, and the load balancers' questions.
 //! * [`backend`]: the backends, one file each.
@@ -19,9 +20,11 @@ pub mod agent;
 pub mod backend;
 mod cleanup;
 mod config_file;
+mod dial;
 pub mod doctor;
 pub mod events;
 pub mod host;
+pub mod knock;
 pub mod metrics;
 pub mod modes;
 pub mod observed;
