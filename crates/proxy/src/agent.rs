@@ -216,6 +216,7 @@ impl Agent {
         let hard = config.bind_address_hard_fail;
         let status = Status {
             mode: self.chosen.name(),
+            is_profiled: config.enable_profiling,
             config: Arc::new(config.to_v1alpha1()),
             metrics: self.feed.metrics.clone(),
             about: Arc::new(server::About {

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 mod checks;
 mod health;
 mod pages;
+mod profiles;
 mod status;
 
 pub use checks::{Watched, serve_checks};

@@ -1,4 +1,5 @@
-//! `/metrics`, `/metrics/slis`, `/proxyMode`, `/configz`, `/healthz`, `/flagz` and `/statusz` on 10249.
+//! `/metrics`, `/metrics/slis`, `/proxyMode`, `/configz`, `/healthz`, `/flagz`, `/statusz` and, if asked for, `/debug` on
+//! 10249.
 
 use std::sync::Arc;
 
@@ -11,11 +12,14 @@ use http::header;
 use serde_json::{Value, json};
 
 use super::pages::{About, flagz, statusz};
+use super::profiles;
 use crate::metrics::Metrics;
 
 #[derive(Clone, Debug)]
 pub struct Status {
     pub mode: &'static str,
+    /// Whether `/debug/pprof` is served.
+    pub is_profiled: bool,
     /// The effective configuration, as upstream writes it.
     pub config: Arc<Value>,
     pub metrics: Arc<Metrics>,
@@ -31,15 +35,16 @@ pub struct SelfChecks {
 }
 
 pub fn router(status: Status) -> Router {
-    Router::new()
+    let router = Router::new()
         .route("/healthz", get(healthz))
         .route("/proxyMode", get(mode))
         .route("/configz", get(configz))
         .route("/metrics", get(metrics))
         .route("/metrics/slis", any(slis))
         .route("/flagz", get(flagz))
-        .route("/statusz", get(statusz))
-        .with_state(status)
+        .route("/statusz", get(statusz));
+    let router = if status.is_profiled { profiles::add_to(router) } else { router };
+    router.with_state(status)
 }
 
 async fn healthz(State(status): State<Status>) -> Response {
@@ -93,5 +98,51 @@ impl Default for SelfChecks {
                 ["name", "type", "status"],
             ),
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use hyper::service::Service;
+    use hyper_util::service::TowerToHyperService;
+
+    use super::*;
+
+    async fn ask(is_profiled: bool, method: &str, path: &str) -> u16 {
+        let about = About {
+            version: "v1.36.4".into(),
+            started: jiff::Timestamp::UNIX_EPOCH,
+            flags: std::collections::BTreeMap::new(),
+        };
+        let status = Status {
+            mode: "nftables",
+            is_profiled,
+            config: Arc::default(),
+            metrics: Arc::default(),
+            about: Arc::new(about),
+            checks: Arc::default(),
+        };
+        let request =
+            http::Request::builder().method(method).uri(path).body(axum::body::Body::empty()).unwrap();
+        TowerToHyperService::new(router(status)).call(request).await.unwrap().status().as_u16()
+    }
+
+    #[tokio::test]
+    async fn profiles_are_there_only_if_asked_for() {
+        let rows = [
+            ("GET", "/debug/pprof", 200),
+            ("GET", "/debug/pprof/", 200),
+            ("GET", "/debug/pprof/cmdline", 200),
+            ("GET", "/debug/pprof/heap", 501),
+            ("POST", "/debug/pprof/symbol", 501),
+            ("GET", "/debug/pprof/nothing", 404),
+            ("PUT", "/debug/flags/v", 501),
+        ];
+        for (method, path, code) in rows {
+            assert_eq!(ask(true, method, path).await, code, "{path}");
+            assert_eq!(ask(false, method, path).await, 404, "{path}");
+        }
+        assert_eq!(ask(false, "GET", "/proxyMode").await, 200);
     }
 }

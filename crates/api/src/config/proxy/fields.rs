@@ -49,7 +49,7 @@ pub const FIELDS: &[Field] = &[
     empty("healthzBindAddress", Text, YES),
     empty("metricsBindAddress", Text, YES),
     empty("bindAddressHardFail", Bool, YES),
-    empty("enableProfiling", Bool, NO),
+    empty("enableProfiling", Bool, YES),
     empty("showHiddenMetricsForVersion", Text, YES),
     // Modes
     empty("mode", Text, YES),

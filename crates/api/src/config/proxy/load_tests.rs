@@ -123,10 +123,10 @@ fn without_a_mode_the_iptables_block_speaks_for_both() {
 
 #[test]
 fn unknown_and_repeated_fields_are_only_warned_about() {
-    let loaded = with_file("mode: iptables\nmode: nftables\nnope: 1\nenableProfiling: true\n", &[]);
+    let loaded = with_file("mode: iptables\nmode: nftables\nnope: 1\nconfigSyncPeriod: 1m\n", &[]);
     assert_eq!(loaded.config.mode(), Some(Mode::Nftables));
     assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
-    assert_eq!(loaded.not_honoured, ["enableProfiling"]);
+    assert_eq!(loaded.not_honoured, ["configSyncPeriod"]);
 }
 
 #[test]
