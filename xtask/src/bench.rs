@@ -16,7 +16,7 @@ pub(crate) fn bench(layout: &Layout, args: &[String]) -> Result<ExitCode> {
         Some((what, rest)) if what == "api" => run(layout, "bench_api", rest),
         Some((what, counts)) if what == "proxy" => bench_proxy(layout, counts),
         _ => Err(Failure::new(
-            "what shall be measured? bench pods|node|api [--quick] or bench proxy [SERVICES…]",
+            "what shall be measured? bench pods|node|api [--quick] or bench proxy [SERVICES…] [--peer-proxy PATH]",
         )),
     }
 }
@@ -62,17 +62,42 @@ fn run(layout: &Layout, bench: &str, args: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)))
 }
 
-/// Each of `counts` is a number of Services.
-fn bench_proxy(layout: &Layout, counts: &[String]) -> Result<ExitCode> {
+/// Numbers of Services, and `--peer-proxy PATH` for upstream's kube-proxy in the same run.
+fn bench_proxy(layout: &Layout, args: &[String]) -> Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("network namespaces need root: run it as root"));
     }
-    step("building the benchmark (the first time takes minutes)");
-    let status = Command::new("cargo")
-        .args(["run", "--quiet", "--locked", "--profile", "release-fast", "--package", "proxy"])
-        .args(["--example", "bench_proxy", "--"])
+    let mut counts = Vec::new();
+    let mut peer = None;
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        match arg.as_str() {
+            "--peer-proxy" => peer = rest.next(),
+            count => counts.push(count),
+        }
+    }
+    debs::fetch(layout, false)?;
+    step("building longshore and the benchmark (the first time takes minutes)");
+    let build = ["build", "--locked", "--profile", "release-fast"];
+    for what in [["longshore", "--bin", "longshore"], ["proxy", "--example", "bench_proxy"]] {
+        let built = Command::new("cargo")
+            .args(build)
+            .arg("--package")
+            .args(what)
+            .current_dir(&layout.root)
+            .status()
+            .doing(|| "running cargo build".into())?;
+        if !built.success() {
+            return Err(Failure::new("the benchmark does not build"));
+        }
+    }
+    let programs = layout.target.join("release-fast");
+    let status = Command::new(programs.join("examples/bench_proxy"))
+        .env("LONGSHORE_NODE_CACHE", &layout.cache)
         .args(counts)
-        .current_dir(&layout.root)
+        .arg("--longshore")
+        .arg(programs.join("longshore"))
+        .args(peer.iter().flat_map(|peer| ["--peer", peer.as_str()]))
         .status()
         .doing(|| "running the benchmark".into())?;
     Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)))

@@ -1,30 +1,23 @@
-//! What a cluster's Services cost: the first sync, one change, a restart, memory. Run by `cargo xtask bench proxy`.
-//!
-//! In a network namespace of its own; needs root. Arguments: how many Services, each with two endpoints.
-#![allow(clippy::print_stdout, clippy::unwrap_used)]
+//! The rules and the nftables backend, without a process around them.
 
 use std::time::{Duration, Instant};
 
 use fixture::Netns;
-use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 use proxy::backend::nft::NftDataplane;
+use proxy::knock::{Knock, Outcome};
 use proxy::ports::Dataplane;
 use proxy_core::objects::{Cidr, Cluster, Family};
 use proxy_core::rules::{Host, LocalTraffic, Mode, Rulebook, Settings};
-use serde_json::json;
+
+use crate::objects::{service, slice};
 
 const CHANGES: u32 = 200;
 
-fn main() {
-    let counts: Vec<u32> = std::env::args().skip(1).filter_map(|n| n.parse().ok()).collect();
-    for count in if counts.is_empty() { vec![5_000] } else { counts } {
-        let ns = Netns::new().unwrap();
-        ns.within(|| measure(count));
-    }
+pub(crate) fn measure(count: u32) {
+    Netns::new().unwrap().within(|| measure_here(count));
 }
 
-fn measure(count: u32) {
+fn measure_here(count: u32) {
     let empty = resident();
     let (mut cluster, host) = (Cluster::new("here"), Host::default());
     cluster.replace_services(&[]);
@@ -40,7 +33,7 @@ fn measure(count: u32) {
     let changed = cluster.take_changes(Family::V4).unwrap();
     book.update(&cluster, &host, changed);
     let decided = start.elapsed();
-    plane.verify(book.rules()).unwrap();
+    plane.verify(book.rules(), &Knock::default()).unwrap();
     let first = start.elapsed();
     let held = resident();
 
@@ -54,7 +47,9 @@ fn measure(count: u32) {
     let mut scales = Vec::new();
     let mut services = Vec::new();
     for turn in 0..CHANGES {
-        cluster.put_slice(&slice(turn * 7 % count, 2 + turn % 3, turn));
+        // Now and then as many endpoints as no Service had before.
+        let endpoints = if turn % 20 == 0 { 5 + turn / 20 } else { 2 + turn % 3 };
+        cluster.put_slice(&slice(turn * 7 % count, endpoints, turn));
         scales.push(change(&mut cluster, &mut book));
         cluster.put_service(&service(count + turn));
         cluster.put_slice(&slice(count + turn, 2, 0));
@@ -62,8 +57,8 @@ fn measure(count: u32) {
     }
     let start = Instant::now();
     let mut again = NftDataplane::open(Family::V4, 14).unwrap();
-    let faults = again.verify(book.rules()).unwrap();
-    assert!(faults.is_empty(), "{faults:?}");
+    let faults = again.verify(book.rules(), &Knock::default()).unwrap();
+    assert_eq!(faults, Outcome::Done(Vec::new()));
     println!("{count} Services of 2 endpoints, nftables");
     println!("  first sync        {first:>10.1?}  of which deciding {decided:.1?}");
     println!("  endpoints change  {}", spread(scales));
@@ -89,29 +84,4 @@ fn settings() -> Settings {
     let mut settings = Settings::new(Mode::Nftables);
     settings.local_traffic = LocalTraffic::ClusterCidr(Cidr::parse("10.128.0.0/9").into_iter().collect());
     settings
-}
-
-fn service(number: u32) -> Service {
-    let ip = format!("10.{}.{}.{}", 96 + number / 65_536, number / 256 % 256, number % 256);
-    let made = json!({
-        "metadata": {"namespace": "bench", "name": format!("service-{number}")},
-        "spec": {"type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip], "ipFamilies": ["IPv4"],
-                 "ports": [{"name": "http", "port": 80}]},
-    });
-    serde_json::from_value(made).unwrap()
-}
-
-fn slice(number: u32, endpoints: u32, shift: u32) -> EndpointSlice {
-    let ip = |i: u32| {
-        let pod = number * 2 + i + shift;
-        format!("10.{}.{}.{}", 128 + pod / 65_536, pod / 256 % 256, pod % 256)
-    };
-    let endpoints: Vec<_> =
-        (0..endpoints).map(|i| json!({"addresses": [ip(i)], "nodeName": "elsewhere"})).collect();
-    let made = json!({
-        "metadata": {"namespace": "bench", "name": format!("service-{number}-x"),
-                     "labels": {"kubernetes.io/service-name": format!("service-{number}")}},
-        "addressType": "IPv4", "endpoints": endpoints, "ports": [{"name": "http", "port": 8080}],
-    });
-    serde_json::from_value(made).unwrap()
 }
