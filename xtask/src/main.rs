@@ -35,8 +35,9 @@ cargo xtask <command>
   bench node [--quick] [--peer-kubelet PATH] [--peer-apiserver PATH --peer-etcd PATH]
                       what a node of a cluster costs: Pods from POST to Ready and from DELETE to gone, requests,
                       memory, processor time; beside upstream's kubelet where it is at hand
-  bench proxy [SERVICES…]
-                      what Services cost: the first sync, one change, a restart, memory
+  bench proxy [SERVICES…] [--peer-proxy PATH]
+                      what Services cost: the first sync, one change, a restart, memory, a packet's way; beside
+                      upstream's kube-proxy where it is at hand
   bench api [--quick] [--peer-apiserver PATH --peer-etcd PATH]
                       what the API server costs: start, memory, creates, lists, watches; beside kube-apiserver and
                       etcd where they are at hand
