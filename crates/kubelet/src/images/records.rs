@@ -17,8 +17,6 @@ use super::credentials::hex;
 
 const PREFIX: &str = "sha256-";
 const TEMPORARY: &str = ".tmp";
-/// How a file ends that made no sense.
-const ASIDE: &str = ".corrupt";
 /// A record is not larger than this; whatever is was not written by us.
 const FILE_MAX: u64 = 1 << 20;
 
@@ -264,17 +262,9 @@ fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     };
     let mut bytes = Vec::new();
     file.take(FILE_MAX).read_to_end(&mut bytes)?;
-    match serde_json::from_slice(&bytes) {
-        Ok(record) => Ok(Some(record)),
-        Err(error) => {
-            // As if it had never been: the next Pod proves its access again.
-            let mut aside = path.as_os_str().to_owned();
-            aside.push(ASIDE);
-            tracing::warn!(path = %aside.display(), %error, "an image record is corrupt and was set aside");
-            fs::rename(path, aside)?;
-            Ok(None)
-        }
-    }
+    // It stays where it is: without it the image would count as one that came with the node. The next pull replaces it.
+    let record = serde_json::from_slice(&bytes);
+    record.map(Some).map_err(|e| io::Error::other(format!("{} is corrupt: {e}", path.display())))
 }
 
 fn remove(dir: &Path, key: &str) -> io::Result<()> {
@@ -287,7 +277,7 @@ fn remove(dir: &Path, key: &str) -> io::Result<()> {
 /// Every file of ours that can be read; the rest is not our business.
 fn list<T: DeserializeOwned>(dir: &Path) -> Vec<T> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
-    let ours = |name: &str| name.starts_with(PREFIX) && !name.ends_with(TEMPORARY) && !name.ends_with(ASIDE);
+    let ours = |name: &str| name.starts_with(PREFIX) && !name.ends_with(TEMPORARY);
     let named = entries.flatten().filter(|e| e.file_name().to_str().is_some_and(ours));
     named.filter_map(|e| read(&e.path()).ok().flatten()).collect()
 }
