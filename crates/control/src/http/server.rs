@@ -3,13 +3,16 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -54,6 +57,41 @@ pub async fn bind(address: SocketAddr) -> io::Result<Bound> {
     TcpListener::bind(address).await.map(|listener| Bound { listener })
 }
 
+/// An event loop on a thread of its own, for every other connection, where there is a second processor.
+struct SecondLoop {
+    handle: Handle,
+    over: CancellationToken,
+}
+
+// === impl SecondLoop ===
+
+impl SecondLoop {
+    /// None where it would not help, or cannot be: then one loop serves all.
+    fn start() -> Option<SecondLoop> {
+        if thread::available_parallelism().map_or(1, NonZero::get) < 2 {
+            return None;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(4)
+            .thread_keep_alive(Duration::from_secs(2))
+            .build();
+        let runtime = runtime.inspect_err(|error| tracing::warn!(%error, "no second event loop")).ok()?;
+        let second = SecondLoop { handle: runtime.handle().clone(), over: CancellationToken::new() };
+        let over = second.over.clone();
+        let thread = thread::Builder::new().name("connections".to_owned());
+        let spawned = thread.spawn(move || runtime.block_on(over.cancelled()));
+        spawned.inspect_err(|error| tracing::warn!(%error, "no second event loop")).ok()?;
+        Some(second)
+    }
+}
+
+impl Drop for SecondLoop {
+    fn drop(&mut self) {
+        self.over.cancel();
+    }
+}
+
 // === impl Bound ===
 
 impl Bound {
@@ -66,6 +104,8 @@ impl Bound {
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         let acceptor = TlsAcceptor::from(tls);
         let conversations = TaskTracker::new();
+        let second = SecondLoop::start();
+        let mut takes_turn = false;
         loop {
             let accepted = tokio::select! {
                 () = token.cancelled() => break,
@@ -80,10 +120,20 @@ impl Bound {
                 }
             };
             let (app, acceptor, token) = (app.clone(), acceptor.clone(), token.clone());
-            conversations.spawn(async move {
-                converse(app, acceptor, stream, address, token).await;
+            // A stream belongs to the loop it is made on, so it is made anew there.
+            let Ok(stream) = stream.into_std() else { continue };
+            let conversation = async move {
+                match TcpStream::from_std(stream) {
+                    Ok(stream) => converse(app, acceptor, stream, address, token).await,
+                    Err(error) => tracing::debug!(%error, "connection not served"),
+                }
                 drop(place);
-            });
+            };
+            takes_turn = !takes_turn;
+            match second.as_ref().filter(|_| takes_turn) {
+                Some(second) => conversations.spawn_on(conversation, &second.handle),
+                None => conversations.spawn(conversation),
+            };
         }
         conversations.close();
         let _ = tokio::time::timeout(FAREWELL, conversations.wait()).await;
