@@ -147,7 +147,7 @@ impl CsiVolumes {
         };
         let lane = lane::Errand { act: act::PUBLISH, volume: volume.spec_name.clone(), key: name };
         let operation = self.parts.measured.begin(if volume.block { "map_volume" } else { "volume_mount" });
-        let ready = self.lanes.run(lane, lane::MOUNT_PATIENCE, work).await;
+        let ready = self.lanes.run(lane, lane::MOUNT_PATIENCE, Box::pin(work)).await;
         self.parts.measured.end(operation, &volume.driver, ready.is_ok());
         let ready = ready?;
         self.note(uid, volume, &ready);

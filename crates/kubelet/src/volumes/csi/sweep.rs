@@ -81,7 +81,7 @@ impl CsiVolumes {
             this.lock().staged.remove(&name);
             done.map_err(|e| named(act::UNSTAGE, &staged.name, e))
         };
-        let done = self.lanes.run(errand, lane::UNMOUNT_PATIENCE, work).await;
+        let done = self.lanes.run(errand, lane::UNMOUNT_PATIENCE, Box::pin(work)).await;
         self.parts.measured.end(operation, &driver, done.is_ok());
         done
     }

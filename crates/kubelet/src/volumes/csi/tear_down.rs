@@ -50,7 +50,7 @@ impl CsiVolumes {
             };
             done.map_err(|e| named(act, &kept.name, e))
         };
-        let done = self.lanes.run(errand, lane::UNMOUNT_PATIENCE, work).await;
+        let done = self.lanes.run(errand, lane::UNMOUNT_PATIENCE, Box::pin(work)).await;
         self.parts.measured.end(operation, &driver, done.is_ok());
         done
     }
