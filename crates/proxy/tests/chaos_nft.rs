@@ -131,8 +131,8 @@ impl World {
         let mut book = Rulebook::new(family, settings());
         let changed = cluster.take_changes(family).unwrap();
         book.update(&cluster, &lab.host, changed);
-        let mut reader = lab.node.ns.within(|| NftDataplane::open(family, MASQUERADE_BIT).unwrap());
-        let Ok(is) = reader.read() else { return vec!["in motion".into()] };
+        let read = || NftDataplane::open(family, MASQUERADE_BIT).unwrap().read();
+        let Ok(is) = lab.node.ns.within(read) else { return vec!["in motion".into()] };
         let mut renderer = Renderer::new(family, MASQUERADE_BIT);
         renderer.adopt(&is);
         compare(&is, renderer.whole(book.rules())).faults

@@ -37,7 +37,7 @@ impl NftDataplane {
         })
     }
 
-    /// What the kernel holds.
+    /// What the kernel holds, in the network namespace that the calling thread is in.
     pub fn read(&mut self) -> Result<Content, Error> {
         read(&self.table, &Knock::default())
     }
