@@ -297,6 +297,7 @@ impl Plane {
         let must_verify = self.trust != Trust::Full || is_late && (delta.is_empty() || !makes_way);
         if delta.is_empty() && !must_verify {
             self.report.pending_since = None;
+            self.resume_tidying();
             return Ok((self, false));
         }
         let has_news = !delta.is_empty() || self.retry.is_some();
@@ -315,6 +316,7 @@ impl Plane {
             Ok(Outcome::Left) => {
                 plane.times_left += 1;
                 plane.look_at = Some(Instant::now() + LOOK_AGAIN);
+                plane.resume_tidying();
                 return Ok((plane, false));
             }
             Err(error) => plane.fail(&error, periods),
@@ -347,10 +349,15 @@ impl Plane {
             true => inbox.attend(job, &knock, quiet_until).await?,
             false => job.await?,
         };
-        // What was left is done after the sync that it made way for.
+        // What was left is done after whatever it made way for.
         plane.wants_tidying = false;
         plane.times_untidied = if outcome == Outcome::Left { plane.times_untidied + 1 } else { 0 };
         Ok(plane)
+    }
+
+    /// What tidying made way for may have come to nothing; then no sync asks for it again.
+    fn resume_tidying(&mut self) {
+        self.wants_tidying |= self.times_untidied > 0;
     }
 
     /// With news, what a comparison found to differ is mostly the news.
