@@ -165,7 +165,7 @@ pub const FIELDS: &[Field] = &[
     pointer("logging.options.json.infoBufferSize", Quantity, D::Text("0"), NO),
     // Volumes
     plain("volumePluginDir", Text, D::Text("/usr/libexec/kubernetes/kubelet-plugins/volume/exec/"), NO),
-    plain("volumeStatsAggPeriod", Duration, D::Text("1m0s"), NO),
+    plain("volumeStatsAggPeriod", Duration, D::Text("1m0s"), YES),
     pointer("enableControllerAttachDetach", Bool, D::Bool(true), YES),
     pointer("localStorageCapacityIsolation", Bool, D::Bool(true), YES),
     // Shutdown
