@@ -3,6 +3,7 @@
 //! Nothing here performs I/O, reads a clock or knows Kubernetes. Everything may use it.
 
 pub mod backoff;
+mod causes;
 pub mod class;
 pub mod duration;
 pub mod flags;
@@ -12,3 +13,5 @@ pub mod metrics;
 pub mod quantity;
 pub mod rng;
 pub mod time;
+
+pub use causes::causes;

@@ -30,13 +30,7 @@ impl Error {
         };
         // Only trouble on our side of the wire carries a source: the connection could not be made or
         // broke under the call. Whatever code it was given, the runtime is simply not there.
-        let mut message = source.to_string();
-        let mut next = source.source();
-        while let Some(cause) = next {
-            message = format!("{message}: {cause}");
-            next = cause.source();
-        }
-        Self::new(op, object, Code::Unavailable, message)
+        Self::new(op, object, Code::Unavailable, base::causes(source))
     }
 
     /// The error in the words in which gRPC programs usually print it, for texts people search for.

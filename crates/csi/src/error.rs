@@ -47,13 +47,7 @@ impl From<Status> for Error {
             return Self::new(status.code(), status.message());
         };
         // Only trouble on our side of the wire carries a source: the connection could not be made or broke.
-        let mut message = source.to_string();
-        let mut next = source.source();
-        while let Some(cause) = next {
-            message = format!("{message}: {cause}");
-            next = cause.source();
-        }
-        Self::new(Code::Unavailable, message)
+        Self::new(Code::Unavailable, base::causes(source))
     }
 }
 

@@ -211,13 +211,7 @@ impl Visit for Fields {
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        let mut text = value.to_string();
-        let mut source = value.source();
-        while let Some(cause) = source {
-            let _ = write!(text, ": {cause}");
-            source = cause.source();
-        }
-        self.add(field, text, true);
+        self.add(field, base::causes(value), true);
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
