@@ -10,9 +10,9 @@ mod redact;
 
 pub use client::{Capabilities, Driver, Plugin};
 pub use error::{Error, Result};
+pub use generated::{registration, v1};
 pub use tonic::Code;
 
-/// Messages, clients and servers of package `csi.v1`.
 #[allow(
     clippy::all,
     clippy::unwrap_used,
@@ -21,19 +21,14 @@ pub use tonic::Code;
     unreachable_pub,
     deprecated
 )]
-pub mod v1 {
-    tonic::include_proto!("csi.v1");
-}
+mod generated {
+    /// Messages, clients and servers of package `csi.v1`.
+    pub mod v1 {
+        tonic::include_proto!("csi.v1");
+    }
 
-/// Messages, clients and servers of package `pluginregistration`.
-#[allow(
-    clippy::all,
-    clippy::unwrap_used,
-    clippy::large_futures,
-    missing_debug_implementations,
-    unreachable_pub,
-    deprecated
-)]
-pub mod registration {
-    tonic::include_proto!("pluginregistration");
+    /// Messages, clients and servers of package `pluginregistration`.
+    pub mod registration {
+        tonic::include_proto!("pluginregistration");
+    }
 }
