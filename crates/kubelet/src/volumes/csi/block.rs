@@ -13,12 +13,11 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
 
-use csi::v1::{NodePublishVolumeRequest, NodeStageVolumeRequest};
+use csi::v1::NodePublishVolumeRequest;
 use k8s_openapi::api::storage::v1::CSIDriver;
-use kubelet_core::volumes::csi::{PLUGIN, pod_attributes};
+use kubelet_core::volumes::csi::PLUGIN;
 
-use super::mount::Session;
-use super::request::{capability, merged};
+use super::mount::{Session, attributes, text};
 use super::{CsiVolumes, Job, act, books, failed};
 use crate::ports::{MountedVolume, VolumeError};
 
@@ -104,17 +103,7 @@ impl CsiVolumes {
                 places.staging.display()
             )
         })?;
-        self.calls(session, "NodeStageVolume");
-        let request = NodeStageVolumeRequest {
-            volume_id: volume.handle.clone(),
-            publish_context: context.clone(),
-            staging_target_path: places.staging.to_string_lossy().into_owned(),
-            volume_capability: Some(capability(volume, session.offers, None)),
-            secrets,
-            volume_context: volume.attributes.clone(),
-        };
-        let call = session.driver.stage(request);
-        let done = self.parts.measured.call(&session.name, "NodeStageVolume", call).await;
+        let done = self.ask_to_stage(session, job, &places.staging, context, secrets).await;
         done.map_err(|e| e.to_string())?;
         self.lock().staged.insert(volume.unique_name());
         Ok(())
@@ -137,24 +126,15 @@ impl CsiVolumes {
         })?;
         // The link is the Pod's record of the device, so it comes before the device.
         self.link(job, &device).map_err(|e| format!("link {}: {e}", device.display()))?;
-        let mut attributes = volume.attributes.clone();
-        if object.and_then(|o| o.spec.pod_info_on_mount) == Some(true) {
-            attributes = merged(&attributes, pod_attributes(&job.pod, volume.lifecycle));
-        }
-        self.calls(session, "NodePublishVolume");
-        let text = |p: &Path| p.to_string_lossy().into_owned();
         let request = NodePublishVolumeRequest {
-            volume_id: volume.handle.clone(),
             publish_context: context,
             staging_target_path: if session.offers.stage { text(&places.staging) } else { String::new() },
             target_path: text(&device),
-            volume_capability: Some(capability(volume, session.offers, None)),
-            readonly: volume.read_only,
             secrets,
-            volume_context: attributes,
+            volume_context: attributes(job, object),
+            ..NodePublishVolumeRequest::default()
         };
-        let call = session.driver.publish(request);
-        let done = self.parts.measured.call(&session.name, "NodePublishVolume", call).await;
+        let done = self.ask_to_publish(session, job, request).await;
         done.map(|()| device).map_err(|e| e.to_string())
     }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use csi::v1::{NodeExpandVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest};
@@ -10,7 +9,6 @@ use csi::{Capabilities, Driver};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::CSIDriver;
 use kubelet_core::supplies::TokenWant;
-use kubelet_core::volumes::FsGroup;
 use kubelet_core::volumes::csi::{
     PLUGIN, PLUGIN_DIR, SecretRef, TOKENS, group_policy, pod_attributes, staging_name,
 };
@@ -114,17 +112,7 @@ impl CsiVolumes {
         books::make_dir(&target).map_err(io)?;
         books::write(&dir, &volume.staged_data())
             .map_err(|e| format!("{PLUGIN}: failed to save volume info data: {e}"))?;
-        self.calls(session, "NodeStageVolume");
-        let request = NodeStageVolumeRequest {
-            volume_id: volume.handle.clone(),
-            publish_context: context.clone(),
-            staging_target_path: target.to_string_lossy().into_owned(),
-            volume_capability: Some(capability(volume, session.offers, job.group)),
-            secrets,
-            volume_context: volume.attributes.clone(),
-        };
-        let call = session.driver.stage(request);
-        if let Err(error) = self.parts.measured.call(&session.name, "NodeStageVolume", call).await {
+        if let Err(error) = self.ask_to_stage(session, job, &target, context, secrets).await {
             // A driver that is done with it left nothing behind, unless an earlier attempt did.
             if error.is_final() && !was_known {
                 let _ = books::close(&dir, books::GLOBAL_MOUNT);
@@ -147,10 +135,7 @@ impl CsiVolumes {
         let dir = self.target(job);
         let target = dir.join(books::MOUNT);
         let mut secrets = self.secrets(volume.publish_secret.as_ref(), "NodePublishSecretRef").await?;
-        let mut attributes = volume.attributes.clone();
-        if object.and_then(|o| o.spec.pod_info_on_mount) == Some(true) {
-            attributes = merged(&attributes, pod_attributes(&job.pod, volume.lifecycle));
-        }
+        let mut attributes = attributes(job, object);
         if let Some((tokens, in_secrets)) = self.tokens(&job.pod, object).await? {
             let tokens = BTreeMap::from([(TOKENS.to_owned(), tokens)]);
             match in_secrets {
@@ -161,20 +146,15 @@ impl CsiVolumes {
         let was_known = books::read(&dir).is_some();
         books::write(&dir, &volume.data(self.parts.storage.node_name()))
             .map_err(|e| format!("{PLUGIN}: mounter.SetUpAt failed to save volume info data: {e}"))?;
-        self.calls(session, "NodePublishVolume");
-        let path = |p: &Path| p.to_string_lossy().into_owned();
         let request = NodePublishVolumeRequest {
-            volume_id: volume.handle.clone(),
             publish_context: context,
-            staging_target_path: staging.map(path).unwrap_or_default(),
-            target_path: path(&target),
-            volume_capability: Some(capability(volume, session.offers, job.group)),
-            readonly: volume.read_only,
+            staging_target_path: staging.map(text).unwrap_or_default(),
+            target_path: text(&target),
             secrets,
             volume_context: attributes,
+            ..NodePublishVolumeRequest::default()
         };
-        let call = session.driver.publish(request);
-        if let Err(error) = self.parts.measured.call(&session.name, "NodePublishVolume", call).await {
+        if let Err(error) = self.ask_to_publish(session, job, request).await {
             // What was published once stays: its Pod may be running on it.
             if error.is_final() && !was_known {
                 let _ = books::close(&dir, books::MOUNT);
@@ -182,6 +162,45 @@ impl CsiVolumes {
             return Err(error.to_string());
         }
         Ok(target)
+    }
+
+    pub(super) async fn ask_to_stage(
+        &self,
+        session: &Session,
+        job: &Job,
+        target: &Path,
+        context: &BTreeMap<String, String>,
+        secrets: BTreeMap<String, String>,
+    ) -> csi::Result<()> {
+        let volume = &job.volume;
+        self.calls(session, "NodeStageVolume");
+        let call = session.driver.stage(NodeStageVolumeRequest {
+            volume_id: volume.handle.clone(),
+            publish_context: context.clone(),
+            staging_target_path: text(target),
+            volume_capability: Some(capability(volume, session.offers, job.group)),
+            secrets,
+            volume_context: volume.attributes.clone(),
+        });
+        self.parts.measured.call(&session.name, "NodeStageVolume", call).await
+    }
+
+    /// The request says where and with what; the rest is the volume's.
+    pub(super) async fn ask_to_publish(
+        &self,
+        session: &Session,
+        job: &Job,
+        request: NodePublishVolumeRequest,
+    ) -> csi::Result<()> {
+        let volume = &job.volume;
+        self.calls(session, "NodePublishVolume");
+        let call = session.driver.publish(NodePublishVolumeRequest {
+            volume_id: volume.handle.clone(),
+            volume_capability: Some(capability(volume, session.offers, job.group)),
+            readonly: volume.read_only,
+            ..request
+        });
+        self.parts.measured.call(&session.name, "NodePublishVolume", call).await
     }
 
     pub(super) async fn secrets(
@@ -231,8 +250,9 @@ impl CsiVolumes {
         };
         self.waits_for(format!("the files of the volume to be given to group {}", group.gid));
         let path = path.to_owned();
-        let walk = move || host_path::open(&path).and_then(|root| walk(root, group));
-        let done = tokio::task::spawn_blocking(walk).await.map_err(|e| e.to_string())?;
+        let give =
+            move || host_path::open(&path).and_then(|root| fs_group::apply(root, group, Access::ReadWrite));
+        let done = tokio::task::spawn_blocking(give).await.map_err(|e| e.to_string())?;
         done.map_err(|e| format!("applyFSGroup failed for vol {}: {e}", job.volume.handle))
     }
 
@@ -246,7 +266,6 @@ impl CsiVolumes {
             }
             let secrets = self.secrets(volume.expand_secret.as_ref(), "NodeExpandSecretRef").await?;
             self.calls(session, "NodeExpandVolume");
-            let text = |p: &Path| p.to_string_lossy().into_owned();
             let request = NodeExpandVolumeRequest {
                 volume_id: volume.handle.clone(),
                 volume_path: text(path),
@@ -310,6 +329,15 @@ impl CsiVolumes {
     }
 }
 
-fn walk(root: OwnedFd, group: FsGroup) -> io::Result<()> {
-    fs_group::apply(root, group, Access::ReadWrite)
+/// What the driver learns of the volume, and of the Pod if it wants to.
+pub(super) fn attributes(job: &Job, object: Option<&CSIDriver>) -> BTreeMap<String, String> {
+    let attributes = &job.volume.attributes;
+    match object.and_then(|o| o.spec.pod_info_on_mount) {
+        Some(true) => merged(attributes, pod_attributes(&job.pod, job.volume.lifecycle)),
+        _ => attributes.clone(),
+    }
+}
+
+pub(super) fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
 }
