@@ -58,7 +58,10 @@ impl CsiVolumes {
 
     /// One pass. True if something is left to be done.
     async fn sweep(self: &Arc<Self>) -> bool {
-        let unused = self.staged_on_disk().into_iter().filter(|staged| !self.is_used(&staged.entry));
+        let published = self.published_on_disk();
+        let is_unused =
+            |staged: &Staged| !self.is_wanted(&staged.entry) && !published.contains(&staged.entry);
+        let unused = self.staged_on_disk().into_iter().filter(is_unused);
         let done = join_all(unused.map(|staged| self.unstage(staged))).await;
         let left: Vec<VolumeError> = done.into_iter().filter_map(Result::err).collect();
         left.iter().for_each(|error| tracing::warn!(%error, "volume not unstaged yet"));
@@ -74,7 +77,7 @@ impl CsiVolumes {
         let (this, driver) = (self.clone(), staged.entry.driver.clone());
         let work = async move {
             // Somebody may have come for it while we waited for our turn.
-            if this.is_used(&staged.entry) {
+            if this.is_wanted(&staged.entry) || this.published_on_disk().contains(&staged.entry) {
                 return Ok(());
             }
             let done = this.unstage_now(&staged).await;
@@ -131,8 +134,8 @@ impl CsiVolumes {
         self.parts.storage.report_in_use(in_use.into_iter().collect());
     }
 
-    fn is_used(&self, entry: &Entry) -> bool {
-        self.lock().wanted.contains_key(&entry.unique_name()) || self.published_on_disk().any(|e| e == *entry)
+    fn is_wanted(&self, entry: &Entry) -> bool {
+        self.lock().wanted.contains_key(&entry.unique_name())
     }
 
     fn staged_on_disk(&self) -> Vec<Staged> {
@@ -158,12 +161,12 @@ impl CsiVolumes {
     }
 
     /// Every volume that some Pod's directory tells of.
-    fn published_on_disk(&self) -> impl Iterator<Item = Entry> {
+    fn published_on_disk(&self) -> Vec<Entry> {
         let pods = books::names(&self.root.join("pods")).into_iter().map(|(uid, _)| uid);
         let of_pod = |uid: String| {
             let mounts = books::list(&books::of_pod(&self.root, &uid));
             mounts.into_iter().chain(self.devices_of(&uid)).map(|kept| kept.entry)
         };
-        pods.flat_map(of_pod).collect::<Vec<_>>().into_iter()
+        pods.flat_map(of_pod).collect()
     }
 }
