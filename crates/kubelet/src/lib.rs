@@ -13,6 +13,7 @@ pub mod facts;
 pub mod from_cri;
 pub mod gc;
 pub mod health;
+mod hearing;
 pub mod hooks;
 pub mod images;
 pub mod local_api;

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::drivers::registration::Registrar;
-use scan::{Birth, Ear};
+use scan::Birth;
 
 /// Below the kubelet's root.
 pub const DIR: &str = "plugins_registry";
@@ -42,10 +42,10 @@ pub async fn run(dir: PathBuf, registrar: Registrar, token: CancellationToken) {
         tracing::warn!(dir = %dir.display(), %error, "no directory for plugins to register in");
     }
     let mut callers = BTreeMap::new();
-    let mut ear = Ear::new();
+    let mut ear = scan::ear();
     loop {
-        if let Some(ear) = &mut ear {
-            ear.listen_below(&dir);
+        if let Some(ear) = &ear {
+            scan::listen_below(ear, &dir);
         }
         compare(&dir, &mut callers, &registrar).await;
         let look = if ear.is_some() { SLOW_LOOK } else { FAST_LOOK };

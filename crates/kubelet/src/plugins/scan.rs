@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use inotify::{Inotify, WatchMask};
-use tokio::io::unix::AsyncFd;
+use inotify::WatchMask;
+
+use crate::hearing::Hearing;
 
 /// Tells a socket from one that was made anew at its place. A change of its mode or owner does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,60 +46,33 @@ fn walk(dir: &Path, depth: usize, visit: &mut dyn FnMut(PathBuf, &fs::Metadata))
     }
 }
 
-/// Hears of sockets and directories that come and go.
-pub(super) struct Ear {
-    inotify: AsyncFd<Inotify>,
+/// An ear for sockets and directories that come and go; none where inotify has no room.
+pub(super) fn ear() -> Option<Hearing> {
+    Hearing::new().map_err(|error| tracing::warn!(%error, "plugins are looked for every second")).ok()
 }
 
-// === impl Ear ===
-
-impl Ear {
-    /// None where inotify has no room.
-    pub(super) fn new() -> Option<Ear> {
-        let made = Inotify::init().and_then(|inotify| {
-            // The successor of `new` is unsafe, for types that may swap their descriptor; `Inotify` owns its one
-            // descriptor for life.
-            #[allow(deprecated)]
-            AsyncFd::new(inotify)
-        });
-        made.map(|inotify| Ear { inotify })
-            .map_err(|error| tracing::warn!(%error, "plugins are looked for every second"))
-            .ok()
-    }
-
-    /// Listens to the directory and all below it; those it listens to already stay as they are.
-    pub(super) fn listen_below(&mut self, dir: &Path) {
-        let mut dirs = vec![dir.to_owned()];
-        walk(dir, DEPTH, &mut |path, meta| {
-            if meta.is_dir() {
-                dirs.push(path);
-            }
-        });
-        let mask = WatchMask::CREATE | WatchMask::DELETE | WatchMask::MOVE | WatchMask::ONLYDIR;
-        for dir in dirs {
-            if let Err(error) = self.inotify.get_ref().watches().add(&dir, mask) {
-                tracing::debug!(dir = %dir.display(), %error, "directory of plugins not watched");
-            }
+/// Listens to the directory and all below it; those it listens to already stay as they are.
+pub(super) fn listen_below(ear: &Hearing, dir: &Path) {
+    let mut dirs = vec![dir.to_owned()];
+    walk(dir, DEPTH, &mut |path, meta| {
+        if meta.is_dir() {
+            dirs.push(path);
+        }
+    });
+    let mask = WatchMask::CREATE | WatchMask::DELETE | WatchMask::MOVE | WatchMask::ONLYDIR;
+    for dir in dirs {
+        if let Err(error) = ear.watches().add(&dir, mask) {
+            tracing::debug!(dir = %dir.display(), %error, "directory of plugins not watched");
         }
     }
 }
 
 /// Returns when something changed; never without an ear.
-pub(super) async fn heard(ear: &mut Option<Ear>) {
+pub(super) async fn heard(ear: &mut Option<Hearing>) {
     let Some(ear) = ear else { return std::future::pending().await };
-    let Ok(mut guard) = ear.inotify.readable_mut().await else { return std::future::pending().await };
-    let mut buffer = [0; 4096];
-    let read = guard.try_io(|fd| {
-        loop {
-            match fd.get_mut().read_events(&mut buffer) {
-                Ok(_) => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(e) => return Err(e),
-            }
-        }
-    });
-    guard.clear_ready();
-    if let Ok(Err(error)) = read {
+    if let Err(error) = ear.hear(|_| ()).await {
         tracing::debug!(%error, "inotify fell silent");
+        // The slow look remains.
+        std::future::pending().await
     }
 }

@@ -6,12 +6,13 @@ use std::io;
 use std::ops::BitOrAssign;
 use std::path::{Path, PathBuf};
 
-use inotify::{EventMask, Inotify, WatchMask};
-use tokio::io::unix::AsyncFd;
+use inotify::{EventMask, WatchMask};
+
+use crate::hearing::Hearing;
 
 /// A watch on a directory, or on the directory that holds a single file.
 pub(super) struct Watch {
-    inotify: AsyncFd<Inotify>,
+    hearing: Hearing,
     stale: bool,
 }
 
@@ -41,7 +42,7 @@ impl Watch {
     }
 
     fn on(directory: &Path) -> io::Result<Watch> {
-        let inotify = Inotify::init()?;
+        let hearing = Hearing::new()?;
         // Names that begin with a dot count too: a link `..data` is how atomic publishers switch.
         let mask = WatchMask::CLOSE_WRITE
             | WatchMask::CREATE
@@ -50,12 +51,8 @@ impl Watch {
             | WatchMask::ATTRIB
             | WatchMask::DELETE_SELF
             | WatchMask::MOVE_SELF;
-        inotify.watches().add(directory, mask)?;
-        // The successor of `new` is unsafe, for types that may swap their descriptor; `Inotify` owns
-        // its one descriptor for life.
-        #[allow(deprecated)]
-        let inotify = AsyncFd::new(inotify)?;
-        Ok(Watch { inotify, stale: false })
+        hearing.watches().add(directory, mask)?;
+        Ok(Watch { hearing, stale: false })
     }
 
     /// The watched directory itself is gone; a new watch is needed.
@@ -65,30 +62,14 @@ impl Watch {
 
     /// Returns when something changed, with everything heard so far swallowed.
     pub(super) async fn changed(&mut self) -> News {
-        let mut buffer = [0; 4096];
-        let mut news = News::default();
-        let Ok(mut guard) = self.inotify.readable_mut().await else {
-            self.stale = true;
-            return news;
-        };
-        let mut gone = false;
-        let result = guard.try_io(|fd| {
-            loop {
-                match fd.get_mut().read_events(&mut buffer) {
-                    Ok(events) => {
-                        let end = EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::IGNORED;
-                        for event in events {
-                            gone |= event.mask.intersects(end);
-                            news |= News::of(event.mask, event.name.unwrap_or_default());
-                        }
-                    }
-                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                    Err(e) => return Err(e),
-                }
-            }
+        let end = EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::IGNORED;
+        let (mut news, mut gone) = (News::default(), false);
+        let heard = self.hearing.hear(|event| {
+            gone |= event.mask.intersects(end);
+            news |= News::of(event.mask, event.name.unwrap_or_default());
         });
-        guard.clear_ready();
-        self.stale |= gone || matches!(result, Ok(Err(_)));
+        let heard = heard.await;
+        self.stale |= gone || heard.is_err();
         news
     }
 }
