@@ -16,18 +16,20 @@ use crate::apt::Apt;
 use crate::layout::Layout;
 use crate::terminal::step;
 
-const SUITES: [&str; 2] = ["bookworm", "sid"];
+const SUITES: [&str; 3] = ["bookworm", "trixie", "sid"];
 
 /// What the node needs: the name others know it by, the suite it is pinned to, the package.
 ///
-/// containerd comes in the version we develop on and in the oldest one we promise to work with. runc and everything
-/// with shared libraries come from bookworm, because newer builds ask for a newer libc than the machine may have.
+/// containerd and kubectl come in the version we develop on and in the oldest one we promise to work with. runc and
+/// everything with shared libraries come from bookworm, because newer builds ask for a newer libc than the machine may
+/// have.
 const WANTED: &[(&str, &str, &str)] = &[
     ("containerd-2", "sid", "containerd"),
     ("containerd-1.6", "bookworm", "containerd"),
     ("runc", "bookworm", "runc"),
     ("cni", "sid", "containernetworking-plugins"),
     ("kubectl", "sid", "kubectl"),
+    ("kubectl-1.32", "trixie", "kubectl"),
     ("busybox", "bookworm", "busybox-static"),
     ("nftables", "bookworm", "nftables"),
     ("iptables", "bookworm", "iptables"),

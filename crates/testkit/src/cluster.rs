@@ -17,7 +17,7 @@ use rcgen::{
 use serde::de::DeserializeOwned;
 
 use crate::harness::{Harness, PATIENCE, means};
-use crate::node::{AgentOptions, ApiServer, Containerd, Node, Options};
+use crate::node::{AgentOptions, ApiServer, Containerd, Kubectl, Node, Options};
 
 /// A running cluster. Everything goes when it is dropped. What a [`Harness`] can do, it can do too.
 #[derive(Debug)]
@@ -33,6 +33,7 @@ pub struct Cluster {
 #[derive(Clone, Debug, Default)]
 pub struct ClusterOptions {
     pub containerd: Containerd,
+    pub kubectl: Kubectl,
     pub agent: AgentOptions,
     /// Flags of the API server.
     pub server: Vec<String>,
@@ -112,7 +113,7 @@ impl Cluster {
         let node = Node::start(&tools, Options { containerd: options.containerd, ..Options::default() })
             .unwrap_or_else(|e| panic!("{e}"));
         let server = start_server(&node, &binary, &options.server);
-        let kubectl = tools.kubectl();
+        let kubectl = tools.kubectl_of(options.kubectl);
         let mut agent = options.agent;
         if options.identity != Identity::Certificate {
             let admin = server.kubeconfig();

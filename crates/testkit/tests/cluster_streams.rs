@@ -7,8 +7,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use testkit::cluster::Cluster;
+use testkit::cluster::{Cluster, ClusterOptions};
 use testkit::harness::is_ready;
+use testkit::node::{AgentOptions, Kubectl};
 
 const STAY: &str = "trap exit TERM; while :; do sleep 0.1; done";
 
@@ -23,30 +24,31 @@ fn pod(name: &str, spec: &str, fields: &str, script: &str) -> String {
 }
 
 /// A cluster whose API server knows where its node is.
-fn cluster(config: &str) -> Option<Cluster> {
-    let c = Cluster::with_config(config)?;
+fn cluster(kubectl: Kubectl, config: &str) -> Option<Cluster> {
+    let agent = AgentOptions { config: config.to_owned(), ..AgentOptions::default() };
+    let c = Cluster::start(ClusterOptions { kubectl, agent, ..ClusterOptions::default() })?;
     let address = "jsonpath={.status.addresses[0].address}";
     c.eventually("known", || Some(c.run(&["get", "node", "demo", "-o", address])).filter(|a| !a.is_empty()));
     Some(c)
 }
 
 /// kubectl with pipes at both ends. Killed when dropped.
-struct Kubectl {
+struct Piped {
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
 }
 
-impl Drop for Kubectl {
+impl Drop for Piped {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Kubectl {
+impl Piped {
     fn start(c: &Cluster, args: &[&str]) -> Self {
-        let mut command = kubectl(c);
+        let mut command = command(c);
         let mut child = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (stdin, stdout) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
         Self { child, stdin, stdout }
@@ -73,16 +75,37 @@ impl Kubectl {
     }
 }
 
-fn kubectl(c: &Cluster) -> Command {
+fn command(c: &Cluster) -> Command {
     let mut command = c.node.command(c.kubectl_path());
     command.arg(format!("--kubeconfig={}", c.server.kubeconfig().display())).env("HOME", c.node.dir());
     command
 }
 
-#[test]
-fn logs_of_every_kind() {
-    let Some(c) = cluster("crashLoopBackOff: { maxContainerRestartPeriod: 1s }\n") else { return };
-    let script = "for i in 1 2 3 4 5; do echo line $i; done; echo wrong >&2; \
+/// Every one of these is typed into the kubectl of our release and into the oldest that we promise to serve.
+macro_rules! with_each_kubectl {
+    ($($what:ident),+ $(,)?) => {
+        mod kubectl_1_36 {
+            $(#[test] fn $what() { super::$what(super::Kubectl::V1_36); })+
+        }
+        mod kubectl_1_32 {
+            $(#[test] fn $what() { super::$what(super::Kubectl::V1_32); })+
+        }
+    };
+}
+
+with_each_kubectl!(
+    logs_of_every_kind,
+    commands_with_input_output_and_exit_codes,
+    large_input_and_output_arrive_whole,
+    a_terminal_is_a_terminal,
+    one_attaches_runs_and_debugs,
+    ports_are_forwarded_for_many_at_once,
+    one_waits_and_describes,
+);
+
+fn logs_of_every_kind(kubectl: Kubectl) {
+    let Some(c) = cluster(kubectl, "crashLoopBackOff: { maxContainerRestartPeriod: 1s }\n") else { return };
+    let script = "for i in 1 2 3 4 5; do echo line $i; done; sleep 0.3; echo wrong >&2; \
                   trap exit TERM; while [ ! -e /tmp/more ]; do sleep 0.1; done; echo last; sleep 1000";
     c.create(&pod("web", "", "", script));
     c.create(&pod("crash", "", "", "echo instance; exit 1"));
@@ -98,7 +121,7 @@ fn logs_of_every_kind() {
     let stamped = c.run(&["logs", "web", "--timestamps", "--tail=1"]);
     let (time, text) = stamped.split_once(' ').unwrap();
     assert!(text == "wrong\n" && time.ends_with('Z') && time.len() == 30, "{stamped}");
-    let mut follower = Kubectl::start(&c, &["logs", "-f", "web", "--tail=1"]);
+    let mut follower = Piped::start(&c, &["logs", "-f", "web", "--tail=1"]);
     assert_eq!(follower.line(), "wrong\n");
     c.run(&["exec", "web", "--", "touch", "/tmp/more"]);
     assert_eq!(follower.line(), "last\n");
@@ -130,20 +153,19 @@ fn logs_of_every_kind() {
 #[test]
 fn a_follower_loses_and_repeats_nothing_when_logs_are_rotated() {
     let config = "containerLogMaxSize: 20Ki\ncontainerLogMaxFiles: 5\ncontainerLogMonitorInterval: 3s\n";
-    let Some(c) = cluster(config) else { return };
+    let Some(c) = cluster(Kubectl::default(), config) else { return };
     let script = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo number $i of some more text; \
                   [ $((i % 100)) = 0 ] && sleep 0.4; done; sleep 2";
     c.create(&pod("talk", "  restartPolicy: Never\n", "", script));
     c.wait_pod("talk", "ready", is_ready);
-    let (code, text) = Kubectl::start(&c, &["logs", "-f", "talk"]).finish();
+    let (code, text) = Piped::start(&c, &["logs", "-f", "talk"]).finish();
     let expected: String = (1..=3000).map(|i| format!("number {i} of some more text\n")).collect();
     let differs = text.lines().zip(expected.lines()).find(|(a, b)| a != b);
     assert_eq!((code, differs, text.len()), (0, None, expected.len()));
 }
 
-#[test]
-fn commands_with_input_output_and_exit_codes() {
-    let Some(c) = cluster("") else { return };
+fn commands_with_input_output_and_exit_codes(kubectl: Kubectl) {
+    let Some(c) = cluster(kubectl, "") else { return };
     c.create(&pod("box", "", "", STAY));
     c.wait_pod("box", "ready", is_ready);
     assert_eq!(c.run(&["exec", "box", "--", "echo", "a b", "$c"]), "a b $c\n");
@@ -157,7 +179,7 @@ fn commands_with_input_output_and_exit_codes() {
     // Input ends where it ends, and not before.
     let answer = c.kubectl_with(&["exec", "-i", "box", "--", "sh", "-c", "cat; echo done"], "one\ntwo\n");
     assert_eq!((answer.code, answer.out.as_str()), (0, "one\ntwo\ndone\n"));
-    let mut shell = Kubectl::start(&c, &["exec", "-i", "box", "--", "sh"]);
+    let mut shell = Piped::start(&c, &["exec", "-i", "box", "--", "sh"]);
     for word in ["first", "second"] {
         shell.say(&format!("echo {word}\n"));
         assert_eq!(shell.line(), format!("{word}\n"));
@@ -166,9 +188,8 @@ fn commands_with_input_output_and_exit_codes() {
     assert_eq!(shell.finish().0, 3);
 }
 
-#[test]
-fn large_input_and_output_arrive_whole() {
-    let Some(c) = cluster("") else { return };
+fn large_input_and_output_arrive_whole(kubectl: Kubectl) {
+    let Some(c) = cluster(kubectl, "") else { return };
     c.create(&pod("box", "", "", STAY));
     c.wait_pod("box", "ready", is_ready);
     let numbers: String = (0..2_000_000).map(|i| format!("{i:07}\n")).collect();
@@ -179,7 +200,7 @@ fn large_input_and_output_arrive_whole() {
         child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
         String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
     };
-    let mut echo = kubectl(&c);
+    let mut echo = command(&c);
     let out =
         echo.args(["exec", "-i", "box", "--", "cat"]).stdin(fs::File::open(&file).unwrap()).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
@@ -207,9 +228,8 @@ fn typed(c: &Cluster, line: &str) -> String {
     text
 }
 
-#[test]
-fn a_terminal_is_a_terminal() {
-    let Some(c) = cluster("") else { return };
+fn a_terminal_is_a_terminal(kubectl: Kubectl) {
+    let Some(c) = cluster(kubectl, "") else { return };
     c.create(&pod("box", "", "", STAY));
     c.wait_pod("box", "ready", is_ready);
     let command = "sh -c 'tty; sleep 1; stty size; read x; echo got $x; exit 5'";
@@ -235,13 +255,12 @@ fn a_terminal_is_a_terminal() {
     );
 }
 
-#[test]
-fn one_attaches_runs_and_debugs() {
-    let Some(c) = cluster("") else { return };
+fn one_attaches_runs_and_debugs(kubectl: Kubectl) {
+    let Some(c) = cluster(kubectl, "") else { return };
     let script = "while read line; do echo heard $line; [ $line = end ] && exit 0; done";
     c.create(&pod("ears", "  restartPolicy: Never\n", "stdin: true, stdinOnce: true", script));
     c.wait_pod("ears", "ready", is_ready);
-    let mut attached = Kubectl::start(&c, &["attach", "-i", "-q", "ears"]);
+    let mut attached = Piped::start(&c, &["attach", "-i", "-q", "ears"]);
     attached.say("one\n");
     assert_eq!(attached.line(), "heard one\n");
     attached.say("end\n");
@@ -258,7 +277,7 @@ fn one_attaches_runs_and_debugs() {
     c.wait_pod("box", "ready", is_ready);
     let debug = ["debug", "box", "-i", "-q", "--image=localhost/busybox:v1", "--target=main", "--"];
     let script = ["sh", "-c", "read x; echo saw $x $(ps | grep -c sleep); read x"];
-    let mut debugging = Kubectl::start(&c, &[&debug[..], &script[..]].concat());
+    let mut debugging = Piped::start(&c, &[&debug[..], &script[..]].concat());
     debugging.say("it\n");
     let seen = debugging.line();
     assert!(seen.starts_with("saw it ") && seen.trim() != "saw it 0", "{seen:?}");
@@ -266,13 +285,12 @@ fn one_attaches_runs_and_debugs() {
     assert_eq!(debugging.finish().0, 0);
 }
 
-#[test]
-fn ports_are_forwarded_for_many_at_once() {
-    let Some(c) = cluster("") else { return };
+fn ports_are_forwarded_for_many_at_once(kubectl: Kubectl) {
+    let Some(c) = cluster(kubectl, "") else { return };
     let script = "mkdir /www; head -c 5000000 /dev/zero > /www/zeros; echo hi > /www/hi; exec httpd -f -p 8080 -h /www";
     c.create(&pod("web", "", "", script));
     c.wait_pod("web", "ready", is_ready);
-    let mut forward = Kubectl::start(&c, &["port-forward", "web", "18080:8080"]);
+    let mut forward = Piped::start(&c, &["port-forward", "web", "18080:8080"]);
     assert!(forward.line().contains("Forwarding from 127.0.0.1:18080"));
     let get = |path: &str| {
         let mut curl = c.node.command("curl");
@@ -289,16 +307,58 @@ fn ports_are_forwarded_for_many_at_once() {
         out.stdout
     };
     assert_eq!(c.eventually("forwarded", || Some(whole(get("hi"))).filter(|b| !b.is_empty())), b"hi\n");
-    let many: Vec<Child> = (0..20).map(|i| get(if i % 5 == 0 { "zeros" } else { "hi" })).collect();
-    for (i, child) in many.into_iter().enumerate() {
-        let expected = if i % 5 == 0 { 5_000_000 } else { 3 };
-        assert_eq!(whole(child).len(), expected, "connection {i}");
-    }
+    // All of them read at once: inside kubectl a connection that nobody reads holds up others.
+    std::thread::scope(|scope| {
+        for i in 0..20 {
+            let (path, expected) = if i % 5 == 0 { ("zeros", 5_000_000) } else { ("hi", 3) };
+            scope.spawn(move || assert_eq!(whole(get(path)).len(), expected, "connection {i}"));
+        }
+    });
+}
+
+fn one_waits_and_describes(kubectl: Kubectl) {
+    let Some(c) = cluster(kubectl, "") else { return };
+    let probe = "readinessProbe: { periodSeconds: 1, exec: { command: [test, -e, /tmp/up] } }";
+    c.create(&pod("late", "", probe, "sleep 1; touch /tmp/up; trap exit TERM; while :; do sleep 0.1; done"));
+    c.create(&pod("once", "  restartPolicy: Never\n", "", "exit 3"));
+    c.run(&["wait", "pod/late", "--for=condition=Ready", "--timeout=60s"]);
+    c.run(&["wait", "pod/once", "--for=jsonpath={.status.phase}=Failed", "--timeout=60s"]);
+    let refused = c.kubectl(&["wait", "pod/once", "--for=condition=Ready", "--timeout=1s"]);
+    assert!(refused.code == 1 && refused.err.contains("timed out waiting"), "{refused:?}");
+
+    let told = |args: &[&str], words: &[&str]| {
+        let text = c.run(args);
+        let missing: Vec<_> = words.iter().filter(|w| !text.contains(**w)).collect();
+        assert!(missing.is_empty(), "{args:?} does not say {missing:?}:\n{text}");
+    };
+    c.eventually("told", || c.run(&["describe", "pod", "late"]).contains("Started").then_some(()));
+    let address = c.run(&["get", "pod", "late", "-o", "jsonpath={.status.podIP}"]);
+    told(
+        &["describe", "pod", "late"],
+        &[
+            "Status:",
+            "Running",
+            &address,
+            "containerd://",
+            "Ready:          True",
+            "Restart Count:  0",
+            "Readiness:",
+        ],
+    );
+    told(
+        &["describe", "pod", "once"],
+        &["Terminated", "Reason:       Error", "Exit Code:    3", "Started:", "Finished:"],
+    );
+    told(&["describe", "node", "demo"], &["late", "KubeletReady", "Allocated resources:", "containerd://"]);
+    let watcher = Piped::start(&c, &["wait", "pod/late", "--for=delete", "--timeout=60s"]);
+    c.run(&["delete", "pod", "late", "--wait=false"]);
+    let (code, text) = watcher.finish();
+    assert!(code == 0 && text.contains("condition met"), "{code} {text}");
 }
 
 #[test]
 fn nobody_comes_in_who_may_not() {
-    let Some(c) = cluster("") else { return };
+    let Some(c) = cluster(Kubectl::default(), "") else { return };
     c.create(&pod("box", "", "", STAY));
     c.wait_pod("box", "ready", is_ready);
     c.run(&["create", "serviceaccount", "nobody"]);
@@ -349,11 +409,11 @@ fn nobody_comes_in_who_may_not() {
 
 #[test]
 fn streams_of_a_stopping_kubelet_get_a_moment_to_end() {
-    let Some(mut c) = cluster("") else { return };
+    let Some(mut c) = cluster(Kubectl::default(), "") else { return };
     c.create(&pod("box", "", "", STAY));
     c.wait_pod("box", "ready", is_ready);
     let mut shell =
-        Kubectl::start(&c, &["exec", "-i", "box", "--", "sh", "-c", "echo begun; sleep 2; echo ended"]);
+        Piped::start(&c, &["exec", "-i", "box", "--", "sh", "-c", "echo begun; sleep 2; echo ended"]);
     assert_eq!(shell.line(), "begun\n");
     let begun = Instant::now();
     c.agent.stop();
