@@ -331,6 +331,120 @@ fn a_crash_in_the_middle_leaves_nothing_behind() {
 }
 
 #[test]
+fn what_is_on_a_volume_is_told() {
+    let Some(c) = Cluster::with_config("volumeStatsAggPeriod: 1s\n") else { return };
+    describe(&c, "attachRequired: false, fsGroupPolicy: None, volumeLifecycleModes: [Persistent, Ephemeral]");
+    let d = driver(&c, &["stage", "stats"]);
+    volume(&c, "", "fsType: ext4");
+    let volumes = format!("volumes: [{{ name: v, {CLAIM} }}, {{ name: own, csi: {{ driver: d.test }} }}]");
+    let mounts = "volumeMounts: [{ name: v, mountPath: /v }, { name: own, mountPath: /own }]";
+    c.create(&pod("full", &volumes, mounts));
+    c.wait_pod("full", "ready", is_ready);
+    let told = || {
+        let text = c.run(&["get", "--raw", "/api/v1/nodes/demo/proxy/stats/summary"]);
+        let summary: Value = serde_json::from_str(&text).unwrap();
+        let pods = summary["pods"].as_array().cloned().unwrap_or_default();
+        let pod = pods.into_iter().find(|p| p["podRef"]["name"] == "full");
+        pod.map_or(Value::Null, |p| p["volume"].clone())
+    };
+    let count = |volumes: &Value| volumes.as_array().map_or(0, Vec::len);
+    let shown = c.eventually("measured", || Some(told()).filter(|v| count(v) == 2));
+    let mut first = shown[0].clone();
+    assert!(first.as_object_mut().unwrap().remove("time").unwrap().as_str().unwrap().ends_with('Z'));
+    let figures = json!({
+        "name": "own", "availableBytes": 600, "capacityBytes": 1000, "usedBytes": 400, "inodes": 100,
+        "inodesFree": 90, "inodesUsed": 10,
+    });
+    assert_eq!(first, figures, "a volume of the Pod's own has no claim");
+    assert_eq!(shown[1]["pvcRef"], json!({"name": "data", "namespace": "default"}));
+    let metric = |name: &str| {
+        let text = String::from_utf8(c.agent.get(&c.node, "/metrics").unwrap()).unwrap();
+        let label = r#"{namespace="default",persistentvolumeclaim="data"} "#;
+        let start = format!("kubelet_volume_stats_{name}{label}");
+        text.lines().find_map(|l| l.strip_prefix(&start)?.parse::<f64>().ok())
+    };
+    let all = [
+        ("capacity_bytes", 1000.0),
+        ("available_bytes", 600.0),
+        ("used_bytes", 400.0),
+        ("inodes", 100.0),
+        ("inodes_free", 90.0),
+        ("inodes_used", 10.0),
+    ];
+    for (name, value) in all {
+        assert_eq!(metric(name), Some(value), "{name}");
+    }
+    // Where the volume is, is where the driver was asked to count.
+    let published: Vec<_> = d.asked("NodePublishVolume").into_iter().map(|r| r["target"].clone()).collect();
+    assert!(d.asked("NodeGetVolumeStats").iter().all(|r| published.contains(&r["path"])));
+
+    // What nobody can count any more is not told, and comes back.
+    d.fail("NodeGetVolumeStats", 13);
+    c.eventually("unknown", || (told().is_null() && metric("used_bytes").is_none()).then_some(()));
+    d.heal("NodeGetVolumeStats");
+    c.eventually("known again", || metric("used_bytes").filter(|_| count(&told()) == 2));
+    c.run(&["delete", "pod", "full", "--wait=false"]);
+    c.wait_pod_gone("full");
+    c.eventually("forgotten", || metric("used_bytes").is_none().then_some(()));
+}
+
+#[test]
+fn a_driver_that_asks_for_it_publishes_again_and_again() {
+    let Some(mut c) = Cluster::with_config("syncFrequency: 1s\n") else { return };
+    describe(
+        &c,
+        "attachRequired: false, fsGroupPolicy: None, volumeLifecycleModes: [Ephemeral], requiresRepublish: true, \
+         tokenRequests: [{ audience: vault, expirationSeconds: 600 }]",
+    );
+    let d = driver(&c, &[]);
+    c.create(&mounting("kept", "csi: { driver: d.test }"));
+    let kept = c.wait_pod("kept", "ready", is_ready);
+    sh(&c, "kept", "echo here > /v/file");
+    let published = || d.asked("NodePublishVolume");
+    let more = |c: &Cluster, than: usize| {
+        c.eventually("published again", || (published().len() > than + 1).then_some(()));
+    };
+    more(&c, published().len());
+    let all = published();
+    let token = |r: &Value| r["context"]["csi.storage.k8s.io/serviceAccount.tokens"].is_string();
+    assert!(all.iter().all(|r| r["target"] == all[0]["target"] && token(r)), "{all:?}");
+
+    // One that refuses once it is published takes nothing away from the Pod that runs on it.
+    d.fail("NodePublishVolume", 13);
+    more(&c, published().len());
+    let now = c.pod("kept").unwrap();
+    assert!(is_ready(&now) && uid(&now) == uid(&kept));
+    assert_eq!(sh(&c, "kept", "cat /v/file"), "here\n");
+    d.heal("NodePublishVolume");
+
+    // Nor does the end of an agent; the next one goes on.
+    c.restart_agent();
+    more(&c, published().len());
+    assert_eq!(sh(&c, "kept", "cat /v/file"), "here\n");
+    let status = c.pod("kept").unwrap().status.unwrap();
+    assert_eq!(status.container_statuses.unwrap()[0].restart_count, 0);
+    c.run(&["delete", "pod", "kept", "--wait=false"]);
+    c.wait_pod_gone("kept");
+    assert!(mounts_below(&c, "pods").is_empty());
+}
+
+#[test]
+fn a_driver_that_can_gives_the_volume_to_the_group_itself() {
+    let Some(c) = Cluster::usual() else { return };
+    describe(&c, "attachRequired: false, fsGroupPolicy: File");
+    let d = driver(&c, &["stage", "group"]);
+    volume(&c, "", "fsType: ext4");
+    let group = "  securityContext: { fsGroup: 4321 }\n  containers:";
+    c.create(&mounting("one", CLAIM).replace("  containers:", group));
+    c.wait_pod("one", "ready", is_ready);
+    for call in ["NodeStageVolume", "NodePublishVolume"] {
+        assert_eq!(d.asked(call).pop().unwrap()["capability"]["group"], "4321", "{call}");
+    }
+    // It was told, and nobody else meddles. The Pod's processes are in the group all the same.
+    assert_eq!(sh(&c, "one", "stat -c %g /v; id -G"), "0\n0 4321\n");
+}
+
+#[test]
 fn a_device_is_passed_into_the_container() {
     let Some(c) = Cluster::usual() else { return };
     if !std::path::Path::new("/dev/loop-control").exists() {

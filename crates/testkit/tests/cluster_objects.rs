@@ -1,6 +1,9 @@
 //! ConfigMaps, Secrets, tokens and Services, as containers see them.
 #![allow(clippy::unwrap_used)]
 
+use std::path::Path;
+use std::process::Command;
+
 use testkit::cluster::Cluster;
 use testkit::harness::{container, is_ready, waiting_reason};
 
@@ -118,11 +121,8 @@ fn what_is_missing_is_named_and_waited_for() {
     assert_eq!(c.exec("wants-volume", "main", &["cat", "/v/x"]), "1");
 }
 
-#[test]
-fn a_claim_is_what_it_is_bound_to() {
-    let Some(c) = Cluster::usual() else { return };
-    let dir = c.node.dir().join("volume");
-    std::fs::create_dir(&dir).unwrap();
+/// A local volume on this node, and the claim that is to have it.
+fn local_volume(c: &Cluster, path: &Path, mode: &str) {
     c.create(&format!(
         "
 apiVersion: v1
@@ -132,6 +132,7 @@ spec:
   capacity: {{ storage: 1Gi }}
   accessModes: [ReadWriteOnce]
   storageClassName: \"\"
+  volumeMode: {mode}
   claimRef: {{ namespace: default, name: data }}
   local: {{ path: {} }}
   nodeAffinity:
@@ -141,33 +142,102 @@ spec:
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {{ name: data }}
-spec: {{ accessModes: [ReadWriteOnce], storageClassName: \"\", volumeName: disk, resources: {{ requests: {{ storage: 1Gi }} }} }}
----
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: \"\"
+  volumeMode: {mode}
+  volumeName: disk
+  resources: {{ requests: {{ storage: 1Gi }} }}
+",
+        path.display()
+    ));
+}
+
+/// What a controller would do.
+fn bind_claim(c: &Cluster) {
+    let uid = c.run(&["get", "pvc", "data", "-o", "jsonpath={.metadata.uid}"]);
+    c.run(&["patch", "pv", "disk", "-p", &format!(r#"{{"spec":{{"claimRef":{{"uid":"{uid}"}}}}}}"#)]);
+    c.run(&["patch", "pvc", "data", "--subresource=status", "-p", r#"{"status":{"phase":"Bound"}}"#]);
+}
+
+/// A Pod with the claim; `container` is more of its container, as flow YAML.
+fn claiming(name: &str, script: &str, container: &str) -> String {
+    format!(
+        "
 apiVersion: v1
 kind: Pod
-metadata: {{ name: writer }}
+metadata: {{ name: {name} }}
 spec:
   nodeName: demo
   automountServiceAccountToken: false
   terminationGracePeriodSeconds: 1
-  containers:
-  - {{ name: main, image: localhost/busybox:v1, command: [sh, -c, \"echo kept > /data/file; exec sleep 1000\"],
-      volumeMounts: [{{ name: data, mountPath: /data }}] }}
+  containers: [{{ name: main, image: localhost/busybox:v1, command: [sh, -c, {script:?}], {container} }}]
   volumes: [{{ name: data, persistentVolumeClaim: {{ claimName: data }} }}]
-",
-        dir.display()
-    ));
+"
+    )
+}
+
+const MOUNTED: &str = "volumeMounts: [{ name: data, mountPath: /data }]";
+
+#[test]
+fn a_claim_is_what_it_is_bound_to() {
+    let Some(c) = Cluster::usual() else { return };
+    let dir = c.node.dir().join("volume");
+    std::fs::create_dir(&dir).unwrap();
+    local_volume(&c, &dir, "Filesystem");
+    c.create(&claiming("writer", "echo kept > /data/file; exec sleep 1000", MOUNTED));
     c.eventually("told why it waits", || {
         c.run(&["describe", "pod", "writer"]).contains("PVC is not bound").then_some(())
     });
-    // Nobody binds claims here yet.
-    let uid = c.run(&["get", "pvc", "data", "-o", "jsonpath={.metadata.uid}"]);
-    c.run(&["patch", "pv", "disk", "-p", &format!(r#"{{"spec":{{"claimRef":{{"uid":"{uid}"}}}}}}"#)]);
-    c.run(&["patch", "pvc", "data", "--subresource=status", "-p", r#"{"status":{"phase":"Bound"}}"#]);
+    bind_claim(&c);
     c.wait_pod("writer", "ready", is_ready);
     c.eventually("written", || (std::fs::read_to_string(dir.join("file")).ok()? == "kept\n").then_some(()));
     c.run(&["delete", "pod", "writer", "--timeout=30s"]);
     assert!(dir.join("file").exists(), "the volume outlives the Pod");
+}
+
+/// A block device that lies in a file, for as long as this lives.
+struct Disk(String);
+
+impl Disk {
+    fn make(file: &Path) -> Self {
+        std::fs::File::create(file).unwrap().set_len(1 << 20).unwrap();
+        let out = Command::new("losetup").args(["--find", "--show"]).arg(file).output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        Self(String::from_utf8(out.stdout).unwrap().trim().to_owned())
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_local_device_is_passed_into_the_container() {
+    if !Path::new("/dev/loop-control").exists() {
+        return;
+    }
+    let Some(c) = Cluster::usual() else { return };
+    let file = c.node.dir().join("disk.img");
+    let disk = Disk::make(&file);
+    local_volume(&c, Path::new(&disk.0), "Block");
+    bind_claim(&c);
+    let device = "volumeDevices: [{ name: data, devicePath: /dev/xvda }]";
+    c.create(&claiming("raw", STAY, device));
+    c.wait_pod("raw", "ready", is_ready);
+    let script = "test -b /dev/xvda && printf data > /dev/xvda && sync && head -c 4 /dev/xvda";
+    assert_eq!(c.exec("raw", "main", &["sh", "-c", script]), "data");
+    c.run(&["delete", "pod", "raw", "--timeout=30s"]);
+    // What was written is on the device, which nobody holds any more.
+    drop(disk);
+    assert_eq!(std::fs::read(&file).unwrap()[..4], *b"data");
+
+    // As a directory it is not to be had, and the Pod is told so.
+    c.create(&claiming("wrong", STAY, MOUNTED));
+    let words = "volume disk has volumeMode Block, but is specified in volumeMounts";
+    c.eventually("refused", || c.run(&["describe", "pod", "wrong"]).contains(words).then_some(()));
 }
 
 #[test]

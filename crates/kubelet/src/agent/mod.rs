@@ -66,7 +66,7 @@ use crate::status_board::BoardView;
 use crate::streaming::Streams;
 use crate::systemd::Systemd;
 use crate::userns::{self, UsernsStore};
-use crate::volumes::{self, CsiParts, NodeVolumes};
+use crate::volumes::{self, CsiParts, NodeVolumes, VolumeFigures};
 use crate::{gc, plugins, process, rest};
 
 /// How long the runtime may take to answer for the first time.
@@ -114,7 +114,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let driver = configure_runtime(config, &*runtime).await?;
     let name = flags.node_name(&machine.hostname);
     let cluster = Cluster::open(&start.loaded, &name, &start.version, clock.now().wall).await?;
-    let (probe_metrics, drivers) = (Arc::default(), Arc::default());
+    let (probe_metrics, drivers, figures) = (Arc::default(), Arc::default(), Arc::default());
     let parts = Parts {
         start: &start,
         dirs,
@@ -126,6 +126,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
         driver,
         cluster,
         drivers,
+        figures,
     };
     let (health, healthy) = watch::channel(RuntimeHealth::default());
     let (node, volumes) = parts.node(healthy, &token).await?;
@@ -294,6 +295,7 @@ struct Parts<'a> {
     /// None on a standalone node.
     cluster: Option<Arc<Cluster>>,
     drivers: Arc<Drivers>,
+    figures: Arc<VolumeFigures>,
 }
 
 impl Parts<'_> {
@@ -324,6 +326,7 @@ impl Parts<'_> {
             storage,
             measured: self.measured(),
             recorder: recorder.clone(),
+            figures: self.figures.clone(),
         });
         let volumes = Arc::new(volumes);
         let observer =
@@ -655,6 +658,7 @@ impl Parts<'_> {
                 node_name: node.facts.recipe.name.as_str().into(),
                 root: self.dirs.root.clone(),
                 meter: Arc::default(),
+                volumes: self.figures.clone(),
             },
         };
         if let Some(bound) = read_only {

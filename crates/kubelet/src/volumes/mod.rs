@@ -8,6 +8,7 @@
 mod atomic_writer;
 mod csi;
 mod empty_dir;
+mod figures;
 mod files;
 mod fs_group;
 mod host_path;
@@ -40,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 use crate::ports::{self, MountedVolume, MountedVolumes, NoObjects, Objects, VolumeError};
 pub use csi::CsiParts;
 use csi::CsiVolumes;
+pub use figures::{Amount, Figures, VolumeFigures};
 use lane::Lanes;
 use site::{Site, Tree};
 
@@ -138,7 +140,7 @@ impl NodeVolumes {
             let (Source::Csi(source), Some(csi)) = (source, &self.csi) else {
                 return Err(reject(SET_UP, &name, "this node speaks to no CSI drivers".into()));
             };
-            csi.set_up(&pod, uid, &source, fs_group).await.map(|place| (name, place))
+            csi.set_up(&pod, uid, &name, &source, fs_group).await.map(|place| (name, place))
         };
         join_all(volumes.into_iter().map(one)).await
     }

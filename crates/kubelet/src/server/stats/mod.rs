@@ -16,6 +16,7 @@ use http::{StatusCode, header};
 
 use crate::ports::Runtime;
 use crate::status_board::StatusBoard;
+use crate::volumes::VolumeFigures;
 
 mod cadvisor;
 mod machine;
@@ -34,6 +35,7 @@ pub struct Sources {
     /// The kubelet's root directory: its filesystem is the node's.
     pub root: PathBuf,
     pub meter: Arc<Meter>,
+    pub volumes: Arc<VolumeFigures>,
 }
 
 /// One container's figures, and whose it is.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use base::ids::PodUid;
 use base::time::Wall;
 use cri::v1;
 use k8s_openapi::api::core::v1::Pod;
@@ -10,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::machine::{Disk, Interface, disk};
 use super::{Look, Measured, Sources, value};
 use crate::status_board::Entry;
+use crate::volumes::Figures;
 
 /// Everything; with `brief`, processors and memory only.
 pub(super) fn summary(sources: &Sources, look: &Look, brief: bool) -> Value {
@@ -18,8 +20,14 @@ pub(super) fn summary(sources: &Sources, look: &Look, brief: bool) -> Value {
     let pods: Vec<Value> = look
         .pods()
         .filter_map(|containers| {
-            let entry = sources.pods.get(&containers.first()?.uid)?;
-            Some(pod(look, &entry, containers, image_disk.as_ref(), brief))
+            let uid = &containers.first()?.uid;
+            let entry = sources.pods.get(uid)?;
+            let mut shown = pod(look, &entry, containers, image_disk.as_ref(), brief);
+            let volumes = sources.volumes.of(&PodUid::from(uid.as_str()));
+            if !brief && !volumes.is_empty() {
+                shown["volume"] = volumes.iter().map(|(name, figures)| volume(name, figures)).collect();
+            }
+            Some(shown)
         })
         .collect();
     json!({ "node": node(sources, look, image_disk.as_ref(), brief), "pods": pods })
@@ -163,6 +171,22 @@ fn container(measured: &Measured, image_disk: Option<&Disk>, brief: bool) -> Val
         out.insert("rootfs".into(), filesystem(disk, &nanos(layer.timestamp), Some(layer)));
     }
     out.into()
+}
+
+fn volume(name: &str, figures: &Figures) -> Value {
+    let (bytes, inodes) = (figures.bytes, figures.inodes);
+    let claim = figures.claim.as_ref();
+    fields([
+        ("time", Some(json!(stamp(figures.at.secs())))),
+        ("availableBytes", bytes.map(|b| json!(b.free))),
+        ("capacityBytes", bytes.map(|b| json!(b.total))),
+        ("usedBytes", bytes.map(|b| json!(b.used))),
+        ("inodesFree", inodes.map(|i| json!(i.free))),
+        ("inodes", inodes.map(|i| json!(i.total))),
+        ("inodesUsed", inodes.map(|i| json!(i.used))),
+        ("name", Some(json!(name))),
+        ("pvcRef", claim.map(|(namespace, name)| json!({ "name": name, "namespace": namespace }))),
+    ])
 }
 
 /// A filesystem; with `used`, how much of it is somebody's.

@@ -30,6 +30,7 @@ pub(crate) fn sources() -> Sources {
         node_name: "n1".into(),
         root: "/".into(),
         meter: Arc::default(),
+        volumes: Arc::default(),
     }
 }
 

@@ -37,6 +37,7 @@ use tokio::sync::Notify;
 use crate::drivers::{Drivers, Measured};
 use crate::events::Recorder;
 use crate::ports::{MountedVolume, Storage, VolumeError};
+use crate::volumes::VolumeFigures;
 pub(super) use block::is_device;
 use lane::Lanes;
 
@@ -61,6 +62,7 @@ pub struct CsiParts {
     pub storage: Arc<dyn Storage>,
     pub measured: Measured,
     pub recorder: Recorder,
+    pub figures: Arc<VolumeFigures>,
 }
 
 impl std::fmt::Debug for CsiParts {
@@ -79,6 +81,8 @@ pub(super) struct CsiVolumes {
     state: Mutex<State>,
     /// Rings when something may be left to unstage.
     unused: Notify,
+    /// Rings when there is a volume that nobody has measured yet.
+    unmeasured: Notify,
 }
 
 #[derive(Default)]
@@ -87,7 +91,7 @@ struct State {
     wanted: BTreeMap<String, BTreeSet<PodUid>>,
     /// Volumes that were staged in this life of the agent.
     staged: HashSet<String>,
-    /// What Pods have by a claim, by Pod and volume.
+    /// What Pods have, by Pod and the Pod's name for it.
     published: BTreeMap<(PodUid, String), stats::Published>,
     /// What the node says is in use: a controller does not detach it.
     in_use: BTreeSet<String>,
@@ -107,7 +111,7 @@ struct Job {
 impl CsiVolumes {
     pub(super) fn new(root: PathBuf, parts: CsiParts) -> Self {
         let lanes = Lanes::new(parts.measured.clock.clone());
-        Self { root, parts, lanes, state: Mutex::default(), unused: Notify::new() }
+        Self { root, parts, lanes, state: Mutex::default(), unused: Notify::new(), unmeasured: Notify::new() }
     }
 
     /// Makes the volume ready for the Pod, whatever that takes, and says where it is.
@@ -115,6 +119,7 @@ impl CsiVolumes {
         self: &Arc<Self>,
         pod: &Arc<Pod>,
         uid: &PodUid,
+        own_name: &str,
         volume: &CsiVolume,
         group: Option<FsGroup>,
     ) -> Result<MountedVolume, VolumeError> {
@@ -129,7 +134,7 @@ impl CsiVolumes {
         let republish = object.as_ref().and_then(|o| o.spec.requires_republish) == Some(true);
         let there = self.is_ready(&job);
         if let Some(ready) = there.clone().filter(|_| !republish && volume.grown().is_none()) {
-            self.note(uid, volume, &ready);
+            self.note((uid.clone(), own_name.to_owned()), volume, &ready);
             return Ok(ready);
         }
         let attaches = volume.is_persistent() && needs_attach(object.as_deref());
@@ -150,17 +155,20 @@ impl CsiVolumes {
         let ready = self.lanes.run(lane, lane::MOUNT_PATIENCE, Box::pin(work)).await;
         self.parts.measured.end(operation, &volume.driver, ready.is_ok());
         let ready = ready?;
-        self.note(uid, volume, &ready);
+        self.note((uid.clone(), own_name.to_owned()), volume, &ready);
         Ok(ready)
     }
 
     /// Remembers what can be measured.
-    fn note(&self, uid: &PodUid, volume: &CsiVolume, ready: &MountedVolume) {
+    fn note(&self, key: (PodUid, String), volume: &CsiVolume, ready: &MountedVolume) {
         let (MountedVolume::Host { path, .. } | MountedVolume::Device { path, .. }) = ready else { return };
-        let Some(claim) = volume.claim.clone() else { return };
         let (driver, handle, path) = (volume.driver.clone(), volume.handle.clone(), path.clone());
-        let key = (uid.clone(), volume.spec_name.clone());
-        self.lock().published.insert(key, stats::Published { driver, handle, claim, path });
+        let claim = volume.claim.clone();
+        let is_new =
+            self.lock().published.insert(key, stats::Published { driver, handle, claim, path }).is_none();
+        if is_new {
+            self.unmeasured.notify_one();
+        }
     }
 
     /// Where the volume is, if it was set up to the end and nobody took it away.

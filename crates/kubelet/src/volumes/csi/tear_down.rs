@@ -30,6 +30,7 @@ impl CsiVolumes {
         done.extend(join_all(of_devices).await);
         done.into_iter().collect::<Result<Vec<()>, _>>()?;
         self.lock().published.retain(|(of, _), _| of != uid);
+        self.parts.figures.forget(uid);
         self.lock().wanted.retain(|_, pods| {
             pods.remove(uid);
             !pods.is_empty()
