@@ -48,12 +48,24 @@ impl Apt {
 
     /// The version of a package that this suite offers.
     pub(crate) fn version(&self, package: &str) -> Result<String> {
+        self.field(package, "Version")
+    }
+
+    /// What the suite says of a package.
+    pub(crate) fn field(&self, package: &str, name: &str) -> Result<String> {
         let out = self.run("apt-cache", &["show", "--no-all-versions", package], &self.dir)?;
         let text = String::from_utf8_lossy(&out.stdout).into_owned();
         text.lines()
-            .find_map(|line| line.strip_prefix("Version: "))
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
             .map(str::to_owned)
-            .ok_or_else(|| Failure::new(format!("{} has no package {package}", self.suite)))
+            .ok_or_else(|| Failure::new(format!("{} has no package {package} with {name}", self.suite)))
+    }
+
+    /// Packages with everything they depend on, down to libc, each with its version.
+    pub(crate) fn closure(&self, packages: &[&str]) -> Result<Vec<(String, String)>> {
+        let args = [&["install", "--simulate", "--no-install-recommends"], packages].concat();
+        let out = self.run("apt-get", &args, &self.dir)?;
+        Ok(String::from_utf8_lossy(&out.stdout).lines().filter_map(parse_installed).collect())
     }
 
     /// Downloads one package and returns the file.
@@ -84,6 +96,12 @@ impl Apt {
         let words = String::from_utf8_lossy(&out.stderr);
         Err(Failure::new(format!("{program} {} ({}): {}", args.join(" "), self.suite, words.trim())))
     }
+}
+
+/// `Inst package (version suite [architecture])`
+fn parse_installed(line: &str) -> Option<(String, String)> {
+    let (package, rest) = line.strip_prefix("Inst ")?.split_once(" (")?;
+    Some((package.to_owned(), rest.split_whitespace().next()?.to_owned()))
 }
 
 fn configuration(dir: &Path, list: &Path) -> String {
@@ -206,6 +224,13 @@ mod tests {
 
     fn suites() -> Vec<String> {
         vec!["bookworm".into(), "stable".into()]
+    }
+
+    #[test]
+    fn packages_of_a_simulated_installation_are_read() {
+        let line = "Inst libfdt1 (1.6.1-4+b1 Debian:12.12/stable [amd64]) []";
+        assert_eq!(parse_installed(line), Some(("libfdt1".into(), "1.6.1-4+b1".into())));
+        assert_eq!(parse_installed("Conf libfdt1 (1.6.1-4+b1 Debian:12.12/stable [amd64])"), None);
     }
 
     #[test]

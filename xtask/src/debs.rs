@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fixture::{Doing, Failure, Result};
@@ -76,6 +76,35 @@ pub(crate) fn fetch(layout: &Layout, refresh: bool) -> Result<()> {
         }
     }
     write_programs(&layout.cache)
+}
+
+/// A kernel, its modules, and qemu with every library it needs, in one root: `target/cache/machine`. Only who asks for it
+/// has it.
+pub(crate) fn fetch_machine(layout: &Layout) -> Result<PathBuf> {
+    const META: &str = "linux-image-cloud-amd64";
+    let root = layout.cache.join("machine");
+    let _lock = lock(&layout.cache)?;
+    if root.is_dir() {
+        return Ok(root);
+    }
+    require_tools()?;
+    step("reading the package lists of Debian bookworm");
+    let apt = Apt::new(&layout.cache.join("apt"), "bookworm")?;
+    apt.update()?;
+    let mut packages = apt.closure(&["qemu-system-x86", "kmod"])?;
+    // The kernel alone: what it depends on is for those who install it.
+    let kernel = apt.field(META, "Depends")?;
+    let kernel = kernel.split([' ', ',']).next().unwrap_or_default().to_owned();
+    packages.push((kernel.clone(), apt.version(&kernel)?));
+    let half = layout.cache.join("machine.half");
+    let _ = fs::remove_dir_all(&half);
+    for (package, version) in &packages {
+        step(format_args!("unpacking {package} {version}"));
+        extract(&apt.download(package, version)?, &half)?;
+    }
+    let _ = fs::remove_dir_all(half.join("usr/share/doc"));
+    fs::rename(&half, &root).doing(|| format!("renaming {}", half.display()))?;
+    Ok(root)
 }
 
 /// Programs that belong to no package: nft and iptables with their libraries beside them, and the janitor, which is this
@@ -155,17 +184,23 @@ fn unpack(cache: &Path, apt: &Apt, package: &str, version: &str) -> Result<Strin
     let deb = apt.download(package, version)?;
     let half = cache.join(format!("{name}.half"));
     let _ = fs::remove_dir_all(&half);
+    extract(&deb, &half)?;
+    fs::rename(&half, &goal).doing(|| format!("renaming {}", half.display()))?;
+    Ok(name)
+}
+
+/// Unpacks a package, and forgets the file.
+fn extract(deb: &Path, into: &Path) -> Result<()> {
     let status = Command::new("dpkg-deb")
         .arg("-x")
-        .args([&deb, &half])
+        .args([deb, into])
         .status()
         .doing(|| format!("unpacking {}", deb.display()))?;
     if !status.success() {
         return Err(Failure::new(format!("dpkg-deb -x {} failed: {status}", deb.display())));
     }
-    fs::rename(&half, &goal).doing(|| format!("renaming {}", half.display()))?;
     let _ = fs::remove_file(deb);
-    Ok(name)
+    Ok(())
 }
 
 fn relink(cache: &Path, link: &str, dir: &str) -> Result<()> {

@@ -14,6 +14,7 @@ mod terminal;
 mod test;
 mod tidy;
 mod up;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -29,6 +30,9 @@ cargo xtask <command>
                       format, house rules, clippy, licences, unit, property, simulation and real-containerd suites
   fetch [--refresh]   unpack containerd, runc, CNI plugins and friends from Debian packages into target/cache,
                       and build the demo image
+  vm [-p PACKAGE] [-- TEST…]
+                      tests that need more of a kernel than this machine's, in an emulated machine: IPVS, if no other
+                      is named
   tidy                check the house rules
   bench pods [--quick]
                       what the kubelet costs on top of the runtime: latency, memory, processor time
@@ -79,6 +83,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "up" => up::up(&layout::Layout::find()?, rest),
         "test" => test::test(&layout::Layout::find()?, rest),
         "bench" => bench::bench(&layout::Layout::find()?, rest),
+        "vm" => vm::vm(&layout::Layout::find()?, rest),
         "tidy" => tidy::tidy(&layout::Layout::find()?),
         "help" | "--help" | "-h" => {
             say(USAGE.trim_end());

@@ -1,0 +1,206 @@
+//! What is inside the machine: a directory that becomes its root.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::BufWriter;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fixture::{Doing, Failure, Result};
+
+use super::{END, cpio};
+use crate::layout::Layout;
+
+/// Programs of this machine that the tests call.
+const TOOLS: [&str; 9] = ["ip", "unshare", "nsenter", "sh", "cat", "sleep", "env", "dirname", "mount"];
+
+/// Kernel modules by directory, and those that are needed alone.
+const MODULE_DIRS: [&str; 9] = [
+    "net/netfilter",
+    "net/ipv4",
+    "net/ipv6",
+    "net/bridge",
+    "net/llc",
+    "net/802",
+    "net/sctp",
+    "lib",
+    "crypto",
+];
+const MODULES: [&str; 2] = ["drivers/net/dummy.ko", "drivers/net/veth.ko"];
+
+/// The kernel asks for most modules by itself; these it does not ask for in a namespace.
+const LOADED: &str = "nf_tables nft_compat nf_conntrack nf_nat xt_set ip_set ip_vs ip_vs_rr dummy veth xt_comment xt_mark \
+    xt_conntrack xt_addrtype xt_MASQUERADE ipt_REJECT ip6t_REJECT xt_nat ip_set_hash_ip ip_set_hash_ipport \
+    ip_set_hash_ipportip ip_set_hash_ipportnet ip_set_bitmap_port nft_chain_nat nft_ct nft_nat nft_numgen nft_masq \
+    nft_reject_inet nft_fib_ipv4 nft_fib_ipv6 sctp";
+
+/// Makes the archive and says where it is.
+pub(super) fn pack(layout: &Layout, machine: &Path, programs: &[PathBuf]) -> Result<PathBuf> {
+    let mut tree = Tree { root: layout.target.join("vm"), known: BTreeSet::new() };
+    let _ = fs::remove_dir_all(&tree.root);
+    for dir in
+        ["proc", "sys", "dev", "tmp", "run", "tests", "bin", "sbin", "lib", "lib64", "usr/bin", "usr/sbin"]
+    {
+        tree.make(dir)?;
+    }
+    // First, so that libraries of this machine, which are not older, take the place of those in the packages.
+    tree.add_program(&machine.join("bin/kmod"), "sbin/modprobe", &super::libraries(machine))?;
+    for tool in TOOLS {
+        tree.add_program(&find(tool)?, &format!("bin/{tool}"), &[])?;
+    }
+    for program in programs {
+        let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        tree.add_program(program, &format!("tests/{name}"), &[])?;
+    }
+    tree.add_cache(&layout.cache)?;
+    tree.add_modules(machine)?;
+    tree.write("init", &init())?;
+    let archive = layout.target.join("vm.cpio");
+    let file = fs::File::create(&archive).doing(|| format!("making {}", archive.display()))?;
+    cpio::write(&tree.root, &mut BufWriter::new(file)).doing(|| format!("writing {}", archive.display()))?;
+    Ok(archive)
+}
+
+/// The first process: it mounts what a system has, runs every test, and ends the machine.
+fn init() -> String {
+    format!(
+        "#!/bin/sh\n\
+         export PATH=/bin:/sbin:/usr/bin:/usr/sbin LONGSHORE_NODE_CACHE=/cache RUST_BACKTRACE=1\n\
+         mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev\n\
+         mount -t tmpfs tmp /tmp; mount -t tmpfs run /run\n\
+         modprobe -a {LOADED}\n\
+         ip link set lo up\n\
+         code=0\n\
+         for test in /tests/*; do \"$test\" --test-threads 1 || code=$?; done\n\
+         echo \"{END}$code\"\n\
+         echo o > /proc/sysrq-trigger\n\
+         sleep 60\n"
+    )
+}
+
+fn find(program: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    places
+        .find_map(|dir| Some(dir.join(program)).filter(|path| path.is_file()))
+        .ok_or_else(|| Failure::new(format!("{program} is not on this machine")))
+}
+
+struct Tree {
+    root: PathBuf,
+    /// Libraries that are inside already.
+    known: BTreeSet<PathBuf>,
+}
+
+// === impl Tree ===
+
+impl Tree {
+    fn make(&self, dir: &str) -> Result<()> {
+        let dir = self.root.join(dir);
+        fs::create_dir_all(&dir).doing(|| format!("making {}", dir.display()))
+    }
+
+    fn write(&self, name: &str, content: &str) -> Result<()> {
+        let path = self.root.join(name);
+        fs::write(&path, content)
+            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)))
+            .doing(|| format!("writing {}", path.display()))
+    }
+
+    /// With the libraries it is linked to, at the paths where it looks for them.
+    fn add_program(&mut self, from: &Path, to: &str, libraries: &[PathBuf]) -> Result<()> {
+        self.copy(from, to)?;
+        let path = std::env::join_paths(libraries).doing(|| "joining paths".into())?;
+        let out = Command::new("ldd")
+            .arg(from)
+            .env("LD_LIBRARY_PATH", &path)
+            .output()
+            .doing(|| format!("asking for the libraries of {}", from.display()))?;
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        for library in text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from) {
+            if !self.known.insert(library.clone()) {
+                continue;
+            }
+            // Those of the unpacked root are found where the machine's own would be.
+            let inside = libraries.iter().find_map(|dir| {
+                library.strip_prefix(dir).ok().map(|name| Path::new("lib/x86_64-linux-gnu").join(name))
+            });
+            let inside = inside.unwrap_or_else(|| library.strip_prefix("/").unwrap_or(&library).to_owned());
+            self.copy(&library, &inside.to_string_lossy())?;
+        }
+        Ok(())
+    }
+
+    fn copy(&self, from: &Path, to: &str) -> Result<()> {
+        let goal = self.root.join(to);
+        if let Some(dir) = goal.parent() {
+            fs::create_dir_all(dir).doing(|| format!("making {}", dir.display()))?;
+        }
+        fs::copy(from, &goal).map(drop).doing(|| format!("copying {}", from.display()))
+    }
+
+    /// nft and iptables with their libraries, where the tests look for unpacked packages.
+    fn add_cache(&mut self, cache: &Path) -> Result<()> {
+        for part in ["bin/nft", "bin/iptables-nft", "bin/iptables-legacy"] {
+            copy_all(&cache.join(part), &self.root.join("cache").join(part))?;
+        }
+        for part in ["nftables/usr/sbin", "iptables/usr/sbin", "iptables/usr/lib"] {
+            copy_all(&cache.join(part), &self.root.join("cache").join(part))?;
+        }
+        let libraries = cache.join("lib");
+        for entry in fs::read_dir(&libraries).doing(|| format!("listing {}", libraries.display()))?.flatten()
+        {
+            let inside = Path::new("cache/lib").join(entry.file_name()).join("usr/lib");
+            copy_all(&entry.path().join("usr/lib"), &self.root.join(inside))?;
+        }
+        // What these need of the machine's own libraries.
+        for program in ["nftables/usr/sbin/nft", "iptables/usr/sbin/xtables-nft-multi"] {
+            self.add_program(&cache.join(program), &format!("cache/{program}"), &[])?;
+        }
+        Ok(())
+    }
+
+    fn add_modules(&self, machine: &Path) -> Result<()> {
+        let all = machine.join("lib/modules");
+        let release = fs::read_dir(&all)
+            .doing(|| format!("listing {}", all.display()))?
+            .flatten()
+            .map(|entry| entry.file_name())
+            .next()
+            .ok_or_else(|| Failure::new("the kernel has no modules"))?;
+        let (from, to) = (all.join(&release), self.root.join("lib/modules").join(&release));
+        for part in MODULE_DIRS.iter().chain(&MODULES) {
+            copy_all(&from.join("kernel").join(part), &to.join("kernel").join(part))?;
+        }
+        for name in ["modules.order", "modules.builtin", "modules.builtin.modinfo"] {
+            copy_all(&from.join(name), &to.join(name))?;
+        }
+        let status = super::program(machine, "depmod", "bin/kmod")?
+            .arg("-b")
+            .arg(&self.root)
+            .arg(&release)
+            .status()
+            .doing(|| "running depmod".into())?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(Failure::new(format!("depmod failed: {status}"))),
+        }
+    }
+}
+
+/// A file, or a directory with everything in it; links are followed. What is not there is not missed.
+fn copy_all(from: &Path, to: &Path) -> Result<()> {
+    let Ok(about) = fs::metadata(from) else { return Ok(()) };
+    let parent = if about.is_dir() { Some(to) } else { to.parent() };
+    if let Some(dir) = parent {
+        fs::create_dir_all(dir).doing(|| format!("making {}", dir.display()))?;
+    }
+    if about.is_file() {
+        return fs::copy(from, to).map(drop).doing(|| format!("copying {}", from.display()));
+    }
+    for entry in fs::read_dir(from).doing(|| format!("listing {}", from.display()))?.flatten() {
+        copy_all(&entry.path(), &to.join(entry.file_name()))?;
+    }
+    Ok(())
+}
