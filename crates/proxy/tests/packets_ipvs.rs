@@ -4,41 +4,29 @@
 
 mod support;
 
-use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use fixture::{Netns, Tools};
-use proxy::backend::iptables::{Programs, cleanup as remove_rules};
-use proxy::backend::ipvs::{IpvsDataplane, SCHEDULERS, check as check_kernel, cleanup};
-use proxy_core::objects::{Family, Protocol};
+use proxy::backend::iptables::cleanup as remove_rules;
+use proxy::backend::ipvs::{IpvsDataplane, SCHEDULERS, cleanup};
+use proxy::ports::Dataplane;
+use proxy_core::ipvs::DEVICE;
+use proxy_core::objects::{Cidr, Family, Protocol};
 use proxy_core::rules::{Mode, Settings};
 use serde_json::json;
+use support::agent::until;
+use support::held::{Held, serve};
+use support::ipvs::{EXCLUDED, State, make_foreign, programs, set_sysctls, skipped};
 use support::matrix::{Kernel, check, objects};
 use support::{Answer, Lab, MASQUERADE_BIT, Party, service, settings, slices};
+use sys::ipset::Ipsets;
+use sys::ipvs::{Ipvs, Order, ServerId, Timeouts};
+use sys::link::Links;
 
-fn programs(family: Family) -> Option<Programs> {
-    Some(Programs::of(family, Tools::iptables_from_env("nft")?, Vec::new()))
-}
-
-/// Why these tests cannot run here.
-fn skipped() -> bool {
-    if support::skipped() {
-        return true;
-    }
-    let kernel = Netns::new().unwrap().within(|| check_kernel("rr").map_err(|e| e.to_string()));
-    let why = match (kernel, programs(Family::V4)) {
-        (Err(why), _) => why,
-        (_, None) => "no iptables".to_owned(),
-        (Ok(()), Some(_)) => return false,
-    };
-    #[allow(clippy::print_stderr)]
-    {
-        eprintln!("skipped: {why}");
-    }
-    true
-}
+const PLAIN: [&str; 2] = ["10.96.0.10:80", "[fd96::10]:80"];
+const STICKY: [&str; 2] = ["10.96.0.11:80", "[fd96::11]:80"];
 
 fn mode() -> Settings {
     let mut settings = settings();
@@ -48,17 +36,22 @@ fn mode() -> Settings {
 
 fn lab() -> Lab {
     let lab = Lab::new();
-    for name in ["conntrack", "expire_nodest_conn", "expire_quiescent_template"] {
-        lab.node.ns.sysctl(&format!("net/ipv4/vs/{name}"), "1").unwrap();
-    }
+    set_sysctls(&lab);
     lab
 }
 
+fn open(scheduler: &str, family: Family) -> Box<dyn Dataplane> {
+    let (programs, mark) = (programs(family).unwrap(), 1 << MASQUERADE_BIT);
+    let excluded = vec![Cidr::parse(EXCLUDED).unwrap()];
+    Box::new(IpvsDataplane::open(programs, mark, scheduler, excluded).unwrap())
+}
+
 fn kernels(lab: &Lab, scheduler: &str) -> [Kernel; 2] {
-    Kernel::both(lab, &mode(), |family| {
-        let (programs, mark) = (programs(family).unwrap(), 1 << MASQUERADE_BIT);
-        Box::new(IpvsDataplane::open(programs, mark, scheduler, Vec::new()).unwrap())
-    })
+    Kernel::both(lab, &mode(), |family| open(scheduler, family))
+}
+
+fn set_timeouts(lab: &Lab, timeouts: Timeouts) {
+    lab.node.ns.within(|| Ipvs::open().unwrap().set_timeouts(timeouts).unwrap());
 }
 
 #[test]
@@ -67,6 +60,7 @@ fn packets_meet_their_fate() {
         return;
     }
     let lab = lab();
+    let alone = make_foreign(&lab);
     let mut kernels = kernels(&lab, "rr");
     let mut cluster = support::cluster();
     let (services, slices) = objects(&lab);
@@ -77,15 +71,66 @@ fn packets_meet_their_fate() {
     cluster.replace_services(&services);
     kernels.iter_mut().for_each(|kernel| kernel.update(&lab, &mut cluster));
     check(&lab, &kernels);
+    // Started anew, it has nothing to put right.
+    let before = State::read(&lab);
+    for kernel in &mut kernels {
+        assert_eq!(kernel.restart(&lab, |family| open("rr", family)), Vec::<String>::new());
+    }
+    assert_eq!(State::read(&lab), before);
+    // Whatever somebody else does to it is put right.
+    for harm in [delete_servers, empty_sets, delete_device, flush_rules] {
+        lab.node.ns.within(harm);
+        assert_ne!(State::read(&lab), before);
+        let faults: Vec<String> = kernels.iter_mut().flat_map(|kernel| kernel.verify(&lab)).collect();
+        assert_ne!(faults, Vec::<String>::new());
+        assert_eq!(State::read(&lab), before, "{faults:?}");
+    }
     lab.node.ns.within(|| {
         for family in Family::BOTH {
             remove_rules(&programs(family).unwrap()).unwrap();
             cleanup(family).unwrap();
         }
-        assert_eq!(sys::ipvs::Ipvs::open().unwrap().servers().unwrap(), []);
-        assert_eq!(sys::ipset::Ipsets::open().unwrap().list("").unwrap(), []);
-        assert_eq!(sys::link::Links::open().unwrap().find("kube-ipvs0").unwrap(), None);
     });
+    assert_eq!(State::read(&lab), alone);
+}
+
+fn delete_servers() {
+    let mut ipvs = Ipvs::open().unwrap();
+    let servers = ipvs.servers().unwrap().into_iter().map(|(id, _)| id);
+    let ours = servers.filter(|id| id.address.port() == 80 && id.protocol == 17);
+    let orders: Vec<Order> = ours.map(Order::Delete).collect();
+    ipvs.carry_out(&orders).unwrap();
+}
+
+fn empty_sets() {
+    let mut sets = Ipsets::open().unwrap();
+    for set in sets.list("KUBE-").unwrap() {
+        sets.delete(&set.name, &set.entries).unwrap();
+    }
+}
+
+fn delete_device() {
+    Links::open().unwrap().remove(DEVICE).unwrap();
+}
+
+fn flush_rules() {
+    for family in Family::BOTH {
+        remove_rules(&programs(family).unwrap()).unwrap();
+    }
+}
+
+/// Who answers a few calls over TCP, in one family.
+fn heard(lab: &Lab, to: &str, times: usize) -> Vec<String> {
+    let to: SocketAddr = to.parse().unwrap();
+    let name = |answer: Answer| match answer {
+        Answer::From { name, .. } => name,
+        other => panic!("{to}: {other:?}"),
+    };
+    (0..times).map(|_| name(lab.pods[2].call(to, Protocol::Tcp))).collect()
+}
+
+fn distinct(names: &[String]) -> usize {
+    names.iter().collect::<std::collections::BTreeSet<_>>().len()
 }
 
 #[test]
@@ -93,97 +138,131 @@ fn every_scheduler_serves_and_affinity_lasts() {
     if skipped() {
         return;
     }
+    let lab = lab();
+    let mut kernels = kernels(&lab, "lc");
+    let mut cluster = support::cluster();
+    let sticky = json!({"spec": {"sessionAffinity": "ClientIP"}});
+    cluster.replace_services(&[service("plain", 10, json!({})), service("sticky", 11, sticky)]);
+    let endpoints = [&lab.pods[0], &lab.pods[1], &lab.there];
+    cluster.replace_slices(&[slices("plain", &endpoints), slices("sticky", &endpoints)].concat());
+    kernels.iter_mut().for_each(|kernel| kernel.update(&lab, &mut cluster));
     for scheduler in SCHEDULERS {
-        if let Err(why) = Netns::new().unwrap().within(|| check_kernel(scheduler).map_err(|e| e.to_string()))
-        {
-            #[allow(clippy::print_stderr)]
-            {
-                eprintln!("{scheduler}: {why}");
-            }
-            continue;
+        // Another scheduler is a change of the virtual servers that are there.
+        for kernel in &mut kernels {
+            kernel.restart(&lab, |family| open(scheduler, family));
+            assert_eq!(kernel.verify(&lab), Vec::<String>::new(), "{scheduler}");
         }
-        let lab = lab();
-        let mut kernels = kernels(&lab, scheduler);
-        let mut cluster = support::cluster();
-        let sticky = json!({"spec": {"sessionAffinity": "ClientIP"}});
-        cluster.replace_services(&[service("plain", 10, json!({})), service("sticky", 11, sticky)]);
-        let endpoints = [&lab.pods[0], &lab.pods[1], &lab.there];
-        cluster.replace_slices(&[slices("plain", &endpoints), slices("sticky", &endpoints)].concat());
-        kernels.iter_mut().for_each(|kernel| kernel.update(&lab, &mut cluster));
-        for (plain, sticky) in [("10.96.0.10:80", "10.96.0.11:80"), ("[fd96::10]:80", "[fd96::11]:80")] {
-            let heard = lab.pods[2].calls(plain.parse().unwrap(), Protocol::Tcp, 6);
-            assert!(heard.iter().all(|a| matches!(a, Answer::From { .. })), "{scheduler}: {heard:?}");
-            if scheduler == "rr" {
-                assert_eq!(heard.len(), 3, "{heard:?}");
+        assert!(State::read(&lab).servers.values().all(|(found, _)| found == scheduler));
+        for (plain, sticky) in PLAIN.iter().zip(STICKY) {
+            let served = heard(&lab, plain, 6);
+            match scheduler {
+                "rr" | "wrr" => assert_eq!(distinct(&served), 3, "{scheduler}: {served:?}"),
+                // One client, or one destination, is one endpoint.
+                "sh" | "dh" => assert_eq!(distinct(&served), 1, "{scheduler}: {served:?}"),
+                _ => {}
             }
-            let heard = lab.pods[2].calls(sticky.parse().unwrap(), Protocol::Tcp, 6);
-            assert!(heard.len() == 1 && matches!(heard.first(), Some(Answer::From { .. })), "{heard:?}");
+            assert_eq!(distinct(&heard(&lab, sticky, 6)), 1, "{scheduler}");
         }
-    }
-}
-
-/// A conversation that goes on while others come and go.
-struct Held(TcpStream);
-
-impl Held {
-    fn open(party: &Party, to: SocketAddr) -> Self {
-        let stream = party.ns.within(|| TcpStream::connect_timeout(&to, Duration::from_secs(5))).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        Self(stream)
-    }
-
-    fn echo(&mut self) -> std::io::Result<()> {
-        self.0.write_all(b"?")?;
-        self.0.read_exact(&mut [0])
     }
 }
 
 #[test]
-fn an_endpoint_goes_when_its_last_connection_ends() {
+fn a_client_keeps_its_endpoint_as_long_as_asked() {
     if skipped() {
         return;
     }
     let lab = lab();
-    let (a, b) = (&lab.pods[0], &lab.pods[1]);
-    let echo = a.ns.within(|| TcpListener::bind((a.ip(Family::V4), 9000))).unwrap();
-    std::thread::spawn(move || {
-        for stream in echo.incoming().flatten() {
-            std::thread::spawn(move || std::io::copy(&mut &stream, &mut &stream));
+    // A client is remembered while flows of its live.
+    set_timeouts(&lab, Timeouts { udp: 1, ..Timeouts::default() });
+    let mut kernels = kernels(&lab, "rr");
+    let mut cluster = support::cluster();
+    let affinity =
+        json!({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 6}}});
+    cluster.replace_services(&[service("sticky", 11, json!({"spec": affinity}))]);
+    cluster.replace_slices(&slices("sticky", &[&lab.pods[0], &lab.pods[1]]));
+    kernels.iter_mut().for_each(|kernel| kernel.update(&lab, &mut cluster));
+    for to in STICKY {
+        let to: SocketAddr = to.parse().unwrap();
+        let first = lab.pods[2].call(to, Protocol::Udp);
+        assert!(matches!(first, Answer::From { .. }), "{first:?}");
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(4) {
+            assert_eq!(lab.pods[2].call(to, Protocol::Udp), first);
+            thread::sleep(Duration::from_millis(200));
         }
-    });
+        // Its turn comes when it was silent for long enough.
+        until("the client is forgotten", || {
+            thread::sleep(Duration::from_secs(9));
+            lab.pods[2].call(to, Protocol::Udp) != first
+        });
+    }
+}
+
+/// What is behind the virtual server of TCP in a family, with the weights.
+fn weights(lab: &Lab, to: &str) -> BTreeMap<SocketAddr, u32> {
+    let id = ServerId { protocol: 6, address: to.parse().unwrap() };
+    State::read(lab).servers.remove(&id).unwrap().1
+}
+
+#[test]
+fn an_endpoint_goes_when_its_last_connection_ends() {
+    const PORT: u16 = 9000;
+    if skipped() {
+        return;
+    }
+    let lab = lab();
+    let (a, b, client) = (&lab.pods[0], &lab.pods[1], &lab.pods[2]);
+    serve(a, PORT);
+    serve(b, PORT);
     let mut kernels = kernels(&lab, "rr");
     let mut cluster = support::cluster();
     let slices_of = |who: &[&Party]| {
-        let mut all = slices("web", who);
+        let mut all = [slices("plain", who), slices("sticky", who)].concat();
         for slice in &mut all {
-            slice.ports.iter_mut().flatten().for_each(|port| port.port = Some(9000));
+            slice.ports.iter_mut().flatten().for_each(|port| port.port = Some(i32::from(PORT)));
         }
         all
     };
-    cluster.replace_services(&[service("web", 10, json!({}))]);
-    cluster.replace_slices(&slices_of(&[a]));
-    kernels.iter_mut().for_each(|kernel| kernel.update(&lab, &mut cluster));
-    let mut held = Held::open(&lab.pods[2], "10.96.0.10:80".parse().unwrap());
-    held.echo().unwrap();
-    cluster.replace_slices(&slices_of(&[b]));
-    kernels.iter_mut().for_each(|kernel| kernel.update(&lab, &mut cluster));
-    held.echo().unwrap();
-    let weights = || -> BTreeSet<(SocketAddr, u32)> {
-        lab.node.ns.within(|| {
-            let mut ipvs = sys::ipvs::Ipvs::open().unwrap();
-            let servers = ipvs.servers().unwrap();
-            let (id, _) = servers.iter().find(|(id, _)| id.protocol == 6 && id.address.is_ipv4()).unwrap();
-            ipvs.reals(*id).unwrap().into_iter().map(|real| (real.address, real.weight)).collect()
-        })
+    let sticky = json!({"spec": {"sessionAffinity": "ClientIP"}});
+    cluster.replace_services(&[service("plain", 10, json!({})), service("sticky", 11, sticky)]);
+    let mut turn_to = |kernels: &mut [Kernel; 2], who: &[&Party]| {
+        cluster.replace_slices(&slices_of(who));
+        kernels.iter_mut().for_each(|kernel| kernel.update(&lab, &mut cluster));
     };
-    let at = |party: &Party| SocketAddr::new(party.ip(Family::V4), 9000);
-    assert_eq!(weights(), BTreeSet::from([(at(a), 0), (at(b), 1)]));
-    // It comes back, and goes again.
-    cluster.replace_slices(&slices_of(&[a, b]));
-    kernels.iter_mut().for_each(|kernel| kernel.update(&lab, &mut cluster));
-    assert_eq!(weights(), BTreeSet::from([(at(a), 1), (at(b), 1)]));
-    cluster.replace_slices(&slices_of(&[b]));
-    kernels.iter_mut().for_each(|kernel| kernel.update(&lab, &mut cluster));
-    held.echo().unwrap();
-    assert_eq!(weights(), BTreeSet::from([(at(a), 0), (at(b), 1)]));
+    turn_to(&mut kernels, &[a]);
+    let mut held: Vec<Held> = PLAIN.iter().chain(&STICKY).map(|to| Held::open(client, to)).collect();
+    let mut talk = |when: &str| {
+        held.iter_mut().for_each(|held| assert_eq!(held.ask().ok().as_deref(), Some("a"), "{when}"));
+    };
+    talk("at first");
+    let is = |expected: &[(&Party, u32)], when: &str| {
+        for (family, to) in Family::BOTH.into_iter().zip(PLAIN) {
+            let expected =
+                expected.iter().map(|(party, weight)| (SocketAddr::new(party.ip(family), PORT), *weight));
+            assert_eq!(weights(&lab, to), expected.collect(), "{when}");
+        }
+    };
+    turn_to(&mut kernels, &[b]);
+    talk("after its endpoint went");
+    is(&[(a, 0), (b, 1)], "after an endpoint went");
+    // Who is bound to an endpoint that goes is not bound to it for what is new.
+    for to in STICKY {
+        assert_eq!(Held::open(client, to).ask().unwrap(), "b");
+    }
+    // It comes back, and goes again; and the proxy itself.
+    turn_to(&mut kernels, &[a, b]);
+    is(&[(a, 1), (b, 1)], "after it came back");
+    turn_to(&mut kernels, &[b]);
+    for kernel in &mut kernels {
+        assert_eq!(kernel.restart(&lab, |family| open("rr", family)), Vec::<String>::new());
+    }
+    talk("after a restart of the proxy");
+    is(&[(a, 0), (b, 1)], "after a restart of the proxy");
+    held.drain(..).for_each(Held::reset);
+    until("the endpoint is gone", || {
+        thread::sleep(Duration::from_secs(1));
+        kernels.iter_mut().for_each(|kernel| drop(kernel.verify(&lab)));
+        PLAIN.iter().all(|to| weights(&lab, to).len() == 1)
+    });
+    is(&[(b, 1)], "at last");
 }

@@ -1,4 +1,4 @@
-//! SCTP through the nftables backend. Kernels without SCTP sockets still route and translate it, so the packets are made
+//! SCTP through the backends. Kernels without SCTP sockets still route and translate it, so the packets are made
 //! by hand.
 #![allow(clippy::unwrap_used)]
 
@@ -8,12 +8,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use proxy::backend::ipvs::IpvsDataplane;
 use proxy::backend::nft::NftDataplane;
 use proxy_core::objects::Family;
+use proxy_core::rules::Mode;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with,
 };
 use serde_json::json;
+use support::ipvs::{programs, set_sysctls};
 use support::matrix::Kernel;
 use support::{Lab, MASQUERADE_BIT, Party, service, settings, slices};
 
@@ -80,11 +83,34 @@ fn receive(fd: &OwnedFd) -> Option<(IpAddr, u16, u16)> {
 }
 
 #[test]
-fn an_association_reaches_its_endpoint() {
+fn an_association_reaches_its_endpoint_through_nftables() {
     if support::skipped() {
         return;
     }
     let lab = Lab::new();
+    let kernels = Kernel::both(&lab, &settings(), |family| {
+        Box::new(NftDataplane::open(family, MASQUERADE_BIT).unwrap())
+    });
+    reaches_its_endpoint(&lab, kernels);
+}
+
+#[test]
+fn an_association_reaches_its_endpoint_through_ipvs() {
+    if support::ipvs::skipped() {
+        return;
+    }
+    let lab = Lab::new();
+    set_sysctls(&lab);
+    let mut settings = settings();
+    settings.mode = Mode::Ipvs;
+    let kernels = Kernel::both(&lab, &settings, |family| {
+        let mark = 1 << MASQUERADE_BIT;
+        Box::new(IpvsDataplane::open(programs(family).unwrap(), mark, "rr", Vec::new()).unwrap())
+    });
+    reaches_its_endpoint(&lab, kernels);
+}
+
+fn reaches_its_endpoint(lab: &Lab, mut kernels: [Kernel; 2]) {
     let (endpoint, client) = (&lab.pods[0], &lab.pods[2]);
     let ports = json!({"spec": {"ports": [{"name": "sctp", "protocol": "SCTP", "port": 80, "nodePort": 30080}],
                                 "type": "NodePort"}});
@@ -96,10 +122,7 @@ fn an_association_reaches_its_endpoint() {
     let mut cluster = support::cluster();
     cluster.replace_services(&[service("web", 10, ports)]);
     cluster.replace_slices(&slices);
-    let mut kernels = Kernel::both(&lab, &settings(), |family| {
-        Box::new(NftDataplane::open(family, MASQUERADE_BIT).unwrap())
-    });
-    kernels.iter_mut().for_each(|kernel| kernel.update(&lab, &mut cluster));
+    kernels.iter_mut().for_each(|kernel| kernel.update(lab, &mut cluster));
     let server = raw(endpoint);
     for (from, to, port, is_masqueraded) in [
         (client, "10.96.0.10", 80, false),

@@ -50,6 +50,26 @@ impl Kernel {
             assert_eq!(plane.verify(rules, &Knock::default()).unwrap(), Outcome::Done(Vec::new()));
         });
     }
+
+    /// Compares with the kernel; what was wrong there.
+    pub(crate) fn verify(&mut self, lab: &Lab) -> Vec<String> {
+        let (plane, rules) = (&mut self.plane, self.book.rules());
+        match lab.node.ns.within(|| plane.verify(rules, &Knock::default()).unwrap()) {
+            Outcome::Done(faults) => faults,
+            Outcome::Left => panic!("nobody knocked"),
+        }
+    }
+
+    /// As if the proxy had been started anew: what it finds is all that it knows. What was wrong in the kernel.
+    pub(crate) fn restart(
+        &mut self,
+        lab: &Lab,
+        open: impl Fn(Family) -> Box<dyn Dataplane> + Sync,
+    ) -> Vec<String> {
+        let family = self.book.rules().family;
+        self.plane = lab.node.ns.within(|| open(family));
+        self.verify(lab)
+    }
 }
 
 pub(crate) fn objects(lab: &Lab) -> (Vec<Service>, Vec<EndpointSlice>) {

@@ -2,6 +2,9 @@
 //! packets between them.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod agent;
+pub(crate) mod held;
+pub(crate) mod ipvs;
 pub(crate) mod matrix;
 
 use std::collections::BTreeSet;
