@@ -70,16 +70,33 @@ impl Apt {
 
     /// Downloads one package and returns the file.
     pub(crate) fn download(&self, package: &str, version: &str) -> Result<PathBuf> {
-        let into = self.dir.join("debs").join(package);
+        let files = self.download_all(package, &[(package.to_owned(), version.to_owned())])?;
+        files
+            .into_iter()
+            .next()
+            .ok_or_else(|| Failure::new(format!("apt downloaded no file for {package} {version}")))
+    }
+
+    /// Downloads packages at once, into a directory of that name, and returns the files.
+    pub(crate) fn download_all(&self, dir: &str, packages: &[(String, String)]) -> Result<Vec<PathBuf>> {
+        let into = self.dir.join("debs").join(dir);
         let _ = fs::remove_dir_all(&into);
         fs::create_dir_all(&into).doing(|| format!("making {}", into.display()))?;
-        self.run("apt-get", &["download", "--quiet=2", &format!("{package}={version}")], &into)?;
+        let named: Vec<String> =
+            packages.iter().map(|(package, version)| format!("{package}={version}")).collect();
+        let mut args = vec!["download", "--quiet=2"];
+        args.extend(named.iter().map(String::as_str));
+        self.run("apt-get", &args, &into)?;
         let entries = fs::read_dir(&into).doing(|| format!("listing {}", into.display()))?;
-        entries
+        let files: Vec<PathBuf> = entries
             .flatten()
             .map(|entry| entry.path())
-            .find(|path| path.extension().is_some_and(|e| e == "deb"))
-            .ok_or_else(|| Failure::new(format!("apt downloaded no file for {package} {version}")))
+            .filter(|path| path.extension().is_some_and(|e| e == "deb"))
+            .collect();
+        match files.len() == packages.len() {
+            true => Ok(files),
+            false => Err(Failure::new(format!("apt downloaded {} of {} files", files.len(), packages.len()))),
+        }
     }
 
     fn run(&self, program: &str, args: &[&str], cwd: &Path) -> Result<Output> {

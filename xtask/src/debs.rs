@@ -95,12 +95,13 @@ pub(crate) fn fetch_machine(layout: &Layout) -> Result<PathBuf> {
     // The kernel alone: what it depends on is for those who install it.
     let kernel = apt.field(META, "Depends")?;
     let kernel = kernel.split([' ', ',']).next().unwrap_or_default().to_owned();
-    packages.push((kernel.clone(), apt.version(&kernel)?));
+    let version = apt.version(&kernel)?;
+    packages.push((kernel.clone(), version));
     let half = layout.cache.join("machine.half");
     let _ = fs::remove_dir_all(&half);
-    for (package, version) in &packages {
-        step(format_args!("unpacking {package} {version}"));
-        extract(&apt.download(package, version)?, &half)?;
+    step(format_args!("unpacking qemu, {kernel} and {} packages that they need", packages.len() - 2));
+    for deb in apt.download_all("machine", &packages)? {
+        extract(&deb, &half)?;
     }
     let _ = fs::remove_dir_all(half.join("usr/share/doc"));
     fs::rename(&half, &root).doing(|| format!("renaming {}", half.display()))?;

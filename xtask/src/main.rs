@@ -27,12 +27,13 @@ cargo xtask <command>
   up [--debug]        containerd and the kubelet on this machine, with Pods to look at, until Ctrl-C
                       (--debug: the unoptimised build, which is quicker to make)
   test [--seeds N] [-- FILTER…]
-                      format, house rules, clippy, licences, unit, property, simulation and real-containerd suites
+                      format, house rules, clippy, licences, unit, property, simulation and real-containerd suites,
+                      and what vm does
   fetch [--refresh]   unpack containerd, runc, CNI plugins and friends from Debian packages into target/cache,
                       and build the demo image
-  vm [-p PACKAGE] [-- TEST…]
+  vm [-p PACKAGE] [-- TEST[::FILTER]…]
                       tests that need more of a kernel than this machine's, in an emulated machine: IPVS, if no other
-                      is named
+                      are named
   tidy                check the house rules
   bench pods [--quick]
                       what the kubelet costs on top of the runtime: latency, memory, processor time

@@ -7,7 +7,7 @@ use fixture::{Failure, Result};
 
 use crate::layout::Layout;
 use crate::terminal::{say, step};
-use crate::{debs, images, python, tidy};
+use crate::{debs, images, python, tidy, vm};
 
 /// What was asked for on the command line.
 #[derive(Debug, Default, PartialEq)]
@@ -73,6 +73,10 @@ pub(crate) fn test(layout: &Layout, args: &[String]) -> Result<ExitCode> {
     environment.extend(wish.seeds.map(|n| ("LONGSHORE_SEEDS", n.to_string())));
     account.check("tests", || tests(layout, &wish.filters, &environment));
     if wish.filters.is_empty() {
+        account.check("tests in an emulated machine", || match vm::fetch(layout) {
+            Ok(machine) => vm::run_default(layout, &machine).into(),
+            Err(why) => Outcome::Skipped(format!("IPVS needs a kernel of its own: {why}")),
+        });
         account.check("examples in the documentation", || {
             cargo(layout, &["test", "--quiet", "--workspace", "--locked", "--doc"], &[])
         });

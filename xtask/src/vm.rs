@@ -10,7 +10,10 @@ mod tree;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fixture::{Doing, Failure, Result};
 
@@ -18,26 +21,63 @@ use crate::debs;
 use crate::layout::Layout;
 use crate::terminal::{say, step};
 
-/// What is run if nothing is named: the whole matrix of Services through IPVS, which needs ip_vs and dummy devices.
-const DEFAULT_TESTS: [&str; 1] = ["packets_ipvs"];
+/// What is run if nothing is named: IPVS, which needs ip_vs and dummy devices.
+const DEFAULT_TESTS: [&str; 3] = ["packets_ipvs", "packets_sctp::ipvs", "agent_ipvs"];
 
-/// What the last line on the machine's console begins with; the exit code follows.
+/// What the console says when the tests begin; the firmware and the kernel were before.
+const BEGIN: &str = "vm-begins";
+
+/// What the last line on the console begins with; the exit code follows.
 const END: &str = "vm-ends-with ";
 
-/// `[-p PACKAGE] [-- TEST…]`: integration tests of a package.
-pub(crate) fn vm(layout: &Layout, args: &[String]) -> Result<ExitCode> {
-    let (package, tests) = parse(args)?;
-    debs::fetch(layout, false)?;
-    let machine = debs::fetch_machine(layout)?;
-    step(format_args!("building {}", tests.join(", ")));
-    let programs = build(layout, &package, &tests)?;
-    step("packing what runs inside");
-    let archive = tree::pack(layout, &machine, &programs)?;
-    step("starting the machine");
-    run(&machine, &archive)
+/// After which a machine is taken for stuck.
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
+
+/// The tests of one binary.
+#[derive(Clone, Debug, PartialEq)]
+struct Suite {
+    name: String,
+    /// Only those whose name contains it.
+    filter: Option<String>,
+    program: PathBuf,
 }
 
-fn parse(args: &[String]) -> Result<(String, Vec<String>)> {
+/// `[-p PACKAGE] [-- TEST[::FILTER]…]`: integration tests of a package.
+pub(crate) fn vm(layout: &Layout, args: &[String]) -> Result<ExitCode> {
+    let (package, suites) = parse(args)?;
+    let machine = fetch(layout)?;
+    let code = run_suites(layout, &machine, &package, suites)?;
+    Ok(ExitCode::from(code))
+}
+
+/// Everything the machine is made of. An error is a reason to do without it: no Debian, no network.
+pub(crate) fn fetch(layout: &Layout) -> Result<PathBuf> {
+    if std::env::consts::ARCH != "x86_64" {
+        return Err(Failure::new("the emulated machine runs programs of x86_64 only"));
+    }
+    debs::fetch(layout, false)?;
+    debs::fetch_machine(layout)
+}
+
+/// What is run if nothing is named.
+pub(crate) fn run_default(layout: &Layout, machine: &Path) -> Result<()> {
+    let (package, suites) = parse(&[])?;
+    match run_suites(layout, machine, &package, suites)? {
+        0 => Ok(()),
+        code => Err(Failure::new(format!("tests in the emulated machine ended with {code}"))),
+    }
+}
+
+fn run_suites(layout: &Layout, machine: &Path, package: &str, mut suites: Vec<Suite>) -> Result<u8> {
+    step("building the tests for the emulated machine");
+    build(layout, package, &mut suites)?;
+    step("packing what runs inside");
+    let archive = tree::pack(layout, machine, &suites)?;
+    step("starting the machine");
+    run(machine, &archive)
+}
+
+fn parse(args: &[String]) -> Result<(String, Vec<Suite>)> {
     let (options, tests) = match args.iter().position(|arg| arg == "--") {
         Some(at) => (&args[..at], &args[at + 1..]),
         None => (args, &[][..]),
@@ -45,20 +85,25 @@ fn parse(args: &[String]) -> Result<(String, Vec<String>)> {
     let package = match options {
         [] => "proxy".to_owned(),
         [flag, package] if flag == "-p" => package.clone(),
-        _ => return Err(Failure::new("vm takes [-p PACKAGE] [-- TEST…]")),
+        _ => return Err(Failure::new("vm takes [-p PACKAGE] [-- TEST[::FILTER]…]")),
     };
-    let tests = match tests {
-        [] => DEFAULT_TESTS.map(str::to_owned).to_vec(),
-        named => named.to_vec(),
+    let suites: Vec<Suite> = match tests {
+        [] => DEFAULT_TESTS.iter().map(|name| Suite::parse(name)).collect(),
+        named => named.iter().map(|name| Suite::parse(name)).collect(),
     };
-    Ok((package, tests))
+    // They become words of a shell script.
+    let is_word = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "_-:".contains(c));
+    match tests.iter().find(|test| !is_word(test)) {
+        Some(strange) => Err(Failure::new(format!("{strange:?} is not the name of a test"))),
+        None => Ok((package, suites)),
+    }
 }
 
-/// Builds tests and says where they are.
-fn build(layout: &Layout, package: &str, tests: &[String]) -> Result<Vec<PathBuf>> {
+/// Builds the tests, as a run of all tests does, and notes where they are.
+fn build(layout: &Layout, package: &str, suites: &mut [Suite]) -> Result<()> {
     let out = Command::new("cargo")
-        .args(["test", "--no-run", "--locked", "--message-format=json", "--package", package])
-        .args(tests.iter().flat_map(|test| ["--test", test.as_str()]))
+        .args(["test", "--no-run", "--locked", "--message-format=json", "--workspace"])
+        .args(suites.iter().flat_map(|suite| ["--test", suite.name.as_str()]))
         .current_dir(&layout.root)
         .stderr(Stdio::inherit())
         .output()
@@ -66,30 +111,48 @@ fn build(layout: &Layout, package: &str, tests: &[String]) -> Result<Vec<PathBuf
     if !out.status.success() {
         return Err(Failure::new("the tests do not build"));
     }
-    let lines = String::from_utf8_lossy(&out.stdout);
-    let messages = lines.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let is_test = |message: &serde_json::Value| message["target"]["kind"][0] == "test";
-    let built =
-        messages.filter(is_test).filter_map(|message| message["executable"].as_str().map(PathBuf::from));
-    Ok(built.collect())
+    let manifest = layout.root.join("crates").join(package).join("Cargo.toml");
+    for line in String::from_utf8_lossy(&out.stdout).lines() {
+        let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
+        let target = &message["target"];
+        if target["kind"][0] != "test" || message["manifest_path"].as_str().map(Path::new) != Some(&manifest)
+        {
+            continue;
+        }
+        let Some(program) = message["executable"].as_str() else { continue };
+        suites
+            .iter_mut()
+            .filter(|suite| target["name"] == suite.name.as_str())
+            .for_each(|suite| suite.program = program.into());
+    }
+    match suites.iter().find(|suite| suite.program.as_os_str().is_empty()) {
+        Some(suite) => Err(Failure::new(format!("{package} has no tests {}", suite.name))),
+        None => Ok(()),
+    }
 }
 
 /// Shows the console until the machine ends, and says how it went inside.
-fn run(machine: &Path, archive: &Path) -> Result<ExitCode> {
-    let mut qemu = program(machine, "qemu", "usr/bin/qemu-system-x86_64")?
+fn run(machine: &Path, archive: &Path) -> Result<u8> {
+    let mut qemu = start(machine, archive)?;
+    let watched = qemu.stdout.take().map(watch).unwrap_or_else(|| Err(Failure::new("qemu has no console")));
+    let _ = qemu.kill();
+    qemu.wait().doing(|| "waiting for qemu".into())?;
+    watched
+}
+
+fn start(machine: &Path, archive: &Path) -> Result<Child> {
+    let modules = machine.join("usr/lib/x86_64-linux-gnu/qemu");
+    program(machine, "qemu", "usr/bin/qemu-system-x86_64")?
+        .env("QEMU_MODULE_DIR", modules)
+        .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1536"])
         .args([
-            "-accel",
-            "tcg,thread=multi",
-            "-cpu",
-            "max",
-            "-smp",
-            "2",
-            "-m",
-            "3072",
             "-nographic",
             "-no-reboot",
+            "-nic",
+            "none",
+            "-append",
+            "console=ttyS0 quiet loglevel=1 panic=-1",
         ])
-        .args(["-nic", "none", "-append", "console=ttyS0 quiet panic=-1"])
         .args(["usr/share/qemu", "usr/share/seabios"].iter().flat_map(|dir| ["-L".into(), machine.join(dir)]))
         .arg("-kernel")
         .arg(kernel(machine)?)
@@ -98,22 +161,54 @@ fn run(machine: &Path, archive: &Path) -> Result<ExitCode> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .doing(|| "running qemu".into())?;
-    let mut code = None;
-    if let Some(console) = qemu.stdout.take() {
-        for line in BufReader::new(console).split(b'\n').map_while(|line| line.ok()) {
-            let line = String::from_utf8_lossy(&line);
-            let line = line.trim_end_matches('\r');
-            match line.strip_prefix(END) {
-                Some(number) => code = number.trim().parse::<u8>().ok(),
-                None => say(line),
+        .doing(|| "running qemu".into())
+}
+
+/// The exit code, once the console has told it. What was said before the tests began is shown only if they never did.
+fn watch(console: ChildStdout) -> Result<u8> {
+    let (sender, lines) = mpsc::sync_channel(64);
+    thread::spawn(move || {
+        let lines = BufReader::new(console).split(b'\n').map_while(|line| line.ok());
+        for line in lines {
+            let line = String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned();
+            if sender.send(line).is_err() {
+                return;
             }
         }
-    }
-    qemu.wait().doing(|| "waiting for qemu".into())?;
-    match code {
-        Some(code) => Ok(ExitCode::from(code)),
-        None => Err(Failure::new("the machine ended before the tests did")),
+    });
+    let deadline = Instant::now() + PATIENCE;
+    let mut before = Some(Vec::new());
+    let why = loop {
+        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            // The firmware ends no line.
+            Ok(line) if line.ends_with(BEGIN) => before = None,
+            Ok(line) => match (line.strip_prefix(END), &mut before) {
+                (Some(code), _) => {
+                    return code
+                        .trim()
+                        .parse()
+                        .map_err(|_| Failure::new(format!("the machine says {line:?}")));
+                }
+                (None, Some(before)) => before.push(line),
+                (None, None) => say(line),
+            },
+            Err(RecvTimeoutError::Timeout) => break format!("did not end within {} s", PATIENCE.as_secs()),
+            Err(RecvTimeoutError::Disconnected) => break "ended before its tests did".to_owned(),
+        }
+    };
+    before.into_iter().flatten().for_each(say);
+    Err(Failure::new(format!("the emulated machine {why}")))
+}
+
+// === impl Suite ===
+
+impl Suite {
+    fn parse(text: &str) -> Self {
+        let (name, filter) = match text.split_once("::") {
+            Some((name, filter)) => (name, Some(filter.to_owned())),
+            None => (text, None),
+        };
+        Self { name: name.to_owned(), filter, program: PathBuf::new() }
     }
 }
 
@@ -150,14 +245,19 @@ mod tests {
     fn tests_are_named_after_two_dashes() {
         let read = |line: &str| {
             let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            parse(&args).ok()
+            let (package, suites) = parse(&args).ok()?;
+            Some((package, suites.into_iter().map(|suite| (suite.name, suite.filter)).collect()))
         };
-        let wanted = |package: &str, tests: &[&str]| {
-            Some((package.to_owned(), tests.iter().map(|test| (*test).to_owned()).collect()))
+        let wanted = |package: &str, suites: &[(&str, Option<&str>)]| {
+            let suites: Vec<(String, Option<String>)> =
+                suites.iter().map(|(name, filter)| ((*name).to_owned(), filter.map(str::to_owned))).collect();
+            Some((package.to_owned(), suites))
         };
-        assert_eq!(read(""), wanted("proxy", &["packets_ipvs"]));
-        assert_eq!(read("-- packets_nft packets_ipvs"), wanted("proxy", &["packets_nft", "packets_ipvs"]));
-        assert_eq!(read("-p sys -- kernel_nft"), wanted("sys", &["kernel_nft"]));
+        let default = [("packets_ipvs", None), ("packets_sctp", Some("ipvs")), ("agent_ipvs", None)];
+        assert_eq!(read(""), wanted("proxy", &default));
+        assert_eq!(read("-- nft ipvs::fate"), wanted("proxy", &[("nft", None), ("ipvs", Some("fate"))]));
+        assert_eq!(read("-p sys -- kernel_nft"), wanted("sys", &[("kernel_nft", None)]));
         assert_eq!(read("packets_ipvs"), None);
+        assert_eq!(read("-- packets;reboot"), None);
     }
 }

@@ -3,17 +3,17 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::BufWriter;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fixture::{Doing, Failure, Result};
 
-use super::{END, cpio};
+use super::{BEGIN, END, Suite, cpio};
 use crate::layout::Layout;
 
 /// Programs of this machine that the tests call.
-const TOOLS: [&str; 9] = ["ip", "unshare", "nsenter", "sh", "cat", "sleep", "env", "dirname", "mount"];
+const TOOLS: [&str; 7] = ["ip", "unshare", "nsenter", "sh", "cat", "sleep", "mount"];
 
 /// Kernel modules by directory, and those that are needed alone.
 const MODULE_DIRS: [&str; 9] = [
@@ -36,7 +36,7 @@ const LOADED: &str = "nf_tables nft_compat nf_conntrack nf_nat xt_set ip_set ip_
     nft_reject_inet nft_fib_ipv4 nft_fib_ipv6 sctp";
 
 /// Makes the archive and says where it is.
-pub(super) fn pack(layout: &Layout, machine: &Path, programs: &[PathBuf]) -> Result<PathBuf> {
+pub(super) fn pack(layout: &Layout, machine: &Path, suites: &[Suite]) -> Result<PathBuf> {
     let mut tree = Tree { root: layout.target.join("vm"), known: BTreeSet::new() };
     let _ = fs::remove_dir_all(&tree.root);
     for dir in
@@ -49,30 +49,40 @@ pub(super) fn pack(layout: &Layout, machine: &Path, programs: &[PathBuf]) -> Res
     for tool in TOOLS {
         tree.add_program(&find(tool)?, &format!("bin/{tool}"), &[])?;
     }
-    for program in programs {
-        let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        tree.add_program(program, &format!("tests/{name}"), &[])?;
+    for suite in suites {
+        tree.add_program(&suite.program, &format!("tests/{}", suite.name), &[])?;
     }
     tree.add_cache(&layout.cache)?;
     tree.add_modules(machine)?;
-    tree.write("init", &init())?;
+    tree.write("init", &init(suites))?;
     let archive = layout.target.join("vm.cpio");
     let file = fs::File::create(&archive).doing(|| format!("making {}", archive.display()))?;
     cpio::write(&tree.root, &mut BufWriter::new(file)).doing(|| format!("writing {}", archive.display()))?;
     Ok(archive)
 }
 
-/// The first process: it mounts what a system has, runs every test, and ends the machine.
-fn init() -> String {
+/// The first process: it mounts what a system has, runs every test, and ends the machine. What is made for these tests
+/// lacks nothing, so none may be skipped.
+fn init(suites: &[Suite]) -> String {
+    let run = |suite: &Suite| {
+        format!(
+            "/tests/{} --test-threads 2 {} || code=$?\n",
+            suite.name,
+            suite.filter.as_deref().unwrap_or("")
+        )
+    };
+    let runs: String = suites.iter().map(run).collect();
     format!(
         "#!/bin/sh\n\
-         export PATH=/bin:/sbin:/usr/bin:/usr/sbin LONGSHORE_NODE_CACHE=/cache RUST_BACKTRACE=1\n\
+         export PATH=/cache/bin/iptables-nft:/bin:/sbin:/usr/bin:/usr/sbin\n\
+         export LONGSHORE_NODE_CACHE=/cache LONGSHORE_SKIPS_NOTHING=1 RUST_BACKTRACE=1\n\
          mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev\n\
          mount -t tmpfs tmp /tmp; mount -t tmpfs run /run\n\
+         echo \"{BEGIN}\"\n\
          modprobe -a {LOADED}\n\
          ip link set lo up\n\
          code=0\n\
-         for test in /tests/*; do \"$test\" --test-threads 1 || code=$?; done\n\
+         {runs}\
          echo \"{END}$code\"\n\
          echo o > /proc/sysrq-trigger\n\
          sleep 60\n"
@@ -140,25 +150,29 @@ impl Tree {
         fs::copy(from, &goal).map(drop).doing(|| format!("copying {}", from.display()))
     }
 
-    /// nft and iptables with their libraries, where the tests look for unpacked packages.
+    /// nft and iptables where the tests look for unpacked packages. On a system of their own they need no scripts that
+    /// tell them where their libraries are, which would be most of what an emulated processor computes.
     fn add_cache(&mut self, cache: &Path) -> Result<()> {
-        for part in ["bin/nft", "bin/iptables-nft", "bin/iptables-legacy"] {
-            copy_all(&cache.join(part), &self.root.join("cache").join(part))?;
-        }
-        for part in ["nftables/usr/sbin", "iptables/usr/sbin", "iptables/usr/lib"] {
-            copy_all(&cache.join(part), &self.root.join("cache").join(part))?;
-        }
         let libraries = cache.join("lib");
-        for entry in fs::read_dir(&libraries).doing(|| format!("listing {}", libraries.display()))?.flatten()
-        {
-            let inside = Path::new("cache/lib").join(entry.file_name()).join("usr/lib");
-            copy_all(&entry.path().join("usr/lib"), &self.root.join(inside))?;
+        let entries = fs::read_dir(&libraries).doing(|| format!("listing {}", libraries.display()))?;
+        let libraries: Vec<PathBuf> =
+            entries.flatten().map(|entry| entry.path().join("usr/lib/x86_64-linux-gnu")).collect();
+        self.add_program(&cache.join("nftables/usr/sbin/nft"), "cache/bin/nft", &libraries)?;
+        for flavour in ["nft", "legacy"] {
+            let program = format!("iptables/usr/sbin/xtables-{flavour}-multi");
+            self.add_program(&cache.join(&program), &format!("cache/{program}"), &libraries)?;
+            let dir = format!("cache/bin/iptables-{flavour}");
+            self.make(&dir)?;
+            for name in ["iptables", "ip6tables"] {
+                for part in ["", "-save", "-restore"] {
+                    let link = self.root.join(&dir).join(format!("{name}{part}"));
+                    symlink(format!("../../{program}"), &link)
+                        .doing(|| format!("linking {}", link.display()))?;
+                }
+            }
         }
-        // What these need of the machine's own libraries.
-        for program in ["nftables/usr/sbin/nft", "iptables/usr/sbin/xtables-nft-multi"] {
-            self.add_program(&cache.join(program), &format!("cache/{program}"), &[])?;
-        }
-        Ok(())
+        let extensions = "usr/lib/x86_64-linux-gnu/xtables";
+        copy_all(&cache.join("iptables").join(extensions), &self.root.join(extensions))
     }
 
     fn add_modules(&self, machine: &Path) -> Result<()> {
