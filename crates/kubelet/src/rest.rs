@@ -14,7 +14,7 @@ use crate::status_board::StatusBoard;
 const QUIET: Duration = Duration::from_secs(15);
 
 /// As long as the quiet lasts, what was touched by the way is let go this often.
-const AGAIN: Duration = Duration::from_secs(30);
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// Gives memory back when the Pods have come to rest, and while they rest.
 pub async fn run(board: Arc<StatusBoard>, token: CancellationToken) {

@@ -21,6 +21,7 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
 
 /// Runs the agent with a valid configuration.
 fn run(loaded: Loaded) -> ExitCode {
+    sys::memory::keep_one_heap();
     agent_cmd::begin_log(&loaded.config.logging, &loaded.warnings, &loaded.not_honoured);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -29,6 +29,18 @@ pub fn release() -> io::Result<usize> {
     Ok(released)
 }
 
+/// From here on every thread allocates from one heap. By default each gets its own, and what lives long pins pages in all of
+/// them. For programs whose threads seldom work at the same time; to be called before there is a second thread.
+#[cfg(target_env = "gnu")]
+#[allow(unsafe_code)]
+pub fn keep_one_heap() {
+    // SAFETY: mallopt takes no pointer; the setting changes where later allocations come from, no present one.
+    unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+}
+
+#[cfg(not(target_env = "gnu"))]
+pub fn keep_one_heap() {}
+
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code)]
 fn trim_heap() {
