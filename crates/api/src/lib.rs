@@ -2,6 +2,7 @@
 
 pub mod config;
 pub mod field;
+pub mod json;
 pub mod names;
 pub mod pod;
 pub mod selector;

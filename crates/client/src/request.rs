@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::json::FromJson;
 use arc_swap::ArcSwapOption;
 use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
@@ -11,7 +12,6 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
 use hyper_util::client::legacy;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use serde::de::DeserializeOwned;
 
 use crate::connect::{Connector, Dial};
 use crate::credentials::Credentials;
@@ -115,10 +115,10 @@ impl Client {
     }
 
     /// Sends a request and decodes the answer.
-    pub async fn ask<T: DeserializeOwned>(&self, request: Request) -> Result<T, ClientError> {
+    pub async fn ask<T: FromJson>(&self, request: Request) -> Result<T, ClientError> {
         let act = request.act();
         let bytes = self.ask_bytes(request).await?;
-        serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode { act, why: e.to_string() })
+        T::from_json(&bytes).map_err(|e| ClientError::Decode { act, why: e.to_string() })
     }
 
     /// Sends a request and reads the answer whole.

@@ -77,6 +77,8 @@ struct Page {
     items: Option<Vec<Box<RawValue>>>,
 }
 
+api::from_json!(Page);
+
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ListMeta {

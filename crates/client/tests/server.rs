@@ -12,6 +12,7 @@ use http_body_util::Full;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls_pki_types::PrivateKeyDer;
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
@@ -205,13 +206,13 @@ async fn refusals_keep_their_words() {
     let server = script.serve_plain().await;
     let client = Client::new(config(server), Options::default()).await.unwrap();
     let path = "/api/v1/namespaces/default/pods?dryRun=All";
-    let error = client.ask::<serde_json::Value>(Request::post(path, "{}")).await.unwrap_err();
+    let error = client.ask::<Value>(Request::post(path, "{}")).await.unwrap_err();
     assert!(error.is_already_exists() && !error.is_conflict());
     let told = "POST /api/v1/namespaces/default/pods: pods \"a\" already exists (409 AlreadyExists)";
     assert_eq!(error.to_string(), told);
-    let error = client.ask::<serde_json::Value>(Request::get("/x")).await.unwrap_err();
+    let error = client.ask::<Value>(Request::get("/x")).await.unwrap_err();
     assert_eq!(error.to_string(), "GET /x: <html> (500 )");
-    let error = client.ask::<serde_json::Value>(Request::get("/x")).await.unwrap_err();
+    let error = client.ask::<Value>(Request::get("/x")).await.unwrap_err();
     assert!(matches!(error, ClientError::Decode { .. }), "{error}");
 }
 
@@ -221,7 +222,7 @@ async fn an_answer_that_is_too_large_is_not_read() {
     let server = script.serve_plain().await;
     let options = Options { answer_max: 1000, ..Options::default() };
     let client = Client::new(config(server), options).await.unwrap();
-    let error = client.ask::<String>(Request::get("/x")).await.unwrap_err();
+    let error = client.ask::<Value>(Request::get("/x")).await.unwrap_err();
     assert_eq!(error.to_string(), "GET /x: the answer is larger than 1000 bytes");
 }
 
@@ -231,7 +232,7 @@ async fn nobody_home_is_said_plainly() {
     let server = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
     let client = Client::new(config(server.clone()), Options::default()).await.unwrap();
-    let error = client.ask::<String>(Request::get("/x")).await.unwrap_err();
+    let error = client.ask::<Value>(Request::get("/x")).await.unwrap_err();
     let told = error.to_string();
     assert!(told.starts_with(&format!("connecting to {server}: Connection refused")), "{told}");
 }
@@ -305,19 +306,19 @@ async fn a_renewed_certificate_is_shown_and_a_broken_one_is_not() {
     );
     let client =
         Client::new(Config::load(&dir.path().join("kubeconfig")).unwrap(), Options::default()).await.unwrap();
-    assert_eq!(client.ask::<u32>(Request::get("/1")).await.unwrap(), 1);
+    assert_eq!(client.ask::<Value>(Request::get("/1")).await.unwrap(), 1);
 
     tokio::time::pause();
     let second = show("a much longer name");
     tokio::time::advance(Duration::from_secs(11)).await;
     tokio::time::resume();
-    assert_eq!(client.ask::<u32>(Request::get("/2")).await.unwrap(), 2);
+    assert_eq!(client.ask::<Value>(Request::get("/2")).await.unwrap(), 2);
 
     tokio::time::pause();
     write("client.crt", "half");
     tokio::time::advance(Duration::from_secs(11)).await;
     tokio::time::resume();
-    assert_eq!(client.ask::<u32>(Request::get("/3")).await.unwrap(), 3);
+    assert_eq!(client.ask::<Value>(Request::get("/3")).await.unwrap(), 3);
     assert_eq!(
         script.asked(),
         [
@@ -336,7 +337,7 @@ async fn a_server_of_another_authority_is_refused() {
     let mut config = config(server);
     config.ca = Some(client::kubeconfig::Source::Inline(ours.issuer.pem().into_bytes()));
     let client = Client::new(config, Options::default()).await.unwrap();
-    let error = client.ask::<u32>(Request::get("/1")).await.unwrap_err().to_string();
+    let error = client.ask::<Value>(Request::get("/1")).await.unwrap_err().to_string();
     assert!(error.contains("invalid peer certificate"), "{error}");
     assert!(script.asked().is_empty());
 }
@@ -359,8 +360,8 @@ async fn a_plugin_hands_out_tokens_and_is_not_asked_twice() {
         interactive_mode: "Never".to_owned(),
     });
     let client = Client::new(config, Options::default()).await.unwrap();
-    client.ask::<u32>(Request::get("/1")).await.unwrap();
-    client.ask::<u32>(Request::get("/2")).await.unwrap();
+    client.ask::<Value>(Request::get("/1")).await.unwrap();
+    client.ask::<Value>(Request::get("/2")).await.unwrap();
     assert_eq!(script.asked(), ["GET /1 Bearer from-plugin -", "GET /2 Bearer from-plugin -"]);
     assert_eq!(std::fs::read_to_string(count).unwrap(), "x\n");
 }

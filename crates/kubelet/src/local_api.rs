@@ -94,6 +94,8 @@ pub struct ProblemLine {
     pub message: String,
 }
 
+api::from_json!(Applied, EventLine, ProblemLine);
+
 /// The body of every refusal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Refusal {

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use api::json::{FromJson, List};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kubelet::local_api::{Applied, EventLine, ExecRequest, frames};
@@ -208,12 +209,13 @@ fn many(pods: &[Pod], output: Output) -> String {
 }
 
 async fn list(client: &Client) -> Result<Vec<Pod>, PodsError> {
-    items(client.json("GET", "/v1/pods", None).await?)
+    let list: List<Pod> = client.json("GET", "/v1/pods", None).await?;
+    Ok(list.items)
 }
 
-fn items(list: serde_json::Value) -> Result<Vec<Pod>, PodsError> {
-    let items = list.get("items").cloned().unwrap_or_default();
-    serde_json::from_value(items).map_err(|e| PodsError::Nonsense(e.to_string()))
+fn items(line: &[u8]) -> Result<Vec<Pod>, PodsError> {
+    let list = List::from_json(line).map_err(|e| PodsError::Nonsense(e.to_string()))?;
+    Ok(list.items)
 }
 
 fn wanted(options: &Options, name: Option<&str>, pods: Vec<Pod>) -> Vec<Pod> {
@@ -240,8 +242,7 @@ async fn watch_pods(
         buffer.extend_from_slice(&piece);
         while let Some(end) = buffer.iter().position(|b| *b == b'\n') {
             let line: Vec<u8> = buffer.drain(..=end).collect();
-            let list = serde_json::from_slice(&line).map_err(|e| PodsError::Nonsense(e.to_string()))?;
-            let pods = wanted(options, name, items(list)?);
+            let pods = wanted(options, name, items(&line)?);
             console::out(&shown.news(&pods, Timestamp::now()));
         }
     }
@@ -268,8 +269,7 @@ async fn delete(
         buffer.extend_from_slice(&piece);
         while let Some(end) = buffer.iter().position(|b| *b == b'\n') {
             let line: Vec<u8> = buffer.drain(..=end).collect();
-            let list = serde_json::from_slice(&line).map_err(|e| PodsError::Nonsense(e.to_string()))?;
-            if !items(list)?.iter().any(|p| p.metadata.uid == pod.metadata.uid) {
+            if !items(&line)?.iter().any(|p| p.metadata.uid == pod.metadata.uid) {
                 return Ok(());
             }
         }

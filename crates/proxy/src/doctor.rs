@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
+use api::json::List;
 use client::{Client, Config, Options, Request};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -16,7 +17,6 @@ use proxy_core::nft::{Content, walk};
 use proxy_core::objects::{Cluster, Family, ServiceKey};
 use proxy_core::rules::{Host, Mode, RuleSet, Rulebook, Settings, VipKey};
 use proxy_core::trace::{Arrival, Fate, Packet, trace};
-use serde::Deserialize;
 use sys::conntrack::{Conntrack, Entry};
 use sys::ipvs::Ipvs;
 
@@ -29,11 +29,6 @@ const HEALTH: &str = "127.0.0.1:10256";
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Of a Service with many endpoints, so many are called.
 const MOST_CALLS: usize = 8;
-
-#[derive(Deserialize)]
-struct List<T> {
-    items: Vec<T>,
-}
 
 /// What the kernel of this network namespace holds.
 enum Kernel {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::json::FromJson;
 use base::rng::Rng;
 use client::{Client, Event, Resource, Watcher};
 use jiff::Timestamp;
@@ -10,7 +11,6 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use proxy_core::objects::{Family, NodeView};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -45,6 +45,8 @@ pub struct Feed {
 struct Named {
     metadata: Name,
 }
+
+api::from_json!(Named);
 
 #[derive(Deserialize)]
 struct Name {
@@ -205,8 +207,8 @@ impl Feed {
 }
 
 /// An object that cannot be read is left out: the others are still served.
-fn decode<T: DeserializeOwned>(raw: &RawValue) -> Option<T> {
-    match serde_json::from_str(raw.get()) {
+fn decode<T: FromJson>(raw: &RawValue) -> Option<T> {
+    match T::from_json(raw.get().as_bytes()) {
         Ok(object) => Some(object),
         Err(error) => {
             let name = serde_json::from_str::<Named>(raw.get()).map(|n| n.metadata.name).unwrap_or_default();
@@ -217,6 +219,6 @@ fn decode<T: DeserializeOwned>(raw: &RawValue) -> Option<T> {
 }
 
 /// Each raw object goes as soon as it is read: a first list is large.
-fn decode_all<T: DeserializeOwned>(items: Vec<Box<RawValue>>) -> Vec<T> {
+fn decode_all<T: FromJson>(items: Vec<Box<RawValue>>) -> Vec<T> {
     items.into_iter().filter_map(|raw| decode(&raw)).collect()
 }

@@ -1,7 +1,7 @@
 //! From the bytes of a manifest to a Pod.
 
 use base::class::{Class, Classify};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use serde_json::Value;
 
 use crate::field::{FieldErrors, cut};
@@ -82,6 +82,11 @@ pub fn decode_pod(value: Value, unknown: &mut dyn FnMut(&str)) -> Result<Pod, Ma
     let decoded = traced::decode::<Pod>(&value)?;
     decoded.unknown.iter().for_each(|path| unknown(path));
     Ok(decoded.object)
+}
+
+/// Decodes the spec of a Pod, or of a template of Pods.
+pub fn decode_spec(value: &Value) -> Result<PodSpec, ShapeError> {
+    traced::decode(value).map(|decoded| decoded.object)
 }
 
 fn check_version(value: &Value, expected: &str) -> Result<(), ManifestError> {

@@ -13,7 +13,7 @@ mod validate;
 
 pub use amount::{Amount, NotAQuantity};
 pub use containers::{ContainerRef, Kind, containers};
-pub use decode::{Manifest, ManifestError, decode, decode_pod};
+pub use decode::{Manifest, ManifestError, decode, decode_pod, decode_spec};
 pub use defaults::{set_defaults, set_template_defaults};
 pub use hash::container_hash;
 pub use image::{default_pull_policy, effective_image};

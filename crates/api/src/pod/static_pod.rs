@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus, Toleration,
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{ManifestError, set_defaults, validate};
+use crate::json::ToJson;
 
 pub const SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
 pub const SEEN_ANNOTATION: &str = "kubernetes.io/config.seen";
@@ -111,7 +112,7 @@ fn forget_former_life(pod: &mut Pod) {
 
 fn derive_uid(pod: &Pod, origin: Origin<'_>, node: &str) -> String {
     // Struct order and sorted maps make this text canonical.
-    let mut text = serde_json::to_vec(pod).unwrap_or_default();
+    let mut text = pod.to_json().unwrap_or_default();
     let tail = match origin {
         Origin::File(path) => format!("host:{node}file:{path}"),
         Origin::Url(url) => format!("url:{url}"),

@@ -1,6 +1,7 @@
 //! Pods to be made: the template inside a controller, and what Pods and templates share.
 
 use api::field::{FieldErrors, Path};
+use api::json::ToJson;
 use api::pod::Stage;
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -21,11 +22,9 @@ pub(super) fn set_defaults(object: &mut Value, path: &str) {
 /// mistakes are for validation to name.
 pub(super) fn default_spec(owner: &mut Value, fill: impl FnOnce(&mut PodSpec)) {
     let Some(slot) = doc::at_mut(owner, "spec") else { return };
-    let Ok(mut spec) = PodSpec::deserialize(&*slot) else { return };
+    let Ok(mut spec) = api::pod::decode_spec(slot) else { return };
     fill(&mut spec);
-    if let Ok(filled) = serde_json::to_value(spec) {
-        *slot = filled;
-    }
+    *slot = spec.to_value();
     for list in ["containers", "initContainers", "ephemeralContainers"] {
         for container in doc::list_mut(slot, list) {
             // Upstream's encoding always shows this one.
@@ -42,7 +41,7 @@ pub(super) fn validate_spec(errors: &mut FieldErrors, owner: &Field<'_>, stage: 
             .unwrap_or_default(),
         ..ObjectMeta::default()
     };
-    match PodSpec::deserialize(spec.value) {
+    match api::pod::decode_spec(spec.value) {
         Ok(spec) => errors.extend(api::pod::validate_spec(&meta, &spec, &owner.at, stage)),
         Err(_) if spec.value.is_null() => errors.required(&spec.at.child("containers"), ""),
         Err(e) => errors.invalid(&spec.at, Value::Null, e.to_string()),

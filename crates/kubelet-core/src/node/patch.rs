@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use api::json::ToJson;
 use base::quantity::Quantity;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus};
 use k8s_openapi::apimachinery::pkg::api::resource;
@@ -105,8 +106,7 @@ fn without_lists(status: &Value) -> Value {
 }
 
 fn value(node: &Node) -> Value {
-    // A Node is plain data; there is nothing in it that cannot be written.
-    serde_json::to_value(node).unwrap_or_default()
+    node.to_value()
 }
 
 fn list(value: &Value) -> &[Value] {

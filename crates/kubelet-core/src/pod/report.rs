@@ -1,5 +1,6 @@
 //! How the API server is told of a Pod's status: the smallest patch that leaves what others wrote alone.
 
+use api::json::ToJson;
 use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
 use serde_json::{Map, Value, json};
 
@@ -131,8 +132,8 @@ fn merge_list(out: &mut Map<String, Value>, field: &str, key: &str, known: &[Val
 }
 
 fn object(status: &PodStatus) -> Map<String, Value> {
-    match serde_json::to_value(status) {
-        Ok(Value::Object(mut map)) => {
+    match status.to_value() {
+        Value::Object(mut map) => {
             prune(&mut map);
             map
         }

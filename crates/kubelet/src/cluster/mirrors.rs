@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::json::ToJson;
 use api::pod::static_pod::{MIRROR_ANNOTATION, SOURCE_ANNOTATION};
 use client::{ClientError, Request};
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
@@ -108,7 +109,7 @@ impl Mirrors {
         if self.held.contains_key(&name) {
             return;
         }
-        let Ok(body) = serde_json::to_vec(&mirror_of(pod, &owner)) else { return };
+        let Ok(body) = mirror_of(pod, &owner).to_json() else { return };
         let path = format!("/api/v1/namespaces/{}/pods", name.0);
         match self.cluster.client.ask::<Pod>(Request::post(path, body)).await {
             Ok(made) => ApiPod::of(&made).into_iter().for_each(|p| self.cluster.api_pods.apply(p)),

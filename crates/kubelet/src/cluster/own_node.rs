@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use api::json::FromJson;
 use base::rng::Rng;
 use client::{Event, Resource, Watcher};
 use k8s_openapi::api::core::v1::Node;
@@ -38,7 +39,7 @@ pub(super) async fn run(cluster: Arc<Cluster>, rng: Rng, token: CancellationToke
 }
 
 fn decode(raw: &RawValue) -> Option<Arc<Node>> {
-    match serde_json::from_str(raw.get()) {
+    match Node::from_json(raw.get().as_bytes()) {
         Ok(node) => Some(Arc::new(node)),
         Err(error) => {
             tracing::warn!(%error, "this node's object is not understood");

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::json::ToJson;
 use api::pod::Manifest;
 use api::pod::static_pod::SOURCE_ANNOTATION;
 use axum::body::Body;
@@ -13,7 +14,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{Request, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::logs::LogQuery;
 use super::{ApiError, Applied, EventLine, ExecRequest, LocalApi, ProblemLine, Refusal};
@@ -69,7 +70,7 @@ struct ListQuery {
 
 async fn list(State(api): State<LocalApi>, Query(query): Query<ListQuery>) -> Response {
     if !query.watch {
-        return Json(PodList::of(&api.pods().await)).into_response();
+        return Written(pod_list(&api.pods().await)).into_response();
     }
     let changed = api.view.changed();
     let lines = futures_util::stream::unfold((api, changed, None), |(api, mut changed, told)| async move {
@@ -80,7 +81,7 @@ async fn list(State(api): State<LocalApi>, Query(query): Query<ListQuery>) -> Re
         }
         let pods = api.pods().await;
         let told = u32::try_from(pods.len()).unwrap_or(u32::MAX);
-        let mut line = serde_json::to_vec(&PodList::of(&pods)).ok()?;
+        let mut line = pod_list(&pods);
         line.push(b'\n');
         Some((Ok::<_, std::convert::Infallible>(Bytes::from(line)), (api, changed, Some(told))))
     });
@@ -88,26 +89,33 @@ async fn list(State(api): State<LocalApi>, Query(query): Query<ListQuery>) -> Re
 }
 
 /// Written as it is, without a tree of values in between: there may be many Pods, and a line for each change.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct PodList<'a> {
-    api_version: &'static str,
-    kind: &'static str,
-    metadata: Metadata,
-    items: &'a [Pod],
+fn pod_list(pods: &[Pod]) -> Vec<u8> {
+    let mut list = br#"{"apiVersion":"v1","kind":"PodList","metadata":{},"items":["#.to_vec();
+    for (i, pod) in pods.iter().enumerate() {
+        list.extend((i > 0).then_some(b','));
+        list.extend(pod.to_json().unwrap_or_default());
+    }
+    list.extend(b"]}");
+    list
 }
 
-#[derive(Serialize)]
-struct Metadata {}
+/// JSON that is written already.
+struct Written(Vec<u8>);
 
-impl<'a> PodList<'a> {
-    fn of(items: &'a [Pod]) -> Self {
-        Self { api_version: "v1", kind: "PodList", metadata: Metadata {}, items }
+impl From<&Pod> for Written {
+    fn from(pod: &Pod) -> Written {
+        Written(pod.to_json().unwrap_or_default())
     }
 }
 
-async fn show(State(api): State<LocalApi>, Path((namespace, name)): Names) -> Answer<Json<Pod>> {
-    api.pod(&namespace, &name).await.map(Json)
+impl IntoResponse for Written {
+    fn into_response(self) -> Response {
+        ([(CONTENT_TYPE, "application/json")], self.0).into_response()
+    }
+}
+
+async fn show(State(api): State<LocalApi>, Path((namespace, name)): Names) -> Answer<Written> {
+    api.pod(&namespace, &name).await.map(|pod| Written::from(&pod))
 }
 
 async fn apply(State(api): State<LocalApi>, body: Bytes) -> Answer<Json<Vec<Applied>>> {
@@ -141,12 +149,12 @@ async fn delete(
     State(api): State<LocalApi>,
     Path((namespace, name)): Names,
     Query(query): Query<DeleteQuery>,
-) -> Answer<Json<Pod>> {
+) -> Answer<Written> {
     if query.grace_period_seconds.is_some_and(|s| s < 0) {
         return Err(ApiError::Bad("gracePeriodSeconds must not be negative".to_owned()));
     }
     if let Some(pod) = api.local.delete(&namespace, &name, query.grace_period_seconds).await? {
-        return Ok(Json((*pod).clone()));
+        return Ok(Written::from(&*pod));
     }
     let pod = api.pod(&namespace, &name).await?;
     let annotations = pod.metadata.annotations.clone().unwrap_or_default();
@@ -160,11 +168,11 @@ async fn delete(
 }
 
 /// A Pod deleted again: the second order may give it less time.
-async fn hasten(api: &LocalApi, pod: Pod, grace: Option<i64>) -> Answer<Json<Pod>> {
-    let Some(grace) = grace else { return Ok(Json(pod)) };
+async fn hasten(api: &LocalApi, pod: Pod, grace: Option<i64>) -> Answer<Written> {
+    let Some(grace) = grace else { return Ok(Written::from(&pod)) };
     let name = pod.metadata.name.clone().unwrap_or_default();
     match api.local.hasten(pod, grace).await? {
-        Some(pod) => Ok(Json((*pod).clone())),
+        Some(pod) => Ok(Written::from(&*pod)),
         None => Err(ApiError::Conflict(format!("pod {name:?} was replaced meanwhile"))),
     }
 }

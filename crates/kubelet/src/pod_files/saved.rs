@@ -2,6 +2,7 @@
 
 use std::io;
 
+use api::json::{FromJson, ToJson};
 use base::fnv::fnv1a32;
 use k8s_openapi::api::core::v1::PodStatus;
 use serde::Deserialize;
@@ -15,7 +16,7 @@ struct Saved<'a> {
 }
 
 pub(super) fn encode(status: &PodStatus) -> io::Result<String> {
-    let json = serde_json::to_string(status)?;
+    let json = String::from_utf8(status.to_json()?).map_err(io::Error::other)?;
     Ok(format!("{{\"checksum\":{},\"status\":{json}}}", fnv1a32(json.as_bytes())))
 }
 
@@ -24,7 +25,7 @@ pub(super) fn decode(text: &str) -> io::Result<PodStatus> {
     if fnv1a32(status.get().as_bytes()) != checksum {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the checksum is wrong"));
     }
-    Ok(serde_json::from_str(status.get())?)
+    Ok(PodStatus::from_json(status.get().as_bytes())?)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use api::json::ToJson;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -84,8 +85,7 @@ async fn pods(State(views): State<Views>) -> Response {
     let items = views.pods.all().into_iter().map(move |entry| {
         let comma = if std::mem::take(&mut first) { "" } else { "," };
         let mut text = comma.as_bytes().to_vec();
-        // Into a vector, with string keys: this cannot fail.
-        let _ = serde_json::to_writer(&mut text, &entry.to_pod());
+        text.extend(entry.to_pod().to_json().unwrap_or_default());
         Bytes::from(text)
     });
     let parts = std::iter::once(Bytes::from_static(head)).chain(items).chain([Bytes::from_static(b"]}\n")]);

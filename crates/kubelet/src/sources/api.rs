@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use api::json::FromJson;
 use api::pod::static_pod::{SEEN_ANNOTATION, SOURCE_ANNOTATION};
 use base::ids::PodUid;
 use base::rng::Rng;
@@ -120,7 +121,7 @@ fn uid_of(pod: &Pod) -> Option<PodUid> {
 
 /// A Pod that cannot be read is named and passed over: the others must not suffer.
 fn decode(raw: &RawValue) -> Option<Pod> {
-    match serde_json::from_str::<Pod>(raw.get()) {
+    match Pod::from_json(raw.get().as_bytes()) {
         Ok(mut pod) => {
             // Often larger than all the rest, and nobody here looks at it.
             pod.metadata.managed_fields = None;

@@ -8,6 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use api::json::ToJson;
 use api::pod::static_pod::{Origin, prepare};
 use api::pod::{ManifestError, decode_pod};
 use base::class::{Class, Classify};
@@ -156,7 +157,7 @@ impl LocalPods {
         let now = self.context.clock.now().wall;
         let pod = prepare(manifest.clone(), Origin::Local(now), &self.context.node, now)?;
         let key = { (names(&pod).0.to_owned(), names(&pod).1.to_owned()) };
-        let manifest = serde_json::to_value(&manifest).unwrap_or_default();
+        let manifest = manifest.to_value();
         let mut held = self.held.lock().await;
         let outcome = match held.pods.get(&key) {
             Some(old) if old.record.manifest == manifest => return Ok((old.pod.clone(), Outcome::Unchanged)),

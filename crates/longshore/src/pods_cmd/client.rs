@@ -3,13 +3,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use api::json::FromJson;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use kubelet::local_api::Refusal;
-use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 
@@ -47,7 +47,7 @@ impl Client {
     }
 
     /// The whole answer as JSON.
-    pub(super) async fn json<T: DeserializeOwned>(
+    pub(super) async fn json<T: FromJson>(
         &self,
         method: &str,
         path: &str,
@@ -55,7 +55,7 @@ impl Client {
     ) -> Result<T, ClientError> {
         let (response, _connection) = self.send(method, path, body).await?;
         let bytes = collect(response).await?;
-        serde_json::from_slice(&bytes).map_err(|e| ClientError::Broken(e.to_string()))
+        T::from_json(&bytes).map_err(|e| ClientError::Broken(e.to_string()))
     }
 
     pub(super) async fn stream(

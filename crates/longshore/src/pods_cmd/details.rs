@@ -1,5 +1,6 @@
 //! One Pod at length.
 
+use api::json::ToJson;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -87,7 +88,7 @@ fn event(e: &EventLine, now: Timestamp) -> String {
 
 /// The Pod; its events follow as comments, so that the text can still be applied.
 pub(super) fn yaml(pod: &Pod, events: &[EventLine], now: Timestamp) -> String {
-    let mut out = api::yaml::from_value_to_yaml(&value(pod));
+    let mut out = api::yaml::from_value_to_yaml(&pod.to_value());
     if !events.is_empty() {
         out.push_str("# events:\n");
     }
@@ -100,19 +101,16 @@ pub(super) fn yaml_list(pods: &[Pod]) -> String {
 }
 
 pub(super) fn json(pod: &Pod) -> String {
-    pretty(&value(pod))
+    pretty(&pod.to_value())
 }
 
 pub(super) fn json_list(pods: &[Pod]) -> String {
     pretty(&list(pods))
 }
 
-fn value(pod: &Pod) -> Value {
-    serde_json::to_value(pod).unwrap_or_default()
-}
-
 fn list(pods: &[Pod]) -> Value {
-    json!({"apiVersion": "v1", "kind": "PodList", "items": pods})
+    let items: Vec<Value> = pods.iter().map(ToJson::to_value).collect();
+    json!({"apiVersion": "v1", "kind": "PodList", "items": items})
 }
 
 fn pretty(value: &Value) -> String {

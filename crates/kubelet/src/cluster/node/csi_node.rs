@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::json::ToJson;
 use base::rng::Rng;
 use client::{ClientError, Request};
 use k8s_openapi::api::core::v1::Node;
@@ -260,6 +261,6 @@ impl Task {
     }
 }
 
-fn json(object: &CSINode) -> String {
-    serde_json::to_string(object).unwrap_or_default()
+fn json(object: &CSINode) -> Vec<u8> {
+    object.to_json().unwrap_or_default()
 }

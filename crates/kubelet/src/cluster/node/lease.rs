@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::json::ToJson;
 use base::rng::Rng;
 use base::time::Clock;
 use client::{ClientError, Request};
@@ -125,6 +126,6 @@ impl Renewal {
     }
 }
 
-fn json(lease: &Lease) -> String {
-    serde_json::to_string(lease).unwrap_or_default()
+fn json(lease: &Lease) -> Vec<u8> {
+    lease.to_json().unwrap_or_default()
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::json::ToJson;
 use base::rng::Rng;
 use client::{ClientError, Request};
 use k8s_openapi::api::core::v1::Node as NodeObject;
@@ -319,7 +320,7 @@ fn ready(node: &NodeObject) -> bool {
     status.and_then(|s| s.conditions.as_deref()).is_some_and(is_ready)
 }
 
-fn json(node: &NodeObject) -> String {
+fn json(node: &NodeObject) -> Vec<u8> {
     // Plain data: nothing in it that cannot be written.
-    serde_json::to_string(node).unwrap_or_default()
+    node.to_json().unwrap_or_default()
 }

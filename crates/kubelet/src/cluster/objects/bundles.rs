@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use api::json::FromJson;
 use base::rng::Rng;
 use client::{Client, Event, Resource, Watcher};
 use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
@@ -67,7 +68,7 @@ fn take(known: &mut Option<Known>, event: &Event) {
 }
 
 fn decode(json: &str) -> Option<(String, Arc<TrustBundle>)> {
-    let object: ClusterTrustBundle = serde_json::from_str(json).ok()?;
+    let object = ClusterTrustBundle::from_json(json.as_bytes()).ok()?;
     let name = object.metadata.name?;
     let bundle = TrustBundle {
         name: name.clone(),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use api::json::FromJson;
 use base::rng::Rng;
 use base::time::{Clock, Mono};
 use client::{Client, Event, Request, Resource, Watcher};
@@ -174,11 +175,11 @@ impl Key {
 
     fn decode(&self, json: &str) -> Known {
         let decoded = match self.kind {
-            Kind::ConfigMap => serde_json::from_str::<ConfigMap>(json).map(|mut map| {
+            Kind::ConfigMap => ConfigMap::from_json(json.as_bytes()).map(|mut map| {
                 map.metadata.managed_fields = None;
                 Known::ConfigMap(Arc::new(map))
             }),
-            Kind::Secret => serde_json::from_str::<Secret>(json).map(|mut secret| {
+            Kind::Secret => Secret::from_json(json.as_bytes()).map(|mut secret| {
                 secret.metadata.managed_fields = None;
                 Known::Secret(Arc::new(secret))
             }),

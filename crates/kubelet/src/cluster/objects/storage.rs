@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use api::json::FromJson;
 use async_trait::async_trait;
 use base::rng::Rng;
 use client::{ClientError, Event, Request, Resource, Watcher};
@@ -164,7 +165,7 @@ impl std::fmt::Debug for ApiStorage {
 impl Drivers {
     fn take(&self, event: Event) {
         let decode = |json: &str| {
-            let driver: CSIDriver = serde_json::from_str(json).ok()?;
+            let driver = CSIDriver::from_json(json.as_bytes()).ok()?;
             Some((driver.metadata.name.clone()?, Arc::new(driver)))
         };
         self.known.send_modify(|known| match event {

@@ -48,6 +48,8 @@ struct AccessStatus {
     denied: bool,
 }
 
+api::from_json!(Reviewed<TokenStatus>, Reviewed<AccessStatus>);
+
 #[async_trait]
 impl Reviews for ApiReviews {
     async fn token(&self, token: &str) -> Result<Option<User>, ReviewError> {
