@@ -5,6 +5,7 @@
 //! revision; watches deliver every change of a prefix after a revision, in order, once.
 
 mod backup;
+mod bell;
 mod check;
 mod error;
 mod format;
@@ -349,10 +350,13 @@ impl Shared {
 
     fn publish(&self, changes: Vec<Change>) {
         let mut recent = self.recent();
-        recent.publish(changes);
+        let ropes = recent.publish(changes);
         let revision = recent.revision();
         drop(recent);
         self.published.send_replace(revision);
+        for rope in ropes {
+            rope.send_replace(());
+        }
     }
 
     /// A reader may see a commit a moment before it is published. Waiting for that keeps every later answer from

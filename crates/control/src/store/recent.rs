@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::bell::Bell;
 use super::{Change, ChangeKind, Entry};
 
 #[derive(Debug)]
@@ -31,7 +32,7 @@ struct Lane {
     /// Every change of the lane above this revision is in `changes`.
     floor: u64,
     changes: VecDeque<Arc<Change>>,
-    wake: watch::Sender<()>,
+    bell: Bell,
 }
 
 /// What comes next for a watcher.
@@ -97,8 +98,8 @@ impl Recent {
     /// The lane a watcher of `prefix` sleeps on.
     pub(super) fn subscribe(&mut self, prefix: &str) -> watch::Receiver<()> {
         match lane_of(prefix) {
-            "" => self.all.wake.subscribe(),
-            name => self.lane(name).wake.subscribe(),
+            "" => self.all.bell.listen(),
+            name => self.lane(name).bell.listen(),
         }
     }
 
@@ -121,8 +122,9 @@ impl Recent {
         }
     }
 
-    /// Takes in what was committed and wakes whom it concerns.
-    pub(super) fn publish(&mut self, changes: Vec<Change>) {
+    /// Takes in what was committed. Whom it concerns is to be woken with what is returned, when they can look.
+    #[must_use]
+    pub(super) fn publish(&mut self, changes: Vec<Change>) -> Vec<watch::Sender<()>> {
         let mut touched: Vec<Arc<str>> = Vec::new();
         for change in changes {
             let change = Arc::new(change);
@@ -143,16 +145,15 @@ impl Recent {
         while self.bytes > self.limit && self.all.changes.len() > 1 {
             self.forget_oldest();
         }
-        for key in touched {
-            self.lane(lane_of(&key)).wake.send_replace(());
-        }
-        self.all.wake.send_replace(());
+        let mut ropes = vec![self.all.bell.rope()];
+        ropes.extend(touched.iter().map(|key| self.lane(lane_of(key)).bell.rope()));
+        ropes
     }
 
     /// Lets every watcher take note of how far the store is.
     pub(super) fn wake_all(&self) {
         for lane in self.lanes.values().chain([&self.all]) {
-            lane.wake.send_replace(());
+            lane.bell.ring();
         }
     }
 
@@ -181,7 +182,7 @@ impl Recent {
 
 impl Lane {
     fn new(floor: u64) -> Lane {
-        Lane { last: floor, floor, changes: VecDeque::new(), wake: watch::Sender::new(()) }
+        Lane { last: floor, floor, changes: VecDeque::new(), bell: Bell::new() }
     }
 }
 
