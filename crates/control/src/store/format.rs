@@ -161,10 +161,13 @@ fn identify(conn: &Connection, path: &Path) -> Result<bool, OpenError> {
     }
 }
 
+/// A checkpoint is in the way of writes, and copies a page that was written many times once: it may take up to 16 MB of
+/// the write-ahead log (4000 pages of 4 KB) together.
 fn tune(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(
         "PRAGMA journal_mode = WAL;
          PRAGMA synchronous = FULL;
+         PRAGMA wal_autocheckpoint = 4000;
          PRAGMA journal_size_limit = 16777216;",
     )?;
     tune_cache(conn)
