@@ -36,6 +36,11 @@ use crate::{controllers, first_objects, kinds};
 /// How often certificates and the files they come from are looked at.
 const PKI_PERIOD: Duration = Duration::from_secs(60);
 
+/// `global_queue_interval` of the loops the server runs on: what the store's threads woke is looked at before every other
+/// task. The answers of one commit are then all written before the connections they go out on are polled, and leave
+/// together. Nobody starves: a request that waits for the store was read by a task of the loop itself.
+pub const ANSWERS_FIRST: u32 = 1;
+
 /// What the server is told from outside.
 #[derive(Clone, Debug)]
 pub struct Settings {

@@ -304,6 +304,7 @@ fn start(settings: Settings, values: &BTreeMap<&'static str, Value>) -> ExitCode
     let _ = logging::start(&log);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .global_queue_interval(control::run::ANSWERS_FIRST)
         .max_blocking_threads(8)
         .thread_keep_alive(Duration::from_secs(2))
         .build();

@@ -23,6 +23,7 @@ use super::handler;
 use super::limits::Patience;
 use super::wire;
 use crate::auth::authn;
+use crate::run::ANSWERS_FIRST;
 
 /// Connections served at once; more wait in the kernel's queue.
 const CONNECTIONS: usize = 4096;
@@ -73,6 +74,7 @@ impl SecondLoop {
         }
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
+            .global_queue_interval(ANSWERS_FIRST)
             .max_blocking_threads(4)
             .thread_keep_alive(Duration::from_secs(2))
             .build();
