@@ -4,6 +4,7 @@
 //! that its manager wants: what it no longer says is removed if nobody else owns it, and what somebody else owns and
 //! has set otherwise is a conflict, unless forced.
 
+mod create;
 mod managers;
 mod merge;
 mod set;
@@ -73,6 +74,9 @@ pub fn default_manager(user_agent: &str) -> String {
 pub fn update(live: Option<&Value>, new: &mut Value, at: At<'_>, writer: &Writer<'_>) {
     let said = new.get_mut("metadata").and_then(Value::as_object_mut).and_then(|m| m.remove("managedFields"));
     let mut managed = starting_managers(live, said.as_ref(), writer);
+    if live.is_none() && managed.is_empty() {
+        return note_create(new, at, writer);
+    }
     // An object that nobody tracks is tracked from its first apply on.
     let is_tracked = live.is_none() || !managed.is_empty();
     if is_tracked {
@@ -176,6 +180,30 @@ fn compare(live: &Value, new: &Value, at: At<'_>, ignored: &Set) -> Comparison {
     found
 }
 
+/// Whoever makes an object owns what it says.
+fn note_create(new: &mut Value, at: At<'_>, writer: &Writer<'_>) {
+    let owned = create::owned(new, at, writer.ignored, &NOBODYS);
+    if owned.is_empty() {
+        return;
+    }
+    let owner = updater(writer.manager, writer);
+    let entry = managers::written_with(&owner, writer.api_version, Some(writer.now), owned.into());
+    if let Value::Object(new) = new
+        && let Value::Object(metadata) = new.entry("metadata").or_insert_with(|| Value::Object(Map::new()))
+    {
+        metadata.insert("managedFields".to_owned(), vec![entry].into());
+    }
+}
+
+fn updater(name: &str, writer: &Writer<'_>) -> Owner {
+    Owner {
+        name: if name.is_empty() { "unknown".into() } else { name.into() },
+        operation: How::Update,
+        api_version: writer.api_version.into(),
+        subresource: writer.subresource.into(),
+    }
+}
+
 /// A plain write takes what it changes.
 fn note_update(
     live: &Value,
@@ -193,12 +221,7 @@ fn note_update(
     }
     taken.subtract(&NOBODYS);
     if !taken.is_empty() {
-        let manager = Owner {
-            name: if name.is_empty() { "unknown".into() } else { name.into() },
-            operation: How::Update,
-            api_version: writer.api_version.into(),
-            subresource: writer.subresource.into(),
-        };
+        let manager = updater(name, writer);
         let entry = managed.entries.entry(manager).or_insert_with(|| Entry {
             set: Set::default(),
             api_version: writer.api_version.into(),

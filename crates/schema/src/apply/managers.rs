@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::set::Set;
 
@@ -182,20 +182,25 @@ impl Managed {
 }
 
 fn written(manager: &Owner, entry: &Entry) -> Value {
-    let mut value = json!({
-        "manager": manager.name,
-        "operation": manager.operation.as_str(),
-        "apiVersion": entry.api_version,
-        "fieldsType": "FieldsV1",
-        "fieldsV1": entry.set.to_value(),
-    });
-    if let Some(time) = &entry.time {
-        value["time"] = time.as_str().into();
+    written_with(manager, &entry.api_version, entry.time.as_deref(), entry.set.to_value())
+}
+
+/// One entry of managedFields.
+pub(super) fn written_with(manager: &Owner, api_version: &str, time: Option<&str>, fields: Value) -> Value {
+    let mut entry = Map::new();
+    let mut put = |name: &str, value: Value| entry.insert(name.to_owned(), value);
+    put("manager", manager.name.as_str().into());
+    put("operation", manager.operation.as_str().into());
+    put("apiVersion", api_version.into());
+    put("fieldsType", "FieldsV1".into());
+    put("fieldsV1", fields);
+    if let Some(time) = time {
+        put("time", time.into());
     }
     if !manager.subresource.is_empty() {
-        value["subresource"] = manager.subresource.as_str().into();
+        put("subresource", manager.subresource.as_str().into());
     }
-    value
+    Value::Object(entry)
 }
 
 #[cfg(test)]

@@ -56,11 +56,11 @@ impl Element {
         }))
     }
 
-    fn render(&self) -> String {
+    pub(super) fn render(&self) -> String {
         match self {
-            Element::Field(name) => format!("f:{name}"),
-            Element::Key(text) => format!("k:{text}"),
-            Element::Value(text) => format!("v:{text}"),
+            Element::Field(name) => ["f:", name].concat(),
+            Element::Key(text) => ["k:", text].concat(),
+            Element::Value(text) => ["v:", text].concat(),
             Element::Index(i) => format!("i:{i}"),
         }
     }

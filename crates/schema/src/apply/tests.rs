@@ -381,3 +381,79 @@ proptest! {
         prop_assert_eq!(owned(&after, "a"), owned(&before, "a").difference(&taken).difference(&changes.removed));
     }
 }
+
+/// What the long way finds.
+fn compared(new: &Value, at: At<'_>, writer: &Writer<'_>) -> Value {
+    let mut managed = Managed::default();
+    note_update(&walk::blank(at), new, at, &mut managed, writer, writer.manager);
+    let mut object = json!({});
+    managed.write(&mut object);
+    object["metadata"]["managedFields"].take()
+}
+
+fn created(new: &Value, at: At<'_>, writer: &Writer<'_>) -> Value {
+    let mut new = new.clone();
+    update(None, &mut new, at, writer);
+    new["metadata"]["managedFields"].take()
+}
+
+/// JSON whose keys are often those of fields.
+fn arbitrary_json() -> impl Strategy<Value = Value> {
+    const NAMES: &[&str] = &[
+        "metadata",
+        "labels",
+        "spec",
+        "template",
+        "containers",
+        "ports",
+        "name",
+        "containerPort",
+        "protocol",
+        "status",
+        "replicas",
+        "selector",
+        "finalizers",
+        "env",
+        "managedFields",
+        "strategy",
+    ];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        (0..3_i64).prop_map(Value::from),
+        "[ab]?".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(8, 96, 6, |inner| {
+        let name = proptest::sample::select(NAMES).prop_map(str::to_owned);
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            proptest::collection::btree_map(name, inner, 0..6)
+                .prop_map(|map| map.into_iter().collect::<Map<_, _>>().into()),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_create_owns_what_a_comparison_with_nothing_finds(
+        meta in arbitrary_json(), spec in arbitrary_json(), pod in arbitrary_json(),
+        ports in arbitrary_json(), port in arbitrary_json(), finalizers in arbitrary_json(), status in arbitrary_json(),
+    ) {
+        let pod = json!({"containers": [{"name": "a", "ports": ports, "env": pod}, {"name": "a"},
+            {"name": "b", "image": "x", "ports": [{"containerPort": 1}, {"containerPort": 1, "protocol": "UDP"}, port]}]});
+        let whole = json!({"kind": "X", "metadata": {"name": "n", "labels": meta, "finalizers": finalizers,
+            "annotations": {"a": "b"}}, "spec": {"template": {"metadata": meta, "spec": pod}, "replicas": 1},
+            "status": status});
+        let odd = json!({"metadata": {"labels": meta, "ownerReferences": ports}, "spec": spec, "more": status});
+        let nothing = Set::default();
+        let plain = writer("m", NOW);
+        let deep = Writer { ignored: &Set::of(&[&["spec", "template"], &["metadata", "labels", "name"]]), ..plain };
+        for object in [&whole, &odd, &json!({})] {
+            for at in [deployment(), At::kind("", "v1", "Pod").unwrap(), At::UNKNOWN] {
+                for writer in [plain, deep, Writer { ignored: &nothing, subresource: "scale", ..plain }] {
+                    prop_assert_eq!(created(object, at, &writer), compared(object, at, &writer));
+                }
+            }
+        }
+    }
+}

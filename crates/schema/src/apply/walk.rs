@@ -1,5 +1,6 @@
 //! Walks that know which fields of an object can be owned apart: what there is, what changed, what is taken out.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
@@ -44,7 +45,7 @@ pub(super) fn atom<'a>(at: At<'a>, value: Option<&Value>) -> Atom<'a> {
 }
 
 impl Atom<'_> {
-    fn is_same_kind(&self, other: &Atom<'_>) -> bool {
+    pub(super) fn is_same_kind(&self, other: &Atom<'_>) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
@@ -65,9 +66,12 @@ pub(super) fn item_element(item: &Value, at: At<'_>, kind: &ListKind) -> Result<
                 return Err(format!("associative list with keys may not have {kind}"));
             };
             let default = |key: &str| at.object()?.field(key)?.key_default();
-            let found: Map<String, Value> = keys
+            let mut found: Vec<(&str, Cow<'_, Value>)> = keys
                 .iter()
-                .filter_map(|key| Some((key.to_string(), map.get(&**key).cloned().or_else(|| default(key))?)))
+                .filter_map(|key| {
+                    let said = map.get(&**key).map(Cow::Borrowed);
+                    Some((&**key, said.or_else(|| default(key).map(Cow::Owned))?))
+                })
                 .collect();
             if found.is_empty() {
                 return Err(format!(
@@ -75,9 +79,24 @@ pub(super) fn item_element(item: &Value, at: At<'_>, kind: &ListKind) -> Result<
                      (and doesn't have default values for any key fields)"
                 ));
             }
-            Ok(Element::Key(Value::Object(found).to_string().into()))
+            found.sort_unstable_by_key(|(key, _)| *key);
+            Ok(Element::Key(key_text(&found)))
         }
     }
+}
+
+/// The keys of an item as one text: `{"containerPort":80,"protocol":"TCP"}`.
+fn key_text(keys: &[(&str, Cow<'_, Value>)]) -> Box<str> {
+    let mut text = Vec::with_capacity(64);
+    for (i, (key, value)) in keys.iter().enumerate() {
+        text.push(if i == 0 { b'{' } else { b',' });
+        // Writing JSON to memory cannot fail.
+        let _ = serde_json::to_writer(&mut text, key);
+        text.push(b':');
+        let _ = serde_json::to_writer(&mut text, &**value);
+    }
+    text.push(b'}');
+    String::from_utf8(text).unwrap_or_default().into()
 }
 
 /// The fields that are set in `value`.
@@ -142,6 +161,14 @@ pub(super) fn with_named_fields(set: &Set, at: At<'_>) -> Set {
 pub(super) fn compare(old: &Value, new: &Value, at: At<'_>) -> Comparison {
     let found = Delta::of(Some(old), Some(new), at);
     Comparison { removed: found.removed.below, modified: found.modified.below, added: found.added.below }
+}
+
+/// What whoever makes `new` of `old` takes, at a place and below it.
+pub(super) fn taken(old: Option<&Value>, new: &Value, at: At<'_>) -> Node {
+    let Delta { modified: mut taken, added, .. } = Delta::of(old, Some(new), at);
+    taken.is_member |= added.is_member;
+    taken.below.merge(added.below);
+    taken
 }
 
 /// What differs at one place and below it.
