@@ -145,6 +145,7 @@ impl Kinds {
                 api::batch::v1::CronJob,
                 api::batch::v1::Job,
                 api::certificates::v1::CertificateSigningRequest,
+                api::certificates::v1beta1::ClusterTrustBundle,
                 api::coordination::v1::Lease,
                 api::core::v1::ComponentStatus,
                 api::core::v1::ConfigMap,

@@ -25,13 +25,14 @@ use crate::http::audit::{self, Audit};
 use crate::http::limits::{InFlight, Limits, Patience};
 use crate::http::metrics::Metrics;
 use crate::http::{self, App, Connector};
+use crate::kinds::RuntimeConfig;
 use crate::objects::Objects;
 use crate::refusal::Refusal;
 use crate::registry::Registry;
 use crate::registry::addresses::{Addresses, Ranges};
 use crate::registry::catalog::Catalog;
 use crate::store::{self, OpenError, Retention, Store};
-use crate::{controllers, first_objects, kinds};
+use crate::{controllers, first_objects};
 
 /// How often certificates and the files they come from are looked at.
 const PKI_PERIOD: Duration = Duration::from_secs(60);
@@ -61,6 +62,8 @@ pub struct Settings {
     pub ranges: Ranges,
     pub limits: Limits,
     pub patience: Patience,
+    /// `--runtime-config`
+    pub kinds: RuntimeConfig,
     /// Off when there is none.
     pub audit: Option<audit::Settings>,
     /// `--etcd-compaction-interval`: how long history is kept.
@@ -133,7 +136,7 @@ pub async fn run(
     let (pki, up) = open_pki(&settings, address, &*clock).await?;
     let store = opening.await.map_err(|_| RunError::Interrupted("opening the store"))??;
 
-    let catalog = Catalog::new(kinds::all().into_iter().map(Arc::new));
+    let catalog = Catalog::new(settings.kinds.built_in().into_iter().map(Arc::new));
     let objects = Objects::new(store.clone());
     let authorizer = Arc::new(Authorizer::default());
     let chain = Chain::new(objects.clone(), authorizer.clone());

@@ -10,6 +10,7 @@ use control::auth::authn::Anonymous;
 use control::auth::service_account::Lifetimes;
 use control::auth::static_tokens::StaticTokens;
 use control::http::limits::{Limits, Patience};
+use control::kinds::RuntimeConfig;
 use control::registry::addresses::Ranges;
 use control::run::{Settings, run};
 use rustls::pki_types::pem::PemObject;
@@ -56,6 +57,7 @@ impl Server {
             ranges: Ranges::default(),
             limits,
             patience,
+            kinds: RuntimeConfig::default(),
             audit: None,
             history: Duration::from_mins(5),
             event_ttl: Duration::from_hours(1),

@@ -16,6 +16,7 @@ use control::auth::service_account::Lifetimes;
 use control::auth::static_tokens::StaticTokens;
 use control::http::audit;
 use control::http::limits::{Limits, Patience};
+use control::kinds::RuntimeConfig;
 use control::registry::addresses::Ranges;
 use control::run::{Settings, Up, run};
 use serde_json::Value;
@@ -127,6 +128,12 @@ pub(crate) const FLAGS: &[Flag] = &[
     ),
     Flag::new("event-ttl", Kind::Duration, "1h0m0s", "How long Events are kept."),
     Flag::new(
+        "runtime-config",
+        Kind::BoolMap,
+        "",
+        "Kinds to serve besides the usual, as group/version=true or group/version/resource=true, comma separated.",
+    ),
+    Flag::new(
         "max-requests-inflight",
         Kind::Int32,
         "400",
@@ -179,6 +186,12 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
         Ok(settings) => start(settings, &parsed.values),
         Err(error) => fail(&error),
     }
+}
+
+fn runtime_config(value: Option<&Value>) -> Result<RuntimeConfig, String> {
+    let wishes = value.and_then(Value::as_object).into_iter().flatten();
+    let wishes = wishes.filter_map(|(name, on)| Some((name.clone(), on.as_bool()?))).collect();
+    RuntimeConfig::new(wishes).map_err(|e| format!("--runtime-config: {e}"))
 }
 
 fn settings(values: &BTreeMap<&'static str, Value>) -> Result<Settings, String> {
@@ -239,6 +252,7 @@ fn settings(values: &BTreeMap<&'static str, Value>) -> Result<Settings, String> 
             ..Limits::default()
         },
         patience: Patience::default(),
+        kinds: runtime_config(values.get("runtime-config"))?,
         audit: match path("audit-log-path") {
             None => None,
             Some(path) => Some(audit::Settings {

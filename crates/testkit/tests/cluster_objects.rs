@@ -4,8 +4,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use testkit::cluster::Cluster;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use testkit::cluster::{Cluster, ClusterOptions};
 use testkit::harness::{container, is_ready, waiting_reason};
+use testkit::node::AgentOptions;
 
 const STAY: &str = "trap exit TERM; while :; do sleep 0.1; done";
 
@@ -119,6 +121,81 @@ fn what_is_missing_is_named_and_waited_for() {
     c.run(&["create", "secret", "generic", "later", "--from-literal=x=1"]);
     c.wait_pod("wants-volume", "ready", is_ready);
     assert_eq!(c.exec("wants-volume", "main", &["cat", "/v/x"]), "1");
+}
+
+/// The certificate of a new authority.
+fn authority() -> String {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()
+}
+
+fn bundle(name: &str, signer: &str, ring: &str, pem: &str) -> String {
+    let pem = pem.replace("\r", "").replace('\n', "\n    ");
+    format!(
+        "apiVersion: certificates.k8s.io/v1beta1\nkind: ClusterTrustBundle\nmetadata: {{ name: {name:?}, labels: \
+         {{ ring: {ring} }} }}\nspec:\n  signerName: {signer:?}\n  trustBundle: |\n    {pem}\n"
+    )
+}
+
+/// A Pod that has these bundles as files below /t.
+fn believing(name: &str, sources: &[&str]) -> String {
+    let sources: String = sources.iter().map(|s| format!("    - clusterTrustBundle: {{ {s} }}\n")).collect();
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{ name: {name} }}\nspec:\n  nodeName: demo\n  \
+         automountServiceAccountToken: false\n  terminationGracePeriodSeconds: 1\n  containers: [{{ name: main, image: \
+         localhost/busybox:v1, command: [sh, -c, {STAY:?}], volumeMounts: [{{ name: t, mountPath: /t }}] }}]\n  \
+         volumes:\n  - name: t\n    projected:\n      sources:\n{}",
+        sources.replace("    - ", "      - ")
+    )
+}
+
+#[test]
+fn pods_believe_the_bundles_they_name() {
+    let gates = "featureGates: { ClusterTrustBundle: true, ClusterTrustBundleProjection: true }";
+    let agent = AgentOptions { config: format!("syncFrequency: 1s\n{gates}\n"), ..AgentOptions::default() };
+    let server = vec!["--runtime-config=certificates.k8s.io/v1beta1=true".to_owned()];
+    let Some(c) = Cluster::start(ClusterOptions { agent, server, ..ClusterOptions::default() }) else {
+        return;
+    };
+    let pems: Vec<String> = (0..4).map(|_| authority()).collect();
+    c.create(&bundle("plain", "", "none", &pems[0]));
+    c.create(&bundle("k.test:web:one", "k.test/web", "live", &pems[1]));
+    c.create(&bundle("k.test:web:two", "k.test/web", "test", &pems[2]));
+    assert!(c.run(&["get", "clustertrustbundles"]).contains("k.test/web"));
+    c.create(&believing(
+        "all",
+        &[
+            "name: plain, path: plain.pem",
+            "signerName: k.test/web, labelSelector: { matchLabels: { ring: live } }, path: live.pem",
+            "signerName: k.test/web, labelSelector: {}, path: web.pem",
+            "name: missing, optional: true, path: missing.pem",
+        ],
+    ));
+    c.wait_pod("all", "ready", is_ready);
+    let file = |name: &str| c.exec("all", "main", &["cat", &format!("/t/{name}")]).replace('\r', "");
+    let clean = |pem: &str| pem.replace('\r', "");
+    assert_eq!(file("plain.pem").trim(), clean(&pems[0]).trim());
+    assert_eq!(file("live.pem").trim(), clean(&pems[1]).trim());
+    let web = file("web.pem");
+    assert!(web.contains(clean(&pems[1]).trim()) && web.contains(clean(&pems[2]).trim()), "{web}");
+    assert_eq!(web.matches("BEGIN").count(), 2);
+    assert_eq!(file("missing.pem"), "");
+
+    // What changes reaches those who run.
+    c.create(&bundle("k.test:web:three", "k.test/web", "live", &pems[3]));
+    c.create(&bundle("missing", "", "none", &pems[0]));
+    c.eventually("one more", || (file("live.pem").matches("BEGIN").count() == 2).then_some(()));
+    c.eventually("there now", || (!file("missing.pem").is_empty()).then_some(()));
+    c.run(&["delete", "clustertrustbundle", "k.test:web:two"]);
+    c.eventually("one less", || (!file("web.pem").contains(clean(&pems[2]).trim())).then_some(()));
+
+    // Who cannot do without waits and says for what.
+    c.create(&believing("waits", &["name: later, path: later.pem"]));
+    let why = "clustertrustbundle.certificates.k8s.io \"later\" not found";
+    c.eventually("told why", || c.run(&["describe", "pod", "waits"]).contains(why).then_some(()));
+    c.create(&bundle("later", "", "none", &pems[2]));
+    c.wait_pod("waits", "ready", is_ready);
 }
 
 /// A local volume on this node, and the claim that is to have it.

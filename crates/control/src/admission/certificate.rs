@@ -30,6 +30,9 @@ pub(super) fn mutate(review: &Review<'_>, object: &mut Value) {
 }
 
 pub(super) fn validate(chain: &Chain, review: &Review<'_>, object: &Value) -> Result<(), Refusal> {
+    if review.is_on("certificates.k8s.io", "clustertrustbundles") {
+        return attest(chain, review, object);
+    }
     if !review.is_at("certificates.k8s.io", "certificatesigningrequests") {
         return Ok(());
     }
@@ -86,6 +89,25 @@ fn confirm(
     Err(review.forbid(object, &format!("user not permitted to {verb} requests with signerName {signer:?}")))
 }
 
+/// Whoever speaks for a signer has to be its man. What only concerns its owners and finalizers says nothing for it.
+fn attest(chain: &Chain, review: &Review<'_>, object: &Value) -> Result<(), Refusal> {
+    let signer = doc::text(object, "spec.signerName");
+    let writes = matches!(review.operation, Operation::Create | Operation::Update);
+    let says_the_same = review.old.is_some_and(|old| {
+        let said = |o: &Value| {
+            [o["spec"].clone(), o["metadata"]["labels"].clone(), o["metadata"]["annotations"].clone()]
+        };
+        said(old) == said(object)
+    });
+    if signer.is_empty() || !writes || says_the_same {
+        return Ok(());
+    }
+    if may(&chain.authorizer, &review.attributes.user, "attest", signer) {
+        return Ok(());
+    }
+    Err(review.forbid(object, &format!("user not permitted to attest for signerName {signer:?}")))
+}
+
 /// A client certificate for the group that may do everything would be a way around every role.
 fn restrict_subject(signer: &str, object: &Value) -> Result<(), String> {
     if signer != csr::CLIENT {
@@ -134,6 +156,33 @@ mod tests {
              requests with signerName \"example.com/b\""
         );
         assert!(allowed("status", "other.com/b").is_err());
+    }
+
+    #[tokio::test]
+    async fn to_speak_for_a_signer_is_a_right() {
+        let bench = Bench::with(&[]).await;
+        let rbac = bench.chain.authorizer.rbac();
+        let rule = json!({"verbs": ["attest"], "apiGroups": ["certificates.k8s.io"], "resources": ["signers"], "resourceNames": ["example.com/a"]});
+        rbac.put(RbacKind::ClusterRole, &json!({"metadata": {"name": "r"}, "rules": [rule]}));
+        rbac.put(
+            RbacKind::ClusterRoleBinding,
+            &json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": "r"},
+                "subjects": [{"kind": "User", "name": "jane"}]}),
+        );
+        let bundle = |signer: &str, text: &str| json!({"metadata": {"name": "c"}, "spec": {"signerName": signer, "trustBundle": text}});
+        let ask = Ask::create("certificates.k8s.io", "clustertrustbundles", "");
+        let made = |signer: &str| validate(&bench.chain, &ask.review(), &bundle(signer, "x"));
+        assert!(made("example.com/a").is_ok() && made("").is_ok());
+        assert!(
+            made("example.com/b")
+                .unwrap_err()
+                .message
+                .ends_with("user not permitted to attest for signerName \"example.com/b\"")
+        );
+        let ask = Ask::create("certificates.k8s.io", "clustertrustbundles", "")
+            .update(bundle("example.com/b", "x"));
+        assert!(validate(&bench.chain, &ask.review(), &bundle("example.com/b", "x")).is_ok(), "nothing new");
+        assert!(validate(&bench.chain, &ask.review(), &bundle("example.com/b", "y")).is_err());
     }
 
     #[test]

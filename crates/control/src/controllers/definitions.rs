@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::custom;
 use crate::doc;
 use crate::kind::Kind;
-use crate::kinds::{self, custom_resource_definition as definition};
+use crate::kinds::custom_resource_definition as definition;
 use crate::refusal::Refusal;
 use crate::registry::catalog::Catalog;
 use crate::registry::options::{DeleteOptions, ListOptions, Propagation};
@@ -30,9 +30,10 @@ pub(crate) async fn run(registry: Registry) {
     }
 }
 
-/// Serves the kinds of all definitions that are established. At start, before the first request.
+/// Serves, besides the built-in kinds, those of all definitions that are established. At start, before the first request.
 pub(crate) async fn load(registry: &Registry) -> Result<(), Refusal> {
-    let mut served: Vec<Arc<Kind>> = kinds::all().into_iter().map(Arc::new).collect();
+    let is_built_in = |kind: &&Arc<Kind>| kind.type_name.is_some();
+    let mut served: Vec<Arc<Kind>> = registry.catalog().kinds().filter(is_built_in).cloned().collect();
     for object in all(registry).await? {
         if definition::is_established(&object) {
             served.extend(custom::kinds(&object).into_iter().map(Arc::new));

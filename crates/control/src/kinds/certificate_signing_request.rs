@@ -226,7 +226,7 @@ fn certificates(text: &str) -> Result<(), String> {
     if count == 0 { Err("must contain at least one CERTIFICATE PEM block".to_owned()) } else { Ok(()) }
 }
 
-fn signer(errors: &mut FieldErrors, signer: &Field<'_>) {
+pub(super) fn signer(errors: &mut FieldErrors, signer: &Field<'_>) {
     let text = signer.text();
     match text.split_once('/') {
         _ if text.is_empty() => errors.required(&signer.at, ""),

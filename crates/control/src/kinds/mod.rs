@@ -3,6 +3,7 @@
 mod address;
 pub mod certificate_signing_request;
 mod check;
+mod cluster_trust_bundle;
 pub mod component_status;
 mod config_map;
 mod controller_revision;
@@ -39,6 +40,7 @@ mod replication_controller;
 mod resource_quota;
 mod reviews;
 mod runtime_class;
+mod runtime_config;
 pub mod scale;
 mod secret;
 pub mod selector;
@@ -49,8 +51,9 @@ mod stateful_set;
 mod storage;
 
 use crate::kind::{Kind, Verb};
+pub use runtime_config::RuntimeConfig;
 
-/// Every built-in kind.
+/// Every built-in kind that is always served.
 #[must_use]
 pub fn all() -> Vec<Kind> {
     let mut kinds = vec![

@@ -98,6 +98,9 @@ impl Question<'_> {
             ("", "nodes") => self.own_node(),
             ("", "pods") => self.pod(),
             ("certificates.k8s.io", "podcertificaterequests") => Err(String::new()),
+            ("certificates.k8s.io", "clustertrustbundles") => {
+                require(matches!(self.verb, "get" | "list" | "watch"), "can only read resources of this type")
+            }
             _ => return None,
         })
     }

@@ -1,0 +1,88 @@
+//! `--runtime-config`: which of the kinds are served that upstream has switched off unless somebody asks for them.
+
+use std::collections::BTreeMap;
+
+use super::{all, cluster_trust_bundle};
+use crate::kind::Kind;
+
+/// What was asked for: `group/version`, `group/version/resource`, `api/beta` or `api/all`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeConfig {
+    wishes: BTreeMap<String, bool>,
+}
+
+/// Served where somebody asks for them.
+fn optional() -> Vec<Kind> {
+    vec![cluster_trust_bundle::kind()]
+}
+
+// === impl RuntimeConfig ===
+
+impl RuntimeConfig {
+    /// Refuses names of nothing, and to switch off what is always served.
+    pub fn new(wishes: BTreeMap<String, bool>) -> Result<Self, String> {
+        for (name, on) in &wishes {
+            let names = |kinds: Vec<Kind>| {
+                kinds.iter().any(|k| levels(k).iter().any(|l| l == name) || resource(k) == *name)
+            };
+            match (names(optional()), names(all())) {
+                (true, _) => {}
+                (false, true) if *on => {}
+                (false, true) => return Err(format!("{name} is always served")),
+                (false, false) => return Err(format!("unknown api groups {name}")),
+            }
+        }
+        Ok(Self { wishes })
+    }
+
+    /// Every built-in kind that is served.
+    #[must_use]
+    pub fn built_in(&self) -> Vec<Kind> {
+        all().into_iter().chain(optional().into_iter().filter(|k| self.is_on(k))).collect()
+    }
+
+    /// The narrowest wish counts.
+    fn is_on(&self, kind: &Kind) -> bool {
+        let wish = |name: &String| self.wishes.get(name).copied();
+        wish(&resource(kind)).or_else(|| levels(kind).iter().find_map(wish)).unwrap_or(false)
+    }
+}
+
+fn resource(kind: &Kind) -> String {
+    format!("{}/{}/{}", kind.group, kind.version, kind.plural)
+}
+
+/// What names the kind among others, the narrowest first.
+fn levels(kind: &Kind) -> [String; 3] {
+    let maturity = if kind.version.contains("beta") { "api/beta" } else { "api/ga" };
+    [format!("{}/{}", kind.group, kind.version), maturity.to_owned(), "api/all".to_owned()]
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_narrowest_wish_counts() {
+        let rows = [
+            ("", false),
+            ("certificates.k8s.io/v1beta1=true", true),
+            ("certificates.k8s.io/v1beta1/clustertrustbundles=true", true),
+            ("api/all=true", true),
+            ("api/beta=true", true),
+            ("api/beta=true certificates.k8s.io/v1beta1=false", false),
+            ("certificates.k8s.io/v1beta1=true certificates.k8s.io/v1beta1/clustertrustbundles=false", false),
+            ("apps/v1=true", false),
+        ];
+        for (text, served) in rows {
+            let wishes = text.split(' ').filter_map(|w| w.split_once('='));
+            let wishes = wishes.map(|(name, on)| (name.to_owned(), on == "true")).collect();
+            let kinds = RuntimeConfig::new(wishes).unwrap().built_in();
+            assert_eq!(kinds.iter().any(|k| k.kind == "ClusterTrustBundle"), served, "{text}");
+        }
+        let refused = |name: &str, on| RuntimeConfig::new([(name.to_owned(), on)].into()).unwrap_err();
+        assert_eq!(refused("apps/v1", false), "apps/v1 is always served");
+        assert_eq!(refused("apps/v9", true), "unknown api groups apps/v9");
+    }
+}
