@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use api::config::kubelet::{Loaded, load};
@@ -22,7 +24,7 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
 /// Runs the agent with a valid configuration.
 fn run(loaded: Loaded) -> ExitCode {
     sys::memory::keep_one_heap();
-    agent_cmd::begin_log(&loaded.config.logging, &loaded.warnings, &loaded.not_honoured);
+    let verbosity = agent_cmd::begin_log(&loaded.config.logging, &loaded.warnings, &loaded.not_honoured);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // Blocking work is short file work; hung mounts have threads of their own.
@@ -33,7 +35,7 @@ fn run(loaded: Loaded) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("start the event loop: {error}")),
     };
-    match runtime.block_on(serve(loaded)) {
+    match runtime.block_on(serve(loaded, verbosity)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
@@ -47,7 +49,7 @@ fn fail(error: &str) -> ExitCode {
 
 /// Runs until SIGTERM or SIGINT. Containers are left as they are, and what the runtime is doing for us is
 /// waited for.
-async fn serve(loaded: Loaded) -> Result<(), String> {
+async fn serve(loaded: Loaded, verbosity: Arc<AtomicU32>) -> Result<(), String> {
     let token = CancellationToken::new();
     let start = Start {
         loaded,
@@ -59,6 +61,7 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
         home: std::env::var_os("HOME").map(PathBuf::from),
         working_dir: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
         version: KUBERNETES.to_owned(),
+        verbosity,
     };
     let signal = |kind| unix::signal(kind).map_err(|e| format!("listen for signals: {e}"));
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

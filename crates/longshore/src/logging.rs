@@ -6,6 +6,8 @@
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use api::config::{Logging, VModule};
 use jiff::Timestamp;
@@ -38,9 +40,14 @@ const OURS: &[&str] = &[
     "sys",
 ];
 
-/// Starts logging to standard error. Says so when something already logs.
-pub(crate) fn start(settings: &Logging) -> Result<(), tracing::subscriber::SetGlobalDefaultError> {
-    tracing::subscriber::set_global_default(Registry::default().with(Lines::new(settings, Stderr)))
+/// Starts logging to standard error, and returns the verbosity. Whoever changes it has tracing look at its call sites
+/// again. Says so when something already logs.
+pub(crate) fn start(
+    settings: &Logging,
+) -> Result<Arc<AtomicU32>, tracing::subscriber::SetGlobalDefaultError> {
+    let lines = Lines::new(settings, Stderr);
+    let dial = lines.verbosity.clone();
+    tracing::subscriber::set_global_default(Registry::default().with(lines)).map(|()| dial)
 }
 
 /// Where lines go.
@@ -52,7 +59,7 @@ struct Stderr;
 
 struct Lines<S> {
     json: bool,
-    verbosity: u32,
+    verbosity: Arc<AtomicU32>,
     modules: Vec<VModule>,
     pid: u32,
     sink: S,
@@ -72,7 +79,7 @@ impl<S: Sink> Lines<S> {
     fn new(settings: &Logging, sink: S) -> Self {
         Self {
             json: settings.format == "json",
-            verbosity: settings.verbosity,
+            verbosity: Arc::new(settings.verbosity.into()),
             modules: settings.vmodule.clone(),
             pid: std::process::id(),
             sink,
@@ -87,7 +94,7 @@ impl<S: Sink> Lines<S> {
             let subject = if m.file_pattern.contains('/') { stem } else { name };
             matches(m.file_pattern.as_bytes(), subject.as_bytes())
         });
-        hit.map_or(self.verbosity, |m| m.verbosity)
+        hit.map_or_else(|| self.verbosity.load(Ordering::Relaxed), |m| m.verbosity)
     }
 
     fn shows(&self, metadata: &Metadata<'_>) -> bool {
@@ -144,7 +151,7 @@ impl<S: Sink> Lines<S> {
 }
 
 impl<S: Sink, T: Subscriber> Layer<T> for Lines<S> {
-    /// Nothing changes at run time, so each call site is judged once.
+    /// Each call site is judged once, and again when somebody turns the dial.
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         if metadata.is_event() && self.shows(metadata) { Interest::always() } else { Interest::never() }
     }
@@ -154,7 +161,9 @@ impl<S: Sink, T: Subscriber> Layer<T> for Lines<S> {
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        let most = self.modules.iter().map(|m| m.verbosity).chain([self.verbosity]).max().unwrap_or_default();
+        let most =
+            self.modules.iter().map(|m| m.verbosity).chain([self.verbosity.load(Ordering::Relaxed)]).max();
+        let most = most.unwrap_or_default();
         Some(match most {
             v if v >= TRACE => LevelFilter::TRACE,
             v if v >= DEBUG => LevelFilter::DEBUG,
@@ -349,6 +358,23 @@ mod tests {
         assert_eq!(logged(module("log*"), say).len(), 1);
         assert_eq!(logged(module("*/src/logging"), say).len(), 1);
         assert_eq!(logged(module("prober"), say).len(), 0);
+    }
+
+    #[test]
+    fn the_dial_can_be_turned() {
+        let memory = Memory::default();
+        let lines = Lines::new(&settings("text", 0), memory.clone());
+        let dial = lines.verbosity.clone();
+        let say = |word: &str| tracing::debug!(word, "said");
+        tracing::subscriber::with_default(Registry::default().with(lines), || {
+            for (level, word) in [(0, "before"), (4, "loud"), (2, "after")] {
+                dial.store(level, Ordering::Relaxed);
+                tracing::callsite::rebuild_interest_cache();
+                say(word);
+            }
+        });
+        let text = memory.0.lock().unwrap().clone();
+        assert!(text.lines().count() == 1 && text.contains("word=\"loud\""), "{text}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
 }
 
 fn run(loaded: Loaded) -> ExitCode {
-    agent_cmd::begin_log(&loaded.config.logging, &loaded.warnings, &loaded.not_honoured);
+    let _ = agent_cmd::begin_log(&loaded.config.logging, &loaded.warnings, &loaded.not_honoured);
     match act(loaded) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -405,6 +405,12 @@ fn nobody_comes_in_who_may_not() {
     c.eventually("measured", || raw("/stats/summary").contains("\"name\":\"box\"").then_some(()));
     assert!(raw("/statusz").contains("kubelet statusz") && raw("/flagz").contains("root-dir="));
     assert!(raw("/logs/").contains("<pre>"));
+    let set = |level: &str| {
+        let path = "/api/v1/nodes/demo/proxy/debug/flags/v";
+        c.kubectl_with(&["replace", "--raw", path, "-f", "-"], level)
+    };
+    assert_eq!(set("6").out, "successfully set klog.logging.verbosity to 6\n");
+    assert_ne!(set("loud").code, 0);
 }
 
 #[test]

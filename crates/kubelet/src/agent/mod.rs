@@ -21,6 +21,7 @@ mod settings;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use api::config::gates::{GATES, Stage};
@@ -95,6 +96,8 @@ pub struct Start {
     pub working_dir: PathBuf,
     /// The version shown in metrics.
     pub version: String,
+    /// How much is logged.
+    pub verbosity: Arc<AtomicU32>,
 }
 
 /// Starts everything and runs until the token is cancelled or something the node cannot do without ends.
@@ -682,6 +685,7 @@ impl Parts<'_> {
             switches: port::switches(loaded),
             pod_logs: self.dirs.pod_logs.clone(),
             root: self.dirs.root.clone(),
+            verbosity: self.start.verbosity.clone(),
             about: port::about(loaded, &self.start.version, self.clock.now().wall.secs()),
         }
     }

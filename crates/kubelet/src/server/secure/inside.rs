@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use axum::Router;
 use axum::response::{IntoResponse, Response};
@@ -28,6 +29,8 @@ pub struct Inside {
     /// The kubelet's root directory, where checkpoints go.
     pub root: PathBuf,
     pub about: Arc<About>,
+    /// How much is logged.
+    pub verbosity: Arc<AtomicU32>,
 }
 
 /// Which endpoints there are.

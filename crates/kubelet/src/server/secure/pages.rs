@@ -1,6 +1,7 @@
 //! What people look at when they wonder about the kubelet itself: `/flagz`, `/statusz`, `/debug`.
 
 use std::fmt::Write;
+use std::sync::atomic::Ordering;
 
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
@@ -63,16 +64,20 @@ pub(super) async fn profile(Path(name): Path<String>) -> Result<Response, Refusa
     }
 }
 
-/// The level at which the log is written is chosen when the kubelet starts.
-pub(super) async fn verbosity(body: axum::body::Bytes) -> Result<Response, Refusal> {
+/// Sets the level at which the log is written, until it is set again or the kubelet ends.
+pub(super) async fn verbosity(
+    State(inside): State<Inside>,
+    body: axum::body::Bytes,
+) -> Result<Response, Refusal> {
     let text = String::from_utf8_lossy(&body);
-    let Ok(level) = text.trim().parse::<u32>() else {
-        let text = format!("invalid value {:?} for flag -v", text.chars().take(64).collect::<String>());
-        return Err(Refusal::bad(text));
+    let Some(level) = text.parse::<i32>().ok().and_then(|level| u32::try_from(level).ok()) else {
+        let shown: String = text.chars().take(64).collect();
+        return Err(Refusal::bad(format!("strconv.ParseUint: parsing {shown:?}: invalid syntax\n")));
     };
-    let text =
-        format!("the verbosity cannot be set to {level} while the kubelet runs; start it with --v={level}\n");
-    Err(Refusal(StatusCode::NOT_IMPLEMENTED, text))
+    inside.verbosity.store(level, Ordering::Relaxed);
+    tracing::callsite::rebuild_interest_cache();
+    tracing::info!(level, "the verbosity of the log was set");
+    Ok(plain(format!("successfully set klog.logging.verbosity to {level}\n")))
 }
 
 fn plain(text: String) -> Response {

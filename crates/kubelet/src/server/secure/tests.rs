@@ -127,6 +127,7 @@ impl Bench {
             pod_logs: dir.path().join("pods"),
             root: dir.path().to_owned(),
             about: Arc::new(About { version: "v1".to_owned(), ..About::default() }),
+            verbosity: Arc::default(),
         };
         tokio::spawn(open.serve(router(inside), streams, token.clone()));
         Self { address, dir, reviews, token }
