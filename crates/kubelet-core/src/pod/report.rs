@@ -141,16 +141,17 @@ fn object(status: &PodStatus) -> Map<String, Value> {
     }
 }
 
-/// Takes out what says nothing: servers write `lastState: {}` where others write no field at all.
+/// Takes out what says nothing: servers write `lastState: {}` where others write no field at all. `resources: {}` says
+/// that there are none.
 fn prune(map: &mut Map<String, Value>) {
-    map.retain(|_, value| {
+    map.retain(|name, value| {
         match value {
             Value::Object(inner) => prune(inner),
             Value::Array(items) => items.iter_mut().filter_map(Value::as_object_mut).for_each(prune),
             _ => {}
         }
         let is_empty = value.is_null()
-            || value.as_object().is_some_and(Map::is_empty)
+            || name != "resources" && value.as_object().is_some_and(Map::is_empty)
             || value.as_array().is_some_and(Vec::is_empty);
         !is_empty
     });

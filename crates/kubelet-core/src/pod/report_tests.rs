@@ -41,10 +41,17 @@ fn what_says_nothing_is_no_difference() {
     let bare = json!({"name": "a", "image": "i", "imageID": "", "ready": true, "restartCount": 0});
     let mut wordy = bare.clone();
     wordy["lastState"] = json!({});
-    wordy["resources"] = json!({});
     let told =
         told(json!({"containerStatuses": [wordy], "podIPs": []}), json!({"containerStatuses": [bare]}));
     assert_eq!(told, json!("nothing"));
+}
+
+#[test]
+fn that_there_are_no_resources_is_told_once() {
+    assert_eq!(told(json!({}), json!({"resources": {}})), json!({"resources": {}}));
+    assert_eq!(told(json!({"resources": {}}), json!({"resources": {}})), json!("nothing"));
+    let some = json!({"resources": {"limits": {"cpu": "1"}}});
+    assert_eq!(told(some, json!({"resources": {}})), json!({"resources": {"limits": null}}));
 }
 
 #[test]

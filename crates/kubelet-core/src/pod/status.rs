@@ -50,6 +50,7 @@ pub fn status(input: &StatusInput<'_>) -> PodStatus {
     }
     view.container_statuses(&mut out);
     view.set_phase(&mut out);
+    resources::set_of_pod(view.spec, &mut out);
     view.set_readiness(&mut out);
     view.set_addresses(&mut out);
     view.set_conditions(&mut out);

@@ -222,8 +222,9 @@ impl View<'_> {
             exit_code: i.exit_code,
             reason: (!i.reason.is_empty()).then(|| i.reason.clone()),
             message: (!message.is_empty()).then_some(message),
-            started_at: i.started_at.and_then(time),
-            finished_at: i.finished_at.and_then(time),
+            // One that could not be started began and ended, for all that upstream shows, with the epoch.
+            started_at: time(i.started_at.unwrap_or_default()),
+            finished_at: time(i.finished_at.unwrap_or_default()),
             container_id: Some(format!("{}://{}", self.input.runtime_name, i.id)),
             signal: None,
         }

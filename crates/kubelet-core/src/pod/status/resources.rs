@@ -1,17 +1,20 @@
-//! The resources a container has in force.
+//! The resources a container, and a Pod as a whole, has in force.
 
 use std::collections::BTreeMap;
 
 use api::pod::Amount;
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, ResourceRequirements};
+use api::pod::resources::{aggregate_limits, aggregate_requests, is_pod_level};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec, PodStatus, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::observed::{self, ContainerState};
 
+type List = BTreeMap<String, Quantity>;
+
 /// The spec's resources, with what the runtime reports to have applied where that differs. The
 /// user's spelling of an amount is kept while the amounts are equal.
 pub(super) fn in_force(c: &Container, i: &observed::Container) -> Option<ResourceRequirements> {
-    let mut out = c.resources.clone()?;
+    let mut out = c.resources.clone().unwrap_or_default();
     let (ContainerState::Running, Some(applied)) = (i.state, &i.resources) else { return Some(out) };
     if let Some(limits) = &mut out.limits {
         if applied.cpu_quota > 0 && applied.cpu_period > 0 {
@@ -32,6 +35,62 @@ pub(super) fn in_force(c: &Container, i: &observed::Container) -> Option<Resourc
         correct(requests, "cpu", format!("{milli}m"));
     }
     Some(out)
+}
+
+/// What the Pod as a whole was given: of the amounts its containers have, or of those it states for all of them.
+pub(super) fn set_of_pod(spec: &PodSpec, out: &mut PodStatus) {
+    let mut granted = spec.clone();
+    let statuses = out.container_statuses.iter().chain(&out.init_container_statuses).flatten();
+    for status in statuses {
+        let all = granted.containers.iter_mut().chain(granted.init_containers.iter_mut().flatten());
+        let (Some(resources), Some(container)) =
+            (&status.resources, all.into_iter().find(|c| c.name == status.name))
+        else {
+            continue;
+        };
+        let requests = status.allocated_resources.clone();
+        container.resources = Some(ResourceRequirements { requests, ..resources.clone() });
+    }
+    let (stated, overhead) = (spec.resources.clone().unwrap_or_default(), spec.overhead.as_ref());
+    let requests = whole(aggregate_requests(&granted), stated.requests.as_ref(), overhead, true);
+    let limits = whole(aggregate_limits(&granted), stated.limits.as_ref(), overhead, false);
+    out.allocated_resources.clone_from(&requests);
+    // Of a Pod that runs, upstream shows what its cgroup bounds and what is stated for all containers.
+    let is_running = out.phase.as_deref() == Some("Running");
+    let shown = |list: Option<List>, stated: Option<&List>| {
+        let mut list = list?;
+        let is_stated = |name: &str| stated.is_some_and(|s| s.contains_key(name));
+        list.retain(|name, _| !is_running || matches!(name.as_str(), "cpu" | "memory") || is_stated(name));
+        Some(list).filter(|l| !l.is_empty())
+    };
+    out.resources = Some(ResourceRequirements {
+        requests: shown(requests, stated.requests.as_ref()),
+        limits: shown(limits, stated.limits.as_ref()),
+        claims: stated.claims,
+    });
+}
+
+/// What is stated for all replaces the sum. What running the Pod costs comes on top, but is no limit where there is none.
+fn whole(
+    mut sum: BTreeMap<String, Amount>,
+    stated: Option<&List>,
+    overhead: Option<&List>,
+    may_add: bool,
+) -> Option<List> {
+    let amounts = |list: Option<&List>| -> Vec<(String, Amount)> {
+        let list = list.into_iter().flatten();
+        list.filter_map(|(name, q)| Some((name.clone(), Amount::parse(&q.0).ok()?))).collect()
+    };
+    sum.extend(amounts(stated).into_iter().filter(|(name, _)| is_pod_level(name)));
+    for (name, more) in amounts(overhead) {
+        match sum.get_mut(&name) {
+            Some(amount) => *amount = *amount + more,
+            None if may_add => _ = sum.insert(name, more),
+            None => {}
+        }
+    }
+    let out: BTreeMap<_, _> = sum.into_iter().map(|(name, a)| (name, Quantity(a.to_string()))).collect();
+    (!out.is_empty()).then_some(out)
 }
 
 /// What an instance was given at its start is what it has, whatever its spec says by now.
@@ -56,20 +115,20 @@ pub(super) fn wants_resize(c: &Container, status: &ContainerStatus) -> bool {
         || !same_amounts(wanted.and_then(|r| r.limits.as_ref()), has))
 }
 
-fn same_amounts(a: Option<&BTreeMap<String, Quantity>>, b: Option<&BTreeMap<String, Quantity>>) -> bool {
-    let resizable = |list: Option<&BTreeMap<String, Quantity>>| -> Vec<(String, Option<Amount>)> {
+fn same_amounts(a: Option<&List>, b: Option<&List>) -> bool {
+    let resizable = |list: Option<&List>| -> Vec<(String, Option<Amount>)> {
         let list = list.into_iter().flatten().filter(|(k, _)| ["cpu", "memory"].contains(&k.as_str()));
         list.map(|(k, v)| (k.clone(), Amount::parse(&v.0).ok())).collect()
     };
     resizable(a) == resizable(b)
 }
 
-fn stated(list: &BTreeMap<String, Quantity>, name: &str) -> Option<Amount> {
+fn stated(list: &List, name: &str) -> Option<Amount> {
     list.get(name).and_then(|q| Amount::parse(&q.0).ok())
 }
 
 /// Replaces an amount the spec names if the applied one is another.
-fn correct(list: &mut BTreeMap<String, Quantity>, name: &str, applied: String) {
+fn correct(list: &mut List, name: &str, applied: String) {
     let differs = stated(list, name).is_some_and(|a| Amount::parse(&applied).is_ok_and(|b| a != b));
     if differs {
         list.insert(name.into(), Quantity(applied));

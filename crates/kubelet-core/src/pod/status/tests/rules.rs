@@ -1,6 +1,7 @@
 //! The rules one by one.
 
-use k8s_openapi::api::core::v1::{ContainerState as State, PodCondition};
+use k8s_openapi::api::core::v1::{ContainerState as State, PodCondition, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proptest::prelude::*;
 
 use super::*;
@@ -308,6 +309,36 @@ fn at_the_end_every_started_container_has_ended() {
         let end = s.state.and_then(|s| s.terminated).expect("ended");
         assert_eq!((end.exit_code, end.reason.as_deref()), (137, Some("ContainerStatusUnknown")));
     }
+}
+
+#[test]
+fn a_pod_tells_what_it_has_as_a_whole() {
+    let spec = |cpu: &str| {
+        format!(
+            "containers:\n- {{name: app, image: 'app:1', resources: {{requests: {{cpu: {cpu}, memory: 16Mi, \
+             ephemeral-storage: 1Gi}}, limits: {{cpu: '1'}}}}}}\n- {{name: db, image: 'db:1'}}\n\
+             overhead: {{memory: 16Mi}}"
+        )
+    };
+    let list = |list: &Option<BTreeMap<String, Quantity>>| -> String {
+        let all: Vec<String> = list.iter().flatten().map(|(name, q)| format!("{name}={}", q.0)).collect();
+        all.join(" ")
+    };
+    let mut case = Case::new(&spec("100m"), vec![]);
+    let waiting = case.publish().resources.expect("resources");
+    assert_eq!(list(&waiting.requests), "cpu=100m ephemeral-storage=1Gi memory=32Mi");
+    case.observed.containers = vec![instance("app"), instance("db")];
+    let status = case.publish();
+    assert_eq!(list(&status.allocated_resources), "cpu=100m ephemeral-storage=1Gi memory=32Mi");
+    let resources = status.resources.expect("resources");
+    assert_eq!(list(&resources.requests), "cpu=100m memory=32Mi", "of one that runs, what its cgroup bounds");
+    assert_eq!(list(&resources.limits), "cpu=1");
+    let statuses = status.container_statuses.expect("statuses");
+    assert_eq!(statuses[1].resources, Some(ResourceRequirements::default()), "none, which is said");
+    // What was not granted yet does not count.
+    case.pod.spec = crate::testing::pod_yaml(&spec("200m")).spec;
+    let status = case.publish();
+    assert_eq!(list(&status.allocated_resources), "cpu=100m ephemeral-storage=1Gi memory=32Mi");
 }
 
 #[test]
