@@ -42,6 +42,9 @@ pub struct Cursor {
     decoder: Decoder,
     /// Bytes that may still be given out.
     left: u64,
+    /// Where the file ended when its last lines were counted: who asked for three gets three, however much is written
+    /// meanwhile.
+    end: u64,
     /// The newest rotation that lies behind us.
     passed: Option<String>,
     out: Vec<u8>,
@@ -68,7 +71,7 @@ pub enum Step {
     /// Everything there is has been read, and a newer file waits. What was last written to the old
     /// one may not be visible yet: wait a moment, then call [`Cursor::advance`].
     Rotated,
-    /// The byte limit is reached.
+    /// All that was asked for was given.
     Done,
 }
 
@@ -78,9 +81,10 @@ impl Cursor {
     pub fn open(path: &LogPath, options: &Options) -> io::Result<Self> {
         let dir = path.open_dir()?;
         let (mut file, passed) = open_live(&dir, &path.file)?;
-        let offset = match options.tail {
-            Some(lines) => tail_offset(&file, lines)?,
-            None => 0,
+        let size = file.metadata()?.len();
+        let (offset, end) = match options.tail {
+            Some(lines) => (tail_offset(&file, size, lines)?, if options.follow { u64::MAX } else { size }),
+            None => (0, u64::MAX),
         };
         file.seek(SeekFrom::Start(offset))?;
         let inode = file.metadata()?.ino();
@@ -90,6 +94,7 @@ impl Cursor {
             file: Source::Plain { file, inode, offset, live: true },
             decoder: Decoder::new(options.wanted),
             left: options.limit_bytes.unwrap_or(u64::MAX),
+            end,
             passed,
             out: Vec::new(),
         })
@@ -97,12 +102,13 @@ impl Cursor {
 
     /// The next piece of text.
     pub fn step(&mut self) -> io::Result<Step> {
-        if self.left == 0 {
-            return Ok(Step::Done);
-        }
         let mut raw = [0; STEP];
         loop {
-            let n = self.file.read(&mut raw)?;
+            let most = self.file.most(self.end);
+            if self.left == 0 || most == 0 {
+                return Ok(Step::Done);
+            }
+            let n = self.file.read(&mut raw[..most])?;
             if n == 0 {
                 return self.at_end();
             }
@@ -195,6 +201,16 @@ impl Cursor {
 }
 
 impl Source {
+    /// How much may be read in one step if nothing from `end` on is wanted.
+    fn most(&self, end: u64) -> usize {
+        match self {
+            Source::Plain { offset, .. } => {
+                usize::try_from(end.saturating_sub(*offset)).unwrap_or(STEP).min(STEP)
+            }
+            Source::Packed(_) => STEP,
+        }
+    }
+
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Source::Plain { file, offset, .. } => {
@@ -224,10 +240,9 @@ fn open_live(dir: &LogDir, log: &str) -> io::Result<(File, Option<String>)> {
     }
 }
 
-/// Where the last `lines` lines begin. Pieces of one line count as one.
-fn tail_offset(file: &File, lines: u64) -> io::Result<u64> {
+/// Where the last `lines` lines of the first `size` bytes begin. Pieces of one line count as one.
+fn tail_offset(file: &File, size: u64, lines: u64) -> io::Result<u64> {
     const BLOCK: u64 = 16 * 1024;
-    let size = file.metadata()?.len();
     let mut block = vec![0; BLOCK as usize];
     let (mut end, mut found) = (size, 0);
     while end > 0 {

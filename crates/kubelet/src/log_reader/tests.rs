@@ -44,6 +44,26 @@ fn tail_counts_lines_not_pieces() {
 }
 
 #[test]
+fn who_asks_for_the_last_lines_gets_no_more_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("0.log");
+    std::fs::write(&path, raw("a", "F") + &raw("b", "F")).unwrap();
+    for (follow, expected) in [(false, "b\n"), (true, "b\nc\n")] {
+        let place = LogPath::below(dir.path(), &path).unwrap();
+        let options = Options { tail: Some(1), follow, ..Options::default() };
+        let mut cursor = Cursor::open(&place, &options).unwrap();
+        let log = std::fs::OpenOptions::new().append(true).open(&path);
+        log.unwrap().write_all(raw("c", "F").as_bytes()).unwrap();
+        let mut text = Vec::new();
+        while let Step::Text(t) = cursor.step().unwrap() {
+            text.extend_from_slice(&t);
+        }
+        assert_eq!(String::from_utf8(text).unwrap(), expected, "follow: {follow}");
+        std::fs::write(&path, raw("a", "F") + &raw("b", "F")).unwrap();
+    }
+}
+
+#[test]
 fn bytes_are_limited_with_the_timestamps_counted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("0.log");
