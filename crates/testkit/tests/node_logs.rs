@@ -57,7 +57,8 @@ fn follow(h: &Harness, pod: &str) -> (Follower, impl Iterator<Item = String> + u
 #[test]
 fn logs_have_their_places_and_are_read() {
     let Some(h) = Harness::usual() else { return };
-    let script = "echo out; echo err >&2; printf 'no end'; sleep 10000";
+    // Two pipes: the runtime reads them in any order, unless there is time in between.
+    let script = "echo out; sleep 0.5; echo err >&2; printf 'no end'; sleep 10000";
     h.apply("place", &pod("place", "", script));
     let seen = h.wait_ready("place");
     let log = directory(&h, &seen).join("main/0.log");
