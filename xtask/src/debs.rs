@@ -119,8 +119,8 @@ fn write_programs(cache: &Path) -> Result<()> {
         exec \"$here/nftables/usr/sbin/nft\" \"$@\"\n";
     let bin = cache.join("bin");
     fs::create_dir_all(&bin).doing(|| format!("making {}", bin.display()))?;
-    let me = std::env::current_exe().doing(|| "finding this program".into())?;
-    let janitor = fs::read(&me).doing(|| format!("reading {}", me.display()))?;
+    // Through the kernel: a build of everything may have replaced the file since this program was started.
+    let janitor = fs::read("/proc/self/exe").doing(|| "reading this program".into())?;
     for (name, content) in [("nft", NFT.as_bytes()), ("janitor", &janitor)] {
         write_program(&bin.join(name), content)?;
     }
