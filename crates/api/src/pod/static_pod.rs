@@ -112,7 +112,7 @@ fn forget_former_life(pod: &mut Pod) {
 
 fn derive_uid(pod: &Pod, origin: Origin<'_>, node: &str) -> String {
     // Struct order and sorted maps make this text canonical.
-    let mut text = pod.to_json().unwrap_or_default();
+    let mut text = pod.to_json();
     let tail = match origin {
         Origin::File(path) => format!("host:{node}file:{path}"),
         Origin::Url(url) => format!("url:{url}"),

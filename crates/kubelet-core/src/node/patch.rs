@@ -24,7 +24,7 @@ pub fn has_changed(old: &Node, new: &Node) -> bool {
 /// kubelet may not change its own taints.
 #[must_use]
 pub fn status_patch(old: &Node, new: &Node) -> Value {
-    let (old_doc, new_doc) = (value(old), value(new));
+    let (old_doc, new_doc) = (old.to_value(), new.to_value());
     let mut patch = Map::new();
     let mut metadata = Map::new();
     for part in ["labels", "annotations"] {
@@ -103,10 +103,6 @@ fn without_lists(status: &Value) -> Value {
     } else {
         json!({})
     }
-}
-
-fn value(node: &Node) -> Value {
-    node.to_value()
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -288,9 +284,9 @@ mod tests {
                 let other = NodeCondition { type_: "A".into(), status: "True".into(), ..Default::default() };
                 new.status.as_mut().unwrap().conditions.as_mut().unwrap().insert(1, other);
             }
-            let mut patched = value(&old);
+            let mut patched = old.to_value();
             apply(&mut patched, &status_patch(&old, &new));
-            prop_assert_eq!(patched, value(&new));
+            prop_assert_eq!(patched, new.to_value());
         }
     }
 

@@ -109,7 +109,7 @@ impl Mirrors {
         if self.held.contains_key(&name) {
             return;
         }
-        let Ok(body) = mirror_of(pod, &owner).to_json() else { return };
+        let body = mirror_of(pod, &owner).to_json();
         let path = format!("/api/v1/namespaces/{}/pods", name.0);
         match self.cluster.client.ask::<Pod>(Request::post(path, body)).await {
             Ok(made) => ApiPod::of(&made).into_iter().for_each(|p| self.cluster.api_pods.apply(p)),

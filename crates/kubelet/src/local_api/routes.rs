@@ -93,7 +93,7 @@ fn pod_list(pods: &[Pod]) -> Vec<u8> {
     let mut list = br#"{"apiVersion":"v1","kind":"PodList","metadata":{},"items":["#.to_vec();
     for (i, pod) in pods.iter().enumerate() {
         list.extend((i > 0).then_some(b','));
-        list.extend(pod.to_json().unwrap_or_default());
+        list.extend(pod.to_json());
     }
     list.extend(b"]}");
     list
@@ -104,7 +104,7 @@ struct Written(Vec<u8>);
 
 impl From<&Pod> for Written {
     fn from(pod: &Pod) -> Written {
-        Written(pod.to_json().unwrap_or_default())
+        Written(pod.to_json())
     }
 }
 

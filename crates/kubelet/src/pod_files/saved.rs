@@ -16,7 +16,7 @@ struct Saved<'a> {
 }
 
 pub(super) fn encode(status: &PodStatus) -> io::Result<String> {
-    let json = String::from_utf8(status.to_json()?).map_err(io::Error::other)?;
+    let json = String::from_utf8(status.to_json()).map_err(io::Error::other)?;
     Ok(format!("{{\"checksum\":{},\"status\":{json}}}", fnv1a32(json.as_bytes())))
 }
 

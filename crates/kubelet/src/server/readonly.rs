@@ -85,7 +85,7 @@ async fn pods(State(views): State<Views>) -> Response {
     let items = views.pods.all().into_iter().map(move |entry| {
         let comma = if std::mem::take(&mut first) { "" } else { "," };
         let mut text = comma.as_bytes().to_vec();
-        text.extend(entry.to_pod().to_json().unwrap_or_default());
+        text.extend(entry.to_pod().to_json());
         Bytes::from(text)
     });
     let parts = std::iter::once(Bytes::from_static(head)).chain(items).chain([Bytes::from_static(b"]}\n")]);

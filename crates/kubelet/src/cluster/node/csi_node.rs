@@ -223,7 +223,7 @@ impl Task {
         let Some(changed) = change(&object) else { return Ok(()) };
         let drivers = |o: &CSINode| o.spec.drivers.iter().map(|d| d.name.clone()).collect::<Vec<_>>();
         tracing::info!(before = ?drivers(&object), after = ?drivers(&changed), "CSINode changes");
-        client.ask_bytes(Request::put(path, json(&changed))).await.map(drop).map_err(Refused::Away)
+        client.ask_bytes(Request::put(path, changed.to_json())).await.map(drop).map_err(Refused::Away)
     }
 
     /// Waits until the node is registered.
@@ -250,8 +250,8 @@ impl Task {
         };
         match step(existing.as_ref(), name, uid) {
             Step::Nothing => return Ok(true),
-            Step::Create(object) => drop(client.ask_bytes(Request::post(ALL, json(&object))).await?),
-            Step::Update(object) => drop(client.ask_bytes(Request::put(path, json(&object))).await?),
+            Step::Create(object) => drop(client.ask_bytes(Request::post(ALL, object.to_json())).await?),
+            Step::Update(object) => drop(client.ask_bytes(Request::put(path, object.to_json())).await?),
             Step::Delete => {
                 drop(client.ask_bytes(Request::delete(path, "{}")).await?);
                 return Ok(false);
@@ -259,8 +259,4 @@ impl Task {
         }
         Ok(true)
     }
-}
-
-fn json(object: &CSINode) -> Vec<u8> {
-    object.to_json().unwrap_or_default()
 }

@@ -83,7 +83,7 @@ impl Renewal {
             Err(e) if e.is_not_found() => {
                 let Some(lease) = self.next(None) else { return Ok(false) };
                 let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
-                self.latest = Some(self.cluster.heartbeats.ask(Request::post(path, json(&lease))).await?);
+                self.latest = Some(self.cluster.heartbeats.ask(Request::post(path, lease.to_json())).await?);
                 Ok(true)
             }
             Err(e) => Err(e),
@@ -95,7 +95,7 @@ impl Renewal {
         let mut tries = 0;
         loop {
             let Some(lease) = self.next(self.latest.as_ref()) else { return Ok(()) };
-            let error = match self.cluster.heartbeats.ask(Request::put(self.path(), json(&lease))).await {
+            let error = match self.cluster.heartbeats.ask(Request::put(self.path(), lease.to_json())).await {
                 Ok(written) => {
                     self.latest = Some(written);
                     return Ok(());
@@ -124,8 +124,4 @@ impl Renewal {
     fn path(&self) -> String {
         format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{}", self.cluster.node_name)
     }
-}
-
-fn json(lease: &Lease) -> Vec<u8> {
-    lease.to_json().unwrap_or_default()
 }

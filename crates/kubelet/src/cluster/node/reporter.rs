@@ -138,7 +138,8 @@ impl Reporter {
             tracing::warn!(problem, "the node's addresses are not known");
         }
         let client = &self.parts.cluster.client;
-        let made: Result<NodeObject, _> = client.ask(Request::post("/api/v1/nodes", json(&first.node))).await;
+        let made: Result<NodeObject, _> =
+            client.ask(Request::post("/api/v1/nodes", first.node.to_json())).await;
         match made {
             Ok(node) => {
                 self.tell(first.events);
@@ -318,9 +319,4 @@ impl Reporter {
 fn ready(node: &NodeObject) -> bool {
     let status: Option<&k8s_openapi::api::core::v1::NodeStatus> = node.status.as_ref();
     status.and_then(|s| s.conditions.as_deref()).is_some_and(is_ready)
-}
-
-fn json(node: &NodeObject) -> Vec<u8> {
-    // Plain data: nothing in it that cannot be written.
-    node.to_json().unwrap_or_default()
 }
