@@ -21,11 +21,12 @@ fn optional() -> Vec<Kind> {
 impl RuntimeConfig {
     /// Refuses names of nothing, and to switch off what is always served.
     pub fn new(wishes: BTreeMap<String, bool>) -> Result<Self, String> {
+        let (optional, always) = (optional(), all());
         for (name, on) in &wishes {
-            let names = |kinds: Vec<Kind>| {
+            let names = |kinds: &[Kind]| {
                 kinds.iter().any(|k| levels(k).iter().any(|l| l == name) || resource(k) == *name)
             };
-            match (names(optional()), names(all())) {
+            match (names(&optional), names(&always)) {
                 (true, _) => {}
                 (false, true) if *on => {}
                 (false, true) => return Err(format!("{name} is always served")),
