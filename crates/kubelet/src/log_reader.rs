@@ -81,13 +81,13 @@ impl Cursor {
     pub fn open(path: &LogPath, options: &Options) -> io::Result<Self> {
         let dir = path.open_dir()?;
         let (mut file, passed) = open_live(&dir, &path.file)?;
-        let size = file.metadata()?.len();
+        let found = file.metadata()?;
+        let (inode, size) = (found.ino(), found.len());
         let (offset, end) = match options.tail {
             Some(lines) => (tail_offset(&file, size, lines)?, if options.follow { u64::MAX } else { size }),
             None => (0, u64::MAX),
         };
         file.seek(SeekFrom::Start(offset))?;
-        let inode = file.metadata()?.ino();
         Ok(Self {
             dir,
             log: path.file.clone(),
