@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use api::pod::resources::is_pod_level as is_pod_level_resource;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
@@ -95,10 +96,6 @@ fn raise(top: &mut Amounts, other: &Amounts) {
         let slot = top.entry(name).or_insert(v);
         *slot = (*slot).max(v);
     }
-}
-
-fn is_pod_level_resource(name: &str) -> bool {
-    matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }
 
 #[cfg(test)]

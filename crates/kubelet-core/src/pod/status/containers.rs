@@ -117,7 +117,7 @@ impl View<'_> {
             last_state: old.and_then(|o| ended_before(o, &id)),
             container_id: Some(id),
             user: i.user.as_ref().map(user),
-            resources: super::resources::in_force(c, i),
+            resources: Some(super::resources::in_force(c, i)),
             allocated_resources: c.resources.as_ref().and_then(|r| r.requests.clone()),
             ..blank(c)
         };

@@ -13,9 +13,9 @@ type List = BTreeMap<String, Quantity>;
 
 /// The spec's resources, with what the runtime reports to have applied where that differs. The
 /// user's spelling of an amount is kept while the amounts are equal.
-pub(super) fn in_force(c: &Container, i: &observed::Container) -> Option<ResourceRequirements> {
+pub(super) fn in_force(c: &Container, i: &observed::Container) -> ResourceRequirements {
     let mut out = c.resources.clone().unwrap_or_default();
-    let (ContainerState::Running, Some(applied)) = (i.state, &i.resources) else { return Some(out) };
+    let (ContainerState::Running, Some(applied)) = (i.state, &i.resources) else { return out };
     if let Some(limits) = &mut out.limits {
         if applied.cpu_quota > 0 && applied.cpu_period > 0 {
             let milli = applied.cpu_quota.saturating_mul(1000) / applied.cpu_period;
@@ -34,12 +34,23 @@ pub(super) fn in_force(c: &Container, i: &observed::Container) -> Option<Resourc
         let milli = (applied.cpu_shares.saturating_mul(1000) + 1023) / 1024;
         correct(requests, "cpu", format!("{milli}m"));
     }
-    Some(out)
+    out
 }
 
 /// What the Pod as a whole was given: of the amounts its containers have, or of those it states for all of them.
 pub(super) fn set_of_pod(spec: &PodSpec, out: &mut PodStatus) {
-    let mut granted = spec.clone();
+    // Of the spec, what the sums look at.
+    let slim = |c: &Container| Container {
+        name: c.name.clone(),
+        resources: c.resources.clone(),
+        restart_policy: c.restart_policy.clone(),
+        ..Container::default()
+    };
+    let mut granted = PodSpec {
+        containers: spec.containers.iter().map(slim).collect(),
+        init_containers: spec.init_containers.as_ref().map(|all| all.iter().map(slim).collect()),
+        ..PodSpec::default()
+    };
     let statuses = out.container_statuses.iter().chain(&out.init_container_statuses).flatten();
     for status in statuses {
         let all = granted.containers.iter_mut().chain(granted.init_containers.iter_mut().flatten());
