@@ -136,6 +136,20 @@ impl Client {
         }
     }
 
+    /// How long one request may take, watches apart.
+    pub(crate) fn patience(&self) -> Duration {
+        self.0.options.timeout
+    }
+
+    /// As [`Client::stream`], for an answer that has to begin soon.
+    pub(crate) async fn open(&self, request: Request) -> Result<Response<Incoming>, ClientError> {
+        let (act, after) = (request.act(), self.patience());
+        match tokio::time::timeout(after, self.stream(request)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(ClientError::Timeout { act, after }),
+        }
+    }
+
     /// Sends a request and hands the body over as it comes; a refusal is read and becomes the error.
     pub async fn stream(&self, request: Request) -> Result<Response<Incoming>, ClientError> {
         if let Some(limiter) = &self.0.limiter {

@@ -12,12 +12,14 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use crate::error::{ApiError, ClientError};
+use crate::list::{ITEM_MAX, ListMeta, Splitter};
 use crate::request::{Client, Request};
 
-/// Objects asked for at a time.
-const PAGE: usize = 500;
-/// One object; upstream refuses larger ones long before.
-const LINE_MAX: usize = 16 << 20;
+/// Objects asked for at a time. They are read one by one, so a page may be large; many small ones would have to wait for each
+/// other at a client's rate.
+const PAGE: usize = 10_000;
+/// One object and the word before it.
+const LINE_MAX: usize = ITEM_MAX;
 /// First and longest pause between attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -44,6 +46,21 @@ pub enum Event {
     Deleted(Box<RawValue>),
 }
 
+/// The same for those who would rather not hold a whole list: its objects come one by one.
+#[derive(Debug)]
+pub enum Piece {
+    /// A list begins, or begins again: what was seen of an earlier one that did not end counts no more.
+    Begin,
+    /// An object of the list.
+    Item(Box<RawValue>),
+    /// That was the list: what was not among its objects is gone.
+    End,
+    /// As [`Event::Applied`].
+    Applied(Box<RawValue>),
+    /// As [`Event::Deleted`].
+    Deleted(Box<RawValue>),
+}
+
 /// A watch that never ends: it lists, watches, and resumes where it was after every interruption.
 #[derive(Debug)]
 pub struct Watcher {
@@ -55,8 +72,11 @@ pub struct Watcher {
     retry_at: Option<Instant>,
     /// The revision up to which everything was handed out; None before the first list.
     revision: Option<String>,
+    listing: Option<Listing>,
     stream: Option<Lines>,
-    ready: VecDeque<Event>,
+    ready: VecDeque<Piece>,
+    /// What was seen of a list that somebody waits for as a whole.
+    collected: Vec<Box<RawValue>>,
     /// Since when the server has not been reached.
     trouble: Option<Instant>,
 }
@@ -70,21 +90,13 @@ struct Lines {
     opened: Instant,
 }
 
-#[derive(Deserialize)]
-struct Page {
-    metadata: ListMeta,
-    #[serde(default)]
-    items: Option<Vec<Box<RawValue>>>,
-}
-
-api::from_json!(Page);
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ListMeta {
-    resource_version: String,
-    #[serde(rename = "continue")]
-    next: String,
+/// A list under way.
+#[derive(Debug, Default)]
+struct Listing {
+    /// Where the page begins; empty for the first.
+    from: String,
+    /// None between two pages.
+    page: Option<(Incoming, Splitter)>,
 }
 
 #[derive(Deserialize)]
@@ -112,8 +124,10 @@ impl Watcher {
             pause: PAUSE_MIN,
             retry_at: None,
             revision: None,
+            listing: None,
             stream: None,
             ready: VecDeque::new(),
+            collected: Vec::new(),
             trouble: None,
         }
     }
@@ -123,8 +137,21 @@ impl Watcher {
     /// Cancel-safe: dropped in the middle, nothing that was received is lost.
     pub async fn next(&mut self) -> Event {
         loop {
-            if let Some(event) = self.ready.pop_front() {
-                return event;
+            match self.next_piece().await {
+                Piece::Begin => self.collected.clear(),
+                Piece::Item(object) => self.collected.push(object),
+                Piece::End => return Event::Listed(std::mem::take(&mut self.collected)),
+                Piece::Applied(object) => return Event::Applied(object),
+                Piece::Deleted(object) => return Event::Deleted(object),
+            }
+        }
+    }
+
+    /// The same with lists in pieces. Not to be mixed with the above.
+    pub async fn next_piece(&mut self) -> Piece {
+        loop {
+            if let Some(piece) = self.ready.pop_front() {
+                return piece;
             }
             if let Some(at) = self.retry_at {
                 tokio::time::sleep_until(at).await;
@@ -143,13 +170,7 @@ impl Watcher {
     }
 
     async fn step(&mut self) -> Result<(), ClientError> {
-        let Some(revision) = self.revision.clone() else {
-            let (items, revision) = self.list().await?;
-            self.revision = Some(revision);
-            self.ready.push_back(Event::Listed(items));
-            self.trouble = None;
-            return Ok(());
-        };
+        let Some(revision) = self.revision.clone() else { return self.list().await };
         if self.stream.is_none() {
             self.stream = Some(self.open(&revision).await?);
             self.trouble = None;
@@ -169,31 +190,65 @@ impl Watcher {
         }
     }
 
-    async fn list(&mut self) -> Result<(Vec<Box<RawValue>>, String), ClientError> {
-        let mut items = Vec::new();
-        let mut next = String::new();
-        loop {
-            let mut path = self.query(&format!("limit={PAGE}"));
-            if next.is_empty() {
-                // Any recent state will do, as upstream's informers ask: a server may answer from its cache.
-                path.push_str("&resourceVersion=0");
-            } else {
-                path.push_str(&format!("&continue={}", encode(&next)));
-            }
-            let page: Page = match self.client.ask(Request::get(path)).await {
+    /// Goes on with the list, or begins it. Cancel-safe: what was read of a page is kept.
+    async fn list(&mut self) -> Result<(), ClientError> {
+        if self.listing.is_none() {
+            self.listing = Some(Listing::default());
+            self.ready.push_back(Piece::Begin);
+        }
+        let Some(listing) = &self.listing else { return Ok(()) };
+        if listing.page.is_none() {
+            let (path, is_first) = (self.page_path(&listing.from), listing.from.is_empty());
+            let body = match self.client.open(Request::get(path)).await {
                 // The snapshot a page belongs to is compacted: begin again.
-                Err(e) if e.is_expired() && !next.is_empty() => {
-                    items.clear();
-                    next.clear();
-                    continue;
+                Err(e) if e.is_expired() && !is_first => {
+                    self.listing = None;
+                    return Ok(());
                 }
-                other => other?,
+                other => other?.into_body(),
             };
-            items.extend(page.items.unwrap_or_default());
-            next = page.metadata.next;
-            if next.is_empty() {
-                return Ok((items, page.metadata.resource_version));
+            if let Some(listing) = &mut self.listing {
+                listing.page = Some((body, Splitter::default()));
             }
+        }
+        self.read_page().await
+    }
+
+    async fn read_page(&mut self) -> Result<(), ClientError> {
+        let act = || format!("GET {}", self.resource.path);
+        let unreadable = |e: crate::list::Unreadable| ClientError::Decode { act: act(), why: e.to_string() };
+        let Some(Listing { from, page }) = &mut self.listing else { return Ok(()) };
+        let Some((body, splitter)) = page else { return Ok(()) };
+        let after = self.client.patience();
+        let frame = tokio::time::timeout(after, body.frame()).await;
+        match frame.map_err(|_| ClientError::Timeout { act: act(), after })? {
+            Some(Ok(frame)) => {
+                let data = frame.into_data().unwrap_or_default();
+                splitter.take(&data, |item| self.ready.push_back(Piece::Item(item))).map_err(unreadable)
+            }
+            Some(Err(e)) => Err(ClientError::Transport { act: act(), why: e.to_string() }),
+            None => {
+                let Some((_, splitter)) = page.take() else { return Ok(()) };
+                let meta = splitter.finish().map_err(unreadable)?;
+                if meta.next.is_empty() {
+                    self.revision = Some(meta.resource_version);
+                    self.listing = None;
+                    self.trouble = None;
+                    self.ready.push_back(Piece::End);
+                } else {
+                    *from = meta.next;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn page_path(&self, from: &str) -> String {
+        let path = self.query(&format!("limit={PAGE}"));
+        match from {
+            // Any recent state will do, as upstream's informers ask: a server may answer from its cache.
+            "" => format!("{path}&resourceVersion=0"),
+            from => format!("{path}&continue={}", encode(from)),
         }
     }
 
@@ -224,8 +279,8 @@ impl Watcher {
         }
         let at: Versioned = serde_json::from_str(line.object.get()).map_err(decode)?;
         match line.kind.as_str() {
-            "ADDED" | "MODIFIED" => self.ready.push_back(Event::Applied(line.object)),
-            "DELETED" => self.ready.push_back(Event::Deleted(line.object)),
+            "ADDED" | "MODIFIED" => self.ready.push_back(Piece::Applied(line.object)),
+            "DELETED" => self.ready.push_back(Piece::Deleted(line.object)),
             // BOOKMARK, and whatever a newer server may say: only its revision counts.
             _ => {}
         }
@@ -234,6 +289,7 @@ impl Watcher {
     }
 
     fn recover(&mut self, error: &ClientError) {
+        self.listing = None;
         if self.stream.take().is_some_and(|s| s.opened.elapsed() > HEALTHY) {
             self.pause = PAUSE_MIN;
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::rng::Rng;
 use bytes::Bytes;
-use client::{Client, ClientError, Config, Event, Options, Request, Resource, Watcher};
+use client::{Client, ClientError, Config, Event, Options, Piece, Request, Resource, Watcher};
 use http_body_util::Full;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -159,15 +159,36 @@ async fn a_watch_goes_on_where_it_was_cut() {
     assert_eq!(
         asked,
         [
-            "GET /api/v1/pods?limit=500&fieldSelector=spec.nodeName%3Dn1&resourceVersion=0 - -".to_owned(),
-            "GET /api/v1/pods?limit=500&fieldSelector=spec.nodeName%3Dn1&continue=more%26 - -".to_owned(),
+            "GET /api/v1/pods?limit=10000&fieldSelector=spec.nodeName%3Dn1&resourceVersion=0 - -".to_owned(),
+            "GET /api/v1/pods?limit=10000&fieldSelector=spec.nodeName%3Dn1&continue=more%26 - -".to_owned(),
             format!("{watch}=5&fieldSelector=spec.nodeName%3Dn1 - -"),
             format!("{watch}=9&fieldSelector=spec.nodeName%3Dn1 - -"),
             format!("{watch}=9&fieldSelector=spec.nodeName%3Dn1 - -"),
             format!("{watch}=10&fieldSelector=spec.nodeName%3Dn1 - -"),
-            "GET /api/v1/pods?limit=500&fieldSelector=spec.nodeName%3Dn1&resourceVersion=0 - -".to_owned(),
+            "GET /api/v1/pods?limit=10000&fieldSelector=spec.nodeName%3Dn1&resourceVersion=0 - -".to_owned(),
         ]
     );
+}
+
+#[tokio::test]
+async fn a_list_comes_in_pieces_and_begins_again_when_it_breaks_off() {
+    let script = Script::new(&[
+        (200, r#"{"metadata":{"resourceVersion":"5"},"items":[{"metadata":{"name":"a"}},{"metadata":{"na"#),
+        (200, r#"{"metadata":{"resourceVersion":"6"},"items":[{"metadata":{"name":"b"}}]}"#),
+    ]);
+    let server = script.serve_plain().await;
+    let client = Client::new(config(server), Options::default()).await.unwrap();
+    let mut watcher = Watcher::new(client, Resource::new("/api/v1/pods"), Rng::new(1));
+    let mut seen = Vec::new();
+    while seen.last().is_none_or(|last| last != "end") {
+        seen.push(match watcher.next_piece().await {
+            Piece::Begin => "begin".to_owned(),
+            Piece::Item(item) => name(&item),
+            Piece::End => "end".to_owned(),
+            Piece::Applied(_) | Piece::Deleted(_) => "event".to_owned(),
+        });
+    }
+    assert_eq!(seen, ["begin", "a", "begin", "b", "end"]);
 }
 
 fn without_timeout(asked: &str) -> String {
