@@ -13,5 +13,6 @@ pub mod metrics;
 pub mod quantity;
 pub mod rng;
 pub mod time;
+pub mod verbosity;
 
 pub use causes::causes;

@@ -1,10 +1,9 @@
 //! What the commands of agents have in common: from what the loader says to a run, and the first lines of the log.
 
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 use api::config::{LoadError, Logging, Outcome};
+use base::verbosity::Verbosity;
 
 use crate::{KUBERNETES, console, logging};
 
@@ -30,7 +29,7 @@ pub(crate) fn obey<L>(asked: Result<Outcome<L>, LoadError>, run: impl FnOnce(L) 
 }
 
 /// Starts the log with what the configuration leaves to say. Returns its verbosity.
-pub(crate) fn begin_log(settings: &Logging, warnings: &[String], not_honoured: &[String]) -> Arc<AtomicU32> {
+pub(crate) fn begin_log(settings: &Logging, warnings: &[String], not_honoured: &[String]) -> Verbosity {
     // Only a second start in one process could fail, and then somebody logs already.
     let verbosity = logging::start(settings).unwrap_or_default();
     for warning in warnings {

@@ -3,11 +3,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use api::config::kubelet::{Loaded, load};
+use base::verbosity::Verbosity;
 use kubelet::agent::{self, Start};
 use kubelet::systemd::Systemd;
 use tokio::signal::unix::{self, SignalKind};
@@ -49,7 +48,7 @@ fn fail(error: &str) -> ExitCode {
 
 /// Runs until SIGTERM or SIGINT. Containers are left as they are, and what the runtime is doing for us is
 /// waited for.
-async fn serve(loaded: Loaded, verbosity: Arc<AtomicU32>) -> Result<(), String> {
+async fn serve(loaded: Loaded, verbosity: Verbosity) -> Result<(), String> {
     let token = CancellationToken::new();
     let start = Start {
         loaded,

@@ -6,10 +6,9 @@
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use api::config::{Logging, VModule};
+use base::verbosity::Verbosity;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use tracing::field::{Field, Visit};
@@ -42,9 +41,7 @@ const OURS: &[&str] = &[
 
 /// Starts logging to standard error, and returns the verbosity. Whoever changes it has tracing look at its call sites
 /// again. Says so when something already logs.
-pub(crate) fn start(
-    settings: &Logging,
-) -> Result<Arc<AtomicU32>, tracing::subscriber::SetGlobalDefaultError> {
+pub(crate) fn start(settings: &Logging) -> Result<Verbosity, tracing::subscriber::SetGlobalDefaultError> {
     let lines = Lines::new(settings, Stderr);
     let dial = lines.verbosity.clone();
     tracing::subscriber::set_global_default(Registry::default().with(lines)).map(|()| dial)
@@ -59,7 +56,7 @@ struct Stderr;
 
 struct Lines<S> {
     json: bool,
-    verbosity: Arc<AtomicU32>,
+    verbosity: Verbosity,
     modules: Vec<VModule>,
     pid: u32,
     sink: S,
@@ -79,7 +76,7 @@ impl<S: Sink> Lines<S> {
     fn new(settings: &Logging, sink: S) -> Self {
         Self {
             json: settings.format == "json",
-            verbosity: Arc::new(settings.verbosity.into()),
+            verbosity: Verbosity::new(settings.verbosity),
             modules: settings.vmodule.clone(),
             pid: std::process::id(),
             sink,
@@ -94,7 +91,7 @@ impl<S: Sink> Lines<S> {
             let subject = if m.file_pattern.contains('/') { stem } else { name };
             matches(m.file_pattern.as_bytes(), subject.as_bytes())
         });
-        hit.map_or_else(|| self.verbosity.load(Ordering::Relaxed), |m| m.verbosity)
+        hit.map_or_else(|| self.verbosity.get(), |m| m.verbosity)
     }
 
     fn shows(&self, metadata: &Metadata<'_>) -> bool {
@@ -161,8 +158,7 @@ impl<S: Sink, T: Subscriber> Layer<T> for Lines<S> {
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        let most =
-            self.modules.iter().map(|m| m.verbosity).chain([self.verbosity.load(Ordering::Relaxed)]).max();
+        let most = self.modules.iter().map(|m| m.verbosity).chain([self.verbosity.get()]).max();
         let most = most.unwrap_or_default();
         Some(match most {
             v if v >= TRACE => LevelFilter::TRACE,
@@ -367,8 +363,8 @@ mod tests {
         let dial = lines.verbosity.clone();
         let say = |word: &str| tracing::debug!(word, "said");
         tracing::subscriber::with_default(Registry::default().with(lines), || {
-            for (level, word) in [(0, "before"), (4, "loud"), (2, "after")] {
-                dial.store(level, Ordering::Relaxed);
+            for (level, word) in [("0", "before"), ("4", "loud"), ("2", "after")] {
+                dial.ask(level).unwrap();
                 tracing::callsite::rebuild_interest_cache();
                 say(word);
             }

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use api::config::proxy::{Loaded, load};
 use api::yaml;
+use base::verbosity::Verbosity;
 use proxy::agent::{self, Start};
 use proxy::modes;
 use tokio::signal::unix::{self, SignalKind};
@@ -20,8 +21,9 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
 }
 
 fn run(loaded: Loaded) -> ExitCode {
-    let _ = agent_cmd::begin_log(&loaded.config.logging, &loaded.warnings, &loaded.not_honoured);
-    match act(loaded) {
+    sys::memory::keep_one_heap();
+    let verbosity = agent_cmd::begin_log(&loaded.config.logging, &loaded.warnings, &loaded.not_honoured);
+    match act(loaded, verbosity) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error, "kube-proxy failed");
@@ -32,7 +34,7 @@ fn run(loaded: Loaded) -> ExitCode {
 }
 
 /// One of the short errands, or the agent until a signal.
-fn act(loaded: Loaded) -> Result<(), String> {
+fn act(loaded: Loaded, verbosity: Verbosity) -> Result<(), String> {
     let flags = &loaded.flags;
     if !flags.write_config_to.is_empty() {
         let text = yaml::from_value_to_yaml(&loaded.config.to_v1alpha1());
@@ -53,11 +55,11 @@ fn act(loaded: Loaded) -> Result<(), String> {
         .thread_keep_alive(Duration::from_secs(2))
         .build()
         .map_err(|e| format!("start the event loop: {e}"))?;
-    runtime.block_on(serve(loaded))
+    runtime.block_on(serve(loaded, verbosity))
 }
 
 /// Runs until SIGTERM or SIGINT. The kernel keeps its rules.
-async fn serve(loaded: Loaded) -> Result<(), String> {
+async fn serve(loaded: Loaded, verbosity: Verbosity) -> Result<(), String> {
     let token = CancellationToken::new();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let start = Start {
@@ -69,6 +71,7 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
         ),
         version: KUBERNETES.to_owned(),
         seed: now.as_nanos() as u64 ^ u64::from(std::process::id()),
+        verbosity,
     };
     let signal = |kind| unix::signal(kind).map_err(|e| format!("listen for signals: {e}"));
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

@@ -21,13 +21,13 @@ mod settings;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use api::config::gates::{GATES, Stage};
 use api::config::kubelet::{HostFacts, KubeletConfiguration, Loaded, check_host};
 use base::rng::Rng;
 use base::time::Clock;
+use base::verbosity::Verbosity;
 use kubelet_core::admission::NodeOffer;
 use kubelet_core::cgroup::Driver;
 use kubelet_core::downward::Allocatable;
@@ -97,7 +97,7 @@ pub struct Start {
     /// The version shown in metrics.
     pub version: String,
     /// How much is logged.
-    pub verbosity: Arc<AtomicU32>,
+    pub verbosity: Verbosity,
 }
 
 /// Starts everything and runs until the token is cancelled or something the node cannot do without ends.

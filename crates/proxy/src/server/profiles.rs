@@ -2,10 +2,13 @@
 //! `go tool pprof` could read; what can be told is told.
 
 use axum::Router;
-use axum::extract::Path;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, put};
+use axum::routing::{any, get, put};
+use base::verbosity::Verbosity;
 use http::StatusCode;
+use http::header::CONTENT_TYPE;
 
 use super::status::{Status, plain};
 
@@ -17,7 +20,10 @@ pub(super) fn add_to(router: Router<Status>) -> Router<Status> {
         .route("/debug/pprof", get(index))
         .route("/debug/pprof/", get(index))
         .route("/debug/pprof/{name}", get(profile).post(profile))
-        .route("/debug/flags/v", put(verbosity))
+        .route("/debug/flags", any(settings))
+        .route("/debug/flags/", any(settings))
+        .route("/debug/flags/{*name}", any(settings))
+        .route("/debug/flags/v", put(verbosity).fallback(only_set))
 }
 
 async fn index() -> Response {
@@ -43,8 +49,25 @@ async fn profile(Path(name): Path<String>) -> Response {
     }
 }
 
-/// The level at which the log is written is chosen when kube-proxy starts.
-async fn verbosity() -> Response {
-    let text = "the verbosity cannot be changed while kube-proxy runs; start it with another --v\n";
-    (StatusCode::NOT_IMPLEMENTED, plain(text.to_owned())).into_response()
+/// Sets the level at which the log is written, until it is set again or kube-proxy ends.
+async fn verbosity(State(status): State<Status>, body: Bytes) -> Response {
+    match status.verbosity.ask(&String::from_utf8_lossy(&body)) {
+        Ok(level) => {
+            tracing::callsite::rebuild_interest_cache();
+            tracing::info!(level, "the verbosity of the log was set");
+            plain(Verbosity::answer(level))
+        }
+        Err(refusal) => (StatusCode::BAD_REQUEST, plain(refusal)).into_response(),
+    }
+}
+
+async fn only_set() -> Response {
+    (StatusCode::NOT_ACCEPTABLE, plain("unsupported http method".to_owned())).into_response()
+}
+
+/// Which settings can be changed while we run, as upstream shows them.
+async fn settings() -> Response {
+    let page = "<html>\n<head>\n<title>/debug/flags/</title>\n</head>\n<body>\n/debug/flags/<br>\n<br>\nflags:<br>\n\
+                <table>\n<tr>v<br>\n</table>\n<br>\nfull flags configurable<br>\n</body>\n</html>\n";
+    ([(CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response()
 }

@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use base::metrics::{CONTENT_TYPE, Counter, Family, Gauge};
+use base::verbosity::Verbosity;
 use http::header;
 use serde_json::{Value, json};
 
@@ -20,6 +21,8 @@ pub struct Status {
     pub mode: &'static str,
     /// Whether `/debug/pprof` is served.
     pub is_profiled: bool,
+    /// How much is logged, which `/debug/flags/v` may change.
+    pub verbosity: Verbosity,
     /// The effective configuration, as upstream writes it.
     pub config: Arc<Value>,
     pub metrics: Arc<Metrics>,
@@ -110,6 +113,10 @@ mod tests {
     use super::*;
 
     async fn ask(is_profiled: bool, method: &str, path: &str) -> u16 {
+        tell(is_profiled, method, path, "", &Verbosity::default()).await
+    }
+
+    async fn tell(is_profiled: bool, method: &str, path: &str, body: &'static str, dial: &Verbosity) -> u16 {
         let about = About {
             version: "v1.36.4".into(),
             started: jiff::Timestamp::UNIX_EPOCH,
@@ -118,13 +125,14 @@ mod tests {
         let status = Status {
             mode: "nftables",
             is_profiled,
+            verbosity: dial.clone(),
             config: Arc::default(),
             metrics: Arc::default(),
             about: Arc::new(about),
             checks: Arc::default(),
         };
         let request =
-            http::Request::builder().method(method).uri(path).body(axum::body::Body::empty()).unwrap();
+            http::Request::builder().method(method).uri(path).body(axum::body::Body::from(body)).unwrap();
         TowerToHyperService::new(router(status)).call(request).await.unwrap().status().as_u16()
     }
 
@@ -137,12 +145,26 @@ mod tests {
             ("GET", "/debug/pprof/heap", 501),
             ("POST", "/debug/pprof/symbol", 501),
             ("GET", "/debug/pprof/nothing", 404),
-            ("PUT", "/debug/flags/v", 501),
+            ("GET", "/debug/flags", 200),
+            ("GET", "/debug/flags/", 200),
+            ("GET", "/debug/flags/other", 200),
+            ("GET", "/debug/flags/v", 406),
+            ("PUT", "/debug/flags/v", 400),
         ];
         for (method, path, code) in rows {
             assert_eq!(ask(true, method, path).await, code, "{path}");
             assert_eq!(ask(false, method, path).await, 404, "{path}");
         }
         assert_eq!(ask(false, "GET", "/proxyMode").await, 200);
+    }
+
+    #[tokio::test]
+    async fn the_verbosity_is_set_while_it_runs() {
+        let dial = Verbosity::new(2);
+        assert_eq!(tell(true, "PUT", "/debug/flags/v", "4", &dial).await, 200);
+        assert_eq!(dial.get(), 4);
+        assert_eq!(tell(true, "PUT", "/debug/flags/v", "loud", &dial).await, 400);
+        assert_eq!(tell(false, "PUT", "/debug/flags/v", "9", &dial).await, 404);
+        assert_eq!(dial.get(), 4);
     }
 }

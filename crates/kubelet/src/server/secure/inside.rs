@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 use axum::Router;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use base::time::Clock;
+use base::verbosity::Verbosity;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use k8s_openapi::api::core::v1::Pod;
@@ -30,7 +30,7 @@ pub struct Inside {
     pub root: PathBuf,
     pub about: Arc<About>,
     /// How much is logged.
-    pub verbosity: Arc<AtomicU32>,
+    pub verbosity: Verbosity,
 }
 
 /// Which endpoints there are.

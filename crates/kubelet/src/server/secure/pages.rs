@@ -1,10 +1,10 @@
 //! What people look at when they wonder about the kubelet itself: `/flagz`, `/statusz`, `/debug`.
 
 use std::fmt::Write;
-use std::sync::atomic::Ordering;
 
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
+use base::verbosity::Verbosity;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 
@@ -69,15 +69,10 @@ pub(super) async fn verbosity(
     State(inside): State<Inside>,
     body: axum::body::Bytes,
 ) -> Result<Response, Refusal> {
-    let text = String::from_utf8_lossy(&body);
-    let Some(level) = text.parse::<i32>().ok().and_then(|level| u32::try_from(level).ok()) else {
-        let shown: String = text.chars().take(64).collect();
-        return Err(Refusal::bad(format!("strconv.ParseUint: parsing {shown:?}: invalid syntax\n")));
-    };
-    inside.verbosity.store(level, Ordering::Relaxed);
+    let level = inside.verbosity.ask(&String::from_utf8_lossy(&body)).map_err(Refusal::bad)?;
     tracing::callsite::rebuild_interest_cache();
     tracing::info!(level, "the verbosity of the log was set");
-    Ok(plain(format!("successfully set klog.logging.verbosity to {level}\n")))
+    Ok(plain(Verbosity::answer(level)))
 }
 
 fn plain(text: String) -> Response {

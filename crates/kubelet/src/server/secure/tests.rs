@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+use base::verbosity::Verbosity;
 use std::sync::Mutex;
 
 use async_trait::async_trait;
@@ -127,7 +128,7 @@ impl Bench {
             pod_logs: dir.path().join("pods"),
             root: dir.path().to_owned(),
             about: Arc::new(About { version: "v1".to_owned(), ..About::default() }),
-            verbosity: Arc::default(),
+            verbosity: Verbosity::default(),
         };
         tokio::spawn(open.serve(router(inside), streams, token.clone()));
         Self { address, dir, reviews, token }
