@@ -8,6 +8,7 @@ use std::time::Duration;
 use api::config::proxy::{KubeProxyConfiguration, Loaded, Mode};
 use base::class::{Class, Classify};
 use base::rng::Rng;
+use base::verbosity::Verbosity;
 use client::{Client, Config, Options};
 use jiff::Timestamp;
 use proxy_core::objects::{Cluster, Family};
@@ -20,7 +21,7 @@ use crate::observed::{HealthChecks, Observed, Triggers};
 use crate::ports::Dataplane;
 use crate::server::{self, Health, Status, Watched};
 use crate::settings::{self, duration};
-use crate::sync::{self, Periods, Report};
+use crate::sync::{self, Gap, Periods, Report};
 use crate::watch::{Feed, Seen};
 use crate::{Update, cleanup, config_file, host, modes};
 
@@ -41,6 +42,8 @@ pub struct Start {
     pub version: String,
     /// Spreads the retries of many nodes.
     pub seed: u64,
+    /// How much is logged.
+    pub verbosity: Verbosity,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -178,7 +181,10 @@ impl Agent {
             node_name: self.node_name.clone(),
             settings: self.settings.clone(),
             periods: Periods {
-                gap: duration(least),
+                gap: match self.start.loaded.says_min_sync_period(self.chosen) {
+                    true => Gap::Said(duration(least)),
+                    false => Gap::AtMost(duration(least)),
+                },
                 verify: modes::look_period(&config, self.chosen),
                 retry: duration(full),
             },
@@ -217,6 +223,7 @@ impl Agent {
         let status = Status {
             mode: self.chosen.name(),
             is_profiled: config.enable_profiling,
+            verbosity: self.start.verbosity.clone(),
             config: Arc::new(config.to_v1alpha1()),
             metrics: self.feed.metrics.clone(),
             about: Arc::new(server::About {

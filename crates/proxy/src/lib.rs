@@ -36,4 +36,4 @@ pub mod sysctl;
 mod update;
 pub mod watch;
 
-pub use update::Update;
+pub use update::{Listed, Update};

@@ -24,6 +24,9 @@ const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const MOST_TIMES_LEFT: u32 = 10;
 
+/// Where nobody asked for a gap, it is so many times as long as the change before it took.
+const PACE: u32 = 20;
+
 #[derive(Clone, Debug)]
 pub struct Config {
     pub node_name: String,
@@ -33,12 +36,20 @@ pub struct Config {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Periods {
-    /// Between the end of one change and the next. The first after a quiet time waits for nothing.
-    pub gap: Duration,
+    pub gap: Gap,
     /// Between two comparisons with the kernel when nothing seems wrong.
     pub verify: Duration,
     /// The longest wait after failures.
     pub retry: Duration,
+}
+
+/// Between the end of one change and the next. The first after a quiet time waits for nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gap {
+    /// Just so long.
+    Said(Duration),
+    /// So long at most. It is there to leave processor and kernel to others, and is shorter after what was quick.
+    AtMost(Duration),
 }
 
 /// How it goes, family by family.
@@ -68,10 +79,14 @@ struct Plane {
     has_news: bool,
     /// When to compare everything, though nothing seems wrong; `None` before the first time.
     look_at: Option<Instant>,
+    /// When to compare everything at the earliest, unless there is news.
+    rested_at: Instant,
     /// How often that made way for news since it was last done.
     times_left: u32,
     wants_tidying: bool,
     times_untidied: u32,
+    /// A comparison leaves much memory behind.
+    wants_trimming: bool,
     retry: Option<(Instant, Duration)>,
     alarms: Option<mpsc::Receiver<()>>,
     /// Compared, and not listening yet.
@@ -115,14 +130,14 @@ pub async fn run(
         let now = Instant::now();
         let is_due = |plane: &Plane| plane.due_at(now, quiet_until) <= now;
         if inbox.cluster.is_complete() && planes.iter().any(is_due) {
-            let mut did_sync = false;
+            let (began, mut did_change) = (Instant::now(), false);
             let mut next = Vec::with_capacity(planes.len());
             for mut plane in planes {
                 // With news all have something to do, and the first who made way for it comes first.
                 if is_due(&plane) && !inbox.is_new {
-                    let has_synced;
-                    (plane, has_synced) = plane.serve(&mut inbox, config.periods, quiet_until).await?;
-                    did_sync |= has_synced;
+                    let has_changed;
+                    (plane, has_changed) = plane.serve(&mut inbox, config.periods, quiet_until).await?;
+                    did_change |= has_changed;
                 }
                 next.push(plane);
             }
@@ -132,8 +147,8 @@ pub async fn run(
             if planes.iter().all(|plane| plane.look_at.is_some() || plane.retry.is_some()) {
                 planes.iter_mut().for_each(Plane::listen);
             }
-            if did_sync {
-                quiet_until = Instant::now() + config.periods.gap;
+            if did_change {
+                quiet_until = Instant::now() + config.periods.gap.after(began.elapsed());
             }
             inbox.tell(&mut planes);
             report.send_replace(Report::of(&planes));
@@ -223,6 +238,17 @@ impl Inbox {
     }
 }
 
+// === impl Gap ===
+
+impl Gap {
+    fn after(self, took: Duration) -> Duration {
+        match self {
+            Gap::Said(gap) => gap,
+            Gap::AtMost(most) => took.saturating_mul(PACE).min(most),
+        }
+    }
+}
+
 // === impl Report ===
 
 impl Report {
@@ -243,9 +269,11 @@ impl Plane {
             trust: Trust::None,
             has_news: false,
             look_at: None,
+            rested_at: Instant::now(),
             times_left: 0,
             wants_tidying: false,
             times_untidied: 0,
+            wants_trimming: false,
             retry: None,
             alarms: None,
             wants_ears: false,
@@ -268,11 +296,12 @@ impl Plane {
         match (self.retry, self.look_at) {
             (Some((at, _)), _) => at,
             (None, Some(look_at)) if self.trust == Trust::Full && !self.has_news => look_at,
+            (None, Some(_)) if !self.has_news => self.rested_at,
             _ => now,
         }
     }
 
-    /// Says whether the kernel was told or looked at, after which others are left in peace for a while.
+    /// Says whether the kernel was told something, after which others are left in peace for a while.
     async fn serve(
         self,
         inbox: &mut Inbox,
@@ -301,10 +330,12 @@ impl Plane {
             return Ok((self, false));
         }
         let has_news = !delta.is_empty() || self.retry.is_some();
+        // Who compares everything does not need to know what changed, and the first time that is everything.
+        let delta = (!must_verify).then_some(delta);
         let knock = Knock::default();
         let ear = knock.clone();
         let job = tokio::task::spawn_blocking(move || {
-            let outcome = self.act(&delta, must_verify, &ear);
+            let outcome = self.act(delta, &ear);
             (self, outcome)
         });
         let (mut plane, outcome) = match must_verify && makes_way {
@@ -312,7 +343,12 @@ impl Plane {
             false => job.await?,
         };
         match outcome {
-            Ok(Outcome::Done(faults)) => plane.succeed(must_verify, has_news, &faults, periods),
+            Ok(Outcome::Done(faults)) => {
+                plane.succeed(must_verify, has_news, &faults, periods);
+                // A look that found everything right is nothing that others have to recover from.
+                plane.rested_at = Instant::now() + periods.gap.after(now.elapsed());
+                return Ok((plane, !must_verify || !faults.is_empty()));
+            }
             Ok(Outcome::Left) => {
                 plane.times_left += 1;
                 plane.look_at = Some(Instant::now() + LOOK_AGAIN);
@@ -324,16 +360,12 @@ impl Plane {
         Ok((plane, true))
     }
 
-    /// Blocks.
-    fn act(
-        &mut self,
-        delta: &Delta,
-        must_verify: bool,
-        knock: &Knock,
-    ) -> Result<Outcome<Vec<String>>, Error> {
-        match must_verify {
-            true => self.dataplane.verify(self.book.rules(), knock),
-            false => self.dataplane.apply(self.book.rules(), delta).map(|()| Outcome::Done(Vec::new())),
+    /// Makes a change, or compares everything. Blocks.
+    fn act(&mut self, delta: Option<Delta>, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
+        let rules = self.book.rules();
+        match delta {
+            None => self.dataplane.verify(rules, knock),
+            Some(delta) => self.dataplane.apply(rules, &delta).map(|()| Outcome::Done(Vec::new())),
         }
     }
 
@@ -343,6 +375,9 @@ impl Plane {
         let ear = knock.clone();
         let job = tokio::task::spawn_blocking(move || {
             let outcome = self.dataplane.tidy(self.book.rules(), &ear);
+            if std::mem::take(&mut self.wants_trimming) {
+                sys::memory::trim_heap();
+            }
             (self, outcome)
         });
         let (mut plane, outcome) = match makes_way {
@@ -374,6 +409,7 @@ impl Plane {
             self.trust = Trust::Full;
             self.look_at = Some(now + periods.verify);
             self.times_left = 0;
+            self.wants_trimming = true;
         }
         self.wants_tidying = true;
         self.retry = None;

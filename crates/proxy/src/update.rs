@@ -7,11 +7,12 @@ use proxy_core::objects::{Cluster, ServiceKey};
 use proxy_core::rules::Host;
 
 /// One piece of news. Whole lists come first, and again after a watch was lost; nothing is written before both
-/// of them have come.
+/// of them have come. A list is told object by object, between its beginning and its end: a large one is never held
+/// as it came.
 #[derive(Clone, Debug)]
 pub enum Update {
-    Services(Vec<Service>),
-    Slices(Vec<EndpointSlice>),
+    Begin(Listed),
+    End(Listed),
     Service(Box<Service>),
     NoService {
         namespace: String,
@@ -32,20 +33,28 @@ pub enum Update {
     Host(Host),
 }
 
+/// What there are lists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listed {
+    Services,
+    Slices,
+}
+
 // === impl Update ===
 
 impl Update {
     /// Says whether anything that matters is different now.
     pub(crate) fn absorb(self, cluster: &mut Cluster, host: &mut Host) -> bool {
         match self {
-            Update::Services(services) => {
-                cluster.replace_services(&services);
-                true
+            Update::Begin(what) => {
+                match what {
+                    Listed::Services => cluster.begin_services(),
+                    Listed::Slices => cluster.begin_slices(),
+                }
+                false
             }
-            Update::Slices(slices) => {
-                cluster.replace_slices(&slices);
-                true
-            }
+            Update::End(Listed::Services) => cluster.end_services(),
+            Update::End(Listed::Slices) => cluster.end_slices(),
             Update::Service(service) => cluster.put_service(&service),
             Update::NoService { namespace, name } => {
                 cluster.remove_service(&ServiceKey::new(&namespace, &name))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use api::json::FromJson;
 use base::rng::Rng;
-use client::{Client, Event, Resource, Watcher};
+use client::{Client, Event, Piece, Resource, Watcher};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -16,9 +16,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
-use crate::Update;
 use crate::metrics::Metrics;
 use crate::observed::Triggers;
+use crate::{Listed, Update};
 
 /// Services that this proxy serves: not given to another one, and with an address.
 const SERVICES: &str = "!service.kubernetes.io/service-proxy-name";
@@ -144,17 +144,22 @@ impl Feed {
         let feed = self.clone();
         tokio::spawn(async move {
             while !feed.news.is_closed() {
-                let update = match watcher.next().await {
-                    Event::Listed(items) => Some(Update::Services(decode_all::<Service>(items))),
-                    Event::Applied(raw) => decode(&raw).map(|service| Update::Service(Box::new(service))),
-                    Event::Deleted(raw) => {
+                let update = match watcher.next_piece().await {
+                    Piece::Begin => Some(Update::Begin(Listed::Services)),
+                    Piece::End => Some(Update::End(Listed::Services)),
+                    Piece::Item(raw) | Piece::Applied(raw) => {
+                        decode::<Service>(&raw).map(|service| Update::Service(Box::new(service)))
+                    }
+                    Piece::Deleted(raw) => {
                         decode::<Named>(&raw).map(|Named { metadata: Name { name, namespace } }| {
                             Update::NoService { namespace, name }
                         })
                     }
                 };
-                feed.metrics.service_changes.inc([]);
-                feed.metrics.service_changes_pending.add([], 1.0);
+                if !matches!(update, Some(Update::Begin(_) | Update::End(_))) {
+                    feed.metrics.service_changes.inc([]);
+                    feed.metrics.service_changes_pending.add([], 1.0);
+                }
                 feed.tell(update).await;
             }
         });
@@ -168,20 +173,23 @@ impl Feed {
         let (feed, began) = (self.clone(), Timestamp::now());
         tokio::spawn(async move {
             while !feed.news.is_closed() {
-                let update = match watcher.next().await {
-                    Event::Listed(items) => Some(Update::Slices(decode_all::<EndpointSlice>(items))),
-                    Event::Applied(raw) => decode::<EndpointSlice>(&raw).map(|slice| {
+                let update = match watcher.next_piece().await {
+                    Piece::Begin => Some(Update::Begin(Listed::Slices)),
+                    Piece::End => Some(Update::End(Listed::Slices)),
+                    Piece::Item(raw) | Piece::Applied(raw) => decode::<EndpointSlice>(&raw).map(|slice| {
                         feed.note_trigger(&slice, began);
                         Update::Slice(Box::new(slice))
                     }),
-                    Event::Deleted(raw) => {
+                    Piece::Deleted(raw) => {
                         decode::<Named>(&raw).map(|Named { metadata: Name { name, namespace } }| {
                             Update::NoSlice { namespace, name }
                         })
                     }
                 };
-                feed.metrics.endpoint_changes.inc([]);
-                feed.metrics.endpoint_changes_pending.add([], 1.0);
+                if !matches!(update, Some(Update::Begin(_) | Update::End(_))) {
+                    feed.metrics.endpoint_changes.inc([]);
+                    feed.metrics.endpoint_changes_pending.add([], 1.0);
+                }
                 feed.tell(update).await;
             }
         });
@@ -216,9 +224,4 @@ fn decode<T: FromJson>(raw: &RawValue) -> Option<T> {
             None
         }
     }
-}
-
-/// Each raw object goes as soon as it is read: a first list is large.
-fn decode_all<T: FromJson>(items: Vec<Box<RawValue>>) -> Vec<T> {
-    items.into_iter().filter_map(|raw| decode(&raw)).collect()
 }

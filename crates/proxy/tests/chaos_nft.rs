@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use nft::{Element, Expr, Message, Rule, Verdict};
-use proxy::Update;
 use proxy::backend::nft::NftDataplane;
 use proxy::ports::Dataplane;
-use proxy::sync::{Config, Periods, Report, run};
+use proxy::sync::{Config, Gap, Periods, Report, run};
+use proxy::{Listed, Update};
 use proxy_core::nft::{Renderer, compare, table};
 use proxy_core::objects::{Cluster, Family, Protocol};
 use proxy_core::rules::Rulebook;
@@ -51,7 +51,7 @@ impl Agent {
                 (family, Box::new(plane) as Box<dyn Dataplane>)
             });
             let second = Duration::from_secs(1);
-            let periods = Periods { gap: Duration::ZERO, verify: 3600 * second, retry: second };
+            let periods = Periods { gap: Gap::Said(Duration::ZERO), verify: 3600 * second, retry: second };
             let config = Config { node_name: support::NODE.into(), settings: settings(), periods };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(run(config, planes.into(), updates, Arc::new(report), stop)).unwrap();
@@ -67,8 +67,12 @@ impl Agent {
         self.tell(Update::Host(lab.host.clone()));
         self.tell(Update::Node(Box::new(support::node())));
         self.tell(Update::ServiceCidr(Box::new(support::service_cidr())));
-        self.tell(Update::Services(world.services.clone()));
-        self.tell(Update::Slices(world.slices.clone()));
+        self.tell(Update::Begin(Listed::Services));
+        world.services.iter().for_each(|service| self.tell(Update::Service(Box::new(service.clone()))));
+        self.tell(Update::End(Listed::Services));
+        self.tell(Update::Begin(Listed::Slices));
+        world.slices.iter().for_each(|slice| self.tell(Update::Slice(Box::new(slice.clone()))));
+        self.tell(Update::End(Listed::Slices));
     }
 }
 

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
-use proxy::Update;
 use proxy::knock::{Knock, Outcome};
 use proxy::ports::{Dataplane, Error};
-use proxy::sync::{Config, Periods, Report, run};
+use proxy::sync::{Config, Gap, Periods, Report, run};
+use proxy::{Listed, Update};
 use proxy_core::objects::Family;
 use proxy_core::rules::{Delta, Mode, RuleSet, Settings};
 use serde_json::json;
@@ -17,11 +17,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-const PERIODS: Periods = Periods {
-    gap: Duration::from_millis(10),
-    verify: Duration::from_secs(600),
-    retry: Duration::from_secs(5),
-};
+const GAP: Duration = Duration::from_millis(10);
+const PERIODS: Periods =
+    Periods { gap: Gap::Said(GAP), verify: Duration::from_secs(600), retry: Duration::from_secs(5) };
 
 #[derive(Clone, Default)]
 struct Kernel {
@@ -100,11 +98,23 @@ impl Dataplane for Kernel {
 
 impl Bench {
     fn start() -> Self {
+        Self::with(PERIODS)
+    }
+
+    /// Settled, and rested.
+    async fn paced(gap: Gap) -> Self {
+        let bench = Self::with(Periods { gap, ..PERIODS });
+        bench.settle().await;
+        sleep(Duration::from_secs(30)).await;
+        bench
+    }
+
+    fn with(periods: Periods) -> Self {
         let (news, updates) = mpsc::channel(16);
         let (report, seen) = watch::channel(Report::default());
         let (kernel, token) = (Kernel::default(), CancellationToken::new());
         let settings = Settings::new(Mode::Nftables);
-        let config = Config { node_name: "here".into(), settings, periods: PERIODS };
+        let config = Config { node_name: "here".into(), settings, periods };
         let planes: Vec<(Family, Box<dyn Dataplane>)> = vec![(Family::V4, Box::new(kernel.clone()))];
         tokio::spawn(run(config, planes, updates, Arc::new(report), token.clone()));
         Self { kernel, news, report: seen, _stop: token.drop_guard() }
@@ -112,11 +122,15 @@ impl Bench {
 
     async fn settled() -> Self {
         let bench = Self::start();
-        bench.tell(Update::Services(Vec::new())).await;
-        bench.tell(Update::Slices(Vec::new())).await;
-        bench.until(&["verify 0", "verify 0"]).await;
-        bench.kernel.done.lock().unwrap().clear();
+        bench.settle().await;
         bench
+    }
+
+    async fn settle(&self) {
+        self.tell(Update::End(Listed::Services)).await;
+        self.tell(Update::End(Listed::Slices)).await;
+        self.until(&["verify 0", "verify 0"]).await;
+        self.kernel.done.lock().unwrap().clear();
     }
 
     async fn tell(&self, update: Update) {
@@ -159,10 +173,11 @@ fn service(number: u8) -> Update {
 async fn nothing_is_written_before_both_lists_have_come() {
     let bench = Bench::start();
     bench.tell(service(1)).await;
-    bench.tell(Update::Services(Vec::new())).await;
+    bench.tell(Update::Begin(Listed::Services)).await;
+    bench.tell(Update::End(Listed::Services)).await;
     sleep(Duration::from_secs(3600)).await;
     assert_eq!(bench.kernel.done(), Vec::<String>::new());
-    bench.tell(Update::Slices(Vec::new())).await;
+    bench.tell(Update::End(Listed::Slices)).await;
     // Once for what is there, once more after we began to listen.
     bench.until(&["verify 0", "verify 0"]).await;
 }
@@ -174,7 +189,7 @@ async fn a_change_is_applied_at_once_and_what_changes_nothing_is_not() {
     let start = Instant::now();
     bench.tell(service(1)).await;
     bench.until(&["apply 1"]).await;
-    assert!(start.elapsed() < PERIODS.gap, "{:?}", start.elapsed());
+    assert!(start.elapsed() < GAP, "{:?}", start.elapsed());
     bench.tell(service(1)).await;
     bench.tell(service(2)).await;
     bench.until(&["apply 1", "apply 2"]).await;
@@ -216,6 +231,41 @@ async fn a_look_for_its_own_sake_makes_way_for_a_change_and_is_made_up_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_look_that_finds_nothing_wrong_delays_no_change() {
+    let bench = Bench::paced(Gap::Said(Duration::from_secs(5))).await;
+    let alarm = bench.kernel.alarm.lock().unwrap().clone().unwrap();
+    alarm.send(()).await.unwrap();
+    bench.until(&["verify 0"]).await;
+    let start = Instant::now();
+    bench.tell(service(1)).await;
+    bench.until(&["verify 0", "apply 1"]).await;
+    assert!(start.elapsed() < Duration::from_millis(10), "{:?}", start.elapsed());
+    // Somebody who touches our rules all the time does not keep us looking all the time.
+    let start = Instant::now();
+    for _ in 0..2 {
+        alarm.send(()).await.unwrap();
+    }
+    bench.until(&["verify 0", "apply 1", "verify 1"]).await;
+    assert!(start.elapsed() > Duration::from_secs(4), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gap_that_nobody_asked_for_is_as_short_as_the_change_was_quick() {
+    // The clock stands still while the kernel is told, so a change takes no time here.
+    for (gap, is_at_once) in
+        [(Gap::AtMost(Duration::from_secs(5)), true), (Gap::Said(Duration::from_secs(5)), false)]
+    {
+        let bench = Bench::paced(gap).await;
+        bench.tell(service(1)).await;
+        bench.until(&["apply 1"]).await;
+        let start = Instant::now();
+        bench.tell(service(2)).await;
+        bench.until(&["apply 1", "apply 2"]).await;
+        assert_eq!(start.elapsed() < Duration::from_secs(1), is_at_once, "{gap:?} {:?}", start.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_look_does_not_make_way_for_ever() {
     let bench = Bench::settled().await;
     bench.kernel.is_slow.store(true, Ordering::SeqCst);
@@ -244,8 +294,9 @@ async fn tidying_that_made_way_for_nothing_is_done_after_all() {
     bench.kernel.tidies_slowly.store(1, Ordering::SeqCst);
     bench.tell(service(1)).await;
     bench.meanwhile(|_| bench.kernel.tidies_slowly.load(Ordering::SeqCst) == 0).await;
-    // A list that says nothing new.
-    bench.tell(Update::Slices(Vec::new())).await;
+    // News that comes to nothing.
+    bench.tell(service(2)).await;
+    bench.tell(Update::NoService { namespace: "ns".into(), name: "s2".into() }).await;
     bench.meanwhile(|_| *bench.kernel.tidied.lock().unwrap() == (1, false)).await;
     assert_eq!(bench.kernel.done(), ["apply 1"]);
 }

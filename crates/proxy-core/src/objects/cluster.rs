@@ -25,12 +25,18 @@ pub struct Cluster {
     /// Most Services have one slice: a short list, sorted by name, is the smallest map there is.
     slices: BTreeMap<ServiceKey, Vec<(Arc<str>, Slice)>>,
     /// A slice is deleted by its own name; the label that ties it to a Service may have moved since.
-    slice_owners: BTreeMap<(Arc<str>, Arc<str>), ServiceKey>,
+    slice_owners: BTreeMap<SliceId, ServiceKey>,
     service_cidrs: BTreeMap<String, Vec<Cidr>>,
     names: Names,
     is_listed: Listed,
+    /// While a list is being told: what was there before, and was not told again yet.
+    untold_services: Option<BTreeSet<ServiceKey>>,
+    untold_slices: Option<BTreeSet<SliceId>>,
     changed: [BTreeSet<ServiceKey>; 2],
 }
+
+/// Namespace and name.
+type SliceId = (Arc<str>, Arc<str>);
 
 /// The Services of one family whose rules have to be looked at again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,38 +61,58 @@ impl Cluster {
             service_cidrs: BTreeMap::new(),
             names: Names::default(),
             is_listed: Listed::default(),
+            untold_services: None,
+            untold_slices: None,
             changed: Default::default(),
         }
     }
 
     /// A whole list: what is not in it is gone.
     pub fn replace_services(&mut self, services: &[core::Service]) {
-        let mut gone: BTreeSet<ServiceKey> = self.services.keys().cloned().collect();
+        self.begin_services();
         for service in services {
-            if let Some(key) = service_key(service) {
-                gone.remove(&key);
-            }
             self.put_service(service);
         }
-        for key in gone {
-            self.remove_service(&key);
-        }
-        self.is_listed.services = true;
+        self.end_services();
     }
 
     /// A whole list: what is not in it is gone.
     pub fn replace_slices(&mut self, slices: &[EndpointSlice]) {
-        let mut gone: BTreeSet<_> = self.slice_owners.keys().cloned().collect();
+        self.begin_slices();
         for slice in slices {
-            if let Some(key) = slice_key(slice) {
-                gone.remove(&key);
-            }
             self.put_slice(slice);
         }
-        for (namespace, name) in gone {
-            self.remove_slice(&namespace, &name);
+        self.end_slices();
+    }
+
+    /// A whole list is about to be told, one by one.
+    pub fn begin_services(&mut self) {
+        self.untold_services = Some(self.services.keys().cloned().collect());
+    }
+
+    /// That was the list: what was not in it is gone. Says whether that matters.
+    pub fn end_services(&mut self) -> bool {
+        let gone = self.untold_services.take().unwrap_or_default();
+        let is_first = !mem::replace(&mut self.is_listed.services, true);
+        gone.iter().for_each(|key| {
+            self.remove_service(key);
+        });
+        is_first || !gone.is_empty()
+    }
+
+    /// A whole list is about to be told, one by one.
+    pub fn begin_slices(&mut self) {
+        self.untold_slices = Some(self.slice_owners.keys().cloned().collect());
+    }
+
+    /// That was the list: what was not in it is gone. Says whether that matters.
+    pub fn end_slices(&mut self) -> bool {
+        let gone = self.untold_slices.take().unwrap_or_default();
+        let is_first = !mem::replace(&mut self.is_listed.slices, true);
+        for (namespace, name) in &gone {
+            self.remove_slice(namespace, name);
         }
-        self.is_listed.slices = true;
+        is_first || !gone.is_empty()
     }
 
     /// Added or modified. Says whether anything that matters is different now.
@@ -110,6 +136,9 @@ impl Cluster {
     /// Added or modified. Says whether anything that matters is different now.
     pub fn put_slice(&mut self, slice: &EndpointSlice) -> bool {
         let Some(mut id) = slice_key(slice) else { return false };
+        if let Some(untold) = &mut self.untold_slices {
+            untold.remove(&id);
+        }
         self.names.share(&mut id.0);
         let read = Slice::read(slice, &self.node_name);
         let is_moved = match (self.slice_owners.get(&id), &read) {
@@ -238,6 +267,9 @@ impl Cluster {
     }
 
     fn set_service(&mut self, key: ServiceKey, new: Option<Service>) -> bool {
+        if let Some(untold) = &mut self.untold_services {
+            untold.remove(&key);
+        }
         if self.services.get(&key) == new.as_ref() {
             return false;
         }
@@ -261,6 +293,6 @@ fn service_key(service: &core::Service) -> Option<ServiceKey> {
     Some(ServiceKey::new(service.metadata.namespace.as_deref()?, service.metadata.name.as_deref()?))
 }
 
-fn slice_key(slice: &EndpointSlice) -> Option<(Arc<str>, Arc<str>)> {
+fn slice_key(slice: &EndpointSlice) -> Option<SliceId> {
     Some((slice.metadata.namespace.as_deref()?.into(), slice.metadata.name.as_deref()?.into()))
 }

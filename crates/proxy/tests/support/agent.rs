@@ -15,6 +15,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use base::verbosity::Verbosity;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use proxy::agent::{self, Start};
@@ -146,7 +147,14 @@ fn start(master: &str, more: &[&str]) -> Start {
     ];
     let args: Vec<OsString> = args.iter().chain(more).map(OsString::from).collect();
     let Ok(Outcome::Run(loaded)) = load(&args, &NoFiles) else { panic!("arguments") };
-    Start { loaded: *loaded, hostname: "x".into(), in_cluster: (None, None), version: "v0".into(), seed: 1 }
+    Start {
+        loaded: *loaded,
+        hostname: "x".into(),
+        in_cluster: (None, None),
+        version: "v0".into(),
+        seed: 1,
+        verbosity: Verbosity::default(),
+    }
 }
 
 /// Runs the API server and the agent on a thread inside of the node until the token is cancelled.

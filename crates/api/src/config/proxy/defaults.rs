@@ -2,9 +2,11 @@
 
 use std::net::IpAddr;
 
+use base::duration::GoDuration;
 use serde_json::Value;
 
 use super::fields::FIELDS;
+use super::types::Mode;
 use crate::config::doc;
 use crate::config::file::Doc;
 
@@ -33,6 +35,17 @@ pub(super) fn fill(doc: &mut Doc) {
         doc::set(doc, path, Value::from(address));
     }
     doc::fill_defaults(FIELDS, doc);
+}
+
+/// Whether somebody set the least time between two changes; a zero means the default, and so nothing.
+pub(super) fn says_min_sync_period(doc: &Doc, mode: Mode) -> bool {
+    let says = |block: &str| {
+        let said = doc::get(doc, &format!("{block}.minSyncPeriod")).cloned();
+        said.and_then(|value| serde_json::from_value::<GoDuration>(value).ok())
+            .is_some_and(|d| d.as_nanos() != 0)
+    };
+    let is_blank = doc::get(doc, "mode").and_then(Value::as_str).unwrap_or_default().is_empty();
+    says(mode.name()) || is_blank && mode == Mode::Nftables && says(Mode::Iptables.name())
 }
 
 /// Puts a port to an address that has none; anything else is left for validation.

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::fields::FIELDS;
 use super::flags::{ALSO, FLAGS, survives_file};
-use super::types::{API_VERSION, KIND, KubeProxyConfiguration, ProxyFlags};
+use super::types::{API_VERSION, KIND, KubeProxyConfiguration, Mode, ProxyFlags};
 use super::{defaults, validate};
 use crate::config::doc::{self, Standing};
 use crate::config::file::{self, Doc};
@@ -35,6 +35,8 @@ pub struct Loaded {
     pub not_honoured: Vec<String>,
     /// Every flag and its value, as a page for people shows them.
     pub flag_values: BTreeMap<&'static str, String>,
+    /// The modes whose minSyncPeriod somebody set.
+    paced: Vec<Mode>,
 }
 
 /// Reads everything and reports every mistake it can.
@@ -64,6 +66,15 @@ pub fn help() -> String {
     format!("{intro}{}", flags::render_help(&super::flags::table(), 100))
 }
 
+// === impl Loaded ===
+
+impl Loaded {
+    /// Whether the least time between two changes was asked for, or is the default.
+    pub fn says_min_sync_period(&self, mode: Mode) -> bool {
+        self.paced.contains(&mode)
+    }
+}
+
 struct Loader<'f> {
     files: &'f dyn ReadFiles,
     errors: Vec<ConfigError>,
@@ -86,6 +97,8 @@ impl Loader<'_> {
             (self.read_config(&path)?, Some(path))
         };
         lay_over(&mut doc, overlay);
+        let paced =
+            Mode::ALL.into_iter().filter(|mode| defaults::says_min_sync_period(&doc, *mode)).collect();
         defaults::fill(&mut doc);
         if file.is_none() && flags.write_config_to.is_empty() {
             apply_ports(&mut doc, &flags);
@@ -113,6 +126,7 @@ impl Loader<'_> {
             warnings: std::mem::take(&mut self.warnings),
             not_honoured: std::mem::take(&mut self.said),
             flag_values: flag_values(parsed),
+            paced,
         })
     }
 

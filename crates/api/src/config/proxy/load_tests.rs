@@ -107,6 +107,18 @@ fn a_zero_period_means_the_default_unless_ipvs_says_it() {
 }
 
 #[test]
+fn who_asks_for_a_gap_is_told_from_who_does_not() {
+    let says = |body: &str, mode| with_file(body, &[]).says_min_sync_period(mode);
+    assert!(!says("mode: nftables\n", Mode::Nftables));
+    assert!(!says("mode: nftables\nnftables: {minSyncPeriod: 0s}\n", Mode::Nftables));
+    assert!(says("mode: nftables\nnftables: {minSyncPeriod: 1s}\n", Mode::Nftables));
+    assert!(!says("mode: nftables\niptables: {minSyncPeriod: 1s}\n", Mode::Nftables));
+    assert!(says("iptables: {minSyncPeriod: 1s}\n", Mode::Nftables));
+    assert!(says("iptables: {minSyncPeriod: 1s}\n", Mode::Iptables));
+    assert!(!says("iptables: {minSyncPeriod: 1s}\n", Mode::Ipvs));
+}
+
+#[test]
 fn without_a_mode_the_iptables_block_speaks_for_both() {
     let body =
         "iptables: {masqueradeAll: true, masqueradeBit: 3, syncPeriod: 10s}\nnftables: {syncPeriod: 20s}\n";

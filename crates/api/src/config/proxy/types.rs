@@ -241,6 +241,8 @@ impl KubeProxyConfiguration {
 // === impl Mode ===
 
 impl Mode {
+    pub const ALL: [Mode; 3] = [Mode::Nftables, Mode::Iptables, Mode::Ipvs];
+
     /// As the configuration and `/proxyMode` spell it.
     pub fn name(self) -> &'static str {
         match self {
