@@ -37,6 +37,8 @@ pub(crate) struct Figures {
     pub(crate) change: Duration,
     pub(crate) slowest: Duration,
     pub(crate) resident: u64,
+    /// The most it ever had.
+    pub(crate) peak: u64,
     /// A connection to a Service, in which the first packet is the one that is looked up.
     pub(crate) packet: Duration,
 }
@@ -85,7 +87,8 @@ pub(crate) fn measure(program: &Program, mode: &str, count: u32) -> Figures {
         processor,
         change: changes[changes.len() / 2],
         slowest: changes[changes.len() - 1],
-        resident: running.resident(),
+        resident: running.memory("VmRSS:"),
+        peak: running.memory("VmHWM:"),
         packet,
     }
 }
@@ -192,10 +195,10 @@ impl Program {
 }
 
 impl Running {
-    /// What it has in memory, in bytes.
-    fn resident(&self) -> u64 {
+    /// What it has in memory, in bytes, or had at most.
+    fn memory(&self, which: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(which));
         let kib: u64 = line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0);
         kib * 1024
     }

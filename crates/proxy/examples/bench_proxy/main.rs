@@ -2,13 +2,15 @@
 //! `cargo xtask bench proxy`.
 //!
 //! In network namespaces of its own; needs root. Arguments: how many Services, each with two endpoints; `--longshore PATH`
-//! to measure the whole program, and `--peer PATH` to measure upstream's kube-proxy beside it.
+//! to measure the whole program instead of the agent alone, `--peer PATH` to measure upstream's kube-proxy beside it, and
+//! `--mode MODE` for one of the modes.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 mod beside;
 mod feeder;
 mod inside;
 mod objects;
+mod ourselves;
 
 use std::path::PathBuf;
 
@@ -18,22 +20,30 @@ use beside::{Figures, Program};
 const PEER_LIMIT: u32 = 10_000;
 
 /// The numbers between which a packet's way should not get longer.
-const DEFAULT_COUNTS: [u32; 3] = [10, 5_000, 50_000];
+const DEFAULT_COUNTS: [u32; 3] = [1, 5_000, 50_000];
 
 #[derive(Default)]
 struct Arguments {
     counts: Vec<u32>,
     longshore: Option<PathBuf>,
     peer: Option<PathBuf>,
+    mode: Option<String>,
 }
 
 fn main() {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    if words.first().is_some_and(|word| word == "kube-proxy") {
+        return ourselves::run(&words[1..]);
+    }
     let arguments = Arguments::read(std::env::args().skip(1));
     for count in &arguments.counts {
         inside::measure(*count);
     }
-    let Some(longshore) = arguments.longshore else { return };
-    for mode in ["nftables", "iptables"] {
+    let longshore = arguments.longshore.unwrap_or_else(|| std::env::current_exe().unwrap());
+    for mode in ["nftables", "iptables"]
+        .into_iter()
+        .filter(|mode| arguments.mode.as_deref().is_none_or(|m| m == *mode))
+    {
         let mut ways = Vec::new();
         for count in &arguments.counts {
             let ours = beside::measure(&Program::ours(&longshore), mode, *count);
@@ -53,12 +63,13 @@ fn main() {
 fn show(mode: &str, count: u32, ours: &Figures, theirs: Option<&Figures>) {
     println!("{count} Services of 2 endpoints, {mode}{:>29}{:>14}{:>10}", "ours", "upstream", "ratio");
     type Row = (&'static str, fn(&Figures) -> f64, &'static str, f64);
-    let rows: [Row; 6] = [
+    let rows: [Row; 7] = [
         ("start to the first answer", |f| f.first.as_secs_f64(), "s", 1.0),
         ("processor time until then", |f| f.processor.as_secs_f64(), "s", 1.0),
         ("one change, p50", |f| f.change.as_secs_f64(), "ms", 1e3),
         ("one change, at most", |f| f.slowest.as_secs_f64(), "ms", 1e3),
         ("memory, resident", |f| f.resident as f64, "MB", 1e-6),
+        ("memory, at most", |f| f.peak as f64, "MB", 1e-6),
         ("first packet, p50", |f| f.packet.as_secs_f64(), "µs", 1e6),
     ];
     for (what, read, unit, scale) in rows {
@@ -79,6 +90,7 @@ impl Arguments {
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--longshore" => read.longshore = args.next().map(PathBuf::from),
+                "--mode" => read.mode = args.next(),
                 "--peer" => read.peer = args.next().map(PathBuf::from),
                 count => read.counts.extend(count.parse::<u32>()),
             }

@@ -1,0 +1,48 @@
+//! The agent in a process of its own, without the rest of the program around it.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use api::config::proxy::load;
+use api::config::{DirEntry, Outcome, ReadFiles};
+use base::verbosity::Verbosity;
+use proxy::agent::{self, Start};
+use tokio_util::sync::CancellationToken;
+
+struct NoFiles;
+
+impl ReadFiles for NoFiles {
+    fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn list(&self, _: &Path) -> io::Result<Vec<DirEntry>> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn current_dir(&self) -> io::Result<PathBuf> {
+        Ok("/".into())
+    }
+}
+
+/// Runs until it is killed, as `longshore kube-proxy` does.
+pub(crate) fn run(args: &[OsString]) {
+    sys::memory::keep_one_heap();
+    let Ok(Outcome::Run(loaded)) = load(args, &NoFiles) else { panic!("arguments") };
+    let start = Start {
+        loaded: *loaded,
+        hostname: "here".into(),
+        in_cluster: (None, None),
+        version: "v0".into(),
+        seed: 1,
+        verbosity: Verbosity::default(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(8)
+        .thread_keep_alive(std::time::Duration::from_secs(2))
+        .build()
+        .unwrap();
+    runtime.block_on(agent::run(start, CancellationToken::new())).unwrap();
+}
