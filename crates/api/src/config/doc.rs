@@ -72,7 +72,8 @@ pub struct Field {
 /// What checking a document found. The document itself is only read.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// Leaves the author set, by table path.
+    /// Leaves the author set, by table path. A plain zero sets nothing, nor does the default: programs write both for
+    /// what they leave alone.
     pub set: BTreeSet<&'static str>,
     pub unknown: Vec<String>,
     pub errors: Vec<FieldError>,
@@ -176,7 +177,9 @@ fn walk(table: &'static [Field], doc: &Map<String, Value>, prefix: &str, out: &m
             if value.is_null() {
                 continue;
             }
-            out.set.insert(field.path);
+            if !field.is_unset(Some(value)) && field.default.value().as_ref() != Some(value) {
+                out.set.insert(field.path);
+            }
             field.kind.check(&path, value, &mut out.errors);
             continue;
         }

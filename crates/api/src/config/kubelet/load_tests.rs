@@ -323,6 +323,7 @@ fn what_kubeadm_and_the_node_suite_pass_is_taken() {
             "--hostname-override=Node-1",
         ],
     );
+    assert_eq!(loaded.not_honoured, Vec::<String>::new());
     assert_eq!(loaded.config.sync_frequency.to_string(), "1m0s");
     assert_eq!(loaded.config.logging.flush_frequency.to_string(), "5s");
     assert_eq!(loaded.config.register_with_taints[0].key, "a");
