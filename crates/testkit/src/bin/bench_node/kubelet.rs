@@ -29,6 +29,7 @@ const REST: Duration = Duration::from_secs(10);
 /// A kubelet at work, and the watch it is judged by.
 pub(crate) struct Bench<'a> {
     place: &'a Place,
+    who: &'static str,
     agent: Agent,
     effort: Effort,
     watch: PodWatch,
@@ -47,6 +48,7 @@ impl<'a> Bench<'a> {
     pub(crate) async fn start(
         node: &Node,
         place: &'a Place,
+        who: &'static str,
         binary: &Path,
         effort: Effort,
     ) -> Outcome<Bench<'a>> {
@@ -54,7 +56,7 @@ impl<'a> Bench<'a> {
         let mut agent = Agent::start(node, binary, &AgentOptions { config: CONFIG.into(), flags })?;
         agent.wait_until_up(node, Duration::from_secs(60))?;
         let watch = PodWatch::open(&place.client).await?;
-        Ok(Bench { place, agent, effort, watch })
+        Ok(Bench { place, who, agent, effort, watch })
     }
 
     pub(crate) async fn run(mut self, turn: usize, rests: bool, figures: &mut Figures) -> Outcome<()> {
@@ -76,7 +78,13 @@ impl<'a> Bench<'a> {
         // The last events of the last Pod are on their way.
         tokio::time::sleep(Duration::from_secs(2)).await;
         figures.requests = self.place.requests().await?.per_pod(&before, self.effort.rounds);
+        self.tell(turn, &format!("{} Pods came and went", self.effort.rounds));
         self.crowd(turn, rests, figures).await
+    }
+
+    /// A run takes minutes: whoever waits for it sees what it is at.
+    fn tell(&self, turn: usize, what: &str) {
+        eprintln!("{}, turn {} of {}: {what}", self.who, turn + 1, self.effort.turns);
     }
 
     /// From POST to Ready, and from DELETE to gone.
@@ -99,8 +107,10 @@ impl<'a> Bench<'a> {
         }
         self.watch.wait(|pods| names.iter().all(|name| pods.get(name) == Some(&true))).await?;
         figures.crowds.push(begun.elapsed());
+        self.tell(turn, &format!("{} at once, Ready after {:.1} s", names.len(), seconds(begun)));
         if rests {
             self.rest(figures).await?;
+            self.tell(turn, "watched at rest");
         }
         let begun = Instant::now();
         for name in &names {
@@ -108,6 +118,7 @@ impl<'a> Bench<'a> {
         }
         self.watch.wait(BTreeMap::is_empty).await?;
         figures.crowd_removals.push(begun.elapsed());
+        self.tell(turn, &format!("{} at once, gone after {:.1} s", names.len(), seconds(begun)));
         Ok(())
     }
 
@@ -185,6 +196,10 @@ impl PodWatch {
         let mut ready = conditions.filter(|c| c["type"] == "Ready");
         self.pods.insert(name, ready.any(|c| c["status"] == "True"));
     }
+}
+
+fn seconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64()
 }
 
 /// As a user makes it: with the default service account's token.

@@ -54,7 +54,7 @@ fn run(wish: &Wish) -> Outcome<bool> {
     let effort = if wish.quick {
         Effort { turns: 1, rounds: 5, crowd: 20, idle: Duration::from_secs(15) }
     } else {
-        Effort { turns: 2, rounds: 20, crowd: 100, idle: Duration::from_secs(60) }
+        Effort { turns: 2, rounds: 15, crowd: 100, idle: Duration::from_secs(30) }
     };
     let node = Node::start(&Tools::from_env()?, Options::default())?;
     let (ours, theirs) = node.inside(|| {
@@ -76,9 +76,9 @@ async fn measure(wish: &Wish, effort: Effort, node: &Node) -> Outcome<(Figures, 
     let (mut ours, mut theirs) = (Figures::default(), wish.kubelet.as_ref().map(|_| Figures::default()));
     for turn in 0..effort.turns {
         let rests = turn + 1 == effort.turns;
-        Bench::start(node, &place, &wish.binary, effort).await?.run(turn, rests, &mut ours).await?;
+        Bench::start(node, &place, "longshore", &wish.binary, effort).await?.run(turn, rests, &mut ours).await?;
         if let (Some(kubelet), Some(theirs)) = (&wish.kubelet, &mut theirs) {
-            Bench::start(node, &place, kubelet, effort).await?.run(turn, rests, theirs).await?;
+            Bench::start(node, &place, "upstream", kubelet, effort).await?.run(turn, rests, theirs).await?;
         }
     }
     Ok((ours, theirs))
