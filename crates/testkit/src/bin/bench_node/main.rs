@@ -76,7 +76,10 @@ async fn measure(wish: &Wish, effort: Effort, node: &Node) -> Outcome<(Figures, 
     let (mut ours, mut theirs) = (Figures::default(), wish.kubelet.as_ref().map(|_| Figures::default()));
     for turn in 0..effort.turns {
         let rests = turn + 1 == effort.turns;
-        Bench::start(node, &place, "longshore", &wish.binary, effort).await?.run(turn, rests, &mut ours).await?;
+        Bench::start(node, &place, "longshore", &wish.binary, effort)
+            .await?
+            .run(turn, rests, &mut ours)
+            .await?;
         if let (Some(kubelet), Some(theirs)) = (&wish.kubelet, &mut theirs) {
             Bench::start(node, &place, "upstream", kubelet, effort).await?.run(turn, rests, theirs).await?;
         }
