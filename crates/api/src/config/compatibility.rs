@@ -7,7 +7,7 @@ use super::flag::{self, FlagRow, Target};
 pub fn compatibility(agent: &str, fields: &[Field], flags: &[FlagRow]) -> String {
     let mut out = format!(
         "Every field and flag is read, defaulted and validated. \"not yet honoured\" means that nothing acts on\n\
-         the value so far; {agent} says so in its log when a user sets it.\n\n\
+         the value so far, \"in part\" that not everything does which should; {agent} says so in its log when a user sets it.\n\n\
          | field | flag | default | standing |\n|---|---|---|---|\n",
     );
     for field in fields {
@@ -34,11 +34,12 @@ pub fn compatibility(agent: &str, fields: &[Field], flags: &[FlagRow]) -> String
     out
 }
 
-fn standing_text(standing: Standing) -> &'static str {
+fn standing_text(standing: Standing) -> String {
     match standing {
-        Standing::Honoured => "honoured",
-        Standing::NotYet => "not yet honoured",
-        Standing::Inert => "without effect, as upstream",
+        Standing::Honoured => "honoured".to_owned(),
+        Standing::NotYet => "not yet honoured".to_owned(),
+        Standing::InPart(how) => format!("in part: {how}"),
+        Standing::Inert => "without effect, as upstream".to_owned(),
     }
 }
 

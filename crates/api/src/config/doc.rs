@@ -55,6 +55,8 @@ pub enum Shape {
 pub enum Standing {
     Honoured,
     NotYet,
+    /// Acts on it, but not in every way it should; the text says in which.
+    InPart(&'static str),
     /// Has no effect upstream either.
     Inert,
 }
@@ -157,7 +159,8 @@ pub fn set(doc: &mut Map<String, Value>, path: &str, value: Value) {
     }
 }
 
-fn remove(doc: &mut Map<String, Value>, path: &str) {
+/// Takes the value at a dotted path away.
+pub fn remove(doc: &mut Map<String, Value>, path: &str) {
     match path.split_once('.') {
         None => {
             doc.remove(path);

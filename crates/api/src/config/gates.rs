@@ -53,7 +53,29 @@ impl Gates {
             }
             chosen.insert(name.clone(), on);
         }
-        (Self { chosen }, errors)
+        let gates = Self { chosen };
+        if errors.is_empty() {
+            gates.check_needs(&mut errors);
+        }
+        (gates, errors)
+    }
+
+    /// A gate that is on needs others to be on too.
+    fn check_needs(&self, errors: &mut Vec<FieldError>) {
+        for (name, needs) in NEEDS.iter().filter(|(name, _)| self.enabled(name)) {
+            let off: Vec<&str> = needs.iter().copied().filter(|n| !self.enabled(n)).collect();
+            if !off.is_empty() {
+                let text =
+                    format!("is enabled, but depends on features that are disabled: {}", off.join(", "));
+                errors.push(FieldError::new(format!("featureGates.{name}"), text));
+            }
+        }
+    }
+
+    /// Gates the user turned the other way although nothing here asks about them.
+    pub fn unheeded(&self) -> impl Iterator<Item = &str> {
+        let turned = |name: &&str| find(name).is_some_and(|g| !g.locked && g.default != self.enabled(name));
+        self.chosen.keys().map(String::as_str).filter(|n| NOT_YET.contains(n)).filter(turned)
     }
 
     /// Whether a gate is on. A gate named by the user wins over AllAlpha and AllBeta; an unknown
@@ -87,6 +109,78 @@ const fn open(name: &'static str, stage: Stage, default: bool) -> Gate {
 const fn locked(name: &'static str, stage: Stage, default: bool) -> Gate {
     Gate { name, stage, default, locked: true }
 }
+
+/// Gates of a node that upstream's kubelet asks about and nothing here does.
+const NOT_YET: &[&str] = &[
+    "AllowDNSOnlyNodeCSR",
+    "CPUManagerPolicyAlphaOptions",
+    "CPUManagerPolicyBetaOptions",
+    "CRIListStreaming",
+    "CSIVolumeHealth",
+    "ChangeContainerStatusOnKubeletRestart",
+    "ContainerRestartRules",
+    "ContainerStopSignals",
+    "DRAExtendedResource",
+    "DisableCPUQuotaWithExclusiveCPUs",
+    "EnvFiles",
+    "EventedPLEG",
+    "ExtendWebSocketsToKubelet",
+    "HostnameOverride",
+    "ImageVolumeWithDigest",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingExclusiveCPUs",
+    "InPlacePodVerticalScalingExclusiveMemory",
+    "InPlacePodVerticalScalingInitContainers",
+    "KubeletInUserNamespace",
+    "KubeletPodResourcesListUseActivePods",
+    "KubeletRegistrationGetOnExistsOnly",
+    "KubeletSeparateDiskGC",
+    "KubeletServiceAccountTokenForCredentialProviders",
+    "LocalStorageCapacityIsolationFSQuotaMonitoring",
+    "MemoryQoS",
+    "PLEGOnDemandRelist",
+    "PodAndContainerStatsFromCRI",
+    "PodCertificateRequest",
+    "PodLevelResourceManagers",
+    "PodLevelResources",
+    "PodReadyToStartContainersCondition",
+    "PodsAPI",
+    "PreventStaticPodAPIReferences",
+    "QOSReserved",
+    "ReloadKubeletClientCAFile",
+    "ReloadKubeletServerCertificateFile",
+    "ResourceHealthStatus",
+    "ResourceHealthStatusMessage",
+    "RestartAllContainersOnContainerExits",
+    "SELinuxMount",
+    "TaintTolerationComparisonOperators",
+    "TopologyManagerPolicyAlphaOptions",
+    "TopologyManagerPolicyBetaOptions",
+];
+
+/// What a gate needs besides itself; of gates that can be turned.
+const NEEDS: &[(&str, &[&str])] = &[
+    ("ClusterTrustBundleProjection", &["ClusterTrustBundle"]),
+    ("DRADeviceBindingConditions", &["DRAResourceClaimDeviceStatus"]),
+    ("DRADeviceTaintRules", &["DRADeviceTaints"]),
+    ("DRAResourceClaimGranularStatusAuthorization", &["DRAResourceClaimDeviceStatus"]),
+    ("DRAWorkloadResourceClaims", &["GenericWorkload"]),
+    ("ExtendWebSocketsToKubelet", &["NodeDeclaredFeatures"]),
+    ("GangScheduling", &["GenericWorkload"]),
+    ("GracefulNodeShutdownBasedOnPodPriority", &["GracefulNodeShutdown"]),
+    ("InPlacePodLevelResourcesVerticalScaling", &["PodLevelResources", "NodeDeclaredFeatures"]),
+    ("InPlacePodVerticalScalingInitContainers", &["NodeDeclaredFeatures"]),
+    ("PodLevelResourceManagers", &["PodLevelResources"]),
+    ("ResourceHealthStatusMessage", &["ResourceHealthStatus"]),
+    ("RestartAllContainersOnContainerExits", &["ContainerRestartRules", "NodeDeclaredFeatures"]),
+    ("StorageVersionAPI", &["APIServerIdentity"]),
+    ("TopologyAwareWorkloadScheduling", &["GenericWorkload"]),
+    ("UnknownVersionInteroperabilityProxy", &["APIServerIdentity"]),
+    ("UserNamespacesHostNetworkSupport", &["NodeDeclaredFeatures"]),
+    ("WindowsGracefulNodeShutdown", &["GracefulNodeShutdown"]),
+    ("WorkloadAwarePreemption", &["GangScheduling"]),
+    ("WorkloadWithJob", &["GenericWorkload"]),
+];
 
 use Stage::{Alpha, Beta, Deprecated, Ga};
 
@@ -415,14 +509,11 @@ mod tests {
 
     #[test]
     fn choices_and_groups() {
-        let (gates, errors) = Gates::choose(&map(&[
-            ("AllAlpha", true),
-            ("AllBeta", false),
-            ("EventedPLEG", false),
-            ("EnvFiles", true),
-        ]));
-        assert!(errors.is_empty());
+        let (gates, errors) = Gates::choose(&map(&[("AllAlpha", true), ("EventedPLEG", false)]));
+        assert_eq!(errors, []);
         assert!(gates.enabled("MemoryQoS") && !gates.enabled("EventedPLEG"));
+        let (gates, errors) = Gates::choose(&map(&[("AllBeta", false), ("EnvFiles", true)]));
+        assert_eq!(errors, []);
         assert!(!gates.enabled("HostnameOverride") && gates.enabled("EnvFiles"));
         assert!(gates.enabled("SidecarContainers"));
     }
@@ -440,5 +531,53 @@ mod tests {
             ]
         );
         assert!(gates.enabled("NodeSwap"));
+    }
+
+    #[test]
+    fn a_gate_needs_what_it_builds_on() {
+        let (_, errors) = Gates::choose(&map(&[("GracefulNodeShutdown", false)]));
+        let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let want = "featureGates.GracefulNodeShutdownBasedOnPodPriority: is enabled, but depends on features that are \
+                    disabled: GracefulNodeShutdown";
+        assert_eq!(text, [want]);
+        let all_off = [("GracefulNodeShutdown", false), ("GracefulNodeShutdownBasedOnPodPriority", false)];
+        assert!(Gates::choose(&map(&all_off)).1.is_empty());
+        assert!(Gates::choose(&map(&[])).1.is_empty());
+        let known = |name: &str| find(name).is_some_and(|g| !g.locked);
+        for (name, needs) in NEEDS {
+            assert!(known(name) && needs.iter().all(|n| known(n)), "{name}");
+        }
+    }
+
+    #[test]
+    fn gates_that_nothing_asks_about_are_told_when_they_are_turned() {
+        let gates = |pairs| Gates::choose(&map(pairs)).0;
+        let turned = gates(&[("MemoryQoS", true), ("EnvFiles", true), ("ContainerCheckpoint", false)]);
+        assert_eq!(turned.unheeded().collect::<Vec<_>>(), ["MemoryQoS"]);
+    }
+
+    /// The list is compared with what the rooms of the node really ask.
+    #[test]
+    fn the_list_of_what_nothing_asks_about_is_true() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut asked = String::new();
+        for room in ["kubelet/src", "kubelet-core/src", "longshore/src"] {
+            gather(&root.join(room), &mut asked);
+        }
+        for name in NOT_YET {
+            assert!(find(name).is_some_and(|g| !g.locked), "{name}");
+            assert!(!asked.contains(&format!("enabled(\"{name}\")")), "{name} is asked about");
+        }
+    }
+
+    fn gather(dir: &std::path::Path, out: &mut String) {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                gather(&path, out);
+            } else {
+                out.push_str(&std::fs::read_to_string(path).unwrap_or_default());
+            }
+        }
     }
 }

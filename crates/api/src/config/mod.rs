@@ -80,6 +80,13 @@ impl FieldError {
     pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self { path: path.into(), message: message.into() }
     }
+
+    /// Whether it is about this field, or names it as what another one needs.
+    pub(crate) fn concerns(&self, field: &str) -> bool {
+        let path = self.path.split('[').next().unwrap_or_default();
+        let mut words = self.message.split(|c: char| !c.is_alphanumeric() && c != '.');
+        path == field || words.any(|word| word == field)
+    }
 }
 
 impl fmt::Display for FieldError {

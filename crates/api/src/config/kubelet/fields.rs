@@ -8,7 +8,12 @@ use Kind::{
     Bool, BoolMap, Duration, DurationOrNanos, Float, Int32, Int32List, Int64, ObjectList, Quantity, Text,
     TextList, TextListMap, TextMap, Uint32,
 };
-use Standing::{Honoured as YES, Inert as INERT, NotYet as NO};
+use Standing::{Honoured as YES, InPart, Inert as INERT, NotYet as NO};
+
+/// What eviction settings do as long as nothing evicts.
+const NO_EVICTION: Standing = InPart("the node's conditions follow it; nothing is evicted yet");
+const HARD: Standing = InPart("allocatable and the node's conditions follow it; nothing is evicted yet");
+const ENFORCED: Standing = InPart("pods is enforced with the cgroupfs driver; the rest not yet");
 
 /// A field whose zero means unset.
 const fn plain(path: &'static str, kind: Kind, default: D, standing: Standing) -> Field {
@@ -124,16 +129,16 @@ pub const FIELDS: &[Field] = &[
     empty("reservedSystemCPUs", Text, YES),
     empty("kubeReservedCgroup", Text, NO),
     empty("systemReservedCgroup", Text, NO),
-    pointer("enforceNodeAllocatable", TextList, D::List(&["pods"]), NO),
+    pointer("enforceNodeAllocatable", TextList, D::List(&["pods"]), ENFORCED),
     empty("qosReserved", TextMap, NO),
     // Eviction
-    empty("evictionHard", TextMap, NO),
-    empty("evictionSoft", TextMap, NO),
-    empty("evictionSoftGracePeriod", TextMap, NO),
-    empty("evictionMinimumReclaim", TextMap, NO),
-    plain("evictionPressureTransitionPeriod", Duration, D::Text("5m0s"), NO),
+    empty("evictionHard", TextMap, HARD),
+    empty("evictionSoft", TextMap, NO_EVICTION),
+    empty("evictionSoftGracePeriod", TextMap, NO_EVICTION),
+    empty("evictionMinimumReclaim", TextMap, NO_EVICTION),
+    plain("evictionPressureTransitionPeriod", Duration, D::Text("5m0s"), NO_EVICTION),
     empty("evictionMaxPodGracePeriod", Int32, NO),
-    pointer("mergeDefaultEvictionSettings", Bool, D::Bool(false), NO),
+    pointer("mergeDefaultEvictionSettings", Bool, D::Bool(false), HARD),
     empty("kernelMemcgNotification", Bool, NO),
     // CPU and NUMA
     plain("cpuManagerPolicy", Text, D::Text("none"), NO),

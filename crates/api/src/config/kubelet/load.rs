@@ -13,7 +13,7 @@ use super::flags::FLAGS;
 use super::settings::{self, KubeletFlags};
 use super::types::{API_VERSION, KIND, KubeletConfiguration};
 use super::{defaults, validate};
-use crate::config::doc::{self, Findings, Standing};
+use crate::config::doc::{self, Standing};
 use crate::config::file::{self, Doc};
 use crate::config::flag::Target;
 use crate::config::gates::Gates;
@@ -68,6 +68,8 @@ struct Loader<'f> {
     warnings: Vec<String>,
     set: BTreeSet<&'static str>,
     skipped: Vec<PathBuf>,
+    /// Fields that could not be read: they count as not set, so that all others are looked at too.
+    spoiled: Vec<String>,
     /// Field values the command line gives, by path.
     overlay: BTreeMap<&'static str, Value>,
 }
@@ -82,6 +84,7 @@ impl<'f> Loader<'f> {
             warnings: parsed.warnings.clone(),
             set: BTreeSet::new(),
             skipped: Vec::new(),
+            spoiled: Vec::new(),
             overlay: BTreeMap::new(),
         };
         for row in FLAGS {
@@ -129,9 +132,12 @@ impl<'f> Loader<'f> {
         config.seccomp_default |= flags.seccomp_default;
         let (gates, errors) = Gates::choose(&config.feature_gates);
         let errors = errors.into_iter().chain(validate::validate(&config, &gates));
+        // What could not be read was put back to its default, which may not fit what stands beside it.
+        let errors = errors.filter(|e| !self.spoiled.iter().any(|s| e.concerns(s)));
         self.errors.extend(errors.map(ConfigError::Field));
+        self.warn_of_parts(&parsed);
         Some(Loaded {
-            not_honoured: self.not_honoured(&parsed),
+            not_honoured: self.not_honoured(&parsed, &gates),
             config,
             flags,
             gates,
@@ -177,15 +183,8 @@ impl<'f> Loader<'f> {
         let bytes = self.read_file(&path)?;
         let value = file::decode_leniently(&label, &bytes, &mut self.warnings);
         let mut doc = self.expect_kind(&label, value)?;
-        let findings = doc::check(FIELDS, &doc);
-        let clean = findings.errors.is_empty();
-        for field in &findings.unknown {
+        for field in self.check_fields(&label, &mut doc) {
             self.warnings.push(format!("{label}: unknown field {field:?} is ignored"));
-        }
-        self.keep(&label, findings);
-        let decoded = self.check_objects(&label, &doc);
-        if !clean || !decoded {
-            return None;
         }
         file::drop_nulls(&mut doc);
         defaults::fill(&mut doc);
@@ -201,15 +200,10 @@ impl<'f> Loader<'f> {
         let mut merged = Value::Object(base);
         for path in names {
             let label = path.display().to_string();
-            let bytes = self.read_file(&path)?;
+            let Some(bytes) = self.read_file(&path) else { continue };
             let value = yaml::to_value(&bytes, DuplicateKeys::LastWins);
-            let doc = self.expect_kind(&label, value)?;
-            let findings = doc::check(FIELDS, &doc);
-            let clean = findings.errors.is_empty();
-            self.keep(&label, findings);
-            if !self.check_objects(&label, &doc) || !clean {
-                return None;
-            }
+            let Some(mut doc) = self.expect_kind(&label, value) else { continue };
+            self.check_fields(&label, &mut doc);
             doc::merge_patch(&mut merged, &Value::Object(doc));
         }
         let Value::Object(mut doc) = merged else {
@@ -266,31 +260,48 @@ impl<'f> Loader<'f> {
         self.kept(doc)
     }
 
-    /// Decodes the lists of objects, whose insides the field table does not describe.
-    fn check_objects(&mut self, label: &str, doc: &Doc) -> bool {
-        let before = self.errors.len();
+    /// Takes out of a document what is not of its field's kind, each with its error. Returns the fields nobody knows.
+    fn check_fields(&mut self, label: &str, doc: &mut Doc) -> Vec<String> {
+        let mut findings = doc::check(FIELDS, doc);
+        self.set.append(&mut findings.set);
+        let mut wrong = findings.errors;
         for field in FIELDS.iter().filter(|f| f.kind == doc::Kind::ObjectList) {
             let Some(Value::Array(items)) = doc::get(doc, field.path) else {
                 continue;
             };
             for (i, item) in items.iter().enumerate() {
-                if let Err(why) = super::types::check_object(field.path, item) {
-                    let error = FieldError::new(format!("{}[{i}]", field.path), why);
-                    self.errors.push(ConfigError::InFile { path: label.to_owned(), error });
+                let place = format!("{}[{i}]", field.path);
+                match super::types::check_object(field.path, item) {
+                    Ok(unknown) => findings.unknown.extend(unknown.iter().map(|u| format!("{place}.{u}"))),
+                    Err(why) => wrong.push(FieldError::new(place, why)),
                 }
             }
         }
-        self.errors.len() == before
+        for error in wrong {
+            let field = error.path.split('[').next().unwrap_or_default().to_owned();
+            doc::remove(doc, &field);
+            self.spoiled.push(field);
+            self.errors.push(ConfigError::InFile { path: label.to_owned(), error });
+        }
+        findings.unknown
     }
 
-    fn keep(&mut self, label: &str, findings: Findings) {
-        self.set.extend(findings.set);
-        let named =
-            findings.errors.into_iter().map(|error| ConfigError::InFile { path: label.to_owned(), error });
-        self.errors.extend(named);
+    /// Names the settings that are acted on only in part.
+    fn warn_of_parts(&mut self, parsed: &Parsed) {
+        let in_files =
+            self.set.iter().filter_map(|path| Some(((*path).to_owned(), fields::find(path)?.standing)));
+        let by_flag = FLAGS
+            .iter()
+            .filter(|row| parsed.values.contains_key(row.flag.name))
+            .map(|row| (format!("--{}", row.flag.name), row.standing(FIELDS)));
+        for (setting, standing) in in_files.chain(by_flag) {
+            if let Standing::InPart(how) = standing {
+                self.warnings.push(format!("{setting} is honoured in part: {how}"));
+            }
+        }
     }
 
-    fn not_honoured(&self, parsed: &Parsed) -> Vec<String> {
+    fn not_honoured(&self, parsed: &Parsed, gates: &Gates) -> Vec<String> {
         let in_files = self
             .set
             .iter()
@@ -301,7 +312,8 @@ impl<'f> Loader<'f> {
             .filter(|row| parsed.values.contains_key(row.flag.name))
             .filter(|row| row.standing(FIELDS) == Standing::NotYet)
             .map(|row| format!("--{}", row.flag.name));
-        in_files.chain(by_flag).collect()
+        let turned = gates.unheeded().map(|name| format!("featureGates.{name}"));
+        in_files.chain(by_flag).chain(turned).collect()
     }
 
     fn read_file(&mut self, path: &Path) -> Option<Vec<u8>> {

@@ -265,6 +265,43 @@ fn every_mistake_is_reported_with_its_path() {
 }
 
 #[test]
+fn mistakes_of_kind_and_of_range_are_reported_together_from_all_files() {
+    let files = [
+        (
+            "/c",
+            format!(
+                "{HEAD}port: many\nmaxPods: -1\nevictionSoftGracePeriod: 5\nevictionSoft: {{memory.available: 1Gi}}\n"
+            ),
+        ),
+        ("/d/1.conf", format!("{HEAD}healthzPort: x\n")),
+        ("/d/2.conf", "nothing".to_owned()),
+        ("/d/3.conf", format!("{HEAD}oomScoreAdj: 2000\n")),
+    ];
+    let files: Vec<(&str, &str)> = files.iter().map(|(p, t)| (*p, t.as_str())).collect();
+    let text = errors(&["--config=/c", "--config-dir=/d", "--cloud-provider=x"], &files);
+    let want = [
+        "invalid configuration: --cloud-provider: \"x\" must be empty or \"external\"",
+        "/c: evictionSoftGracePeriod: expected an object, found a number",
+        "/c: port: expected an integer, found a string",
+        "/d/1.conf: healthzPort: expected an integer, found a string",
+        "decode /d/2.conf: the document is not an object",
+        "invalid configuration: maxPods: -1 must be at least 0 (flag --max-pods)",
+        "invalid configuration: oomScoreAdj: 2000 must be between -1000 and 1000, inclusive (flag --oom-score-adj)",
+    ];
+    assert_eq!(text, want, "and nothing that follows from a mistake");
+}
+
+#[test]
+fn unknown_fields_inside_lists_warn_too() {
+    let loaded = with_config("registerWithTaints: [{key: a, effect: NoSchedule, efect: x}]\n", &[]);
+    assert!(
+        loaded.warnings[0].contains("unknown field \"registerWithTaints[0].efect\""),
+        "{:?}",
+        loaded.warnings
+    );
+}
+
+#[test]
 fn unreadable_and_foreign_files_are_fatal() {
     type Row<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a str);
     let rows: &[Row<'_>] = &[
@@ -308,6 +345,9 @@ fn settings_not_acted_on_are_named() {
     );
     assert_eq!(loaded.not_honoured, ["--cpu-manager-policy"]);
     assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
+    let loaded = with_config("evictionHard: {memory.available: 1Gi}\nfeatureGates: {MemoryQoS: true}\n", &[]);
+    assert_eq!(loaded.not_honoured, ["featureGates.MemoryQoS"]);
+    assert!(loaded.warnings[0].starts_with("evictionHard is honoured in part: "), "{:?}", loaded.warnings);
 }
 
 #[test]

@@ -321,19 +321,21 @@ impl KubeletConfiguration {
     }
 }
 
-/// Whether an item of a list of objects decodes; the reason if not.
-pub(super) fn check_object(path: &str, item: &Value) -> Result<(), String> {
-    fn decode<T: serde::de::DeserializeOwned>(item: &Value) -> Result<(), String> {
-        match T::deserialize(item) {
-            Ok(_) => Ok(()),
-            Err(e) => Err(e.to_string()),
-        }
+/// Whether an item of a list of objects decodes, the reason if not; and which of its fields nobody knows.
+pub(super) fn check_object(path: &str, item: &Value) -> Result<Vec<String>, String> {
+    fn decode<T: serde::de::DeserializeOwned>(item: &Value, fields: &[&str]) -> Result<Vec<String>, String> {
+        T::deserialize(item).map_err(|e| e.to_string())?;
+        let keys = item.as_object().into_iter().flat_map(|o| o.keys());
+        Ok(keys.filter(|k| !fields.contains(&k.as_str())).cloned().collect())
     }
     match path {
-        "registerWithTaints" => decode::<Taint>(item),
-        "reservedMemory" => decode::<MemoryReservation>(item),
-        "logging.vmodule" => decode::<VModule>(item),
-        "shutdownGracePeriodByPodPriority" => decode::<ShutdownGracePeriodByPodPriority>(item),
+        "registerWithTaints" => decode::<Taint>(item, &["key", "value", "effect", "timeAdded"]),
+        "reservedMemory" => decode::<MemoryReservation>(item, &["numaNode", "limits"]),
+        "logging.vmodule" => decode::<VModule>(item, &["filePattern", "verbosity"]),
+        "shutdownGracePeriodByPodPriority" => {
+            let fields = ["priority", "shutdownGracePeriodSeconds"];
+            decode::<ShutdownGracePeriodByPodPriority>(item, &fields)
+        }
         _ => Err("this list has no reader".into()),
     }
 }

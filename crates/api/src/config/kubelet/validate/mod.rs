@@ -18,7 +18,7 @@ mod reservations;
 pub(super) fn validate(config: &KubeletConfiguration, gates: &Gates) -> Vec<FieldError> {
     let mut check = Check::new(flags::for_field);
     server(config, gates, &mut check);
-    rates_and_limits(config, &mut check);
+    rates_and_limits(config, gates, &mut check);
     images(config, gates, &mut check);
     node(config, gates, &mut check);
     policies(config, &mut check);
@@ -117,7 +117,7 @@ const CIPHER_SUITES: [&str; 26] = [
     "TLS_RSA_WITH_AES_256_GCM_SHA384",
 ];
 
-fn rates_and_limits(c: &KubeletConfiguration, check: &mut Check) {
+fn rates_and_limits(c: &KubeletConfiguration, gates: &Gates, check: &mut Check) {
     let counts = [
         ("eventBurst", c.event_burst),
         ("eventRecordQPS", c.event_record_qps),
@@ -137,6 +137,9 @@ fn rates_and_limits(c: &KubeletConfiguration, check: &mut Check) {
     check.range("iptablesMasqueradeBit", c.iptables_masquerade_bit, 0, 31);
     let (ms, second) = (GoDuration::from_millis(1), GoDuration::from_secs(1));
     check.range("cpuCFSQuotaPeriod", c.cpu_cfs_quota_period, ms, second);
+    if !gates.enabled("CustomCPUCFSQuotaPeriod") && c.cpu_cfs_quota_period != GoDuration::from_millis(100) {
+        check.fail("cpuCFSQuotaPeriod", "another than 100ms needs feature gate CustomCPUCFSQuotaPeriod");
+    }
 }
 
 fn images(c: &KubeletConfiguration, gates: &Gates, check: &mut Check) {
