@@ -83,7 +83,8 @@ pub fn search_domain(value: &str) -> Vec<String> {
     if !value.split('.').all(label) {
         out.push(
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or \
-             '.', and must start and end with an alphanumeric character"
+             '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for \
+             validation is '_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')"
                 .to_owned(),
         );
     }

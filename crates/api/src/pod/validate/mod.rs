@@ -177,7 +177,7 @@ fn policies(errors: &mut FieldErrors, spec: &PodSpec, at: &Path) {
         one_of(errors, Some(policy), &["PreemptLowerPriority", "Never"], &at.child("preemptionPolicy"));
     }
     if let Some(os) = &spec.os {
-        one_of(errors, Some(&os.name), &["linux", "windows"], &at.child("os").child("name"));
+        one_of(errors, Some(&os.name), &["linux", "windows"], &at.child("os"));
     }
 }
 
@@ -185,7 +185,7 @@ fn host_namespaces(errors: &mut FieldErrors, spec: &PodSpec, at: &Path) {
     let yes = |flag: Option<bool>| flag == Some(true);
     if yes(spec.share_process_namespace) && yes(spec.host_pid) {
         let message = "ShareProcessNamespace and HostPID cannot both be enabled";
-        errors.invalid(&at.child("shareProcessNamespace"), true, message);
+        errors.invalid(&at.child("securityContext").child("shareProcessNamespace"), true, message);
     }
     if spec.host_users == Some(false) {
         let shared =

@@ -26,7 +26,7 @@ pub(super) fn of_container(
 pub(super) fn of_pod(errors: &mut FieldErrors, spec: &PodSpec, at: &Path) {
     if let Some(overhead) = &spec.overhead {
         for (name, quantity) in overhead {
-            let at = at.child("overhead").key(name);
+            let at = at.child("overhead").child("limits").key(name);
             container_name(errors, name, &at);
             amount(errors, name, quantity, &at);
         }
@@ -116,6 +116,7 @@ fn container_name(errors: &mut FieldErrors, name: &str, at: &Path) {
     }
     let standard = matches!(name, "cpu" | "memory" | "ephemeral-storage") || is_huge_pages(name);
     if !name.contains('/') && !standard {
+        errors.invalid(at, name, "must be a standard resource type or fully qualified");
         errors.invalid(at, name, "must be a standard resource for containers");
     } else if !is_native(name) && name.starts_with("requests.") {
         errors.invalid(at, name, "doesn't follow extended resource name standard");

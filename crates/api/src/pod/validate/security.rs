@@ -31,13 +31,15 @@ pub(super) fn of_pod(errors: &mut FieldErrors, spec: &PodSpec, at: &Path) {
         }
     }
     sysctls(errors, spec, &at.child("sysctls"));
-    for (name, value, words) in [
-        ("fsGroupChangePolicy", &context.fs_group_change_policy, ["Always", "OnRootMismatch"]),
-        ("supplementalGroupsPolicy", &context.supplemental_groups_policy, ["Merge", "Strict"]),
-        ("seLinuxChangePolicy", &context.se_linux_change_policy, ["MountOption", "Recursive"]),
-    ] {
+    // MountOption would need the feature gate SELinuxMount.
+    let policies: [(&str, &Option<String>, &[&str]); 3] = [
+        ("fsGroupChangePolicy", &context.fs_group_change_policy, &["Always", "OnRootMismatch"]),
+        ("supplementalGroupsPolicy", &context.supplemental_groups_policy, &["Merge", "Strict"]),
+        ("seLinuxChangePolicy", &context.se_linux_change_policy, &["Recursive"]),
+    ];
+    for (name, value, words) in policies {
         if let Some(value) = value.as_deref().filter(|v| !words.contains(v)) {
-            errors.unsupported(&at.child(name), value, &words);
+            errors.unsupported(&at.child(name), value, words);
         }
     }
     seccomp(errors, context.seccomp_profile.as_ref(), &at.child("seccompProfile"));

@@ -136,14 +136,14 @@ fn metadata_and_spec() {
         (json!({"hostUsers": false, "hostIPC": true}), "spec.hostIPC: Forbidden"),
         (
             json!({"hostPID": true, "shareProcessNamespace": true}),
-            "spec.shareProcessNamespace: Invalid value: true",
+            "spec.securityContext.shareProcessNamespace: Invalid value: true",
         ),
         (json!({"hostNetwork": true, "hostnameOverride": "a"}), "spec.hostnameOverride: Forbidden"),
         (
             json!({"ephemeralContainers": [{"name": "e", "image": "x"}]}),
             "spec.ephemeralContainers: Forbidden: cannot be set on create",
         ),
-        (json!({"os": {"name": "plan9"}}), "spec.os.name: Unsupported value: \"plan9\""),
+        (json!({"os": {"name": "plan9"}}), "spec.os: Unsupported value: \"plan9\""),
         (
             json!({"securityContext": {"sysctls": [{"name": "A", "value": "1"}]}}),
             "spec.securityContext.sysctls[0].name: Invalid value",
@@ -339,7 +339,7 @@ fn containers() {
         ),
         (
             json!({"resources": {"requests": {"bananas": "1"}}}),
-            "spec.containers[0].resources.requests[bananas]: Invalid value: \"bananas\": must be a standard resource for containers",
+            "spec.containers[0].resources.requests[bananas]: Invalid value: \"bananas\": must be a standard resource type or fully qualified",
         ),
         (
             json!({"resources": {"requests": {"hugepages-2Mi": "3Mi", "cpu": "1"}, "limits": {"hugepages-2Mi": "3Mi"}}}),
