@@ -17,6 +17,7 @@ mod hearing;
 pub mod hooks;
 pub mod images;
 pub mod local_api;
+mod lock_file;
 pub mod log_reader;
 pub mod logs;
 pub mod metrics;

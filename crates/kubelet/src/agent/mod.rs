@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::config::gates::{GATES, Stage};
-use api::config::kubelet::{HostFacts, KubeletConfiguration, Loaded, check_host};
+use api::config::kubelet::{HostFacts, KubeletConfiguration, KubeletFlags, Loaded, check_host};
 use base::rng::Rng;
 use base::time::Clock;
 use base::verbosity::Verbosity;
@@ -51,6 +51,7 @@ use crate::health::{RuntimeHealth, watch_health};
 use crate::images::{Credentials, ImagePuller, NodeFiles, Records, load_providers};
 use crate::local_api::{self, LocalApi};
 use crate::logs::Rotator;
+use crate::lock_file::{Contention, LockFile};
 use crate::metrics::{Metrics, ProbeMetrics};
 use crate::net::SocketNet;
 use crate::node::{Node, NodeFacts};
@@ -106,6 +107,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let dirs = settings::dirs(config, flags);
     process::settle(config.oom_score_adj, u64::try_from(config.max_open_files).unwrap_or(0));
     tune_kernel(config)?;
+    let (_lock, contention) = hold_lock(flags).await?;
     prepare_root(&dirs)?;
     let machine = facts::read_machine(&dirs.root);
     let machine = machine.map_err(|e| StartError::new(format!("read /proc and /sys: {e}")))?;
@@ -139,6 +141,9 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let mut tasks = JoinSet::new();
     tasks.spawn(volumes.sweep(token.clone()));
     tasks.spawn(volumes.measure(config.volume_stats_agg_period.to_std(), token.clone()));
+    if let Some(contention) = contention {
+        tasks.spawn(contention.leave(token.clone()));
+    }
     tasks.spawn(watch_health(node.runtime.clone(), health, token.clone()));
     tasks.spawn(watch_runtime(node.observer.clone(), token.clone()));
     tasks.spawn(rest::run(node.board.clone(), token.clone()));
@@ -156,6 +161,18 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
 
 fn tune_kernel(config: &KubeletConfiguration) -> Result<(), StartError> {
     let wrong = process::tune_kernel(config.protect_kernel_defaults);
+/// The lock file, if one is wanted, and an ear for whoever else wants it.
+async fn hold_lock(flags: &KubeletFlags) -> Result<(Option<LockFile>, Option<Contention>), StartError> {
+    if flags.lock_file.is_empty() {
+        return Ok((None, None));
+    }
+    let path = Path::new(&flags.lock_file);
+    let failed = |e| StartError::new(format!("unable to acquire file lock on {:?}: {e}", flags.lock_file));
+    let lock = LockFile::hold(path).await.map_err(failed)?;
+    let contention = flags.exit_on_lock_contention.then(|| lock.listen()).transpose().map_err(failed)?;
+    Ok((Some(lock), contention))
+}
+
     if config.protect_kernel_defaults && !wrong.is_empty() {
         let all: Vec<String> = wrong.iter().map(ToString::to_string).collect();
         return Err(StartError::new(all.join("; ")));
