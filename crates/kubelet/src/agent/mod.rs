@@ -16,6 +16,7 @@
 
 mod cgroups;
 mod port;
+mod root;
 mod settings;
 
 use std::net::SocketAddr;
@@ -68,7 +69,7 @@ use crate::status_board::BoardView;
 use crate::streaming::Streams;
 use crate::systemd::Systemd;
 use crate::userns::{self, UsernsStore};
-use crate::volumes::{self, CsiParts, NodeVolumes, VolumeFigures};
+use crate::volumes::{CsiParts, NodeVolumes, VolumeFigures};
 use crate::{gc, plugins, process, rest};
 
 /// How long the runtime may take to answer for the first time.
@@ -108,7 +109,9 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     process::settle(config.oom_score_adj, u64::try_from(config.max_open_files).unwrap_or(0));
     tune_kernel(config)?;
     let (_lock, contention) = hold_lock(flags).await?;
-    prepare_root(&dirs)?;
+    tune_kernel(config)?;
+    root::prepare(&dirs)?;
+    root::check_managers(&dirs.root, config)?;
     let machine = facts::read_machine(&dirs.root);
     let machine = machine.map_err(|e| StartError::new(format!("read /proc and /sys: {e}")))?;
     refuse_unfit(config, &machine)?;
@@ -206,19 +209,6 @@ async fn supervise(
         Some(Err(e)) => format!("a task of the agent died: {e}"),
         _ => "a task of the agent ended early".to_owned(),
     }))
-}
-
-fn prepare_root(dirs: &PodDirs) -> Result<(), StartError> {
-    for (dir, what) in
-        [(&dirs.root, "root-dir"), (&dirs.pod_logs, "podLogsDir"), (&dirs.container_logs, "log links")]
-    {
-        std::fs::create_dir_all(dir)
-            .map_err(|e| StartError::new(format!("make {what} {}: {e}", dir.display())))?;
-    }
-    if let Err(error) = volumes::share_root(&dirs.root) {
-        tracing::warn!(root = %dirs.root.display(), %error, "root directory not made rshared: mount propagation will not work");
-    }
-    Ok(())
 }
 
 /// What upstream refuses at start although the configuration is valid.
