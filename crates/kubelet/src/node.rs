@@ -65,7 +65,8 @@ pub struct NodeFacts {
 pub struct PodSettings {
     pub recipe: recipe::RecipeConfig,
     pub sync_frequency: Duration,
-    pub max_restart_period: Duration,
+    /// The first wait of a container that keeps ending, and the longest.
+    pub restart_period: (Duration, Duration),
     /// Seed of the jitter each Pod task draws from.
     pub seed: u64,
 }
@@ -75,7 +76,7 @@ impl Default for PodSettings {
         Self {
             recipe: recipe::RecipeConfig::default(),
             sync_frequency: Duration::from_secs(60),
-            max_restart_period: Duration::from_secs(300),
+            restart_period: (Duration::from_secs(10), Duration::from_secs(300)),
             seed: 0,
         }
     }

@@ -41,6 +41,12 @@ impl CrashLoop {
         }
     }
 
+    /// The first wait, where it is not the usual ten seconds.
+    #[must_use]
+    pub fn starting_with(self, initial: Duration) -> Self {
+        Self { initial: initial.min(self.max), ..self }
+    }
+
     /// Stamps exits seen for the first time. The wall clock is consulted once per exit, to place an
     /// exit that happened while the agent was down; a jump can only shorten that estimate to zero.
     pub fn note_exits(&mut self, observed: &Observed, now: Now) {
@@ -142,6 +148,16 @@ mod tests {
         let wait = |s: &Container| c.blocked(s, &id, at(101).mono).map(|(_, d)| d.as_secs());
         assert_eq!(wait(&spec("a")), Some(4));
         assert_eq!(wait(&spec("b")), None);
+    }
+
+    #[test]
+    fn the_first_wait_may_be_shorter() {
+        let mut c = CrashLoop::new(Duration::from_secs(60)).starting_with(Duration::from_secs(1));
+        let mut now = 100;
+        for (n, want) in [0, 1, 2, 4, 8, 16, 32, 60, 60].into_iter().enumerate() {
+            assert_eq!(crash(&mut c, n as u32, now), want, "restart {n}");
+            now += want + 1;
+        }
     }
 
     #[test]

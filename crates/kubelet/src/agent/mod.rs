@@ -314,7 +314,6 @@ impl Parts<'_> {
         health: watch::Receiver<RuntimeHealth>,
         token: &CancellationToken,
     ) -> Result<(Node, Arc<NodeVolumes>), StartError> {
-        let Loaded { config, flags, .. } = &self.start.loaded;
         let wall = self.clock.now().wall.0;
         let mut rng = Rng::new(wall.unsigned_abs());
         let facts = self.facts().await?;
@@ -359,7 +358,7 @@ impl Parts<'_> {
             board: Arc::default(),
             offer: self.offer(&facts)?,
             own: self.cluster.as_ref().map(|c| c.own_node()),
-            settings: settings::pods(config, flags, rng.next_u64()),
+            settings: settings::pods(&self.start.loaded, rng.next_u64()),
             facts,
             health,
             observer: Arc::new(observer),
@@ -462,7 +461,7 @@ impl Parts<'_> {
     }
 
     async fn images(&self, recorder: &Recorder) -> Result<ImagePuller, StartError> {
-        let Loaded { config, flags, .. } = &self.start.loaded;
+        let flags = &self.start.loaded.flags;
         let providers = match flags.image_credential_provider_config.as_str() {
             "" => Vec::new(),
             path => load_providers(Path::new(path), Path::new(&flags.image_credential_provider_bin_dir))
@@ -476,7 +475,7 @@ impl Parts<'_> {
             Err(error) => tracing::warn!(%error, "interrupted pulls not settled"),
         }
         Ok(ImagePuller::new(
-            settings::images(config)?,
+            settings::images(&self.start.loaded)?,
             self.runtime.clone(),
             recorder.clone(),
             self.clock.clone(),

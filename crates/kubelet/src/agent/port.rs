@@ -76,6 +76,8 @@ pub(super) fn switches(loaded: &Loaded) -> Switches {
         debug_flags: config.enable_debug_flags_handler,
         checkpoint: gates.enabled("ContainerCheckpoint"),
         split_streams: gates.enabled("PodLogsQuerySplitStreams"),
+        flagz: gates.enabled("ComponentFlagz"),
+        statusz: gates.enabled("ComponentStatusz"),
     }
 }
 

@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use api::config::kubelet::{KubeletConfiguration, KubeletFlags};
+use api::config::gates::Gates;
+use api::config::kubelet::{KubeletConfiguration, KubeletFlags, Loaded};
 use base::quantity::Quantity;
 use kubelet_core::gc::GcPolicy;
 use kubelet_core::images::Verification;
@@ -39,8 +40,8 @@ pub(super) fn dirs(config: &KubeletConfiguration, flags: &KubeletFlags) -> PodDi
     }
 }
 
-pub(super) fn pods(config: &KubeletConfiguration, flags: &KubeletFlags, seed: u64) -> PodSettings {
-    let max_restart = config.crash_loop_back_off.max_container_restart_period;
+pub(super) fn pods(loaded: &Loaded, seed: u64) -> PodSettings {
+    let Loaded { config, flags, gates, .. } = loaded;
     PodSettings {
         recipe: RecipeConfig {
             seccomp_default: config.seccomp_default || flags.seccomp_default,
@@ -55,12 +56,22 @@ pub(super) fn pods(config: &KubeletConfiguration, flags: &KubeletFlags, seed: u6
             single_process_oom_kill: config.single_process_oom_kill.unwrap_or(false),
         },
         sync_frequency: config.sync_frequency.to_std(),
-        max_restart_period: max_restart.map_or(Duration::from_secs(300), |d| d.to_std()),
+        restart_period: restart_period(config, gates),
         seed,
     }
 }
 
 pub(super) fn gc(flags: &KubeletFlags, dirs: &PodDirs) -> GcSettings {
+/// The first wait of a container that keeps ending, and the longest. What the operator says counts most.
+fn restart_period(config: &KubeletConfiguration, gates: &Gates) -> (Duration, Duration) {
+    let (first, longest) = match gates.enabled("ReduceDefaultCrashLoopBackOffDecay") {
+        true => (Duration::from_secs(1), Duration::from_secs(60)),
+        false => (Duration::from_secs(10), Duration::from_secs(300)),
+    };
+    let said = config.crash_loop_back_off.max_container_restart_period;
+    (first, said.map_or(longest, |d| d.to_std()))
+}
+
     let limit = |n: i32| usize::try_from(n).ok();
     GcSettings {
         policy: GcPolicy {
@@ -106,9 +117,11 @@ pub(super) fn resolver(path: &str) -> Result<Option<Dns>, StartError> {
         .map_err(|e| StartError::new(format!("read resolvConf {path}: {e}")))
 }
 
-pub(super) fn images(config: &KubeletConfiguration) -> Result<images::Settings, StartError> {
+pub(super) fn images(loaded: &Loaded) -> Result<images::Settings, StartError> {
+    let Loaded { config, gates, .. } = loaded;
     let verification = match config.image_pull_credentials_verification_policy.as_str() {
         "NeverVerify" => Verification::NeverVerify,
+        _ if !gates.enabled("KubeletEnsureSecretPulledImages") => Verification::NeverVerify,
         "AlwaysVerify" => Verification::AlwaysVerify,
         "NeverVerifyAllowlistedImages" => {
             Verification::allow(&config.preloaded_images_verification_allowlist)

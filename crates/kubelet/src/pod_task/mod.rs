@@ -111,7 +111,7 @@ struct Retry {
 
 impl PodTask {
     fn new(node: Arc<Node>, uid: PodUid, intent: watch::Receiver<Intent>) -> Self {
-        let max = node.settings.max_restart_period;
+        let (first, longest) = node.settings.restart_period;
         let first_seen = first_seen(&intent.borrow().pod, node.now());
         Self {
             rng: node.rng_for(uid.as_str()),
@@ -128,7 +128,7 @@ impl PodTask {
             observed: Observed::default(),
             stopped: Mutex::default(),
             has_looked: false,
-            crash_loop: CrashLoop::new(max),
+            crash_loop: CrashLoop::new(longest).starting_with(first),
             failed: BTreeMap::new(),
             retry: Retry::default(),
             pull_secrets: Arc::default(),

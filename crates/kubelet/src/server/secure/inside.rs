@@ -46,6 +46,10 @@ pub struct Switches {
     pub checkpoint: bool,
     /// PodLogsQuerySplitStreams.
     pub split_streams: bool,
+    /// ComponentFlagz.
+    pub flagz: bool,
+    /// ComponentStatusz.
+    pub statusz: bool,
 }
 
 /// What /statusz and /flagz tell.
@@ -93,9 +97,13 @@ fn debugging(inside: Inside) -> Router {
         .route("/attach/{namespace}/{pod}/{container}", get(stream::attach).post(stream::attach))
         .route("/attach/{namespace}/{pod}/{uid}/{container}", get(stream::attach).post(stream::attach))
         .route("/portForward/{namespace}/{pod}", get(stream::port_forward).post(stream::port_forward))
-        .route("/portForward/{namespace}/{pod}/{uid}", get(stream::port_forward).post(stream::port_forward))
-        .route("/flagz", get(pages::flagz))
-        .route("/statusz", get(pages::statusz));
+        .route("/portForward/{namespace}/{pod}/{uid}", get(stream::port_forward).post(stream::port_forward));
+    if switches.flagz {
+        router = router.route("/flagz", get(pages::flagz));
+    }
+    if switches.statusz {
+        router = router.route("/statusz", get(pages::statusz));
+    }
     if switches.checkpoint {
         router = router.route("/checkpoint/{namespace}/{pod}/{container}", post(run::checkpoint));
     }

@@ -88,6 +88,8 @@ fn switches(debugging: bool) -> Switches {
         debug_flags: true,
         checkpoint: true,
         split_streams: false,
+        flagz: debugging,
+        statusz: debugging,
     }
 }
 
