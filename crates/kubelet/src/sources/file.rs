@@ -166,6 +166,8 @@ struct Shelf {
 struct Known {
     content: Option<u128>,
     pod: Option<Arc<Pod>>,
+    /// An earlier file has a Pod of the same name.
+    shadowed: bool,
 }
 
 impl Shelf {
@@ -193,7 +195,36 @@ impl Shelf {
         };
         problems.retain(SourceName::File, |place| files.iter().any(|(p, _)| p.to_string_lossy() == place));
         self.files.retain(|path, _| files.iter().any(|(p, _)| p == path));
-        Some(files.into_iter().filter_map(|(path, content)| self.take_file(path, content)).collect())
+        let mut pods = Vec::new();
+        for (path, content) in files {
+            if let Some(pod) = self.take_file(path.clone(), content) {
+                pods.push((path, pod));
+            }
+        }
+        self.tell_duplicates(&pods);
+        Some(pods.into_iter().map(|(_, pod)| pod).collect())
+    }
+
+    /// Names the files whose Pod an earlier file has already; the earlier one counts.
+    fn tell_duplicates(&mut self, pods: &[(PathBuf, Arc<Pod>)]) {
+        let mut first: BTreeMap<(&str, &str), &Path> = BTreeMap::new();
+        for (path, pod) in pods {
+            let (namespace, name) = super::names(pod);
+            let earlier = *first.entry((namespace, name)).or_insert(path);
+            let Some(known) = self.files.get_mut(path) else { continue };
+            let place = path.to_string_lossy();
+            let shadowed = earlier != path.as_path();
+            if shadowed {
+                let message = format!(
+                    "duplicate pod name {name:?} in namespace {namespace:?}, ignoring: {} has it already",
+                    earlier.display()
+                );
+                report(&self.context, &place, &message, false);
+            } else if known.shadowed {
+                self.context.problems.clear(SourceName::File, &place);
+            }
+            known.shadowed = shadowed;
+        }
     }
 
     fn take_file(&mut self, path: PathBuf, content: io::Result<Vec<u8>>) -> Option<Arc<Pod>> {

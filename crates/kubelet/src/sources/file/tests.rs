@@ -142,6 +142,10 @@ async fn duplicate_names_are_dropped_with_an_event() {
         events[0].message.contains("from file due to duplicate pod name \"same-n1\", ignoring"),
         "{events:?}"
     );
+    let told = b.context.problems.list();
+    assert!(told[0].place.ends_with("/2.yaml") && told[0].message.contains("/1.yaml has it"), "{told:?}");
+    b.after(|d| fs::remove_file(d.join("1.yaml")).unwrap()).await;
+    assert_eq!(b.context.problems.list(), [], "the second has the name for itself now");
 }
 
 #[tokio::test]
