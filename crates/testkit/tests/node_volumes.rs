@@ -104,12 +104,8 @@ fn paths_of_the_host() {
         )
     };
     let bad = [
-        ("nodir", at("none", "Directory"), format!("hostPath {}/none doesn't exist", root.display())),
-        (
-            "isfile",
-            at("file", "Directory"),
-            format!("{}/file is not a directory, it's a File", root.display()),
-        ),
+        ("nodir", at("none", "Directory"), format!("{}/none is not a directory", root.display())),
+        ("isfile", at("file", "Directory"), format!("{}/file is not a directory", root.display())),
         ("nosock", at("file", "Socket"), "is not a socket file".to_owned()),
         ("noblock", at("file", "BlockDevice"), "is not a block device".to_owned()),
     ];

@@ -24,48 +24,33 @@ pub(super) fn open(path: &Path) -> io::Result<OwnedFd> {
 /// The messages are upstream's.
 fn check(path: &Path, kind: HostPathKind) -> io::Result<()> {
     let found = match fs::metadata(path) {
-        Ok(found) => found.file_type(),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return make(path, kind),
+        Ok(found) => Some(found.file_type()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
         Err(e) => return Err(e),
     };
+    let is = |like: fn(&FileType) -> bool| found.as_ref().is_some_and(like);
     let (fits, wanted) = match kind {
         HostPathKind::Unset => return Ok(()),
-        HostPathKind::DirectoryOrCreate | HostPathKind::Directory => (found.is_dir(), "directory"),
-        HostPathKind::FileOrCreate | HostPathKind::File => (found.is_file(), "file"),
-        HostPathKind::Socket => (found.is_socket(), "socket file"),
-        HostPathKind::CharDevice => (found.is_char_device(), "character device"),
-        HostPathKind::BlockDevice => (found.is_block_device(), "block device"),
+        HostPathKind::DirectoryOrCreate if found.is_none() => return make_directory(path),
+        HostPathKind::FileOrCreate if found.is_none() => return make_file(path),
+        HostPathKind::DirectoryOrCreate | HostPathKind::Directory => (is(FileType::is_dir), "directory"),
+        HostPathKind::FileOrCreate | HostPathKind::File => (is(FileType::is_file), "file"),
+        HostPathKind::Socket => (is(FileType::is_socket), "socket file"),
+        HostPathKind::CharDevice => (is(FileType::is_char_device), "character device"),
+        HostPathKind::BlockDevice => (is(FileType::is_block_device), "block device"),
     };
     if fits {
         return Ok(());
     }
-    let (path, is) = (path.display(), name(found));
-    Err(io::Error::other(format!("hostPath type check failed: {path} is not a {wanted}, it's a {is}")))
+    Err(io::Error::other(format!("hostPath type check failed: {} is not a {wanted}", path.display())))
 }
 
-fn make(path: &Path, kind: HostPathKind) -> io::Result<()> {
-    match kind {
-        HostPathKind::DirectoryOrCreate => fs::DirBuilder::new().recursive(true).mode(0o755).create(path),
-        HostPathKind::FileOrCreate => {
-            // Not truncated: somebody may have made it meanwhile.
-            let mut options = fs::OpenOptions::new();
-            options.write(true).create(true).truncate(false).mode(0o644).open(path).map(drop)
-        }
-        _ => {
-            let message = format!("hostPath type check failed: hostPath {} doesn't exist", path.display());
-            Err(io::Error::new(io::ErrorKind::NotFound, message))
-        }
-    }
+fn make_directory(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 
-fn name(found: FileType) -> &'static str {
-    match found {
-        f if f.is_dir() => "Directory",
-        f if f.is_file() => "File",
-        f if f.is_socket() => "Socket",
-        f if f.is_char_device() => "CharDevice",
-        f if f.is_block_device() => "BlockDevice",
-        f if f.is_fifo() => "FIFO",
-        _ => "special file",
-    }
+fn make_file(path: &Path) -> io::Result<()> {
+    // Not truncated: somebody may have made it meanwhile.
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o644).open(path).map(drop)
 }

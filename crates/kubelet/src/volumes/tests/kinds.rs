@@ -118,15 +118,15 @@ fn host_paths_of_every_type() {
         assert_eq!((mode(&dir.join("new/deep")), mode(&dir.join("made"))), (0o755, 0o644));
         assert!(!dir.join("none").exists());
         for (name, kind, want) in [
-            ("file", "Directory", "is not a directory, it's a File"),
-            ("file", "DirectoryOrCreate", "is not a directory, it's a File"),
-            (".", "File", "is not a file, it's a Directory"),
-            (".", "FileOrCreate", "is not a file, it's a Directory"),
-            ("file", "Socket", "is not a socket file, it's a File"),
-            ("/dev/null", "BlockDevice", "is not a block device, it's a CharDevice"),
-            ("socket", "CharDevice", "is not a character device, it's a Socket"),
-            ("none", "Directory", "doesn't exist"),
-            ("none", "Socket", "doesn't exist"),
+            ("file", "Directory", "is not a directory"),
+            ("file", "DirectoryOrCreate", "is not a directory"),
+            (".", "File", "is not a file"),
+            (".", "FileOrCreate", "is not a file"),
+            ("file", "Socket", "is not a socket file"),
+            ("/dev/null", "BlockDevice", "is not a block device"),
+            ("socket", "CharDevice", "is not a character device"),
+            ("none", "Directory", "none is not a directory"),
+            ("none", "Socket", "none is not a socket file"),
         ] {
             let message = try_one(&dir.join(name), kind).unwrap_err();
             assert!(message.starts_with("hostPath type check failed: "), "{message}");
