@@ -23,6 +23,8 @@ pub struct Machine {
     pub cpus: i64,
     pub memory: Memory,
     pub cgroup_v2: bool,
+    /// The kernel can limit swap per cgroup.
+    pub swap_controller: bool,
     /// Page sizes in the kernel's notation: `2MB`, `1GB`.
     pub hugepage_sizes: Vec<String>,
     /// Reserved huge pages: bytes per page, and how many.
@@ -49,6 +51,15 @@ impl Machine {
     }
 }
 
+/// Whether swap can be limited. With cgroup v2 the root cgroup does not tell, so the cgroup of this process is asked.
+fn limits_swap(root: &Path, own_cgroups: &str) -> bool {
+    let unified = own_cgroups.lines().find_map(|line| line.strip_prefix("0::/"));
+    match unified.filter(|_| root.join("cgroup.controllers").exists()) {
+        Some(own) => root.join(own).join("memory.swap.max").exists(),
+        None => root.join("memory/memory.memsw.limit_in_bytes").exists(),
+    }
+}
+
 /// Reads the machine. `root` is the kubelet's root directory.
 pub fn read_machine(root: &Path) -> io::Result<Machine> {
     let read = |path: &str| fs::read_to_string(path).map(|s| s.trim().to_owned());
@@ -58,6 +69,10 @@ pub fn read_machine(root: &Path) -> io::Result<Machine> {
         cpus: online_cpus().unwrap_or(1),
         memory: parse_meminfo(&fs::read_to_string("/proc/meminfo")?),
         cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+        swap_controller: limits_swap(
+            Path::new("/sys/fs/cgroup"),
+            &read("/proc/self/cgroup").unwrap_or_default(),
+        ),
         hugepage_sizes: hugepage_sizes(Path::new("/sys/kernel/mm/hugepages")),
         huge_pages: huge_pages(Path::new("/sys/kernel/mm/hugepages")),
         disk: rustix::fs::statvfs(root)
@@ -244,5 +259,20 @@ mod tests {
     fn this_machine_can_be_read() {
         let m = read_machine(Path::new("/")).unwrap();
         assert!(m.cpus > 0 && m.memory.total > 0 && m.disk > 0 && !m.hostname.is_empty());
+    }
+
+    #[test]
+    fn swap_can_be_limited_where_the_kernel_has_the_file() {
+        let root = tempfile::tempdir().unwrap();
+        let (at, own) = (root.path(), "12:memory:/x\n0::/a/b\n");
+        assert!(!limits_swap(at, own));
+        fs::create_dir_all(at.join("memory")).unwrap();
+        fs::write(at.join("memory/memory.memsw.limit_in_bytes"), "").unwrap();
+        assert!(limits_swap(at, own), "version 1");
+        fs::write(at.join("cgroup.controllers"), "memory").unwrap();
+        assert!(!limits_swap(at, own), "version 2 asks its own cgroup");
+        fs::create_dir_all(at.join("a/b")).unwrap();
+        fs::write(at.join("a/b/memory.swap.max"), "max").unwrap();
+        assert!(limits_swap(at, own));
     }
 }

@@ -44,7 +44,7 @@ impl Twins {
             host_ips: vec![node.address().parse()?],
             memory_capacity: machine.memory.total,
             swap_capacity: machine.memory.swap,
-            swap_controller: machine.cgroup_v2,
+            swap_controller: machine.swap_controller,
             cgroup_v2: machine.cgroup_v2,
             hugepage_sizes: machine.hugepage_sizes,
             selinux: machine.selinux,

@@ -409,7 +409,7 @@ impl Parts<'_> {
                 allocatable: self.allocatable()?,
                 memory_capacity: self.machine.memory.total,
                 swap_capacity: self.machine.memory.swap,
-                swap_controller: self.machine.cgroup_v2,
+                swap_controller: self.machine.swap_controller,
                 cgroup_v2: self.machine.cgroup_v2,
                 hugepage_sizes: self.machine.hugepage_sizes.clone(),
                 selinux: self.machine.selinux,
