@@ -40,6 +40,8 @@ pub struct PodDirs {
     pub container_logs: PathBuf,
     /// The node's own hosts file.
     pub node_hosts: PathBuf,
+    /// `resolvConf`; none if Pods shall inherit no resolver.
+    pub resolv_conf: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -127,6 +129,16 @@ impl PodFiles for DiskPodFiles {
 
     async fn node_hosts(&self) -> io::Result<String> {
         self.run(|i| read_bounded(&mut File::open(&i.dirs.node_hosts)?, MAX_HOSTS)).await
+    }
+
+    async fn node_resolver(&self) -> io::Result<Option<String>> {
+        self.run(|i| {
+            let Some(path) = &i.dirs.resolv_conf else { return Ok(None) };
+            let text = File::open(path).and_then(|mut file| read_bounded(&mut file, MAX_HOSTS));
+            let named = |e: io::Error| io::Error::new(e.kind(), format!("open {}: {e}", path.display()));
+            text.map(Some).map_err(named)
+        })
+        .await
     }
 
     async fn prepare_container(&self, pod: &Pod, container: &str) -> io::Result<PathBuf> {

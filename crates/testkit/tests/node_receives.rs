@@ -140,6 +140,18 @@ fn names_hosts_and_resolver() {
     }
     let status = h.get("host").unwrap().status.unwrap();
     assert_eq!(status.pod_ip, status.host_ip);
+
+    // Another network: Pods made from now on learn of it, and one that needs what is not there waits.
+    fs::remove_file(&resolv).unwrap();
+    h.apply("late", &pod("late", &one("dnsPolicy: Default,")));
+    let told = || {
+        Some(h.pods(&["get", "late-demo", "-o", "wide"]).1).filter(|t| t.contains("FailedCreatePodSandBox"))
+    };
+    let told = h.until("the missing file is named", told);
+    assert!(told.contains(&format!("open {}", resolv.display())), "{told}");
+    fs::write(&resolv, "nameserver 192.0.2.2\n").unwrap();
+    h.wait_ready("late");
+    assert_eq!(cat("late", "/etc/resolv.conf"), "nameserver 192.0.2.2\n");
 }
 
 #[test]

@@ -51,8 +51,8 @@ use crate::facts::{self, Machine, go_arch};
 use crate::health::{RuntimeHealth, watch_health};
 use crate::images::{Credentials, ImagePuller, NodeFiles, Records, load_providers};
 use crate::local_api::{self, LocalApi};
-use crate::logs::Rotator;
 use crate::lock_file::{Contention, LockFile};
+use crate::logs::Rotator;
 use crate::metrics::{Metrics, ProbeMetrics};
 use crate::net::SocketNet;
 use crate::node::{Node, NodeFacts};
@@ -107,7 +107,6 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let Loaded { config, flags, .. } = &start.loaded;
     let dirs = settings::dirs(config, flags);
     process::settle(config.oom_score_adj, u64::try_from(config.max_open_files).unwrap_or(0));
-    tune_kernel(config)?;
     let (_lock, contention) = hold_lock(flags).await?;
     tune_kernel(config)?;
     root::prepare(&dirs)?;
@@ -142,11 +141,11 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     // A second kubelet is found out here, before it takes the first one's Pods for orphans.
     let doors = parts.doors().await?;
     let mut tasks = JoinSet::new();
-    tasks.spawn(volumes.sweep(token.clone()));
-    tasks.spawn(volumes.measure(config.volume_stats_agg_period.to_std(), token.clone()));
     if let Some(contention) = contention {
         tasks.spawn(contention.leave(token.clone()));
     }
+    tasks.spawn(volumes.sweep(token.clone()));
+    tasks.spawn(volumes.measure(config.volume_stats_agg_period.to_std(), token.clone()));
     tasks.spawn(watch_health(node.runtime.clone(), health, token.clone()));
     tasks.spawn(watch_runtime(node.observer.clone(), token.clone()));
     tasks.spawn(rest::run(node.board.clone(), token.clone()));
@@ -162,8 +161,6 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     supervise(tasks, token, &closing).await
 }
 
-fn tune_kernel(config: &KubeletConfiguration) -> Result<(), StartError> {
-    let wrong = process::tune_kernel(config.protect_kernel_defaults);
 /// The lock file, if one is wanted, and an ear for whoever else wants it.
 async fn hold_lock(flags: &KubeletFlags) -> Result<(Option<LockFile>, Option<Contention>), StartError> {
     if flags.lock_file.is_empty() {
@@ -176,6 +173,8 @@ async fn hold_lock(flags: &KubeletFlags) -> Result<(Option<LockFile>, Option<Con
     Ok((Some(lock), contention))
 }
 
+fn tune_kernel(config: &KubeletConfiguration) -> Result<(), StartError> {
+    let wrong = process::tune_kernel(config.protect_kernel_defaults);
     if config.protect_kernel_defaults && !wrong.is_empty() {
         let all: Vec<String> = wrong.iter().map(ToString::to_string).collect();
         return Err(StartError::new(all.join("; ")));
@@ -413,9 +412,10 @@ impl Parts<'_> {
                 cgroup_v2: self.machine.cgroup_v2,
                 hugepage_sizes: self.machine.hugepage_sizes.clone(),
                 selinux: self.machine.selinux,
-                cluster_dns: config.cluster_dns.iter().filter_map(|ip| ip.parse().ok()).collect(),
+                cluster_dns: settings::cluster_dns(config),
                 cluster_domain: config.cluster_domain.clone(),
-                resolv_conf: settings::resolver(&config.resolv_conf)?,
+                // Read anew for every sandbox: the machine's network may change.
+                resolv_conf: None,
                 thermal_paths: self.machine.thermal_paths.clone(),
             },
         })

@@ -9,7 +9,7 @@ use api::config::kubelet::{KubeletConfiguration, KubeletFlags, Loaded};
 use base::quantity::Quantity;
 use kubelet_core::gc::GcPolicy;
 use kubelet_core::images::Verification;
-use kubelet_core::recipe::{Dns, RecipeConfig, SwapBehavior};
+use kubelet_core::recipe::{RecipeConfig, SwapBehavior};
 
 use super::StartError;
 use crate::cluster::objects::Strategy;
@@ -37,6 +37,7 @@ pub(super) fn dirs(config: &KubeletConfiguration, flags: &KubeletFlags) -> PodDi
         pod_logs,
         container_logs,
         node_hosts: "/etc/hosts".into(),
+        resolv_conf: Some(&config.resolv_conf).filter(|f| !f.is_empty()).map(PathBuf::from),
     }
 }
 
@@ -61,7 +62,6 @@ pub(super) fn pods(loaded: &Loaded, seed: u64) -> PodSettings {
     }
 }
 
-pub(super) fn gc(flags: &KubeletFlags, dirs: &PodDirs) -> GcSettings {
 /// The first wait of a container that keeps ending, and the longest. What the operator says counts most.
 fn restart_period(config: &KubeletConfiguration, gates: &Gates) -> (Duration, Duration) {
     let (first, longest) = match gates.enabled("ReduceDefaultCrashLoopBackOffDecay") {
@@ -72,6 +72,7 @@ fn restart_period(config: &KubeletConfiguration, gates: &Gates) -> (Duration, Du
     (first, said.map_or(longest, |d| d.to_std()))
 }
 
+pub(super) fn gc(flags: &KubeletFlags, dirs: &PodDirs) -> GcSettings {
     let limit = |n: i32| usize::try_from(n).ok();
     GcSettings {
         policy: GcPolicy {
@@ -105,23 +106,23 @@ pub(super) fn given_ips(flags: &KubeletFlags) -> Vec<IpAddr> {
     flags.node_ip.split(',').filter_map(|s| s.trim().parse().ok()).collect()
 }
 
-/// The host's resolver configuration; none if Pods are to get none.
-pub(super) fn resolver(path: &str) -> Result<Option<Dns>, StartError> {
-    if path.is_empty() {
-        return Ok(None);
-    }
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|e| StartError::new(format!("read resolvConf {path}: {e}")))?;
-    kubelet_core::recipe::parse_resolv_conf(&text)
-        .map(Some)
-        .map_err(|e| StartError::new(format!("read resolvConf {path}: {e}")))
+/// The cluster's resolvers; entries that are no addresses are told and passed over, as upstream does.
+pub(super) fn cluster_dns(config: &KubeletConfiguration) -> Vec<IpAddr> {
+    let read = |text: &String| {
+        let ip = text.parse().ok();
+        if ip.is_none() {
+            tracing::warn!(entry = text, "an entry of clusterDNS is no IP address and is ignored");
+        }
+        ip
+    };
+    config.cluster_dns.iter().filter_map(read).collect()
 }
 
 pub(super) fn images(loaded: &Loaded) -> Result<images::Settings, StartError> {
     let Loaded { config, gates, .. } = loaded;
     let verification = match config.image_pull_credentials_verification_policy.as_str() {
-        "NeverVerify" => Verification::NeverVerify,
         _ if !gates.enabled("KubeletEnsureSecretPulledImages") => Verification::NeverVerify,
+        "NeverVerify" => Verification::NeverVerify,
         "AlwaysVerify" => Verification::AlwaysVerify,
         "NeverVerifyAllowlistedImages" => {
             Verification::allow(&config.preloaded_images_verification_allowlist)

@@ -24,6 +24,7 @@ impl Scratch {
             pod_logs: self.0.join("logs"),
             container_logs: self.0.join("links"),
             node_hosts: self.0.join("hosts"),
+            resolv_conf: Some(self.0.join("resolv.conf")),
         };
         DiskPodFiles::new(dirs, Rng::new(1))
     }
@@ -191,4 +192,17 @@ async fn files_in_volumes() {
     }
     fs::write(volume.join("big"), "x".repeat(101)).unwrap();
     assert!(read("big").await.is_err());
+}
+
+#[tokio::test]
+async fn the_resolver_file_is_read_as_it_is_now() {
+    let scratch = Scratch::new();
+    let files = scratch.files();
+    let path = scratch.0.join("resolv.conf");
+    let error = files.node_resolver().await.unwrap_err().to_string();
+    assert!(error.starts_with(&format!("open {}: ", path.display())), "{error}");
+    for text in ["nameserver 192.0.2.1\n", "nameserver 192.0.2.2\n"] {
+        fs::write(&path, text).unwrap();
+        assert_eq!(files.node_resolver().await.unwrap().as_deref(), Some(text));
+    }
 }

@@ -11,7 +11,7 @@ use futures_util::{FutureExt, TryFutureExt};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kubelet_core::pod::{ContainerKind, Intent, Stage, Start};
 use kubelet_core::recipe::{
-    self, ContainerInput, ContainerRecipe, ImageUser, RecipeError, ResolvedVolume, SandboxInput,
+    self, ContainerInput, ContainerRecipe, Dns, ImageUser, NodeFacts, ResolvedVolume, SandboxInput,
     SandboxRecipe, UserNamespace,
 };
 use kubelet_core::supplies::{Wants, pull_secrets as pull_secret_names};
@@ -124,14 +124,15 @@ impl PodTask {
         store.ensure(&self.uid).await.map(Some).map_err(|e| format!("assign user namespace: {e}"))
     }
 
-    fn sandbox_recipe(
+    async fn sandbox_recipe(
         &self,
         pod: &Pod,
         attempt: u32,
         cgroup_parent: &str,
         userns: Option<&UserNamespace>,
-    ) -> Result<SandboxRecipe, RecipeError> {
-        recipe::sandbox(&SandboxInput {
+    ) -> Result<SandboxRecipe, String> {
+        let node = NodeFacts { resolv_conf: self.resolver().await?, ..self.node.facts.recipe.clone() };
+        let made = recipe::sandbox(&SandboxInput {
             pod,
             attempt,
             node: &self.node.facts.recipe,
@@ -139,7 +140,14 @@ impl PodTask {
             cgroup_parent,
             userns,
             handler: self.node.facts.handler,
-        })
+        });
+        made.map_err(|e| e.to_string())
+    }
+
+    /// The machine's resolver as it is now: a network that has changed counts for sandboxes made since.
+    async fn resolver(&self) -> Result<Option<Dns>, String> {
+        let text = self.node.files.node_resolver().await.map_err(|e| e.to_string())?;
+        text.map(|text| recipe::parse_resolv_conf(&text)).transpose()
     }
 
     /// Creates the sandbox. None, with an event and a retry, if that failed.
@@ -183,7 +191,7 @@ impl PodTask {
     async fn run_sandbox(&mut self, pod: &Pod, attempt: u32, parent: &str) -> Result<String, String> {
         self.node.files.prepare(pod).await.map_err(|e| format!("make pod directories: {e}"))?;
         let userns = self.userns(pod).await?;
-        let recipe = self.sandbox_recipe(pod, attempt, parent, userns.as_ref()).map_err(|e| e.to_string())?;
+        let recipe = self.sandbox_recipe(pod, attempt, parent, userns.as_ref()).await?;
         for warning in &recipe.warnings {
             self.node.recorder.pod(pod, Kind::Warning, warning.reason, &warning.message);
         }
@@ -273,9 +281,8 @@ impl PodTask {
         };
         let refuse = |message: String| self.refused(pod, &start.name, "CreateContainerConfigError", &message);
         let userns = self.userns(pod).await.map_err(refuse)?;
-        let recipe = self.sandbox_recipe(pod, sandbox.attempt, parent, userns.as_ref());
-        let sandbox_config = recipe.map(|r| to_cri::sandbox(&r)).map_err(|e| refuse(e.to_string()))?;
-        let image = self.image(pod, &spec, &sandbox_config).await?;
+        let recipe = self.sandbox_recipe(pod, sandbox.attempt, parent, userns.as_ref()).await;
+        let sandbox_config = recipe.map(|r| to_cri::sandbox(&r)).map_err(refuse)?;
         let volumes = self.with_images(pod, &spec, volumes, &sandbox_config, images).await?;
         let ips = self.pod_ips(pod, &sandbox.ips);
         let recipe = self.container_recipe(pod, start, &image, &volumes, &ips).await?;

@@ -93,6 +93,8 @@ pub trait PodFiles: Send + Sync + 'static {
     async fn write_hosts(&self, pod: &Pod, content: &str) -> std::io::Result<PathBuf>;
     /// The node's own /etc/hosts.
     async fn node_hosts(&self) -> std::io::Result<String>;
+    /// The resolver file that Pods inherit, as it is now; none if they shall inherit none.
+    async fn node_resolver(&self) -> std::io::Result<Option<String>>;
     /// Creates the log directory of a container and a fresh termination-message file (0666); returns
     /// the host path of the latter.
     async fn prepare_container(&self, pod: &Pod, container: &str) -> std::io::Result<PathBuf>;

@@ -168,6 +168,10 @@ impl PodFiles for FakeDisk {
         Ok("127.0.0.1\tlocalhost\n".into())
     }
 
+    async fn node_resolver(&self) -> std::io::Result<Option<String>> {
+        Ok(Some("nameserver 192.0.2.53\n".into()))
+    }
+
     async fn prepare_container(&self, pod: &Pod, container: &str) -> std::io::Result<PathBuf> {
         let mut state = self.lock();
         let key = (uid(pod).to_string(), container.to_owned());
