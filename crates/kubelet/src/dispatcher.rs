@@ -236,10 +236,16 @@ impl Dispatcher {
             // It runs already, or will not run any more: nobody asks whether it may. Until it has ended it holds its place.
             return self.spawn(uid, intent, !ended);
         }
-        let admitted = self.node.admit(&pod, &self.admitted());
+        let holding = self.admitted();
+        let admitted = self.node.admit(&pod, &holding);
         let is_admitted = admitted.is_ok();
         match admitted {
-            Ok(victims) => victims.iter().for_each(|v| self.preempt(v)),
+            Ok(victims) => {
+                for victim in &victims {
+                    self.node.metrics.preemptions.inc([&self.node.shortage(&pod, &holding)]);
+                    self.preempt(victim);
+                }
+            }
             Err(rejection) => {
                 self.node.reject(&pod, &rejection);
                 let message = format!("Pod was rejected: {}", rejection.message);
@@ -315,9 +321,10 @@ impl Dispatcher {
         }
         task.finished = true;
         let again = task.again.take();
+        let label = static_label(&task.intent.borrow().pod);
         let gone = !self.is_wanted(&uid);
         if again.is_some() {
-            self.node.metrics.restarted_pods_total.inc(["true"]);
+            self.node.metrics.restarted_pods_total.inc([label]);
         }
         if gone || again.is_some() {
             self.tasks.remove(&uid);
@@ -393,18 +400,30 @@ impl Dispatcher {
             changed
         });
 
-        let total: usize = self.wanted.values().map(BTreeMap::len).sum();
-        let active = self.tasks.values().filter(|t| !t.finished).count();
-        self.node.metrics.desired_pods.set(["true"], total as f64);
-        self.node.metrics.active_pods.set(["true"], active as f64);
+        self.count_pods();
         self.count_work();
     }
 
+    fn count_pods(&self) {
+        let metrics = &self.node.metrics;
+        let wanted = || self.wanted.values().flat_map(BTreeMap::values);
+        let active = || self.tasks.values().filter(|t| !t.finished);
+        for label in STATIC_LABELS {
+            let desired = wanted().filter(|p| static_label(p) == label).count();
+            metrics.desired_pods.set([label], desired as f64);
+            let active = active().filter(|t| static_label(&t.intent.borrow().pod) == label).count();
+            metrics.active_pods.set([label], active as f64);
+        }
+        let ephemeral =
+            |p: &Arc<Pod>| p.spec.as_ref().and_then(|s| s.ephemeral_containers.as_ref()).map_or(0, Vec::len);
+        metrics.managed_ephemeral_containers.set([], wanted().map(ephemeral).sum::<usize>() as f64);
+    }
+
     fn count_work(&self) {
-        let mut counts: BTreeMap<(&str, &str), u32> = BTreeMap::new();
+        let mut counts: BTreeMap<[&str; 3], u32> = BTreeMap::new();
         for lifecycle in ["sync", "terminating", "terminated"] {
             for config in ["desired", "orphan"] {
-                counts.insert((lifecycle, config), 0);
+                counts.extend(STATIC_LABELS.map(|label| ([lifecycle, config, label], 0)));
             }
         }
         for (uid, task) in &self.tasks {
@@ -415,12 +434,20 @@ impl Dispatcher {
                 _ => "terminating",
             };
             let config = if self.is_wanted(uid) { "desired" } else { "orphan" };
-            *counts.entry((lifecycle, config)).or_default() += 1;
+            let label = static_label(&task.intent.borrow().pod);
+            *counts.entry([lifecycle, config, label]).or_default() += 1;
         }
-        for ((lifecycle, config), n) in counts {
-            self.node.metrics.working_pods.set([lifecycle, config, "true"], f64::from(n));
+        for (labels, n) in counts {
+            self.node.metrics.working_pods.set(labels, f64::from(n));
         }
     }
+}
+
+/// Values of the label `static`.
+const STATIC_LABELS: [&str; 2] = ["", "true"];
+
+fn static_label(pod: &Pod) -> &'static str {
+    STATIC_LABELS[usize::from(api::pod::static_pod::is_static(pod))]
 }
 
 impl std::fmt::Debug for Dispatcher {

@@ -40,10 +40,17 @@ pub enum HookError {
     Invalid,
 }
 
+/// A hook that did its work.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// It was meant for HTTPS, and this host answered it over plain HTTP.
+    pub fell_back: Option<String>,
+}
+
 /// Runs a hook to its end.
-pub async fn run(hook: &LifecycleHandler, call: &Call<'_>) -> Result<(), HookError> {
+pub async fn run(hook: &LifecycleHandler, call: &Call<'_>) -> Result<Done, HookError> {
     if let Some(exec) = &hook.exec {
-        return run_exec(exec.command.clone().unwrap_or_default(), call).await;
+        return run_exec(exec.command.clone().unwrap_or_default(), call).await.map(|()| Done::default());
     }
     if let Some(http) = &hook.http_get {
         return run_http(http, call).await.map_err(|error| HookError::Http {
@@ -55,7 +62,7 @@ pub async fn run(hook: &LifecycleHandler, call: &Call<'_>) -> Result<(), HookErr
     }
     if let Some(sleep) = &hook.sleep {
         tokio::time::sleep(Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or_default())).await;
-        return Ok(());
+        return Ok(Done::default());
     }
     // A tcpSocket is accepted by the API and has never worked.
     Err(HookError::Invalid)
@@ -80,15 +87,16 @@ async fn run_exec(command: Vec<String>, call: &Call<'_>) -> Result<(), HookError
 
 /// Any answer is a success. HTTPS falls back to HTTP when the other side speaks only that; the
 /// credentials of the request are then left out.
-async fn run_http(action: &HTTPGetAction, call: &Call<'_>) -> Result<(), String> {
+async fn run_http(action: &HTTPGetAction, call: &Call<'_>) -> Result<Done, String> {
     let mut request = request(action, call)?;
     match call.net.http_get(request.clone()).await {
-        Ok(_) => Ok(()),
+        Ok(_) => Ok(Done::default()),
         Err(NetError(text)) if request.tls && text.contains(PLAIN_HTTP_ANSWER) => {
             request.tls = false;
             request.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("authorization"));
+            let host = format!("{}:{}", request.host, request.port);
             // What counts as the failure is the first one.
-            call.net.http_get(request).await.map(|_| ()).map_err(|_| text)
+            call.net.http_get(request).await.map(|_| Done { fell_back: Some(host) }).map_err(|_| text)
         }
         Err(NetError(text)) => Err(text),
     }

@@ -102,6 +102,8 @@ families! {
     pub struct Metrics {
         active_pods: Gauge["static"]
             = "kubelet_active_pods", "Pods that count when a new one asks for admission.";
+        admission_rejections_total: Counter["reason"]
+            = "kubelet_admission_rejections_total", "Pods turned away, by reason.";
         certificate_manager_client_expiration_renew_errors: Counter[]
             = "kubelet_certificate_manager_client_expiration_renew_errors", "Failed attempts to renew the client certificate.";
         certificate_manager_client_ttl_seconds: Gauge[]
@@ -136,10 +138,20 @@ families! {
             = "kubelet_http_requests_total", "HTTP requests received.";
         image_pull_duration_seconds: Histogram["image_size_in_bytes"] buckets IMAGE_PULL;
             = "kubelet_image_pull_duration_seconds", "Seconds taken by an image pull, by image size.";
+        image_volume_mounted_errors_total: Counter[]
+            = "kubelet_image_volume_mounted_errors_total", "Image volumes that could not be mounted.";
+        image_volume_mounted_succeed_total: Counter[]
+            = "kubelet_image_volume_mounted_succeed_total", "Image volumes mounted.";
+        image_volume_requested_total: Counter[]
+            = "kubelet_image_volume_requested_total", "Image volumes that Pods asked for.";
+        lifecycle_handler_http_fallbacks_total: Counter[]
+            = "kubelet_lifecycle_handler_http_fallbacks_total", "HTTPS hooks that were answered over plain HTTP.";
         lifecycle_handler_sleep_terminated_total: Counter[]
             = "kubelet_sleep_action_terminated_early_total", "Sleep hooks cut short by the end of their container.";
         managed_ephemeral_containers: Gauge[]
             = "kubelet_managed_ephemeral_containers", "Ephemeral containers in the Pods of this node.";
+        mirror_pods: Gauge[]
+            = "kubelet_mirror_pods", "Mirror Pods of this node that the API server has.";
         node_name: Gauge["node"]
             = "kubelet_node_name", "Always 1; the label is the node's name.";
         node_startup_duration_seconds: Gauge[]
@@ -171,9 +183,11 @@ families! {
         pod_status_sync_duration_seconds: Histogram[] buckets STATUS_SYNC;
             = "kubelet_pod_status_sync_duration_seconds", "Seconds from a change of a Pod's status until it is published.";
         pod_worker_duration_seconds: Histogram["operation_type"] buckets DEFAULT_BUCKETS;
-            = "kubelet_pod_worker_duration_seconds", "Seconds taken by one step of a Pod, by kind: create, update or sync.";
+            = "kubelet_pod_worker_duration_seconds", "Seconds taken by one step of a Pod, by kind: create, update, sync, kill or terminated.";
         pod_worker_start_duration_seconds: Histogram[] buckets DEFAULT_BUCKETS;
             = "kubelet_pod_worker_start_duration_seconds", "Seconds from the first sight of a Pod until its task begins.";
+        preemptions: Counter["preemption_signal"]
+            = "kubelet_preemptions", "Pods ended to make room for a critical one, by what there was too little of.";
         restarted_pods_total: Counter["static"]
             = "kubelet_restarted_pods_total", "Pods that ended and came back under the same UID.";
         run_podsandbox_duration_seconds: Histogram["runtime_handler"] buckets DEFAULT_BUCKETS;

@@ -96,6 +96,12 @@ impl Node {
         admission::admit(&AdmitInput { pod, others: &others, node: &self.offer_now() })
     }
 
+    /// The resource for want of which others have to make way for this Pod.
+    pub fn shortage(&self, pod: &Pod, others: &[Arc<Pod>]) -> String {
+        let others: Vec<&Pod> = others.iter().map(|p| &**p).collect();
+        admission::shortage(&AdmitInput { pod, others: &others, node: &self.offer_now() }).unwrap_or_default()
+    }
+
     /// What the node offers, with labels and taints as the API server has them; until it is registered, as
     /// it will be.
     fn offer_now(&self) -> Cow<'_, NodeOffer> {
@@ -109,6 +115,7 @@ impl Node {
 
     /// Tells the user that it may not.
     pub fn reject(&self, pod: &Pod, rejection: &Rejection) {
+        self.metrics.admission_rejections_total.inc([rejection.label()]);
         self.recorder.pod(pod, Kind::Warning, &rejection.reason, &rejection.message);
     }
 

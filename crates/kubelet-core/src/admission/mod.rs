@@ -67,6 +67,40 @@ pub fn admit(input: &AdmitInput<'_>) -> Result<Vec<PodUid>, Rejection> {
     Ok(victims)
 }
 
+/// The first resource of which there is too little for the Pod.
+#[must_use]
+pub fn shortage(input: &AdmitInput<'_>) -> Option<String> {
+    let short = fit::insufficient(input.pod, input.others, &input.node.allocatable);
+    short.into_iter().next().map(|s| s.resource)
+}
+
+impl Rejection {
+    /// The reason as `kubelet_admission_rejections_total` counts it: reasons beyond upstream's list are not told
+    /// apart, so that nobody can make labels at will.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        const COUNTED: [&str; 12] = [
+            "AppArmor",
+            "InvalidNodeInfo",
+            "OutOfcpu",
+            "OutOfephemeral-storage",
+            "OutOfmemory",
+            "OutOfpods",
+            "PodFeatureUnsupported",
+            "PodOSNotSupported",
+            "PodOSSelectorNodeLabelDoesNotMatch",
+            "SupplementalGroupsPolicyNotSupported",
+            "SysctlForbidden",
+            "UnexpectedAdmissionError",
+        ];
+        match self.reason.as_str() {
+            known if COUNTED.contains(&known) => known,
+            extended if extended.starts_with("OutOf") => "OutOfExtendedResources",
+            _ => "Other",
+        }
+    }
+}
+
 fn reject(reason: &str, message: impl Into<String>) -> Rejection {
     Rejection { reason: reason.to_owned(), message: message.into() }
 }

@@ -181,3 +181,16 @@ fn critical_pods_displace_others() {
         of_file(pod("{nodeName: other, containers: [{name: a, resources: {requests: {cpu: '9'}}}]}"));
     assert_eq!(try_admit(&misplaced, &[], &node()).unwrap_err().0, "NodeName");
 }
+
+#[test]
+fn rejections_are_counted_under_a_bounded_number_of_reasons() {
+    for (reason, label) in [
+        ("OutOfcpu", "OutOfcpu"),
+        ("OutOfexample.com/gpu", "OutOfExtendedResources"),
+        ("SysctlForbidden", "SysctlForbidden"),
+        ("NodePorts", "Other"),
+    ] {
+        let rejection = Rejection { reason: reason.to_owned(), message: String::new() };
+        assert_eq!(rejection.label(), label);
+    }
+}

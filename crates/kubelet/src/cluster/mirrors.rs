@@ -81,11 +81,13 @@ impl Mirrors {
                 self.ensure(&entry.pod).await;
             }
         }
+        let mirrors = self.cluster.api_pods.mirrors();
+        self.node.metrics.mirror_pods.set([], mirrors.len() as f64);
         let known = self.known.borrow().clone();
         if !known.sources_ready {
             return;
         }
-        for mirror in self.cluster.api_pods.mirrors() {
+        for mirror in mirrors {
             let hash = mirror.mirrors.as_deref().unwrap_or_default();
             if !known.pods.contains(hash) {
                 self.delete(&mirror).await;

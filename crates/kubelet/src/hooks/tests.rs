@@ -22,7 +22,7 @@ impl Case {
         Self { pod, id: "c1".into(), runtime: ScriptedRuntime::default(), net: ScriptedNet::default() }
     }
 
-    async fn run(&self, hook: &LifecycleHandler) -> Result<(), HookError> {
+    async fn run(&self, hook: &LifecycleHandler) -> Result<Done, HookError> {
         let (pod, id, runtime, net) = (&self.pod, &self.id, &self.runtime, &self.net);
         run(hook, &Call { pod, container: "c", id, pod_ip: Some("10.0.0.1"), runtime, net }).await
     }
@@ -49,7 +49,7 @@ fn exec(words: &[&str]) -> LifecycleHandler {
 async fn any_http_answer_is_a_success() {
     let case = Case::new();
     case.net.answers.lock().unwrap().push_back(status(500));
-    case.run(&http("HTTP")).await.unwrap();
+    assert_eq!(case.run(&http("HTTP")).await, Ok(Done::default()));
     let sent = case.net.requests.lock().unwrap()[0].clone();
     assert_eq!((sent.host.as_str(), sent.port, sent.timeout), ("10.0.0.1", 80, Duration::ZERO));
     assert!(sent.headers.contains(&("User-Agent".to_owned(), "kube-lifecycle/1.36".to_owned())));
@@ -60,7 +60,8 @@ async fn https_falls_back_to_http_without_credentials() {
     let case = Case::new();
     let refused = Err(NetError(format!("Get \"x\": http: {PLAIN_HTTP_ANSWER}")));
     case.net.answers.lock().unwrap().extend([refused, status(404)]);
-    case.run(&http("HTTPS")).await.unwrap();
+    let done = case.run(&http("HTTPS")).await.unwrap();
+    assert_eq!(done.fell_back.as_deref(), Some("10.0.0.1:80"));
     let sent = case.net.requests.lock().unwrap().clone();
     assert!(sent[0].tls && !sent[1].tls);
     assert!(sent[1].headers.iter().all(|(name, _)| name != "authorization"));

@@ -24,7 +24,7 @@ use base::rng::Rng;
 use base::time::{Mono, Now, Wall};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::jiff::Timestamp;
-use kubelet_core::observed::{ContainerState, Observed};
+use kubelet_core::observed::{Container, ContainerState, Observed};
 use kubelet_core::pod::{
     ContainerKind, CrashLoop, Intent, Kill, KillCause, Stage, StatusInput, Verdicts, Waiting,
 };
@@ -83,6 +83,8 @@ struct PodTask {
     blocker: Option<String>,
     /// An earlier life of the agent knew this Pod.
     took_over: bool,
+    /// How long its images were waited for.
+    pulling: Duration,
     /// The pod_start metrics were fed.
     start_measured: bool,
     /// What set off the pass that comes next, for the metrics.
@@ -96,6 +98,7 @@ enum Step {
     Update,
     Sync,
     Kill,
+    Terminated,
 }
 
 /// Delays between failed attempts: the first is soon, then they grow to upstream's ten seconds.
@@ -136,6 +139,7 @@ impl PodTask {
             deadline: None,
             blocker: None,
             took_over: false,
+            pulling: Duration::ZERO,
             start_measured: false,
             step: Step::Create,
         }
@@ -318,9 +322,23 @@ impl PodTask {
             return;
         }
         self.start_measured = true;
-        let took = self.node.now().mono.since(self.first_seen).as_secs_f64();
-        self.node.metrics.pod_start_duration_seconds.observe([], took);
-        self.node.metrics.pod_start_total_duration_seconds.observe([], took);
+        let took = self.node.now().mono.since(self.first_seen);
+        let metrics = &self.node.metrics;
+        metrics.pod_start_duration_seconds.observe([], took.as_secs_f64());
+        metrics.pod_start_total_duration_seconds.observe([], took.as_secs_f64());
+        let intent = self.intent.borrow();
+        if !is_stateful(&intent.pod) {
+            let own = took.saturating_sub(self.pulling).saturating_sub(self.initialising(&intent.pod));
+            metrics.pod_start_sli_duration_seconds.observe([], own.as_secs_f64());
+        }
+    }
+
+    /// How long its init containers ran, all in all.
+    fn initialising(&self, pod: &Pod) -> Duration {
+        let is_init =
+            |c: &&Container| kubelet_core::pod::policy::kind_of(pod, &c.name) == Some(ContainerKind::Init);
+        let ran = |c: &Container| Some(c.finished_at?.since(c.started_at?));
+        self.observed.containers.iter().filter(is_init).filter_map(ran).sum()
     }
 
     /// Feeds terminated_containers_total with exits that happened before our eyes.
@@ -359,6 +377,7 @@ impl Step {
             Step::Update => "update",
             Step::Sync => "sync",
             Step::Kill => "kill",
+            Step::Terminated => "terminated",
         }
     }
 }
@@ -374,6 +393,18 @@ fn first_seen(pod: &Pod, now: Now) -> Mono {
 const SEEN_ANNOTATION: &str = "kubernetes.io/config.seen";
 /// A Pod that seems to have waited longer was seen by another clock.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
+/// It has a volume that may hold it up; how soon such Pods start is nobody's promise.
+fn is_stateful(pod: &Pod) -> bool {
+    let volumes = pod.spec.as_ref().and_then(|s| s.volumes.as_deref()).unwrap_or_default();
+    volumes.iter().any(|v| {
+        v.secret.is_none()
+            && v.config_map.is_none()
+            && v.downward_api.is_none()
+            && v.empty_dir.is_none()
+            && v.projected.is_none()
+    })
+}
 
 fn is_terminal(status: &PodStatus) -> bool {
     matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"))

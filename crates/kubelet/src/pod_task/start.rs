@@ -135,7 +135,7 @@ impl PodTask {
         let made = recipe::sandbox(&SandboxInput {
             pod,
             attempt,
-            node: &self.node.facts.recipe,
+            node: &node,
             config: &self.node.settings.recipe,
             cgroup_parent,
             userns,
@@ -284,6 +284,7 @@ impl PodTask {
         let recipe = self.sandbox_recipe(pod, sandbox.attempt, parent, userns.as_ref()).await;
         let sandbox_config = recipe.map(|r| to_cri::sandbox(&r)).map_err(refuse)?;
         let volumes = self.with_images(pod, &spec, volumes, &sandbox_config, images).await?;
+        let image = self.image(pod, &spec, &sandbox_config).await?;
         let ips = self.pod_ips(pod, &sandbox.ips);
         let recipe = self.container_recipe(pod, start, &image, &volumes, &ips).await?;
         let exited = self.observed.last_exit(&start.name).map(|c| c.id.clone());
@@ -325,10 +326,12 @@ impl PodTask {
     }
 
     async fn ensure_image(&mut self, want: Want<'_>) -> Result<ImageRef, NotStarted> {
+        let begun = self.node.now().mono;
         let ensured = tokio::select! {
             ensured = self.node.images.ensure(want) => ensured,
             () = self.ending() => return Err(NotStarted::because("ContainerCreating", "")),
         };
+        self.pulling += self.node.now().mono.since(begun);
         ensured.map_err(|e| {
             self.image_retry = earliest(self.image_retry, e.retry_at);
             NotStarted::because(e.reason.as_str(), e.message)
@@ -359,6 +362,12 @@ impl PodTask {
                     secrets: &secrets,
                 };
                 let ensured = self.ensure_image(want).await;
+                let metrics = &self.node.metrics;
+                metrics.image_volume_requested_total.inc([]);
+                match ensured {
+                    Ok(_) => metrics.image_volume_mounted_succeed_total.inc([]),
+                    Err(_) => metrics.image_volume_mounted_errors_total.inc([]),
+                }
                 asked.insert(mount.name.clone(), ensured.map(|image| image.reference));
             }
             match asked.get(&mount.name) {
@@ -549,7 +558,13 @@ impl PodTask {
             outcome = hooks::run(hook, &call) => outcome,
             () = self.ending() => return Ok(()),
         };
-        let Err(error) = outcome else { return Ok(()) };
+        let error = match outcome {
+            Ok(done) => {
+                self.tell_fallback(pod, &done);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
         let recorder = &self.node.recorder;
         recorder.container(pod, &start.name, Kind::Warning, "FailedPostStartHook", "PostStartHook failed");
         // It is stopped as any other, preStop included; an order to end the Pod does not wait for that.

@@ -69,6 +69,8 @@ impl PodTask {
 
     /// Volumes, cgroup, id range, and for a Pod that no source lists any more its dead containers.
     pub(super) async fn tear_down(&mut self) {
+        let begun = self.node.now().mono;
+        self.step = Step::Terminated;
         self.retry.failures = 0;
         self.retry.not_before = None;
         let mut intent = self.current_intent();
@@ -87,6 +89,7 @@ impl PodTask {
             self.retry_with_backoff();
             self.pause().await;
         }
+        self.measure_step(begun);
         self.node.observer.forget(&self.uid);
         self.node.objects.forget(&self.uid);
     }
@@ -350,7 +353,7 @@ impl PodTask {
             net: &*self.node.net,
         };
         match tokio::time::timeout(Duration::from_secs(limit), hooks::run(&hook, &call)).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(done)) => self.tell_fallback(pod, &done),
             Ok(Err(error)) => {
                 tracing::warn!(pod = name(pod), container, %error, "preStop hook failed");
                 self.node.recorder.container(
@@ -362,6 +365,9 @@ impl PodTask {
                 );
             }
             Err(_) => {
+                if hook.sleep.is_some() {
+                    self.node.metrics.lifecycle_handler_sleep_terminated_total.inc([]);
+                }
                 tracing::warn!(
                     pod = name(pod),
                     container,
@@ -369,6 +375,15 @@ impl PodTask {
                 );
             }
         }
+    }
+
+    /// A hook was answered over plain HTTP where HTTPS was wanted: the user should know.
+    pub(super) fn tell_fallback(&self, pod: &Pod, done: &hooks::Done) {
+        let Some(host) = &done.fell_back else { return };
+        self.node.metrics.lifecycle_handler_http_fallbacks_total.inc([]);
+        let message =
+            format!("request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded");
+        self.node.recorder.pod(pod, Kind::Warning, "LifecycleHTTPFallback", message);
     }
 
     pub(super) fn pod_ip(&self) -> Option<String> {
