@@ -537,10 +537,14 @@ mod tests {
     fn a_gate_needs_what_it_builds_on() {
         let (_, errors) = Gates::choose(&map(&[("GracefulNodeShutdown", false)]));
         let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        let want = "featureGates.GracefulNodeShutdownBasedOnPodPriority: is enabled, but depends on features that are \
-                    disabled: GracefulNodeShutdown";
-        assert_eq!(text, [want]);
-        let all_off = [("GracefulNodeShutdown", false), ("GracefulNodeShutdownBasedOnPodPriority", false)];
+        let want = |name| {
+            format!(
+                "featureGates.{name}: is enabled, but depends on features that are disabled: GracefulNodeShutdown"
+            )
+        };
+        let built_on_it = ["GracefulNodeShutdownBasedOnPodPriority", "WindowsGracefulNodeShutdown"];
+        assert_eq!(text, built_on_it.map(want));
+        let all_off = [("GracefulNodeShutdown", false), (built_on_it[0], false), (built_on_it[1], false)];
         assert!(Gates::choose(&map(&all_off)).1.is_empty());
         assert!(Gates::choose(&map(&[])).1.is_empty());
         let known = |name: &str| find(name).is_some_and(|g| !g.locked);

@@ -142,7 +142,8 @@ fn dropins_merge_as_rfc_7386_onto_the_defaulted_base() {
         "{HEAD}clusterDNS: [3.3.3.3]\nkubeReserved: {{memory: null, pid: '9'}}\nhealthzPort: null\nsyncFrequency: null\nevictionHard: {{memory.available: 1Gi}}\nnonsense: 1\n"
     );
     let c = run(&["--config=/c", "--config-dir=/d"], &[("/c", &base), ("/d/x.conf", &patch)]);
-    assert!(c.warnings.is_empty(), "unknown fields in a drop-in are silent: {:?}", c.warnings);
+    let told = |w: &String| w.contains("nonsense");
+    assert!(!c.warnings.iter().any(told), "unknown fields in a drop-in are silent: {:?}", c.warnings);
     let c = c.config;
     assert_eq!(c.cluster_dns, ["3.3.3.3"]);
     assert_eq!(json!(c.kube_reserved), json!({"cpu": "1", "pid": "9"}));
@@ -406,7 +407,8 @@ fn the_effective_configuration_loads_as_itself() {
     let text = crate::yaml::from_value_to_yaml(&loaded.config.to_v1beta1());
     let again = run(&["--config=/c"], &[("/c", &text)]);
     assert_eq!(again.config, loaded.config);
-    assert!(again.warnings.is_empty(), "{:?}", again.warnings);
+    let known = |w: &String| w.contains("is honoured in part");
+    assert!(again.warnings.iter().all(known), "{:?}", again.warnings);
 }
 
 // --- malformed input ---
