@@ -15,7 +15,7 @@ use crate::backend::nft::NftDataplane;
 use crate::host;
 use crate::metrics::Metrics;
 use crate::ports::Dataplane;
-use crate::settings::duration;
+use crate::settings::{duration, settings};
 use crate::sysctl::{self, Sysctls};
 
 /// Comparing everything with the kernel, where we would hear of changes, and where we would not.
@@ -67,7 +67,7 @@ pub fn initialise(config: &KubeProxyConfiguration, chosen: Mode) -> Result<(), E
     match chosen {
         Mode::Nftables => {}
         Mode::Iptables => {
-            if config.iptables.localhost_node_ports {
+            if settings(config, chosen).serves_loopback() {
                 sysctls.set("net/ipv4/conf/all/route_localnet", 1)?;
             }
         }

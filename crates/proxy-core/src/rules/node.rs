@@ -135,6 +135,21 @@ impl Settings {
         specific.or_else(|| cluster.node().ip(family))
     }
 
+    /// Whether node ports are served on 127.0.0.0/8, for which the kernel has to route what it otherwise would not.
+    pub fn serves_loopback(&self) -> bool {
+        let first = IpAddr::from([127, 0, 0, 0]);
+        let is_allowed = match &self.node_port_addresses {
+            NodePortChoice::Unset => true,
+            NodePortChoice::Primary => false,
+            NodePortChoice::Cidrs(cidrs) => {
+                let mut of_v4 = cidrs.iter().filter(|cidr| cidr.family() == Family::V4).peekable();
+                of_v4.peek().is_none()
+                    || of_v4.any(|cidr| cidr.network().is_loopback() || cidr.contains(first))
+            }
+        };
+        self.mode == Mode::Iptables && self.localhost_node_ports && is_allowed
+    }
+
     fn detector(&self, cluster: &Cluster, family: Family) -> Option<Detector> {
         match &self.local_traffic {
             LocalTraffic::ClusterCidr(cidrs) => {
@@ -263,6 +278,35 @@ impl NodePortAddresses {
         match self {
             NodePortAddresses::AllLocal { loopback } => host.is_local(ip) && (*loopback || !ip.is_loopback()),
             NodePortAddresses::Only(addresses) => addresses.contains(&ip),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_opened_only_where_node_ports_are_served_on_it() {
+        let cidrs = |texts: &[&str]| {
+            NodePortChoice::Cidrs(texts.iter().map(|text| Cidr::parse(text).unwrap()).collect())
+        };
+        let cases = [
+            (NodePortChoice::Unset, true),
+            (NodePortChoice::Primary, false),
+            (cidrs(&["10.0.0.0/8"]), false),
+            (cidrs(&["10.0.0.0/8", "127.0.0.1/32"]), true),
+            (cidrs(&["0.0.0.0/0"]), true),
+            (cidrs(&["fd00::/8"]), true),
+        ];
+        for (choice, is_open) in cases {
+            let mut settings = Settings::new(Mode::Iptables);
+            settings.node_port_addresses = choice;
+            assert_eq!(settings.serves_loopback(), is_open, "{settings:?}");
+            let off = Settings { localhost_node_ports: false, ..settings.clone() };
+            assert!(!off.serves_loopback());
+            assert!(!Settings { mode: Mode::Nftables, ..settings }.serves_loopback());
         }
     }
 }
