@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -13,7 +14,7 @@ use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Health, bind, serve};
+use super::{BindError, Health, bind, serve};
 use crate::events::Notice;
 use crate::observed::HealthChecks;
 
@@ -22,6 +23,7 @@ const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-we
 /// What one family's servers need.
 #[derive(Debug)]
 pub struct Watched {
+    pub node_name: String,
     pub family: Family,
     pub checks: watch::Receiver<HealthChecks>,
     /// Where node ports are served, as it was at the start.
@@ -44,9 +46,14 @@ struct Answering {
     health: Health,
 }
 
+/// Between two attempts to take a port that somebody else has.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+
 /// Keeps the servers in step until cancelled.
 pub async fn serve_checks(mut watched: Watched, token: CancellationToken) {
     let mut running: BTreeMap<ServiceKey, Running> = BTreeMap::new();
+    // Those whose port could not be had, which was said already.
+    let mut refused: BTreeMap<ServiceKey, u16> = BTreeMap::new();
     loop {
         let wanted = watched.checks.borrow_and_update().clone();
         running.retain(|service, server| {
@@ -56,56 +63,64 @@ pub async fn serve_checks(mut watched: Watched, token: CancellationToken) {
             }
             stays
         });
+        refused.retain(|service, port| wanted.get(service).is_some_and(|check| check.port == *port));
         for (service, check) in wanted {
-            match running.get(&service) {
-                Some(server) => {
-                    server.local.send_replace(check.local_endpoints);
-                }
-                None => {
-                    let server = start(&watched, &service, check.port, check.local_endpoints, &token);
+            if let Some(server) = running.get(&service) {
+                server.local.send_replace(check.local_endpoints);
+                continue;
+            }
+            match start(&watched, &service, check.port, check.local_endpoints, &token) {
+                Ok(server) => {
+                    refused.remove(&service);
                     running.insert(service, server);
+                }
+                Err(error) => {
+                    if refused.insert(service.clone(), check.port).is_none() {
+                        watched.complain(&service, check.port, &error);
+                    }
                 }
             }
         }
         tokio::select! {
             () = token.cancelled() => return,
             changed = watched.checks.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(TRY_AGAIN), if !refused.is_empty() => {}
         }
     }
 }
 
+// === impl Watched ===
+
+impl Watched {
+    fn complain(&self, service: &ServiceKey, port: u16, error: &BindError) {
+        tracing::error!(%service, %error, "the load balancer cannot ask about this Service");
+        let node = &self.node_name;
+        let name = service.to_string();
+        let told = format!("node {node} failed to start healthcheck {name:?} on port {port}: {error}");
+        let notice = Notice::warning("FailedToStartServiceHealthcheck", "Listen", told);
+        // A full queue of events is no reason to wait.
+        let _ = self.events.try_send(notice.about_service(service));
+    }
+}
+
+/// On all addresses or on none.
 fn start(
     watched: &Watched,
     service: &ServiceKey,
     port: u16,
     local: usize,
     parent: &CancellationToken,
-) -> Running {
+) -> Result<Running, BindError> {
     let (sender, receiver) = watch::channel(local);
     let token = parent.child_token();
     let state = Answering { service: service.clone(), local: receiver, health: watched.health.clone() };
     let router = Router::new().fallback(answer).with_state(state);
-    for ip in listen_on(watched) {
-        match bind("a health check", SocketAddr::new(ip, port), true) {
-            Ok(listener) => {
-                tokio::spawn(serve(listener, router.clone(), token.clone()));
-            }
-            Err(error) => {
-                tracing::error!(%service, %error, "the load balancer cannot ask about this Service");
-                let notice = Notice::warning(
-                    "FailedToStartServiceHealthcheck",
-                    "Listen",
-                    format!(
-                        "node {} failed to start healthcheck {service} on port {port}: {}",
-                        ip, error.cause
-                    ),
-                );
-                // A full queue of events is no reason to wait.
-                let _ = watched.events.try_send(notice.about_service(service));
-            }
-        }
+    let bind = |ip| bind("a health check", SocketAddr::new(ip, port), true);
+    let listeners = listen_on(watched).into_iter().map(bind).collect::<Result<Vec<_>, _>>()?;
+    for listener in listeners {
+        tokio::spawn(serve(listener, router.clone(), token.clone()));
     }
-    Running { port, local: sender, token }
+    Ok(Running { port, local: sender, token })
 }
 
 fn listen_on(watched: &Watched) -> Vec<IpAddr> {
@@ -136,4 +151,42 @@ async fn answer(State(state): State<Answering>) -> Response {
         "serviceProxyHealthy": is_healthy,
     });
     (code, headers, body.to_string()).into_response()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::sync::Report;
+    use proxy_core::rules::HealthCheck;
+    use std::sync::Arc;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_port_that_is_taken_is_tried_again_and_told_of_once() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let (events, mut told) = mpsc::channel(8);
+        let check = HealthCheck { port, local_endpoints: 2 };
+        let wanted = HealthChecks::from([(ServiceKey::new("ns", "web"), check)]);
+        let (_checks, checks) = watch::channel(wanted);
+        let (_report, report) = watch::channel(Report::default());
+        let (_node, node) = watch::channel(None);
+        let watched = Watched {
+            node_name: "n1".into(),
+            family: Family::V4,
+            checks,
+            addresses: NodePortAddresses::Only([[127, 0, 0, 1].into()].into()),
+            health: Health::new(report, node, Duration::from_secs(30), Arc::default()),
+            events,
+        };
+        tokio::spawn(serve_checks(watched, CancellationToken::new()));
+        let notice = told.recv().await.unwrap();
+        let about = format!("node n1 failed to start healthcheck \"ns/web\" on port {port}: ");
+        assert!(format!("{notice:?}").contains(&format!("{about:?}")[1..about.len()]), "{notice:?}");
+        tokio::time::sleep(3 * TRY_AGAIN).await;
+        assert!(told.try_recv().is_err(), "told twice");
+        drop(taken);
+        tokio::time::sleep(2 * TRY_AGAIN).await;
+        tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    }
 }
