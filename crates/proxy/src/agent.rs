@@ -32,6 +32,11 @@ const POD_CIDR_PATIENCE: Duration = Duration::from_secs(300);
 /// News that the loop has not taken yet.
 const QUEUE: usize = 1024;
 
+/// For an event that is told before the end.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// What the server on 10256 is for.
+const HEALTH: &str = "health";
+
 /// What the binary knows and nobody else asks for.
 #[derive(Clone, Debug)]
 pub struct Start {
@@ -87,6 +92,8 @@ pub fn clean_up() -> Result<(), Error> {
 /// Runs until cancelled, or until something ends that must not. The kernel keeps its rules.
 pub async fn run(start: Start, token: CancellationToken) -> Result<(), Error> {
     let config = start.loaded.config.clone();
+    // First of all: who cannot ask for Services leaves the kernel as it is.
+    let client = connect(&start).await?;
     let (chosen, told) = {
         let config = config.clone();
         tokio::task::spawn_blocking(move || modes::choose(&config)).await??
@@ -99,7 +106,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), Error> {
     for error in tokio::task::spawn_blocking(move || cleanup::remove_others(Some(chosen))).await? {
         tracing::warn!(error, "left-overs of another mode stay");
     }
-    let mut agent = Agent::new(start, chosen).await?;
+    let mut agent = Agent::new(start, client, chosen);
     if let Some(told) = told {
         tracing::warn!(told, "the usual mode is not possible");
         let _ = agent.events.try_send(Notice::warning("ProxyModeFallback", "StartKubeProxy", told));
@@ -133,22 +140,15 @@ struct Agent {
 // === impl Agent ===
 
 impl Agent {
-    async fn new(start: Start, chosen: Mode) -> Result<Self, Error> {
+    fn new(start: Start, client: Client, chosen: Mode) -> Self {
         let config = &start.loaded.config;
         let node_name = config.node_name(&start.hostname);
-        let options = Options {
-            user_agent: format!("kube-proxy/{}", start.version),
-            qps: config.client_connection.qps,
-            burst: u32::try_from(config.client_connection.burst).unwrap_or(0),
-            ..Options::default()
-        };
-        let client = Client::new(credentials(&start)?, options).await?;
         let events = events::start(client.clone(), node_name.clone());
         let (sender, news) = mpsc::channel(QUEUE);
         let feed = Feed { client, news: sender, metrics: Arc::default(), triggers: Triggers::default() };
         let mut rng = Rng::new(start.seed);
         let node = feed.watch_node(&node_name, rng.child());
-        Ok(Self {
+        Self {
             settings: settings::settings(config, chosen),
             chosen,
             node_name,
@@ -158,7 +158,7 @@ impl Agent {
             node,
             rng,
             start,
-        })
+        }
     }
 
     async fn run(&mut self, token: CancellationToken) -> Result<(), Error> {
@@ -166,6 +166,7 @@ impl Agent {
         let metrics = self.feed.metrics.clone();
         let (report, heard) = watch::channel(Report::default());
         let (full, least) = config.periods(self.chosen);
+        tokio::spawn(metrics.clone().follow(heard.clone()));
         let health = Health::new(heard, self.node.clone(), duration(full), metrics.clone());
         let mut servers = self.start_servers(&config, &health, &token);
         let _ = self.events.try_send(Notice::normal("Starting", "StartKubeProxy", ""));
@@ -198,10 +199,26 @@ impl Agent {
         }
         tokio::select! {
             done = syncing => Ok(done?),
-            Some(ended) = servers.join_next() => ended?.map_err(Error::from),
+            Some(ended) = servers.join_next() => match ended? {
+                Ok(()) => Ok(()),
+                Err(error) => Err(self.without_server(error).await),
+            },
             moved = self.pod_cidr_change() => Err(moved),
             changed = config_change(self.start.loaded.file.as_deref()) => Err(changed),
         }
+    }
+
+    /// A server that must be there and cannot is the end, which users are told.
+    async fn without_server(&self, error: server::BindError) -> Error {
+        let reason = match error.what.as_str() {
+            HEALTH => "FailedToStartProxierHealthcheck",
+            _ => "FailedToStartMetricServer",
+        };
+        let notice = Notice::warning(reason, "StartKubeProxy", error.to_string());
+        let sending = events::send(&self.feed.client, &self.node_name, &notice);
+        // The API server may be away as well.
+        let _ = tokio::time::timeout(LAST_WORDS, sending).await;
+        error.into()
     }
 
     /// Ranges before Services, so that the first rules are whole.
@@ -234,7 +251,7 @@ impl Agent {
             checks: Arc::default(),
         };
         let routers = [
-            ("health", &config.healthz_bind_address, server::health_router(health.clone())),
+            (HEALTH, &config.healthz_bind_address, server::health_router(health.clone())),
             ("metrics", &config.metrics_bind_address, server::status_router(status)),
         ];
         for (what, address, router) in routers {
@@ -260,7 +277,8 @@ impl Agent {
         for (family, checks) in checks {
             let addresses = NodeRules::compile(&self.settings, &cluster, own, family).node_port_addresses;
             let (health, events) = (health.clone(), self.events.clone());
-            let watched = Watched { family, checks, addresses, health, events };
+            let node_name = self.node_name.clone();
+            let watched = Watched { node_name, family, checks, addresses, health, events };
             tokio::spawn(server::serve_checks(watched, token.clone()));
         }
     }
@@ -338,6 +356,17 @@ async fn config_change(path: Option<&Path>) -> Error {
         Ok(()) => Error::NewConfig(label),
         Err(cause) => Error::WatchConfig { path: label, cause },
     }
+}
+
+async fn connect(start: &Start) -> Result<Client, Error> {
+    let config = &start.loaded.config.client_connection;
+    let options = Options {
+        user_agent: format!("kube-proxy/{}", start.version),
+        qps: config.qps,
+        burst: u32::try_from(config.burst).unwrap_or(0),
+        ..Options::default()
+    };
+    Ok(Client::new(credentials(start)?, options).await?)
 }
 
 /// A kubeconfig, the address alone, or what a Pod is given.

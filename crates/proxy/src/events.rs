@@ -25,15 +25,19 @@ pub fn start(client: Client, node: String) -> mpsc::Sender<Notice> {
     let (sender, mut notices) = mpsc::channel::<Notice>(QUEUE);
     tokio::spawn(async move {
         while let Some(notice) = notices.recv().await {
-            let now = Timestamp::now();
-            let event = notice.event(&node, now);
-            let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", notice.namespace());
-            if let Err(error) = client.ask_bytes(Request::post(path, event.to_string())).await {
-                tracing::debug!(%error, reason = notice.reason, "event not sent");
-            }
+            send(&client, &node, &notice).await;
         }
     });
     sender
+}
+
+/// Sends one, and waits until it is there; for what is told before the end.
+pub async fn send(client: &Client, node: &str, notice: &Notice) {
+    let event = notice.event(node, Timestamp::now());
+    let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", notice.namespace());
+    if let Err(error) = client.ask_bytes(Request::post(path, event.to_string())).await {
+        tracing::debug!(%error, reason = notice.reason, "event not sent");
+    }
 }
 
 // === impl Notice ===

@@ -1,11 +1,14 @@
 //! What kube-proxy counts, under upstream's names.
 
 use std::fmt::{self, Write};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::metrics::{Counter, Family, Gauge, Histogram, exponential_buckets};
 use sys::nfacct::Accounts;
+use tokio::sync::watch;
+
+use crate::sync::Report;
 
 #[derive(Debug)]
 pub struct Metrics {
@@ -195,11 +198,17 @@ impl Metrics {
         *self.packets.lock().unwrap_or_else(PoisonError::into_inner) = Some(Packets { accounts, shown });
     }
 
+    /// Shows how much the loop has not told the kernel yet, as long as there is a loop.
+    pub async fn follow(self: Arc<Self>, mut report: watch::Receiver<Report>) {
+        while report.changed().await.is_ok() {
+            let pending = report.borrow_and_update().pending;
+            self.service_changes_pending.set([], pending.services as f64);
+            self.endpoint_changes_pending.set([], pending.slices as f64);
+        }
+    }
+
     pub fn observe_sync(&self, family: &str, took: Duration, is_full: bool) {
         self.sync_duration.observe_duration([family], took);
-        // What was told before this sync is in it.
-        self.service_changes_pending.set([], 0.0);
-        self.endpoint_changes_pending.set([], 0.0);
         let kind = if is_full { &self.sync_full_duration } else { &self.sync_partial_duration };
         kind.observe_duration([family], took);
     }

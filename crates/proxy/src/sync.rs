@@ -10,9 +10,9 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::Update;
 use crate::knock::{Knock, Outcome};
 use crate::ports::{Dataplane, Error};
+use crate::{Listed, Update};
 
 /// News taken in one go before the kernel is told.
 const MOST_NEWS: usize = 4096;
@@ -56,6 +56,14 @@ pub enum Gap {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     pub families: Vec<FamilyReport>,
+    pub pending: Pending,
+}
+
+/// Changes that matter and that the kernel does not know yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pending {
+    pub services: usize,
+    pub slices: usize,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -112,6 +120,7 @@ struct Inbox {
     host: Host,
     /// Something is different since somebody last asked.
     is_new: bool,
+    pending: Pending,
 }
 
 /// Runs until `token` is cancelled; the kernel keeps what it has. An error only if a backend panicked.
@@ -151,7 +160,10 @@ pub async fn run(
                 quiet_until = Instant::now() + config.periods.gap.after(began.elapsed());
             }
             inbox.tell(&mut planes);
-            report.send_replace(Report::of(&planes));
+            if planes.iter().all(|plane| !plane.has_news && plane.retry.is_none()) {
+                inbox.pending = Pending::default();
+            }
+            report.send_replace(Report::of(&planes, &inbox));
             continue;
         }
         let due = planes.iter().map(|plane| plane.due_at(now, quiet_until)).min();
@@ -160,7 +172,7 @@ pub async fn run(
             () = inbox.absorb() => {
                 // Before the first lists are there, nothing is late.
                 if inbox.cluster.is_complete() && inbox.tell(&mut planes) {
-                    report.send_replace(Report::of(&planes));
+                    report.send_replace(Report::of(&planes, &inbox));
                 }
             },
             at = next_alarm(&mut planes) => {
@@ -189,11 +201,19 @@ async fn next_alarm(planes: &mut [Plane]) -> usize {
     .await
 }
 
+/// What a comparison of everything needed, and the code that only ran for it.
+fn give_memory_back() {
+    if let Err(error) = sys::memory::release() {
+        tracing::debug!(%error, "memory not given back");
+    }
+}
+
 // === impl Inbox ===
 
 impl Inbox {
     fn new(node_name: &str, news: mpsc::Receiver<Update>) -> Self {
-        Self { news, is_open: true, cluster: Cluster::new(node_name), host: Host::default(), is_new: false }
+        let (cluster, host) = (Cluster::new(node_name), Host::default());
+        Self { news, is_open: true, cluster, host, is_new: false, pending: Pending::default() }
     }
 
     /// Waits for news, and takes in what there is. Nothing is lost if nobody waits to the end.
@@ -205,10 +225,22 @@ impl Inbox {
             self.is_open = false;
             return;
         };
-        self.is_new |= update.absorb(&mut self.cluster, &mut self.host);
+        self.take(update);
         for _ in 0..MOST_NEWS {
             let Ok(update) = self.news.try_recv() else { break };
-            self.is_new |= update.absorb(&mut self.cluster, &mut self.host);
+            self.take(update);
+        }
+    }
+
+    fn take(&mut self, update: Update) {
+        let subject = update.subject();
+        if update.absorb(&mut self.cluster, &mut self.host) {
+            self.is_new = true;
+            match subject {
+                Some(Listed::Services) => self.pending.services += 1,
+                Some(Listed::Slices) => self.pending.slices += 1,
+                None => {}
+            }
         }
     }
 
@@ -252,8 +284,8 @@ impl Gap {
 // === impl Report ===
 
 impl Report {
-    fn of(planes: &[Plane]) -> Self {
-        Self { families: planes.iter().map(|plane| plane.report.clone()).collect() }
+    fn of(planes: &[Plane], inbox: &Inbox) -> Self {
+        Self { families: planes.iter().map(|plane| plane.report.clone()).collect(), pending: inbox.pending }
     }
 }
 
@@ -376,7 +408,7 @@ impl Plane {
         let job = tokio::task::spawn_blocking(move || {
             let outcome = self.dataplane.tidy(self.book.rules(), &ear);
             if std::mem::take(&mut self.wants_trimming) {
-                sys::memory::trim_heap();
+                give_memory_back();
             }
             (self, outcome)
         });

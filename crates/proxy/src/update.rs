@@ -43,6 +43,15 @@ pub enum Listed {
 // === impl Update ===
 
 impl Update {
+    /// What kind of object changed.
+    pub(crate) fn subject(&self) -> Option<Listed> {
+        match self {
+            Update::Service(_) | Update::NoService { .. } => Some(Listed::Services),
+            Update::Slice(_) | Update::NoSlice { .. } => Some(Listed::Slices),
+            _ => None,
+        }
+    }
+
     /// Says whether anything that matters is different now.
     pub(crate) fn absorb(self, cluster: &mut Cluster, host: &mut Host) -> bool {
         match self {

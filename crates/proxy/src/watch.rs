@@ -158,7 +158,6 @@ impl Feed {
                 };
                 if !matches!(update, Some(Update::Begin(_) | Update::End(_))) {
                     feed.metrics.service_changes.inc([]);
-                    feed.metrics.service_changes_pending.add([], 1.0);
                 }
                 feed.tell(update).await;
             }
@@ -188,7 +187,6 @@ impl Feed {
                 };
                 if !matches!(update, Some(Update::Begin(_) | Update::End(_))) {
                     feed.metrics.endpoint_changes.inc([]);
-                    feed.metrics.endpoint_changes_pending.add([], 1.0);
                 }
                 feed.tell(update).await;
             }

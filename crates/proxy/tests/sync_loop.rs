@@ -308,6 +308,13 @@ async fn news_after_a_failure_waits_without_spinning() {
     bench.tell(service(1)).await;
     bench.until(&["apply 1 failed"]).await;
     bench.tell(service(2)).await;
+    let mut report = bench.report.clone();
+    report.wait_for(|report| report.pending.services == 2).await.unwrap();
     // The clock only goes on while everybody waits.
     bench.until(&["apply 1 failed", "verify 2 failed", "verify 2"]).await;
+    report.wait_for(|report| report.pending.services == 0).await.unwrap();
+    // What says nothing new does not wait for anything.
+    bench.tell(service(2)).await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(bench.report.borrow().pending.services, 0);
 }

@@ -41,16 +41,15 @@ pub fn keep_one_heap() {
 #[cfg(not(target_env = "gnu"))]
 pub fn keep_one_heap() {}
 
-/// Hands the heap's free pages back to the kernel.
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code)]
-pub fn trim_heap() {
+fn trim_heap() {
     // SAFETY: malloc_trim takes no pointer and keeps every allocation.
     unsafe { libc::malloc_trim(0) };
 }
 
 #[cfg(not(target_env = "gnu"))]
-pub fn trim_heap() {}
+fn trim_heap() {}
 
 #[allow(unsafe_code)]
 fn forget(start: usize, length: usize) -> io::Result<()> {

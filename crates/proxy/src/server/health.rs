@@ -130,7 +130,7 @@ mod tests {
             failures: 0,
             repairs: 0,
         };
-        let (_, report) = watch::channel(Report { families: vec![family] });
+        let (_, report) = watch::channel(Report { families: vec![family], ..Report::default() });
         let (_, node) = watch::channel(node);
         Health::new(report, node, Duration::from_secs(30), Arc::default())
     }
