@@ -74,8 +74,9 @@ impl Figures {
     }
 }
 
-/// Prints both, and whether the goals were met.
-pub(crate) fn compare(ours: &Figures, theirs: Option<&Figures>, crowd: usize) -> bool {
+/// Prints both, and whether the goals were met. The floor is the crowd on the runtime alone: a goal below it tells of the
+/// runtime, not of a kubelet.
+pub(crate) fn compare(ours: &Figures, theirs: Option<&Figures>, crowd: usize, floor: Duration) -> bool {
     ours.tell_requests("longshore");
     if let Some(theirs) = theirs {
         theirs.tell_requests("upstream");
@@ -88,6 +89,11 @@ pub(crate) fn compare(ours: &Figures, theirs: Option<&Figures>, crowd: usize) ->
         None => ("recorded", Summary { crowd: None, memory: None, cpu: None, ..RECORDED }),
     };
     table(&mine, name, &peer, crowd);
+    println!(
+        "{:<26}{:>14}",
+        format!("{crowd} at once, no kubelet"),
+        format!("{:.0} ms", floor.as_secs_f64() * 1e3)
+    );
     let goals = [
         at_most("start, p50", mine.start, peer.start, START),
         at_most("delete, p50", mine.removal, peer.removal, DELETE),
@@ -102,6 +108,10 @@ pub(crate) fn compare(ours: &Figures, theirs: Option<&Figures>, crowd: usize) ->
     let goals: Vec<(String, bool)> = goals.into_iter().flatten().collect();
     for (what, reached) in &goals {
         println!("{} {what}", if *reached { "reached:" } else { "MISSED: " });
+    }
+    if let Some(crowd) = peer.crowd {
+        let part = floor.as_secs_f64() / crowd.as_secs_f64();
+        println!("the runtime alone needs {part:.2} of upstream's time for all at once");
     }
     if theirs.is_none() {
         println!("held against recorded figures: give --peer-kubelet for a comparison");

@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod figures;
+mod floor;
 mod kubelet;
 mod server;
 
@@ -57,12 +58,16 @@ fn run(wish: &Wish) -> Outcome<bool> {
         Effort { turns: 2, rounds: 15, crowd: 100, idle: Duration::from_secs(30) }
     };
     let node = Node::start(&Tools::from_env()?, Options::default())?;
-    let (ours, theirs) = node.inside(|| {
+    let (ours, theirs, floor) = node.inside(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(measure(wish, effort, &node))
+        runtime.block_on(async {
+            let floor = floor::measure(&node, effort.crowd).await?;
+            let (ours, theirs) = measure(wish, effort, &node).await?;
+            Outcome::Ok((ours, theirs, floor))
+        })
     })??;
     node.stop()?;
-    Ok(compare(&ours, theirs.as_ref(), effort.crowd))
+    Ok(compare(&ours, theirs.as_ref(), effort.crowd, floor))
 }
 
 async fn measure(wish: &Wish, effort: Effort, node: &Node) -> Outcome<(Figures, Option<Figures>)> {
