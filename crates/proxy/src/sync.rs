@@ -139,14 +139,14 @@ pub async fn run(
         let now = Instant::now();
         let is_due = |plane: &Plane| plane.due_at(now, quiet_until) <= now;
         if inbox.cluster.is_complete() && planes.iter().any(is_due) {
-            let (began, mut did_change) = (Instant::now(), false);
+            let mut longest = None;
             let mut next = Vec::with_capacity(planes.len());
             for mut plane in planes {
                 // With news all have something to do, and the first who made way for it comes first.
                 if is_due(&plane) && !inbox.is_new {
-                    let has_changed;
-                    (plane, has_changed) = plane.serve(&mut inbox, config.periods, quiet_until).await?;
-                    did_change |= has_changed;
+                    let gap;
+                    (plane, gap) = plane.serve(&mut inbox, config.periods, quiet_until).await?;
+                    longest = longest.max(gap);
                 }
                 next.push(plane);
             }
@@ -156,8 +156,8 @@ pub async fn run(
             if planes.iter().all(|plane| plane.look_at.is_some() || plane.retry.is_some()) {
                 planes.iter_mut().for_each(Plane::listen);
             }
-            if did_change {
-                quiet_until = Instant::now() + config.periods.gap.after(began.elapsed());
+            if let Some(gap) = longest {
+                quiet_until = Instant::now() + gap;
             }
             inbox.tell(&mut planes);
             if planes.iter().all(|plane| !plane.has_news && plane.retry.is_none()) {
@@ -279,6 +279,14 @@ impl Gap {
             Gap::AtMost(most) => took.saturating_mul(PACE).min(most),
         }
     }
+
+    /// After everything was compared and put right, which is rare enough by itself.
+    fn after_repair(self) -> Option<Duration> {
+        match self {
+            Gap::Said(gap) => Some(gap),
+            Gap::AtMost(_) => None,
+        }
+    }
 }
 
 // === impl Report ===
@@ -333,21 +341,25 @@ impl Plane {
         }
     }
 
-    /// Says whether the kernel was told something, after which others are left in peace for a while.
+    /// Says for how long others are left in peace then, if the kernel was told something.
     async fn serve(
         self,
         inbox: &mut Inbox,
         periods: Periods,
         quiet_until: Instant,
-    ) -> Result<(Self, bool), JoinError> {
+    ) -> Result<(Self, Option<Duration>), JoinError> {
         let now = Instant::now();
         match self.sync_at(now).max(quiet_until) <= now {
             true => self.sync(inbox, periods).await,
-            false => Ok((self.tidy(inbox, quiet_until).await?, false)),
+            false => Ok((self.tidy(inbox, quiet_until).await?, None)),
         }
     }
 
-    async fn sync(mut self, inbox: &mut Inbox, periods: Periods) -> Result<(Self, bool), JoinError> {
+    async fn sync(
+        mut self,
+        inbox: &mut Inbox,
+        periods: Periods,
+    ) -> Result<(Self, Option<Duration>), JoinError> {
         let now = Instant::now();
         let changed = inbox.cluster.take_changes(self.report.family).unwrap_or_default();
         let delta = self.book.update(&inbox.cluster, &inbox.host, changed);
@@ -359,7 +371,7 @@ impl Plane {
         if delta.is_empty() && !must_verify {
             self.report.pending_since = None;
             self.resume_tidying();
-            return Ok((self, false));
+            return Ok((self, None));
         }
         let has_news = !delta.is_empty() || self.retry.is_some();
         // Who compares everything does not need to know what changed, and the first time that is everything.
@@ -377,19 +389,25 @@ impl Plane {
         match outcome {
             Ok(Outcome::Done(faults)) => {
                 plane.succeed(must_verify, has_news, &faults, periods);
+                let gap = periods.gap.after(now.elapsed());
+                plane.rested_at = Instant::now() + gap;
                 // A look that found everything right is nothing that others have to recover from.
-                plane.rested_at = Instant::now() + periods.gap.after(now.elapsed());
-                return Ok((plane, !must_verify || !faults.is_empty()));
+                let quiet = match (must_verify, faults.is_empty()) {
+                    (false, _) => Some(gap),
+                    (true, true) => None,
+                    (true, false) => periods.gap.after_repair(),
+                };
+                return Ok((plane, quiet));
             }
             Ok(Outcome::Left) => {
                 plane.times_left += 1;
                 plane.look_at = Some(Instant::now() + LOOK_AGAIN);
                 plane.resume_tidying();
-                return Ok((plane, false));
+                return Ok((plane, None));
             }
             Err(error) => plane.fail(&error, periods),
         }
-        Ok((plane, true))
+        Ok((plane, Some(periods.gap.after(now.elapsed()))))
     }
 
     /// Makes a change, or compares everything. Blocks.
@@ -407,15 +425,16 @@ impl Plane {
         let ear = knock.clone();
         let job = tokio::task::spawn_blocking(move || {
             let outcome = self.dataplane.tidy(self.book.rules(), &ear);
-            if std::mem::take(&mut self.wants_trimming) {
-                give_memory_back();
-            }
             (self, outcome)
         });
         let (mut plane, outcome) = match makes_way {
             true => inbox.attend(job, &knock, quiet_until).await?,
             false => job.await?,
         };
+        if outcome != Outcome::Left && std::mem::take(&mut plane.wants_trimming) {
+            // Nobody waits for it.
+            drop(tokio::task::spawn_blocking(give_memory_back));
+        }
         // What was left is done after whatever it made way for.
         plane.wants_tidying = false;
         plane.times_untidied = if outcome == Outcome::Left { plane.times_untidied + 1 } else { 0 };
