@@ -1,12 +1,18 @@
 //! A hand for handshakes whose certificates are judged elsewhere, or by nobody.
 
+mod first_version;
+
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    CryptoProvider, verify_tls12_signature, verify_tls13_signature, verify_tls13_signature_with_raw_key,
+};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
+
+pub use first_version::is_first_version_by;
 
 /// Takes any certificate, if there is one. That the other end holds its key is still checked.
 ///
@@ -30,7 +36,12 @@ impl AnyPeer {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+        let algorithms = &self.0.signature_verification_algorithms;
+        match first_version::key(cert) {
+            Some(key) => first_version::check_tls12(message, &key, dss, algorithms)
+                .map(|()| HandshakeSignatureValid::assertion()),
+            None => verify_tls12_signature(message, cert, dss, algorithms),
+        }
     }
 
     fn tls13(
@@ -39,7 +50,11 @@ impl AnyPeer {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+        let algorithms = &self.0.signature_verification_algorithms;
+        match first_version::key(cert) {
+            Some(key) => verify_tls13_signature_with_raw_key(message, &key, dss, algorithms),
+            None => verify_tls13_signature(message, cert, dss, algorithms),
+        }
     }
 
     fn schemes(&self) -> Vec<SignatureScheme> {

@@ -10,6 +10,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
+use x509_parser::prelude::FromDer as _;
 
 use super::PkiError;
 use super::pem;
@@ -25,6 +26,7 @@ pub struct ClientCas {
 
 struct Believed {
     verifier: Arc<dyn ClientCertVerifier>,
+    roots: Vec<CertificateDer<'static>>,
     generation: u64,
 }
 
@@ -105,12 +107,13 @@ impl std::fmt::Debug for ClientCas {
 
 impl ClientCas {
     pub fn new(roots: &[CertificateDer<'static>]) -> Result<ClientCas, PkiError> {
-        let believed = Believed { verifier: verifier(roots)?, generation: 0 };
+        let believed = Believed { verifier: verifier(roots)?, roots: roots.to_vec(), generation: 0 };
         Ok(ClientCas { current: ArcSwap::from_pointee(believed) })
     }
 
     pub(super) fn believe(&self, roots: &[CertificateDer<'static>]) -> Result<(), PkiError> {
-        let next = Believed { verifier: verifier(roots)?, generation: self.generation() + 1 };
+        let generation = self.generation() + 1;
+        let next = Believed { verifier: verifier(roots)?, roots: roots.to_vec(), generation };
         self.current.store(Arc::new(next));
         Ok(())
     }
@@ -124,8 +127,23 @@ impl ClientCas {
     /// Whether the chain ends at an authority of ours and is meant for clients.
     pub fn verify(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<(), rustls::Error> {
         let (leaf, rest) = chain.split_first().ok_or(rustls::Error::NoCertificatesPresented)?;
-        self.current.load().verifier.verify_client_cert(leaf, rest, now).map(|_| ())
+        let believed = self.current.load();
+        let Err(error) = believed.verifier.verify_client_cert(leaf, rest, now) else { return Ok(()) };
+        let algorithms = provider().signature_verification_algorithms;
+        let by_root = |root| ::tls::is_first_version_by(leaf, root, &algorithms);
+        match believed.roots.iter().any(by_root) && is_good_at(leaf, now) {
+            true => Ok(()),
+            false => Err(error),
+        }
     }
+}
+
+fn is_good_at(certificate: &CertificateDer<'_>, now: UnixTime) -> bool {
+    let Ok((_, certificate)) = x509_parser::certificate::X509Certificate::from_der(certificate) else {
+        return false;
+    };
+    let (validity, now) = (certificate.validity(), i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    (validity.not_before.timestamp()..=validity.not_after.timestamp()).contains(&now)
 }
 
 fn verifier(roots: &[CertificateDer<'static>]) -> Result<Arc<dyn ClientCertVerifier>, PkiError> {
@@ -138,4 +156,28 @@ fn verifier(roots: &[CertificateDer<'static>]) -> Result<Arc<dyn ClientCertVerif
         .build()
         .map(|v| v as Arc<dyn ClientCertVerifier>)
         .map_err(|_| PkiError::Crypto("building the client certificate verifier"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn certificates_of_the_first_version_are_believed_while_they_are_good() {
+        macro_rules! data {
+            ($name:literal) => {
+                include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tls/testdata/", $name))
+            };
+        }
+        let read = |pem: &[u8]| CertificateDer::from_pem_slice(pem).unwrap();
+        let good = read(data!("first-version.pem"));
+        let expired = read(data!("first-version-expired.pem"));
+        let cas = ClientCas::new(&[read(data!("authority.pem"))]).unwrap();
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(1_800_000_000));
+        assert!(cas.verify(&[good], now).is_ok());
+        assert!(cas.verify(&[expired], now).is_err());
+    }
 }

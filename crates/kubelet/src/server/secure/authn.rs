@@ -70,6 +70,7 @@ pub(super) struct Authorities {
 
 struct Believed {
     verifier: Arc<dyn ClientCertVerifier>,
+    roots: Vec<CertificateDer<'static>>,
     /// Rises when the file changes: what was verified before must be verified again.
     generation: u64,
 }
@@ -128,15 +129,19 @@ fn verify(chain: &[CertificateDer<'static>], believed: &Believed, now: Wall) -> 
     let nobody = Verified { generation: believed.generation, user: None, from: now, until: now };
     let at = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(now.secs()).unwrap_or_default()));
     let Some((leaf, rest)) = chain.split_first() else { return nobody };
-    if let Err(error) = believed.verifier.verify_client_cert(leaf, rest, at) {
+    let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
+    let by_root = |root| tls::is_first_version_by(leaf, root, &algorithms);
+    if let Err(error) = believed.verifier.verify_client_cert(leaf, rest, at)
+        && !believed.roots.iter().any(by_root)
+    {
         tracing::debug!(%error, "a client certificate is not believed");
         return nobody;
     }
     match subject(leaf) {
-        Some((user, from, until)) => {
+        Some((user, from, until)) if from <= now && now <= until => {
             Verified { user: Some(Arc::new(user.authenticated())), from, until, ..nobody }
         }
-        None => nobody,
+        _ => nobody,
     }
 }
 
@@ -172,7 +177,8 @@ impl Authorities {
     /// Blocks on the file.
     pub(super) fn open(path: &Path) -> Result<Self, TlsError> {
         let files = Files::new(vec![path.to_owned()]);
-        let current = ArcSwap::from_pointee(Believed { verifier: read(path)?, generation: 0 });
+        let (verifier, roots) = read(path)?;
+        let current = ArcSwap::from_pointee(Believed { verifier, roots, generation: 0 });
         Ok(Self { path: path.to_owned(), files, current })
     }
 
@@ -183,9 +189,9 @@ impl Authorities {
         }
         let path = self.path.clone();
         match tokio::task::spawn_blocking(move || read(&path)).await {
-            Ok(Ok(verifier)) => {
+            Ok(Ok((verifier, roots))) => {
                 let generation = self.current.load().generation + 1;
-                self.current.store(Arc::new(Believed { verifier, generation }));
+                self.current.store(Arc::new(Believed { verifier, roots, generation }));
                 tracing::info!(path = %self.path.display(), "the client CA was read anew");
             }
             Ok(Err(error)) => tracing::warn!(%error, "the new client CA is not used"),
@@ -194,20 +200,22 @@ impl Authorities {
     }
 }
 
-fn read(path: &Path) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+type Read = (Arc<dyn ClientCertVerifier>, Vec<CertificateDer<'static>>);
+
+fn read(path: &Path) -> Result<Read, TlsError> {
     let failed = |act: &'static str, why: String| TlsError::File { act, path: path.to_owned(), why };
     let text = std::fs::read(path).map_err(|e| failed("read the client CA file", e.to_string()))?;
     let roots: Vec<_> = CertificateDer::pem_slice_iter(&text)
         .collect::<Result<_, _>>()
         .map_err(|e| failed("read the client CA file", e.to_string()))?;
     let mut store = RootCertStore::empty();
-    if store.add_parsable_certificates(roots).0 == 0 {
+    if store.add_parsable_certificates(roots.clone()).0 == 0 {
         return Err(failed("read the client CA file", "it holds no certificate".to_owned()));
     }
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(store), provider).build();
     verifier
-        .map(|v| v as Arc<dyn ClientCertVerifier>)
+        .map(|v| (v as Arc<dyn ClientCertVerifier>, roots))
         .map_err(|e| failed("use the client CA file", e.to_string()))
 }
 

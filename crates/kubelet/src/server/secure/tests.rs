@@ -162,7 +162,11 @@ impl Client {
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(crate::net::tls::AcceptAll::default()));
         let config = match identity {
-            Some((chain, key)) => builder.with_client_auth_cert(chain, key).unwrap(),
+            Some((chain, key)) => {
+                let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key).unwrap();
+                let pair = rustls::sign::CertifiedKey::new(chain, key);
+                builder.with_client_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(pair)))
+            }
             None => builder.with_no_client_auth(),
         };
         Self(Arc::new(config))
@@ -173,6 +177,30 @@ impl Client {
         let connector = tokio_rustls::TlsConnector::from(self.0.clone());
         connector.connect(ServerName::try_from("node").unwrap(), stream).await.unwrap()
     }
+}
+
+/// What lies in the room of handshakes.
+macro_rules! testdata {
+    ($name:literal) => {
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tls/testdata/", $name))
+    };
+}
+
+#[tokio::test]
+async fn certificates_of_the_first_version_are_believed_as_upstream_does() {
+    let key = testdata!("first-version.pem").as_bytes();
+    let shown = |pem: &str| {
+        let chain = vec![CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()];
+        Client::new(Some((chain, PrivateKeyDer::from_pem_slice(key).unwrap())))
+    };
+    let bench = Bench::new(None, GuardRules::default()).await;
+    let path = bench.dir.path().join("ca.crt");
+    std::fs::write(&path, testdata!("authority.pem")).unwrap();
+    let bench = Bench::new(None, GuardRules { client_ca: Some(path), ..reviewed() }).await;
+    let good = shown(testdata!("first-version.pem"));
+    assert_eq!(bench.ask(&good, "GET", "/healthz/ping", "").await, (200, "ok".to_owned()));
+    let expired = shown(testdata!("first-version-expired.pem"));
+    assert_eq!(bench.ask(&expired, "GET", "/healthz/ping", "").await.0, 401);
 }
 
 fn reviewed() -> GuardRules {

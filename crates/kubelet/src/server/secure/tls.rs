@@ -68,7 +68,8 @@ enum Shown {
     Issued(Issued),
 }
 
-/// HTTP/1.1 and HTTP/2 under the rules.
+/// HTTP/1.1 under the rules. As upstream's, it does not offer HTTP/2: over that, no stream could be upgraded, and a client
+/// that would rather speak it could not exec.
 pub(super) fn server_config(identity: Arc<Identity>, rules: &TlsRules) -> Result<ServerConfig, TlsError> {
     let mut provider = aws_lc_rs::default_provider();
     if !rules.suites.is_empty() {
@@ -97,7 +98,7 @@ pub(super) fn server_config(identity: Arc<Identity>, rules: &TlsRules) -> Result
         .map_err(|e| TlsError::Rules(format!("choose TLS versions and cipher suites: {e}")))?
         .with_client_cert_verifier(tls::AnyPeer::new(provider))
         .with_cert_resolver(identity);
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
 
@@ -185,7 +186,12 @@ pub fn certified_key(chain: &[u8], key: &[u8]) -> Result<CertifiedKey, String> {
         .map_err(|e| format!("the key is not understood: {e}"))?;
     let pair = CertifiedKey::new(chain, key);
     match pair.keys_match() {
-        Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => Ok(pair),
+        // One of the first version cannot be read here; whether it goes with its key is the client's to find out.
+        Ok(())
+        | Err(
+            rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)
+            | rustls::Error::InvalidCertificate(_),
+        ) => Ok(pair),
         Err(_) => Err("certificate and key do not belong together".to_owned()),
     }
 }
