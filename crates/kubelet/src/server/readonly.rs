@@ -147,7 +147,13 @@ async fn count(State(meter): State<Meter>, request: Request, next: Next) -> Resp
         meter.metrics.http_inflight_requests.add(labels, -1.0);
         meter.metrics.http_requests_duration_seconds.observe_duration(labels, begun.elapsed());
     });
-    next.run(request).await
+    let answer = next.run(request).await;
+    if answer.status() != StatusCode::METHOD_NOT_ALLOWED || answer.headers().contains_key(header::CONTENT_TYPE) {
+        return answer;
+    }
+    let (mut head, _) = answer.into_parts();
+    head.headers.remove(header::CONTENT_LENGTH);
+    (head, "405: Method Not Allowed").into_response()
 }
 
 struct Done<F: FnMut()>(F);

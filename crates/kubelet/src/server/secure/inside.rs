@@ -123,7 +123,10 @@ fn debugging(inside: Inside) -> Router {
         false => disabled(router, &["debug/pprof"], "profiling endpoint is disabled.\n"),
     };
     router = match switches.debug_flags {
-        true => router.route("/debug/flags/v", axum::routing::put(pages::verbosity)),
+        true => {
+            let flag = axum::routing::put(pages::verbosity).fallback(pages::verbosity_is_put);
+            router.route("/debug/flags/v", flag)
+        }
         false => disabled(router, &["debug/flags/v"], "flags endpoint is disabled.\n"),
     };
     let views = inside.views.clone();

@@ -1,4 +1,6 @@
-//! `/logs/?query=`: what a service of the node wrote, from the journal or from its file.
+//! `/logs/?query=`: what services of the node wrote, from the journal or from their files.
+//!
+//! Nothing here goes through a shell, and a name that could be taken for an option is refused.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -7,13 +9,15 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
+use http::StatusCode;
 use http::header::CONTENT_TYPE;
-use tokio::io::AsyncReadExt;
+use jiff::Timestamp;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
 use super::inside::Refusal;
 use super::query::Query;
-use super::system_logs::{open_below, send};
+use super::system_logs::{self, Pieces, open_below};
 
 const SERVICES: usize = 4;
 const NAME_MAX: usize = 256;
@@ -25,56 +29,175 @@ const PIECE: usize = 32 << 10;
 
 /// What is asked for.
 #[derive(Debug, Default, PartialEq)]
-struct Asked {
+pub(super) struct Asked {
     services: Vec<String>,
-    file: Option<String>,
-    since: Option<String>,
-    until: Option<String>,
+    files: Vec<String>,
+    options: Options,
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct Options {
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
     tail: Option<i64>,
-    pattern: Option<String>,
     boot: Option<i64>,
+    pattern: Option<String>,
 }
 
-pub(super) async fn serve(query: &Query, root: &'static Path) -> Result<Response, Refusal> {
-    let asked = read(query).map_err(Refusal::bad)?;
-    let headers = [(CONTENT_TYPE, "text/plain; charset=utf-8")];
-    if let Some(path) = asked.file {
-        return Ok((headers, file(root, vec![path]).await?).into_response());
+/// Reads the parameters; none where there are none, and a file or a listing is meant.
+pub(super) fn read(query: &Query) -> Result<Option<Asked>, Refusal> {
+    let (mut asked, mut wrong) = (Asked::default(), Vec::new());
+    let names: Vec<&str> = query.all("query").collect();
+    for name in &names {
+        // A slash is a hint at a file; a file without one is found as well.
+        if name.contains(['/', '\\']) {
+            asked.files.push((*name).to_owned());
+        } else if !name.trim().is_empty() {
+            asked.services.push((*name).to_owned());
+        }
     }
-    let known = units().await;
-    let (journalled, filed): (Vec<_>, Vec<_>) = asked
-        .services
-        .iter()
-        .cloned()
-        .partition(|s| known.lines().any(|unit| unit == format!("{s}.service")));
-    if journalled.is_empty() {
-        let service = filed.into_iter().next().unwrap_or_default();
-        let usual = vec![service.clone(), format!("{service}.log"), format!("{service}/{service}.log")];
-        return Ok((headers, file(root, usual).await?).into_response());
+    if !names.is_empty() && asked.files.is_empty() && asked.services.is_empty() {
+        wrong.push(format!("query: Invalid value: {}: may not be empty", list(&names)));
     }
-    Ok((headers, journal(arguments(&asked, &journalled))?).into_response())
+    let value = |name: &str| query.get(name).filter(|v| !v.is_empty());
+    let mut time = |name: &str| {
+        let text = value(name)?;
+        let time = text.parse::<Timestamp>();
+        time.map_err(|_| wrong.push(format!("{name}: Invalid value: {text:?}: invalid time format"))).ok()
+    };
+    let (since, until) = (time("sinceTime"), time("untilTime"));
+    let mut number = |name: &str| {
+        let text = value(name)?;
+        let why = |()| format!("{name}: Invalid value: {text:?}: strconv.Atoi: parsing {text:?}: invalid syntax");
+        text.parse::<i64>().map_err(|_| wrong.push(why(()))).ok()
+    };
+    let (boot, tail) = (number("boot"), number("tailLines"));
+    asked.options = Options { since, until, tail, boot, pattern: value("pattern").map(str::to_owned) };
+    if !wrong.is_empty() {
+        return Err(refuse(StatusCode::BAD_REQUEST, &wrong));
+    }
+    Ok((asked != Asked::default()).then_some(asked))
 }
 
-/// The first of the paths that is a file.
-async fn file(root: &'static Path, paths: Vec<String>) -> Result<Body, Refusal> {
-    let missing = format!("no logs found for {:?}\n", paths.first().map_or("", String::as_str));
-    let opened = tokio::task::spawn_blocking(move || {
-        let open = |path: &String| open_below(root, path.trim_start_matches('/')).map(std::fs::File::from);
-        let is_file = |file: &std::fs::File| file.metadata().is_ok_and(|m| m.is_file());
-        paths.iter().filter_map(|path| open(path).ok()).find(is_file)
-    });
-    opened.await.ok().flatten().map(send).ok_or_else(|| Refusal::not_found(missing))
+fn refuse(status: StatusCode, wrong: &[String]) -> Refusal {
+    let text = match wrong {
+        [one] => format!("{one}\n"),
+        several => format!("[{}]\n", several.join(", ")),
+    };
+    Refusal(status, text)
 }
 
+/// As upstream prints a list of words.
+fn list(words: &[impl AsRef<str>]) -> String {
+    let words: Vec<String> = words.iter().map(|w| format!("{:?}", w.as_ref())).collect();
+    format!("[{}]", words.join(","))
+}
+
+// === impl Asked ===
+
+impl Asked {
+    /// The file that is meant; none where services are.
+    pub(super) fn file(&self) -> Option<String> {
+        let file = self.files.first()?;
+        Some(file.replace('\\', "/").trim_start_matches('/').to_owned())
+    }
+
+    /// Refuses what makes no sense, with everything that is wrong with it.
+    pub(super) fn check(&self) -> Result<(), Refusal> {
+        let mut wrong: Vec<String> = self.services.iter().filter_map(|s| unsafe_name(s)).collect();
+        let Options { since, until, tail, boot, pattern } = &self.options;
+        if self.services.len() > SERVICES {
+            let count = self.services.len();
+            wrong.push(format!("query: Too many: {count}: must have at most {SERVICES} items"));
+        }
+        match (self.files.as_slice(), self.services.as_slice()) {
+            ([], []) => wrong.push("query: Required value: cannot be empty with options".to_owned()),
+            ([_, ..], [_, ..]) => {
+                let both = format!("[{}], [{}]", self.files.join(" "), self.services.join(" "));
+                wrong.push(format!("query: Invalid value: {both:?}: cannot specify a file and service"));
+            }
+            ([_, _, ..], []) => {
+                let files = list(&self.files);
+                wrong.push(format!("query: Invalid value: {files}: cannot specify more than one file"));
+            }
+            ([_], []) if self.options != Options::default() => {
+                let files = list(&self.files);
+                wrong.push(format!("query: Invalid value: {files}: cannot specify file with options"));
+            }
+            _ => {}
+        }
+        if let (Some(since), Some(until)) = (since, until)
+            && since > until
+        {
+            let until = until.to_string();
+            wrong.push(format!("untilTime: Invalid value: {until:?}: must be after `sinceTime`"));
+        }
+        if let Some(boot) = boot.filter(|b| *b > 0) {
+            wrong.push(format!("boot: Invalid value: {boot}: must be less than 1"));
+        }
+        if let Some(tail) = tail.filter(|t| !(0..=TAIL_MAX).contains(t)) {
+            let range = format!("must be between 0 and {TAIL_MAX}, inclusive");
+            wrong.push(format!("tailLines: Invalid value: {tail}: {range}"));
+        }
+        if pattern.as_ref().is_some_and(|p| p.len() > PATTERN_MAX) {
+            wrong.push(format!("pattern: Too long: may not be more than {PATTERN_MAX} bytes"));
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(refuse(StatusCode::NOT_ACCEPTABLE, &wrong)) }
+    }
+
+    /// What the services wrote. What cannot be had is said in the text: others may have been found.
+    pub(super) fn answer(self, root: &'static Path) -> Response {
+        let (pieces, body) = system_logs::channel();
+        tokio::spawn(async move {
+            let _ = tokio::time::timeout(PATIENCE, self.copy(root, &pieces)).await;
+        });
+        ([(CONTENT_TYPE, "text/plain;charset=UTF-8")], Body::from_stream(body)).into_response()
+    }
+
+    /// None when nobody reads any more.
+    async fn copy(self, root: &'static Path, to: &Pieces) -> Option<()> {
+        let known = units().await;
+        let is_known = |s: &String| known.lines().any(|unit| unit == format!("{s}.service"));
+        let (journalled, filed): (Vec<_>, Vec<_>) = self.services.into_iter().partition(is_known);
+        if !journalled.is_empty() {
+            journal(arguments(&self.options, &journalled), to).await?;
+        }
+        if !filed.is_empty() && self.options != Options::default() {
+            let names = filed.join(" ");
+            let text = format!("\noptions present and query resolved to log files for [{names}]\n");
+            return say(to, text + "try without specifying options\n").await;
+        }
+        for service in filed {
+            copy_file(root, &service, to).await?;
+        }
+        Some(())
+    }
+}
+
+fn unsafe_name(service: &str) -> Option<String> {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "-_.:@".contains(c);
+    let why = if service.len() > NAME_MAX {
+        format!("length must be less than {NAME_MAX}")
+    } else if !service.chars().all(safe) || service.starts_with('-') {
+        "input contains unsupported characters".to_owned()
+    } else {
+        return None;
+    };
+    Some(format!("query: Invalid value: {service:?}: {why}"))
+}
+
+/// The units that the journal has heard of, a line each.
 async fn units() -> String {
-    let list = Command::new("journalctl").args(["--field", "_SYSTEMD_UNIT"]).stdin(Stdio::null()).output();
-    match tokio::time::timeout(PATIENCE, list).await {
-        Ok(Ok(out)) => String::from_utf8_lossy(&out.stdout).into_owned(),
-        _ => String::new(),
-    }
+    let list = Command::new("journalctl")
+        .args(["--field", "_SYSTEMD_UNIT"])
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let out = list.await.map(|out| out.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&out).into_owned()
 }
 
-fn arguments(asked: &Asked, services: &[String]) -> Vec<String> {
+fn arguments(options: &Options, services: &[String]) -> Vec<String> {
     let mut out: Vec<String> =
         ["--utc", "--no-pager", "--output=short-precise"].into_iter().map(str::to_owned).collect();
     let mut option = |name: &str, value: Option<String>| {
@@ -82,83 +205,59 @@ fn arguments(asked: &Asked, services: &[String]) -> Vec<String> {
             out.push(format!("--{name}={value}"));
         }
     };
-    option("since", asked.since.clone());
-    option("until", asked.until.clone());
-    option("lines", asked.tail.map(|n| n.to_string()));
-    option("grep", asked.pattern.clone());
-    option("case-sensitive", asked.pattern.as_ref().map(|_| "false".to_owned()));
-    option("boot", asked.boot.map(|n| n.to_string()));
+    let moment = |t: &Timestamp| t.strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
+    option("since", options.since.as_ref().map(moment));
+    option("until", options.until.as_ref().map(moment));
+    option("lines", options.tail.map(|n| n.to_string()));
     services.iter().for_each(|service| option("unit", Some(service.clone())));
+    option("grep", options.pattern.clone());
+    option("boot", options.boot.map(|n| n.to_string()));
     out
 }
 
 /// What journalctl prints, as it prints it; it ends with its reader.
-fn journal(arguments: Vec<String>) -> Result<Body, Refusal> {
+async fn journal(arguments: Vec<String>, to: &Pieces) -> Option<()> {
     let started = Command::new("journalctl")
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+        .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn();
-    let mut child = started.map_err(|e| Refusal::failed(format!("start journalctl: {e}\n")))?;
-    let Some(output) = child.stdout.take() else { return Err(Refusal::failed("journalctl has no output\n")) };
-    let end = tokio::time::Instant::now() + PATIENCE;
-    let pieces = futures_util::stream::unfold((output, child), move |(mut output, child)| async move {
-        let mut buffer = BytesMut::with_capacity(PIECE);
-        match tokio::time::timeout_at(end, output.read_buf(&mut buffer)).await {
-            Ok(Ok(1..)) => Some((Ok::<Bytes, std::io::Error>(buffer.freeze()), (output, child))),
-            _ => None,
-        }
-    });
-    Ok(Body::from_stream(pieces))
+    let Ok(mut child) = started else { return say(to, "\nerror: journal output not available\n".into()).await };
+    let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else { return Some(()) };
+    let (output, errors) = tokio::join!(forward(output, to), forward(errors, to));
+    output.and(errors)
 }
 
-fn read(query: &Query) -> Result<Asked, String> {
-    let mut asked = Asked::default();
-    for name in query.all("query").filter(|n| !n.is_empty()) {
-        match name.contains(['/', '\\']) {
-            true => asked.file = Some(name.to_owned()),
-            false => asked.services.push(name.to_owned()),
+async fn forward(mut from: impl AsyncRead + Unpin, to: &Pieces) -> Option<()> {
+    loop {
+        let mut buffer = BytesMut::with_capacity(PIECE);
+        match from.read_buf(&mut buffer).await {
+            Ok(1..) => to.send(Ok(buffer.freeze())).await.ok()?,
+            _ => return Some(()),
         }
     }
-    let safe = |c: char| c.is_ascii_alphanumeric() || "-_.:@".contains(c);
-    if asked.services.len() > SERVICES {
-        return Err(format!("query: Too many: {}: must have at most {SERVICES} items", asked.services.len()));
+}
+
+async fn say(to: &Pieces, text: String) -> Option<()> {
+    to.send(Ok(Bytes::from(text))).await.ok()
+}
+
+/// The file of a service, where such files are: the first that is there.
+async fn copy_file(root: &'static Path, service: &str, to: &Pieces) -> Option<()> {
+    let usual = [service.to_owned(), format!("{service}.log"), format!("{service}/{service}.log")];
+    let pieces = to.clone();
+    let copied = tokio::task::spawn_blocking(move || {
+        let open = |path: &String| open_below(root, path).map(std::fs::File::from);
+        let is_file = |file: &std::fs::File| file.metadata().is_ok_and(|m| m.is_file());
+        let found = usual.iter().filter_map(|path| open(path).ok()).find(is_file);
+        found.map(|file| system_logs::copy(file, &pieces))
+    });
+    match copied.await.ok().flatten() {
+        Some(copied) => copied.then_some(()),
+        None => say(to, format!("\nlog not found for {service}\n")).await,
     }
-    if asked.file.is_some() && !asked.services.is_empty() || asked.file.is_none() && asked.services.is_empty()
-    {
-        return Err("query: Invalid value: either services or one file must be asked for".to_owned());
-    }
-    if let Some(bad) =
-        asked.services.iter().find(|s| s.len() > NAME_MAX || !s.chars().all(safe) || s.starts_with('-'))
-    {
-        return Err(format!("query: Invalid value: {bad:?}: input contains unsupported characters"));
-    }
-    let time = |name: &str| match query.get(name).filter(|t| !t.is_empty()) {
-        None => Ok(None),
-        Some(text) => match text.parse::<jiff::Timestamp>() {
-            Ok(time) => Ok(Some(time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())),
-            Err(_) => Err(format!("{name}: Invalid value: {text:?}: invalid time format")),
-        },
-    };
-    let number =
-        |name: &str, range: std::ops::RangeInclusive<i64>| match query.get(name).filter(|t| !t.is_empty()) {
-            None => Ok(None),
-            Some(text) => match text.parse::<i64>() {
-                Ok(n) if range.contains(&n) => Ok(Some(n)),
-                _ => Err(format!("{name}: Invalid value: {text:?}")),
-            },
-        };
-    asked.since = time("sinceTime")?;
-    asked.until = time("untilTime")?;
-    asked.tail = number("tailLines", 0..=TAIL_MAX)?;
-    asked.boot = number("boot", i64::from(i32::MIN)..=0)?;
-    asked.pattern = query.get("pattern").filter(|p| !p.is_empty()).map(str::to_owned);
-    if asked.pattern.as_ref().is_some_and(|p| p.len() > PATTERN_MAX) {
-        return Err("pattern: Too long".to_owned());
-    }
-    Ok(asked)
 }
 
 #[cfg(test)]
@@ -166,31 +265,66 @@ fn read(query: &Query) -> Result<Asked, String> {
 mod tests {
     use super::*;
 
+    fn ask(text: &str) -> Result<Option<Asked>, (u16, String)> {
+        let asked = read(&Query::parse(Some(text))).and_then(|asked| {
+            asked.as_ref().map_or(Ok(()), Asked::check)?;
+            Ok(asked)
+        });
+        asked.map_err(|r| (r.0.as_u16(), r.1))
+    }
+
     #[test]
     fn what_reaches_the_journal_is_checked() {
-        let ask = |text: &str| read(&Query::parse(Some(text)));
         let asked = ask(
             "query=kubelet&query=containerd&tailLines=10&boot=-1&pattern=a+b&sinceTime=2026-01-01T01:00:00%2B01:00",
         );
-        let arguments = arguments(&asked.unwrap(), &["kubelet".to_owned()]);
-        let expected = "--utc --no-pager --output=short-precise --since=2026-01-01 00:00:00 UTC --lines=10 --grep=a b \
-                        --case-sensitive=false --boot=-1 --unit=kubelet";
+        let arguments = arguments(&asked.unwrap().unwrap().options, &["kubelet".to_owned()]);
+        let expected = "--utc --no-pager --output=short-precise --since=2026-01-01 00:00:00 UTC --lines=10 \
+                        --unit=kubelet --grep=a b --boot=-1";
         assert_eq!(arguments.join(" "), expected);
-        for bad in [
-            "",
-            "query=",
-            "query=a&query=b&query=c&query=d&query=e",
-            "query=a&query=/b",
-            "query=--root%3D",
-            "query=--help",
-            "query=a%20b",
-            "query=a&tailLines=-1",
-            "query=a&tailLines=100001",
-            "query=a&boot=1",
-            "query=a&sinceTime=now",
-        ] {
-            assert!(ask(bad).is_err(), "{bad}");
+        let rows = [
+            ("query=", 400, "query: Invalid value: [\"\"]: may not be empty\n"),
+            ("query=a&tailLines=x", 400, "tailLines: Invalid value: \"x\": strconv.Atoi: parsing \"x\": invalid syntax\n"),
+            ("query=a&sinceTime=now", 400, "sinceTime: Invalid value: \"now\": invalid time format\n"),
+            ("query=a&boot=5", 406, "boot: Invalid value: 5: must be less than 1\n"),
+            ("query=a&tailLines=-1", 406, "tailLines: Invalid value: -1: must be between 0 and 100000, inclusive\n"),
+            ("tailLines=5", 406, "query: Required value: cannot be empty with options\n"),
+            ("query=a&query=b&query=c&query=d&query=e", 406, "query: Too many: 5: must have at most 4 items\n"),
+            ("query=a&query=/b", 406, "query: Invalid value: \"[/b], [a]\": cannot specify a file and service\n"),
+            ("query=/a&query=/b", 406, "query: Invalid value: [\"/a\",\"/b\"]: cannot specify more than one file\n"),
+            ("query=/a&tailLines=1", 406, "query: Invalid value: [\"/a\"]: cannot specify file with options\n"),
+            ("query=a%20b", 406, "query: Invalid value: \"a b\": input contains unsupported characters\n"),
+            ("query=--help", 406, "query: Invalid value: \"--help\": input contains unsupported characters\n"),
+            (
+                "query=--root%3D&boot=1",
+                406,
+                "[query: Invalid value: \"--root=\": input contains unsupported characters, boot: Invalid value: 1: must \
+                 be less than 1]\n",
+            ),
+        ];
+        for (text, status, message) in rows {
+            assert_eq!(ask(text), Err((status, message.to_owned())), "{text}");
         }
-        assert_eq!(ask("query=/a.log").unwrap().file.as_deref(), Some("/a.log"));
+        assert_eq!(ask("").unwrap(), None);
+        assert_eq!(ask("other=1").unwrap(), None);
+        assert_eq!(ask("query=/a%5Cb.log").unwrap().unwrap().file().as_deref(), Some("a/b.log"));
+    }
+
+    #[tokio::test]
+    async fn files_are_found_where_services_put_them() {
+        let dir = Box::leak(Box::new(tempfile::tempdir().unwrap()));
+        let root: &'static Path = dir.path();
+        std::fs::create_dir(root.join("here-b")).unwrap();
+        std::fs::write(root.join("here-a.log"), "of a\n").unwrap();
+        std::fs::write(root.join("here-b/here-b.log"), "of b\n").unwrap();
+        let all = |text: &'static str| async move {
+            let body = ask(text).unwrap().unwrap().answer(root).into_body();
+            let bytes = axum::body::to_bytes(body, 1 << 20).await.unwrap();
+            String::from_utf8(bytes.to_vec()).unwrap()
+        };
+        let text = all("query=here-a&query=here-b&query=here-a.log&query=here-c").await;
+        assert_eq!(text, "of a\nof b\nof a\n\nlog not found for here-c\n");
+        let text = all("query=here-a&tailLines=1").await;
+        assert!(text.ends_with("log files for [here-a]\ntry without specifying options\n"), "{text}");
     }
 }

@@ -1,11 +1,12 @@
 //! `/logs/`: the files of the node's log directory, and what its services wrote.
 //!
 //! Pods may be able to write below /var/log. Every file is therefore opened relative to a descriptor of that directory,
-//! with symlinks refused: nobody reads anything else of the node through them.
+//! and symlinks are followed only where they stay below it, as those to the logs of containers do: nobody reads anything
+//! else of the node through them.
 
 use std::fmt::Write;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -13,9 +14,12 @@ use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, LOCATION};
-use http::{StatusCode, Uri};
+use http::header::{
+    ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, LAST_MODIFIED, LOCATION, RANGE,
+};
+use http::{HeaderMap, StatusCode, Uri};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use tokio::sync::mpsc;
 
 use super::inside::{Inside, Refusal};
@@ -35,19 +39,35 @@ enum Place {
     Directory(String),
 }
 
-pub(super) async fn serve(State(inside): State<Inside>, uri: Uri, RawQuery(query): RawQuery) -> Response {
-    let query = Query::parse(query.as_deref());
-    if inside.switches.system_log_query && query.get("query").is_some() {
-        return journal::serve(&query, Path::new(ROOT)).await.unwrap_or_else(Refusal::into_response);
-    }
-    if !inside.switches.system_log_query && query.get("query").is_some() {
-        return Refusal::bad("enableSystemLogQuery is off\n").into_response();
-    }
+/// Where pieces of an answer go.
+pub(super) type Pieces = mpsc::Sender<io::Result<Bytes>>;
+
+pub(super) async fn serve(
+    State(inside): State<Inside>,
+    uri: Uri,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
     let path = uri.path().strip_prefix("/logs").unwrap_or_default().to_owned();
-    show(ROOT.as_ref(), path).await.unwrap_or_else(Refusal::into_response)
+    let answer = async {
+        let asked = match inside.switches.system_log_query {
+            true => journal::read(&Query::parse(query.as_deref()))?,
+            false => None,
+        };
+        let Some(asked) = asked else { return show(ROOT.as_ref(), path, &headers).await };
+        if !matches!(path.as_str(), "" | "/") {
+            return Err(Refusal(StatusCode::NOT_ACCEPTABLE, "path not allowed in query mode\n".to_owned()));
+        }
+        asked.check()?;
+        match asked.file() {
+            Some(file) => show(ROOT.as_ref(), percent::encode(&file), &headers).await,
+            None => Ok(asked.answer(ROOT.as_ref())),
+        }
+    };
+    answer.await.unwrap_or_else(Refusal::into_response)
 }
 
-async fn show(root: &'static Path, path: String) -> Result<Response, Refusal> {
+async fn show(root: &'static Path, path: String, headers: &HeaderMap) -> Result<Response, Refusal> {
     let decoded = percent::decode(path.trim_start_matches('/'));
     let decoded = decoded.ok_or_else(|| Refusal::bad("invalid URL path\n"))?;
     let place = tokio::task::spawn_blocking(move || open(root, &decoded)).await.map_err(io::Error::other);
@@ -60,21 +80,75 @@ async fn show(root: &'static Path, path: String) -> Result<Response, Refusal> {
         Ok(Place::Directory(listing)) => {
             Ok(([(CONTENT_TYPE, "text/html; charset=utf-8")], listing).into_response())
         }
-        Ok(Place::File(file)) => {
-            Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], send(file)).into_response())
-        }
+        Ok(Place::File(file)) => part(file, headers).map_err(|e| refusal(&e)),
         Err(error) => Err(refusal(&error)),
     }
 }
 
+/// The file, or the one range of it that is asked for.
+fn part(mut file: File, headers: &HeaderMap) -> io::Result<Response> {
+    let about = file.metadata()?;
+    let changed = about.modified().ok().and_then(|t| jiff::Timestamp::try_from(t).ok()).unwrap_or_default();
+    let changed = changed.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    let usual = [
+        (CONTENT_TYPE, "text/plain; charset=utf-8".to_owned()),
+        (ACCEPT_RANGES, "bytes".to_owned()),
+        (LAST_MODIFIED, changed),
+    ];
+    let asked = headers.get(RANGE).and_then(|v| v.to_str().ok());
+    match asked.map_or(Range::All, |text| range(text, about.len())) {
+        Range::All => Ok((usual, send(file)).into_response()),
+        Range::None => {
+            let whole = [(CONTENT_RANGE, format!("bytes */{}", about.len()))];
+            Ok((StatusCode::RANGE_NOT_SATISFIABLE, whole, "invalid range\n").into_response())
+        }
+        Range::Some { from, length } => {
+            file.seek(SeekFrom::Start(from))?;
+            let which = format!("bytes {from}-{}/{}", from + length - 1, about.len());
+            let length_header = [(CONTENT_LENGTH, length.to_string())];
+            let headers = (usual, [(CONTENT_RANGE, which)], length_header);
+            Ok((StatusCode::PARTIAL_CONTENT, headers, send(file.take(length))).into_response())
+        }
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Range {
+    All,
+    None,
+    Some { from: u64, length: u64 },
+}
+
+/// One range of bytes. Several, or what is none, mean all of it.
+fn range(text: &str, size: u64) -> Range {
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    let Some((from, to)) = text.strip_prefix("bytes=").and_then(|t| t.split_once('-')) else { return Range::All };
+    let (from, to) = match (from.trim(), to.trim()) {
+        ("", last) => match number(last) {
+            Some(last) => (size.saturating_sub(last), size),
+            None => return Range::All,
+        },
+        (from, "") => match number(from) {
+            Some(from) => (from, size),
+            None => return Range::All,
+        },
+        (from, to) => match (number(from), number(to)) {
+            (Some(from), Some(to)) if from <= to => (from, size.min(to.saturating_add(1))),
+            _ => return Range::All,
+        },
+    };
+    if from < to { Range::Some { from, length: to - from } } else { Range::None }
+}
+
 fn refusal(error: &io::Error) -> Refusal {
-    let raw = rustix::io::Errno::from_io_error(error);
+    let raw = Errno::from_io_error(error);
     match raw {
-        Some(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR | rustix::io::Errno::NAMETOOLONG) => {
+        Some(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => {
             Refusal::not_found("404 page not found\n")
         }
-        Some(rustix::io::Errno::LOOP | rustix::io::Errno::XDEV) => {
-            Refusal(StatusCode::FORBIDDEN, "symbolic links are not followed\n".to_owned())
+        Some(Errno::LOOP | Errno::XDEV) => {
+            let text = format!("symbolic links are followed below {ROOT} only\n");
+            Refusal(StatusCode::FORBIDDEN, text)
         }
         _ if error.kind() == io::ErrorKind::PermissionDenied => {
             Refusal(StatusCode::FORBIDDEN, "403 Forbidden\n".to_owned())
@@ -90,17 +164,26 @@ fn open(root: &Path, path: &str) -> io::Result<Place> {
     match kind {
         FileType::Directory => list(&file).map(Place::Directory),
         FileType::RegularFile => Ok(Place::File(File::from(file))),
-        _ => Err(rustix::io::Errno::NOENT.into()),
+        _ => Err(Errno::NOENT.into()),
     }
 }
 
 /// Opens without waiting for anybody, as a pipe would make us.
 pub(super) fn open_below(root: &Path, path: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let root = rustix::fs::open(root, OFlags::DIRECTORY | flags, Mode::empty())?;
-    let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let top = rustix::fs::open(root, OFlags::DIRECTORY | flags, Mode::empty())?;
+    let inside = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let path = if path.is_empty() { "." } else { path };
-    Ok(rustix::fs::openat2(root, path, flags, Mode::empty(), inside)?)
+    match rustix::fs::openat2(&top, path, flags, Mode::empty(), inside) {
+        // A link with an absolute target, as the runtime's logs have one. Where it leads is opened without any.
+        Err(Errno::XDEV) if !path.starts_with('/') => {
+            let (root, target) = (root.canonicalize()?, root.join(path).canonicalize()?);
+            let below = target.strip_prefix(&root).map_err(|_| Errno::XDEV)?;
+            let inside = inside | ResolveFlags::NO_SYMLINKS;
+            Ok(rustix::fs::openat2(&top, below, flags, Mode::empty(), inside)?)
+        }
+        opened => Ok(opened?),
+    }
 }
 
 fn list(directory: &OwnedFd) -> io::Result<String> {
@@ -138,26 +221,35 @@ fn escape(text: &str) -> String {
     out
 }
 
-/// The file as it is now, piece by piece as the reader takes them.
-pub(super) fn send(mut file: File) -> Body {
-    let (sender, receiver) = mpsc::channel::<io::Result<Bytes>>(QUEUE);
-    tokio::task::spawn_blocking(move || {
-        let mut buffer = vec![0; PIECE];
-        loop {
-            let piece = match file.read(&mut buffer) {
-                Ok(0) => return,
-                Ok(n) => Ok(Bytes::copy_from_slice(&buffer[..n])),
-                Err(error) => Err(error),
-            };
-            let broken = piece.is_err();
-            if sender.blocking_send(piece).is_err() || broken {
-                return;
-            }
-        }
-    });
+/// A way for pieces, and what comes out of it.
+pub(super) fn channel() -> (Pieces, impl futures_util::Stream<Item = io::Result<Bytes>> + Send + 'static) {
+    let (sender, receiver) = mpsc::channel(QUEUE);
     let pieces =
         futures_util::stream::unfold(receiver, |mut r| async move { r.recv().await.map(|p| (p, r)) });
+    (sender, pieces)
+}
+
+/// The file as it is now, piece by piece as the reader takes them.
+fn send(file: impl Read + Send + 'static) -> Body {
+    let (sender, pieces) = channel();
+    tokio::task::spawn_blocking(move || copy(file, &sender));
     Body::from_stream(pieces)
+}
+
+/// Blocks on the file and on the reader. Whether all of it was taken.
+pub(super) fn copy(mut file: impl Read, to: &Pieces) -> bool {
+    let mut buffer = vec![0; PIECE];
+    loop {
+        let piece = match file.read(&mut buffer) {
+            Ok(0) => return true,
+            Ok(n) => Ok(Bytes::copy_from_slice(&buffer[..n])),
+            Err(error) => Err(error),
+        };
+        let broken = piece.is_err();
+        if to.blocking_send(piece).is_err() || broken {
+            return false;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -174,10 +266,17 @@ mod tests {
         std::fs::write(root.join("a&b <c>"), "x").unwrap();
         std::os::unix::fs::symlink("../secret", root.join("link")).unwrap();
         std::os::unix::fs::symlink("/etc", root.join("sub/etc")).unwrap();
+        std::os::unix::fs::symlink("../a&b <c>", root.join("sub/near")).unwrap();
+        std::os::unix::fs::symlink(root.join("a&b <c>"), root.join("sub/absolute")).unwrap();
+        std::os::unix::fs::symlink(root.join("sub/etc/passwd"), root.join("far")).unwrap();
+        std::os::unix::fs::symlink("/proc/self/root/etc", root.join("magic")).unwrap();
         rustix::fs::mknodat(rustix::fs::CWD, root.join("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
         for path in [
             "link",
             "sub/etc/passwd",
+            "far",
+            "magic",
+            "magic/passwd",
             "../secret",
             "sub/../../secret",
             "/etc/passwd",
@@ -188,10 +287,32 @@ mod tests {
             assert!(open(&root, path).is_err(), "{path}");
         }
         assert!(matches!(open(&root, "sub"), Ok(Place::Directory(_))));
-        assert!(matches!(open(&root, "sub/../a&b <c>"), Ok(Place::File(_))));
+        for inside in ["sub/../a&b <c>", "sub/near", "sub/absolute"] {
+            assert!(matches!(open(&root, inside), Ok(Place::File(_))), "{inside}");
+        }
         let Ok(Place::Directory(page)) = open(&root, "") else { panic!("no listing") };
         assert!(page.contains("<a href=\"a%26b%20%3Cc%3E\">a&amp;b &lt;c&gt;</a>"), "{page}");
         assert!(page.contains("<a href=\"sub/\">sub/</a>"), "{page}");
+    }
+
+    #[test]
+    fn one_range_is_served() {
+        let some = |from, length| Range::Some { from, length };
+        let rows = [
+            ("bytes=0-9", some(0, 10)),
+            ("bytes=90-", some(90, 10)),
+            ("bytes=-7", some(93, 7)),
+            ("bytes=-700", some(0, 100)),
+            ("bytes=5-18446744073709551615", some(5, 95)),
+            ("bytes=100-", Range::None),
+            ("bytes=-0", Range::None),
+            ("bytes=9-0", Range::All),
+            ("bytes=0-1,5-6", Range::All),
+            ("lines=1-2", Range::All),
+        ];
+        for (text, expected) in rows {
+            assert_eq!(range(text, 100), expected, "{text}");
+        }
     }
 
     #[test]
