@@ -19,6 +19,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::proxy::Proxy;
+
 /// Address, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -34,6 +36,7 @@ pub type Dial = Arc<dyn Fn() -> io::Result<Box<dyn Wire>> + Send + Sync>;
 pub(crate) struct Connector {
     pub(crate) tls: Option<Arc<ClientConfig>>,
     pub(crate) server_name: Option<String>,
+    pub(crate) proxy: Option<Proxy>,
     pub(crate) dial: Option<Dial>,
 }
 
@@ -52,7 +55,10 @@ impl Connector {
         }
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("http") { 80 } else { 443 });
-        let tcp = TcpStream::connect((host.as_str(), port)).await?;
+        let tcp = match &self.proxy {
+            Some(proxy) => proxy.connect(&host, port).await?,
+            None => TcpStream::connect((host.as_str(), port)).await?,
+        };
         tcp.set_nodelay(true)?;
         let Some(config) = self.tls else { return Ok(Stream::Plain(TokioIo::new(tcp))) };
         let name = self.server_name.unwrap_or(host);

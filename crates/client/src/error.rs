@@ -48,6 +48,15 @@ impl ClientError {
         }
     }
 
+    /// How long the server asks to be left alone.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            ClientError::Api { answer, .. } => answer.retry_after,
+            _ => None,
+        }
+    }
+
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.code() == Some(404)

@@ -1,11 +1,14 @@
 //! Kubeconfig files: which server, whom to trust, who we are.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use api::yaml::{DuplicateKeys, to_value};
 use base64::Engine;
 use serde::Deserialize;
+
+use crate::proxy::Proxy;
 
 /// A kubeconfig is small; a bigger file is something else.
 const MAX_SIZE: u64 = 1 << 20;
@@ -18,9 +21,11 @@ pub struct Config {
     pub server: String,
     /// The name the server's certificate must carry, where it is not the host of `server`.
     pub tls_server_name: Option<String>,
-    /// Whom to trust; the system's roots are never used by a node.
+    /// Whom to trust; the system's roots where nobody is named.
     pub ca: Option<Source>,
     pub insecure: bool,
+    /// On the way to the server.
+    pub proxy: Option<Proxy>,
     pub identity: Identity,
     pub namespace: String,
 }
@@ -35,6 +40,8 @@ pub struct Identity {
     pub token_file: Option<PathBuf>,
     pub basic: Option<(String, String)>,
     pub exec: Option<Exec>,
+    /// Headers that say whom to take us for.
+    pub disguise: Vec<(String, String)>,
 }
 
 /// Bytes in the file itself, or a file beside it.
@@ -90,6 +97,7 @@ impl Config {
             tls_server_name: None,
             ca: None,
             insecure: false,
+            proxy: None,
             identity: Identity::default(),
             namespace: "default".to_owned(),
         }
@@ -114,6 +122,7 @@ impl Config {
             tls_server_name: None,
             ca: Some(Source::File(dir.join("ca.crt"))),
             insecure: false,
+            proxy: None,
             identity: Identity { token_file: Some(dir.join("token")), ..Identity::default() },
             namespace: "default".to_owned(),
         })
@@ -166,6 +175,11 @@ struct User {
     username: Option<String>,
     password: Option<String>,
     exec: Option<Exec>,
+    #[serde(rename = "as")]
+    as_user: String,
+    as_uid: String,
+    as_groups: Vec<String>,
+    as_user_extra: BTreeMap<String, Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -230,11 +244,13 @@ impl Document {
         };
         let reader = Reader { path, base: path.parent().unwrap_or(Path::new("/")) };
         let (ca, insecure) = reader.trust(&cluster)?;
+        let proxy = reader.proxy(&cluster)?;
         Ok(Config {
             server: reader.server(&cluster)?,
             tls_server_name: cluster.cluster.tls_server_name.filter(|n| !n.is_empty()),
             ca,
             insecure,
+            proxy,
             identity: reader.identity(&context.user, user)?,
             namespace: context.namespace.filter(|n| !n.is_empty()).unwrap_or_else(|| "default".to_owned()),
         })
@@ -267,9 +283,6 @@ impl Reader<'_> {
     fn trust(&self, cluster: &NamedCluster) -> Result<(Option<Source>, bool), ConfigError> {
         let at = |name: &str| format!("clusters[{}].cluster.{name}", cluster.name);
         let c = &cluster.cluster;
-        if c.proxy_url.as_ref().is_some_and(|p| !p.is_empty()) {
-            return Err(self.mistake(&at("proxy-url"), "a proxy to the API server is not supported"));
-        }
         let ca = self.source(
             &at("certificate-authority"),
             &c.certificate_authority,
@@ -280,6 +293,12 @@ impl Reader<'_> {
             return Err(self.mistake(&at("insecure-skip-tls-verify"), why));
         }
         Ok((ca, c.insecure_skip_tls_verify))
+    }
+
+    fn proxy(&self, cluster: &NamedCluster) -> Result<Option<Proxy>, ConfigError> {
+        let url = cluster.cluster.proxy_url.as_deref().filter(|url| !url.is_empty());
+        let field = format!("clusters[{}].cluster.proxy-url", cluster.name);
+        url.map(|url| Proxy::parse(url).map_err(|why| self.mistake(&field, &why))).transpose()
     }
 
     fn identity(&self, name: &str, user: User) -> Result<Identity, ConfigError> {
@@ -300,6 +319,7 @@ impl Reader<'_> {
         if let Some(exec) = &user.exec {
             self.check_exec(&at("exec"), exec)?;
         }
+        let disguise = disguise(&user);
         let exec = user.exec.map(|mut exec| {
             // Only a command with a slash in it is a path; others are looked up like the shell does.
             if exec.command.contains('/') {
@@ -307,7 +327,11 @@ impl Reader<'_> {
             }
             exec
         });
+        if user.as_user.is_empty() && !disguise.is_empty() {
+            return Err(self.mistake(&at("as"), "is not set, but other fields of an impersonation are"));
+        }
         Ok(Identity {
+            disguise,
             certificate,
             token: user.token.filter(|t| !t.is_empty()),
             token_file: user.token_file.filter(|f| !f.as_os_str().is_empty()).map(|f| self.base.join(f)),
@@ -360,6 +384,27 @@ impl Reader<'_> {
     }
 }
 
+fn disguise(user: &User) -> Vec<(String, String)> {
+    let mut headers = Vec::new();
+    let mut add = |name: &str, value: &String| {
+        if !value.is_empty() {
+            headers.push((name.to_owned(), value.clone()));
+        }
+    };
+    add("Impersonate-User", &user.as_user);
+    add("Impersonate-Uid", &user.as_uid);
+    user.as_groups.iter().for_each(|group| add("Impersonate-Group", group));
+    for (key, values) in &user.as_user_extra {
+        let encoded = |b: u8| match b {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => char::from(b).to_string(),
+            b => format!("%{b:02X}"),
+        };
+        let key: String = key.bytes().map(encoded).collect();
+        values.iter().for_each(|value| add(&format!("Impersonate-Extra-{key}"), value));
+    }
+    headers
+}
+
 // === impl Source ===
 
 impl Source {
@@ -394,6 +439,7 @@ impl fmt::Debug for Identity {
             .field("token_file", &self.token_file)
             .field("basic", &self.basic.as_ref().map(|(user, _)| user))
             .field("exec", &self.exec.as_ref().map(|e| &e.command))
+            .field("disguise", &self.disguise)
             .finish()
     }
 }
@@ -432,6 +478,29 @@ mod tests {
         assert_eq!(key, Source::Inline(b"hi".to_vec()));
         assert!(c.identity.token_file.unwrap().is_absolute());
         assert_eq!(c.namespace, "default");
+    }
+
+    #[test]
+    fn proxies_and_disguises_are_read() {
+        let c = load(&with(
+            "server: 'https://a', proxy-url: 'http://p:3128'",
+            "token: t, as: ann, as-uid: u1, as-groups: [g, h], as-user-extra: {example.org/a b: [c]}",
+        ))
+        .unwrap();
+        assert_eq!(format!("{:?}", c.proxy), "Some(Http p:3128)");
+        let headers: Vec<String> = c.identity.disguise.iter().map(|(k, v)| format!("{k}: {v}")).collect();
+        let expected = [
+            "Impersonate-User: ann",
+            "Impersonate-Uid: u1",
+            "Impersonate-Group: g",
+            "Impersonate-Group: h",
+            "Impersonate-Extra-example.org%2Fa%20b: c",
+        ];
+        assert_eq!(headers, expected);
+        let why = load(&with("server: 'https://a', proxy-url: 'https://p'", "token: t")).unwrap_err();
+        assert!(why.contains("clusters[k].cluster.proxy-url: a proxy that itself wants TLS"), "{why}");
+        let why = load(&with("server: 'https://a'", "as-groups: [g]")).unwrap_err();
+        assert!(why.contains("users[u].user.as: is not set"), "{why}");
     }
 
     #[test]

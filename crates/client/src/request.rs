@@ -42,6 +42,23 @@ pub struct Options {
     pub timeout: Duration,
     /// The largest answer read into memory.
     pub answer_max: usize,
+    /// Who counts the requests.
+    pub meter: Option<Meter>,
+}
+
+/// Is told of every request once its answer begins, or it has failed.
+#[derive(Clone)]
+pub struct Meter(Arc<dyn Fn(&Asked<'_>) + Send + Sync>);
+
+/// A request that was sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    pub method: &'a str,
+    /// Name and port of the server.
+    pub host: &'a str,
+    /// None: there was no answer.
+    pub code: Option<u16>,
+    pub took: Duration,
 }
 
 /// One request.
@@ -158,7 +175,16 @@ impl Client {
         let act = request.act();
         let session = self.session().await?;
         let built = self.build(request).await?;
-        let response = session.http.request(built).await.map_err(|e| self.failure(&act, &e))?;
+        let (method, begun) = (built.method().clone(), tokio::time::Instant::now());
+        let response = session.http.request(built).await;
+        if let Some(Meter(count)) = &self.0.options.meter {
+            let server = self.0.config.server.as_str();
+            let host = server.split_once("://").map_or(server, |(_, rest)| rest);
+            let host = host.split('/').next().unwrap_or(host);
+            let code = response.as_ref().ok().map(|r| r.status().as_u16());
+            count(&Asked { method: method.as_str(), host, code, took: begun.elapsed() });
+        }
+        let response = response.map_err(|e| self.failure(&act, &e))?;
         let status = response.status();
         if status.is_success() || status == http::StatusCode::SWITCHING_PROTOCOLS {
             return Ok(response);
@@ -184,6 +210,9 @@ impl Client {
             .header(USER_AGENT, &self.0.options.user_agent);
         if let Some(value) = self.0.credentials.header().await.map_err(ClientError::Credentials)? {
             builder = builder.header(AUTHORIZATION, value);
+        }
+        for (name, value) in &self.0.config.identity.disguise {
+            builder = builder.header(name, value);
         }
         let body = match &request.body {
             Some((kind, bytes)) => {
@@ -237,8 +266,12 @@ impl Client {
         } else {
             None
         };
-        let connector =
-            Connector { tls, server_name: config.tls_server_name.clone(), dial: self.0.dial.clone() };
+        let connector = Connector {
+            tls,
+            server_name: config.tls_server_name.clone(),
+            proxy: config.proxy.clone(),
+            dial: self.0.dial.clone(),
+        };
         let http = legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
@@ -311,6 +344,20 @@ impl Request {
     }
 }
 
+// === impl Meter ===
+
+impl Meter {
+    pub fn new(count: impl Fn(&Asked<'_>) + Send + Sync + 'static) -> Meter {
+        Meter(Arc::new(count))
+    }
+}
+
+impl std::fmt::Debug for Meter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Meter")
+    }
+}
+
 // === impl Options ===
 
 impl Default for Options {
@@ -321,6 +368,7 @@ impl Default for Options {
             burst: 0,
             timeout: Duration::from_secs(30),
             answer_max: 64 << 20,
+            meter: None,
         }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn client_config(
     } else {
         let roots = match ca {
             Some(ca) => roots(ca)?,
-            None => return Err("the kubeconfig names no certificate authority to trust".to_owned()),
+            None => system_roots()?,
         };
         builder.with_root_certificates(roots)
     };
@@ -43,6 +43,25 @@ pub(crate) fn client_config(
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
+}
+
+/// The roots of the machine, where distributions put them.
+fn system_roots() -> Result<RootCertStore, String> {
+    const PLACES: [&str; 5] = [
+        "/etc/ssl/certs/ca-certificates.crt",
+        "/etc/pki/tls/certs/ca-bundle.crt",
+        "/etc/ssl/ca-bundle.pem",
+        "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+        "/etc/ssl/cert.pem",
+    ];
+    let read = |place: &str| std::fs::read(place).ok();
+    let pem = PLACES.into_iter().find_map(read).unwrap_or_default();
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok));
+    match roots.is_empty() {
+        true => Err("the kubeconfig names no certificate authority, and the machine has none".to_owned()),
+        false => Ok(roots),
+    }
 }
 
 fn roots(ca: &Source) -> Result<RootCertStore, String> {

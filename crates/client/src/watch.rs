@@ -73,6 +73,8 @@ pub struct Watcher {
     /// The revision up to which everything was handed out; None before the first list.
     revision: Option<String>,
     listing: Option<Listing>,
+    /// All of it was told once.
+    listed: bool,
     stream: Option<Lines>,
     ready: VecDeque<Piece>,
     /// What was seen of a list that somebody waits for as a whole.
@@ -125,6 +127,7 @@ impl Watcher {
             retry_at: None,
             revision: None,
             listing: None,
+            listed: false,
             stream: None,
             ready: VecDeque::new(),
             collected: Vec::new(),
@@ -232,6 +235,7 @@ impl Watcher {
                 let meta = splitter.finish().map_err(unreadable)?;
                 if meta.next.is_empty() {
                     self.revision = Some(meta.resource_version);
+                    self.listed = true;
                     self.listing = None;
                     self.trouble = None;
                     self.ready.push_back(Piece::End);
@@ -246,6 +250,8 @@ impl Watcher {
     fn page_path(&self, from: &str) -> String {
         let path = self.query(&format!("limit={PAGE}"));
         match from {
+            // Nothing that was told may be taken back, and a cache may be behind what was.
+            "" if self.listed => path,
             // Any recent state will do, as upstream's informers ask: a server may answer from its cache.
             "" => format!("{path}&resourceVersion=0"),
             from => format!("{path}&continue={}", encode(from)),
@@ -300,10 +306,7 @@ impl Watcher {
         } else {
             tracing::warn!(path = %self.resource.path, %error, "Watch interrupted");
         }
-        let asked = match error {
-            ClientError::Api { answer, .. } => answer.retry_after,
-            _ => None,
-        };
+        let asked = error.retry_after();
         // Jitter on the upper half: quick for one node, spread for a thousand.
         let pause = self.pause / 2 + self.rng.up_to(self.pause / 2);
         self.retry_at = Some(Instant::now() + asked.unwrap_or_default().max(pause));

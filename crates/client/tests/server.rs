@@ -165,7 +165,7 @@ async fn a_watch_goes_on_where_it_was_cut() {
             format!("{watch}=9&fieldSelector=spec.nodeName%3Dn1 - -"),
             format!("{watch}=9&fieldSelector=spec.nodeName%3Dn1 - -"),
             format!("{watch}=10&fieldSelector=spec.nodeName%3Dn1 - -"),
-            "GET /api/v1/pods?limit=10000&fieldSelector=spec.nodeName%3Dn1&resourceVersion=0 - -".to_owned(),
+            "GET /api/v1/pods?limit=10000&fieldSelector=spec.nodeName%3Dn1 - -".to_owned(),
         ]
     );
 }
