@@ -35,6 +35,7 @@ pub mod probe;
 pub mod recipe;
 pub mod services;
 pub mod supplies;
+pub mod shutdown;
 pub mod sysctl;
 #[cfg(test)]
 mod testing;

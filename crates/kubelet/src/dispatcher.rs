@@ -49,9 +49,21 @@ pub struct Dispatcher {
     settled: BTreeSet<PodUid>,
     /// Pods that wait for another of the same name to be gone.
     parked: Vec<(SourceName, Arc<Pod>)>,
+    /// Pods that the node itself ends.
+    orders: mpsc::Receiver<EndOrder>,
     /// Turns with the loop; the syncloop health check looks at it.
     beat: Beat,
     known: watch::Sender<Arc<Known>>,
+}
+
+/// The node ends a Pod, and says why in its status.
+#[derive(Clone, Debug)]
+pub struct EndOrder {
+    pub uid: PodUid,
+    pub reason: &'static str,
+    pub message: &'static str,
+    /// Seconds at most.
+    pub grace: i64,
 }
 
 /// What the rest of the node may know: whose things must not be collected.
@@ -107,9 +119,18 @@ impl Dispatcher {
             unclaimed: HashMap::new(),
             settled: BTreeSet::new(),
             parked: Vec::new(),
+            // Nobody gives any.
+            orders: mpsc::channel(1).1,
             beat,
             known: watch::channel(Arc::default()).0,
         }
+    }
+
+    /// Who may end Pods by the node's own will.
+    #[must_use]
+    pub fn with_orders(mut self, orders: mpsc::Receiver<EndOrder>) -> Self {
+        self.orders = orders;
+        self
     }
 
     /// The Pods that have a task or an owner.
@@ -142,6 +163,7 @@ impl Dispatcher {
                         self.search();
                     }
                 }
+                Some(order) = self.orders.recv() => self.obey(order),
                 Some(ended) = self.running.join_next_with_id(), if !self.running.is_empty() => self.ended(ended),
                 Some(Ok(found)) = self.searches.join_next(), if !self.searches.is_empty() => {
                     if !found.complete {
@@ -263,6 +285,12 @@ impl Dispatcher {
         self.node.recorder.pod(&task.intent.borrow().pod, Kind::Warning, "Preempting", &message);
         let cause = KillCause::Node { reason: "Preempting".into(), message };
         task.intent.send_modify(|i| i.end(Kill { cause, grace: None }));
+    }
+
+    fn obey(&self, order: EndOrder) {
+        let Some(task) = self.tasks.get(&order.uid).filter(|t| !t.finished) else { return };
+        let cause = KillCause::Node { reason: order.reason.to_owned(), message: order.message.to_owned() };
+        task.intent.send_modify(|i| i.end(Kill { cause, grace: Some(order.grace) }));
     }
 
     /// Pods that hold their place on the node. One that is ending uses it still.

@@ -34,6 +34,7 @@ pub mod process;
 pub mod rest;
 pub mod runtime;
 pub mod server;
+pub mod shutdown;
 pub mod sources;
 pub mod status_board;
 pub mod streaming;

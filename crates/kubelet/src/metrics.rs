@@ -4,6 +4,7 @@
 //! in the order in which the table below names the labels.
 
 use std::fmt::{self, Write};
+use std::sync::Arc;
 
 use base::metrics::{Counter, DEFAULT_BUCKETS, Family, Gauge, Histogram, exponential_buckets};
 
@@ -32,6 +33,9 @@ const CERTIFICATE_AGE: &[f64] = &[
     124_416_000.0,
 ];
 const STATUS_SYNC: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
+
+/// Seconds of a request to the API server.
+const REQUEST: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 
 /// Seconds that volumes take.
 const STORAGE: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
@@ -130,6 +134,10 @@ families! {
             = "kubelet_evented_pleg_connection_latency_seconds", "Age of runtime events when they arrive.";
         evented_pleg_connection_success_count: Counter[]
             = "kubelet_evented_pleg_connection_success_count", "Event streams opened on the runtime.";
+        graceful_shutdown_end_time_seconds: Gauge[]
+            = "kubelet_graceful_shutdown_end_time_seconds", "Unix time at which the last graceful shutdown had ended the Pods.";
+        graceful_shutdown_start_time_seconds: Gauge[]
+            = "kubelet_graceful_shutdown_start_time_seconds", "Unix time at which the last graceful shutdown began.";
         http_inflight_requests: Gauge["method", "path", "server_type", "long_running"]
             = "kubelet_http_inflight_requests", "HTTP requests being served now.";
         http_requests_duration_seconds: Histogram["method", "path", "server_type", "long_running"] buckets DEFAULT_BUCKETS;
@@ -236,6 +244,10 @@ families! {
             = "kubelet_volume_stats_used_bytes", "Bytes used on a volume, by its claim.";
         working_pods: Gauge["lifecycle", "config", "static"]
             = "kubelet_working_pods", "Pods being worked on, by stage, by whether they are still wanted, and by source.";
+        rest_client_request_duration_seconds: Histogram["verb", "host"] buckets REQUEST;
+            = "rest_client_request_duration_seconds", "Seconds until the API server began to answer, by verb.";
+        rest_client_requests_total: Counter["code", "method", "host"]
+            = "rest_client_requests_total", "Requests to the API server, by the code of its answer.";
         kubernetes_build_info: Gauge["major", "minor", "git_version", "git_commit", "git_tree_state", "build_date", "go_version", "compiler", "platform"]
             = "kubernetes_build_info", "Always 1; the labels say what was built, from what and how.";
         kubernetes_feature_enabled: Gauge["name", "stage"]
@@ -256,6 +268,19 @@ families! {
 // === impl Metrics ===
 
 impl Metrics {
+    /// Counts what clients of the API server ask, and how it goes.
+    #[must_use]
+    pub fn of_requests(self: &Arc<Self>) -> client::Meter {
+        let metrics = self.clone();
+        client::Meter::new(move |asked| {
+            let code = asked.code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
+            metrics.rest_client_requests_total.inc([&code, asked.method, asked.host]);
+            metrics
+                .rest_client_request_duration_seconds
+                .observe_duration([asked.method, asked.host], asked.took);
+        })
+    }
+
     /// The whole of `/metrics`, this process included.
     pub fn write(&self, out: &mut dyn Write) -> fmt::Result {
         self.families().try_for_each(|f| f.write(out))?;

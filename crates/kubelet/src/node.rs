@@ -45,6 +45,8 @@ pub struct Node {
     pub offer: NodeOffer,
     /// This node's object, where there is an API server: its labels and taints are what counts.
     pub own: Option<watch::Receiver<OwnNode>>,
+    /// The machine is going down: nobody is let in any more.
+    pub shutting_down: watch::Sender<bool>,
     pub settings: PodSettings,
 }
 
@@ -106,8 +108,12 @@ impl Node {
     /// it will be.
     fn offer_now(&self) -> Cow<'_, NodeOffer> {
         let object = self.own.as_ref().and_then(|own| own.borrow().object.clone());
-        let Some(object) = object else { return Cow::Borrowed(&self.offer) };
-        let mut offer = self.offer.clone();
+        let shutting_down = *self.shutting_down.borrow();
+        if object.is_none() && !shutting_down {
+            return Cow::Borrowed(&self.offer);
+        }
+        let mut offer = NodeOffer { shutting_down, ..self.offer.clone() };
+        let Some(object) = object else { return Cow::Owned(offer) };
         offer.labels = object.metadata.labels.clone().unwrap_or_default();
         offer.taints = object.spec.as_ref().and_then(|s| s.taints.clone()).unwrap_or_default();
         Cow::Owned(offer)

@@ -8,6 +8,7 @@ use std::time::Duration;
 use api::config::kubelet::{Loaded, load};
 use base::verbosity::Verbosity;
 use kubelet::agent::{self, Start};
+use kubelet::shutdown::Places;
 use kubelet::systemd::Systemd;
 use tokio::signal::unix::{self, SignalKind};
 use tokio_util::sync::CancellationToken;
@@ -46,6 +47,16 @@ fn fail(error: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// The system bus, where the environment says that it is elsewhere than usual.
+fn places() -> Places {
+    let address = std::env::var("DBUS_SYSTEM_BUS_ADDRESS").unwrap_or_default();
+    let socket = address.strip_prefix("unix:path=").and_then(|path| path.split([',', ';']).next());
+    match socket {
+        Some(socket) => Places { bus: socket.into(), ..Places::default() },
+        None => Places::default(),
+    }
+}
+
 /// Runs until SIGTERM or SIGINT. Containers are left as they are, and what the runtime is doing for us is
 /// waited for.
 async fn serve(loaded: Loaded, verbosity: Verbosity) -> Result<(), String> {
@@ -59,6 +70,7 @@ async fn serve(loaded: Loaded, verbosity: Verbosity) -> Result<(), String> {
         },
         home: std::env::var_os("HOME").map(PathBuf::from),
         working_dir: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+        places: places(),
         version: KUBERNETES.to_owned(),
         verbosity,
     };

@@ -380,6 +380,7 @@ fn credentials(start: &Start) -> Result<Config, Error> {
             tls_server_name: None,
             ca: None,
             insecure: false,
+            proxy: None,
             identity: client::kubeconfig::Identity::default(),
             namespace: "default".into(),
         },

@@ -64,6 +64,7 @@ fn verdict(lab: &Lab, api: &Api) -> Option<String> {
                 tls_server_name: None,
                 ca: None,
                 insecure: false,
+                proxy: None,
                 identity: client::kubeconfig::Identity::default(),
                 namespace: "ns".into(),
             };

@@ -180,6 +180,35 @@ fn what_may_not_run_here_is_rejected() {
 }
 
 #[test]
+fn a_critical_pod_takes_the_place_of_another() {
+    let Some(c) = Cluster::with_config("maxPods: 1\n") else { return };
+    c.create(&pod("web", "", STAY));
+    c.wait_pod("web", "ready", is_ready);
+    c.create(&pod("late", "", STAY));
+    let late = c.wait_pod("late", "rejected", |p| phase(p) == "Failed").status.unwrap();
+    assert_eq!(late.reason.as_deref(), Some("OutOfpods"));
+    c.create(&pod("vital", "  priorityClassName: system-node-critical\n", STAY));
+    c.wait_pod("vital", "ready", is_ready);
+    let status = c.wait_pod("web", "preempted", |p| phase(p) == "Failed").status.unwrap();
+    let words = "Preempted in order to admit critical pod";
+    assert_eq!((status.reason.as_deref(), status.message.as_deref()), (Some("Preempting"), Some(words)));
+    let disrupted = status.conditions.unwrap().into_iter().find(|c| c.type_ == "DisruptionTarget").unwrap();
+    let words = "Pod was preempted by Kubelet to accommodate a critical pod.";
+    assert_eq!(disrupted.reason.as_deref(), Some("TerminationByKubelet"));
+    assert_eq!(disrupted.message.as_deref(), Some(words));
+    let metrics = String::from_utf8(c.agent.get(&c.node, "/metrics").unwrap()).unwrap();
+    for line in [
+        "kubelet_preemptions{preemption_signal=\"pods\"} 1",
+        "kubelet_admission_rejections_total{reason=\"OutOfpods\"} 1",
+        "kubelet_active_pods{static=\"\"} 1",
+        "kubelet_mirror_pods 0",
+    ] {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+    assert!(metrics.contains("rest_client_requests_total{code=\"200\",method=\"GET\",host="), "{metrics}");
+}
+
+#[test]
 fn containers_may_join_later_but_do_not_grow() {
     let Some(c) = Cluster::usual() else { return };
     c.create(&pod("web", "", STAY));

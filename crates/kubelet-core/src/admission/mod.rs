@@ -1,6 +1,7 @@
 //! May this Pod run here? The checks of upstream's kubelet, in its order and with its words.
 
 mod affinity;
+mod features;
 mod fit;
 mod preempt;
 mod taints;
@@ -38,6 +39,11 @@ pub struct NodeOffer {
     pub app_armor: bool,
     /// The runtime knows supplementalGroupsPolicy Strict.
     pub strict_groups: bool,
+    /// The gate PodLevelResources is off.
+    pub no_pod_resources: bool,
+    /// What the Node object declares; none with the gate NodeDeclaredFeatures off, and nobody asks.
+    pub declared: Option<Vec<String>>,
+    pub shutting_down: bool,
 }
 
 /// A Pod that may not run here: an event with this reason and message, and phase Failed with the
@@ -64,6 +70,10 @@ pub fn admit(input: &AdmitInput<'_>) -> Result<Vec<PodUid>, Rejection> {
     let victims = check_general(input)?;
     check_app_armor(pod, node.app_armor)
         .map_err(|e| reject("AppArmor", format!("Cannot enforce AppArmor: {e}")))?;
+    features::check(pod, node)?;
+    if node.shutting_down {
+        return Err(reject("NodeShutdown", "Pod was rejected as the node is shutting down."));
+    }
     Ok(victims)
 }
 
@@ -79,14 +89,16 @@ impl Rejection {
     /// apart, so that nobody can make labels at will.
     #[must_use]
     pub fn label(&self) -> &str {
-        const COUNTED: [&str; 12] = [
+        const COUNTED: [&str; 14] = [
             "AppArmor",
             "InvalidNodeInfo",
+            "NodeShutdown",
             "OutOfcpu",
             "OutOfephemeral-storage",
             "OutOfmemory",
             "OutOfpods",
             "PodFeatureUnsupported",
+            "PodLevelResourcesNotSupported",
             "PodOSNotSupported",
             "PodOSSelectorNodeLabelDoesNotMatch",
             "SupplementalGroupsPolicyNotSupported",

@@ -194,3 +194,28 @@ fn rejections_are_counted_under_a_bounded_number_of_reasons() {
         assert_eq!(rejection.label(), label);
     }
 }
+
+#[test]
+fn features_the_node_lacks_and_a_node_that_goes_down() {
+    let rules = "restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [1]}}]";
+    let restarts = pod(&format!("containers: [{{name: a, {rules}}}]"));
+    let userns = pod("{containers: [], hostNetwork: true, hostUsers: false}");
+    let whole = pod("{containers: [], resources: {limits: {cpu: 1}}}");
+    let none = NodeOffer { declared: Some(Vec::new()), no_pod_resources: true, ..node() };
+    let rejected = |pod: &Pod, node: &NodeOffer| try_admit(pod, &[], node).unwrap_err();
+    let lacks = |what: &str| {
+        let message = format!("Pod requires node features that are not available: {what}");
+        ("PodFeatureUnsupported".to_owned(), message)
+    };
+    assert_eq!(rejected(&restarts, &none), lacks("RestartAllContainersOnContainerExits"));
+    assert_eq!(rejected(&userns, &none), lacks("UserNamespacesHostNetworkSupport"));
+    assert_eq!(rejected(&whole, &none).0, "PodLevelResourcesNotSupported");
+    for pod in [&restarts, &userns, &whole] {
+        assert_eq!(try_admit(pod, &[], &node()), Ok(vec![]), "nobody asks");
+    }
+    let declared = Some(vec!["RestartAllContainersOnContainerExits".to_owned()]);
+    assert_eq!(try_admit(&restarts, &[], &NodeOffer { declared, ..node() }), Ok(vec![]));
+    let down = NodeOffer { shutting_down: true, ..node() };
+    let words = "Pod was rejected as the node is shutting down.";
+    assert_eq!(rejected(&pod("containers: []"), &down), ("NodeShutdown".to_owned(), words.to_owned()));
+}

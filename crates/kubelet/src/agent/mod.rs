@@ -15,6 +15,7 @@
 //! All of them end when the token is cancelled; containers never do.
 
 mod cgroups;
+mod parting;
 mod port;
 mod root;
 mod settings;
@@ -43,7 +44,7 @@ use crate::cgroups::Timed;
 use crate::clock::SystemClock;
 use crate::cluster::objects::ApiObjects;
 use crate::cluster::{self, Cluster, Wiring};
-use crate::dispatcher::{Dispatcher, Known};
+use crate::dispatcher::{Dispatcher, EndOrder, Known};
 use crate::drivers::registration::Registrar;
 use crate::drivers::{Drivers, Measured};
 use crate::events::Recorder;
@@ -63,6 +64,7 @@ use crate::prober::{Hands, Prober};
 use crate::runtime::Metered;
 use crate::server::secure::{self, Inside};
 use crate::server::{self, Beat, Check, Checks, Views, stats};
+use crate::shutdown::Places;
 use crate::sources::local::LocalPods;
 use crate::sources::{self, Context, Problems, SourceName, SourceUpdate};
 use crate::status_board::BoardView;
@@ -96,6 +98,8 @@ pub struct Start {
     /// The home directory, where registry logins may be.
     pub home: Option<PathBuf>,
     pub working_dir: PathBuf,
+    /// The system bus, and where the login manager has its settings.
+    pub places: Places,
     /// The version shown in metrics.
     pub version: String,
     /// How much is logged.
@@ -120,7 +124,8 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let runtime = connect(config, metrics.clone(), closing.clone()).await?;
     let driver = configure_runtime(config, &*runtime).await?;
     let name = flags.node_name(&machine.hostname);
-    let cluster = Cluster::open(&start.loaded, &name, &start.version, clock.now().wall).await?;
+    let cluster = Cluster::open(&start.loaded, &name, &start.version, clock.now().wall, metrics.of_requests());
+    let cluster = cluster.await?;
     let (probe_metrics, drivers, figures) = (Arc::default(), Arc::default(), Arc::default());
     let parts = Parts {
         start: &start,
@@ -150,7 +155,11 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     tasks.spawn(watch_runtime(node.observer.clone(), token.clone()));
     tasks.spawn(rest::run(node.board.clone(), token.clone()));
     let beat = Beat::new(node.clock.clone());
-    let known = parts.start_pods(&node, beat.clone(), doors.local, &mut tasks, &token).await?;
+    let (orders, obeyed) = mpsc::channel(64);
+    let known = parts.start_pods(&node, beat.clone(), (doors.local, obeyed), &mut tasks, &token).await?;
+    if let Some(shutdown) = parts.shutdown(&node, orders) {
+        tasks.spawn(shutdown.run(token.clone()));
+    }
     let (open, secure) = ([doors.healthz, doors.read_only], doors.secure);
     parts.start_servers(&node, beat, open, secure, &mut tasks, &token)?;
     parts.join_cluster(&node, known, &mut tasks, &token)?;
@@ -357,6 +366,7 @@ impl Parts<'_> {
             board: Arc::default(),
             offer: self.offer(&facts)?,
             own: self.cluster.as_ref().map(|c| c.own_node()),
+            shutting_down: watch::Sender::default(),
             settings: settings::pods(&self.start.loaded, rng.next_u64()),
             facts,
             health,
@@ -457,6 +467,9 @@ impl Parts<'_> {
             sysctls: sysctls.map_err(|e| StartError::new(format!("allowedUnsafeSysctls: {e}")))?,
             app_armor: self.machine.app_armor,
             strict_groups: facts.strict_groups,
+            no_pod_resources: !self.start.loaded.gates.enabled("PodLevelResources"),
+            declared: cluster::node::declared_features(&self.start.loaded.gates),
+            shutting_down: false,
         })
     }
 
@@ -539,7 +552,7 @@ impl Parts<'_> {
         &self,
         node: &Arc<Node>,
         beat: Beat,
-        local: local_api::Bound,
+        (local, orders): (local_api::Bound, mpsc::Receiver<EndOrder>),
         tasks: &mut JoinSet<()>,
         token: &CancellationToken,
     ) -> Result<watch::Receiver<Arc<Known>>, StartError> {
@@ -567,7 +580,7 @@ impl Parts<'_> {
         }
         names.push(SourceName::Local);
         self.start_local(node, &context, local, updates, tasks, token).await?;
-        let dispatcher = Dispatcher::new(node.clone(), receiver, names, beat);
+        let dispatcher = Dispatcher::new(node.clone(), receiver, names, beat).with_orders(orders);
         let known = dispatcher.known();
         let collector = gc::run(node.clone(), known.clone(), settings::gc(flags, &self.dirs), token.clone());
         tasks.spawn(collector);

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use api::config::kubelet::{KubeletConfiguration, Loaded};
 use base::time::Wall;
-use client::{Client, Options};
+use client::{Client, Meter, Options};
 use kubelet_core::events::Happened;
 use rustls::sign::CertifiedKey;
 use tokio::sync::{mpsc, watch};
@@ -115,14 +115,18 @@ impl Cluster {
         node_name: &str,
         version: &str,
         now: Wall,
+        meter: Meter,
     ) -> Result<Option<Arc<Cluster>>, StartError> {
         let Loaded { config, flags, .. } = loaded;
         let Some(credentials) = certificates::open(loaded, now)? else { return Ok(None) };
         let fail = |e: client::ClientError| StartError::new(format!("--kubeconfig: {e}"));
-        let make = async |options| match credentials.rotate {
-            // Its certificate may still have to be asked for, or be renewed at any moment.
-            true => Ok(Client::later(credentials.config.clone(), options)),
-            false => Client::new(credentials.config.clone(), options).await.map_err(fail),
+        let make = async |options: Options| {
+            let options = Options { meter: Some(meter.clone()), ..options };
+            match credentials.rotate {
+                // Its certificate may still have to be asked for, or be renewed at any moment.
+                true => Ok(Client::later(credentials.config.clone(), options)),
+                false => Client::new(credentials.config.clone(), options).await.map_err(fail),
+            }
         };
         let kept = config.server_tls_bootstrap.then(|| certificates::kept_serving(&flags.cert_dir)).flatten();
         let cluster = Cluster {

@@ -34,6 +34,8 @@ const SWEEP: Duration = Duration::from_secs(10);
 /// First and longest pause after a failure.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// A server that asks for a longer pause does not get it.
+const ASKED_MAX: Duration = Duration::from_secs(30);
 /// What the server refused, or did not change, is not sent again before this has passed.
 const REFUSED: Duration = Duration::from_secs(30);
 /// Somebody wrote at the same moment, or it is another object by now; the watch is about to tell.
@@ -49,6 +51,7 @@ pub(super) async fn run(cluster: Arc<Cluster>, node: Arc<Node>, token: Cancellat
         writing: BTreeSet::new(),
         requests: JoinSet::new(),
         in_step: HashMap::new(),
+        untold: HashMap::new(),
         held: BTreeMap::new(),
         outage: None,
     };
@@ -65,6 +68,8 @@ struct Writer {
     requests: JoinSet<Done>,
     /// Pods on which both sides agree, so that a change of one Pod does not cost a look at all.
     in_step: HashMap<PodUid, Stand>,
+    /// Since when the API server has not been told what these Pods say.
+    untold: HashMap<PodUid, Instant>,
     /// What was refused: not before then, unless the Pod has something else to say.
     held: BTreeMap<PodUid, Held>,
     /// Set while the server does not answer.
@@ -163,6 +168,7 @@ impl Writer {
         let api_pods = &self.cluster.api_pods;
         if self.in_step.len() > 2 * api_pods.len() {
             self.in_step.retain(|uid, _| api_pods.get(uid.as_str()).is_some());
+            self.untold.retain(|uid, _| api_pods.get(uid.as_str()).is_some());
         }
     }
 
@@ -196,6 +202,7 @@ impl Writer {
             Report::Delete => (delete_now(&known), true),
         };
         self.writing.insert(known.uid.clone());
+        self.untold.entry(known.uid.clone()).or_insert_with(Instant::now);
         let (client, version) = (self.cluster.client.clone(), entry.version);
         self.requests.spawn(async move {
             let outcome = match deleted {
@@ -213,6 +220,10 @@ impl Writer {
         match outcome {
             Ok(answer) => {
                 self.outage = None;
+                if let Some(since) = self.untold.remove(&uid).filter(|_| !deleted) {
+                    let sync = &self.node.metrics.pod_status_sync_duration_seconds;
+                    sync.observe_duration([], since.elapsed());
+                }
                 // Once told, a deletion waits for whoever holds a finalizer; a patch that changed nothing
                 // would change nothing again.
                 let mut hold = deleted;
@@ -268,7 +279,8 @@ impl Writer {
         if self.outage.is_none() {
             tracing::warn!(%error, "the API server cannot be told of Pods; trying again");
         }
-        let retry_at = now + pause / 2 + self.rng.up_to(pause / 2);
+        let asked = error.retry_after().unwrap_or_default().min(ASKED_MAX);
+        let retry_at = now + asked.max(pause / 2) + self.rng.up_to(pause / 2);
         self.outage = Some(Outage { pause, retry_at });
     }
 }

@@ -139,6 +139,7 @@ impl World {
             )),
             userns: None,
             own: cluster.map(Cluster::own_node),
+            shutting_down: tokio::sync::watch::Sender::default(),
             objects: Arc::new(kubelet::ports::NoObjects),
             board: Arc::default(),
             offer: NodeOffer {

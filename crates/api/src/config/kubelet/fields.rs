@@ -174,9 +174,9 @@ pub const FIELDS: &[Field] = &[
     pointer("enableControllerAttachDetach", Bool, D::Bool(true), YES),
     pointer("localStorageCapacityIsolation", Bool, D::Bool(true), YES),
     // Shutdown
-    empty("shutdownGracePeriod", Duration, NO),
-    empty("shutdownGracePeriodCriticalPods", Duration, NO),
-    empty("shutdownGracePeriodByPodPriority", ObjectList, NO),
+    empty("shutdownGracePeriod", Duration, YES),
+    empty("shutdownGracePeriodCriticalPods", Duration, YES),
+    empty("shutdownGracePeriodByPodPriority", ObjectList, YES),
     // Security
     pointer("seccompDefault", Bool, D::Bool(false), YES),
     empty("allowedUnsafeSysctls", TextList, YES),

@@ -65,8 +65,12 @@ impl View<'_> {
         if !disrupts || !is_terminal(out.phase.as_deref()) {
             return None;
         }
-        let reason = "TerminationByKubelet";
-        Some(Draft { kind: "DisruptionTarget", reason, message: message.clone(), holds: true })
+        let (kind, why) = ("DisruptionTarget", "TerminationByKubelet");
+        let message = match reason.as_str() {
+            "Preempting" => "Pod was preempted by Kubelet to accommodate a critical pod.".to_owned(),
+            _ => message.clone(),
+        };
+        Some(Draft { kind, reason: why, message, holds: true })
     }
 
     fn ready_to_start(self) -> Draft {

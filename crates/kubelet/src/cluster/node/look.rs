@@ -35,6 +35,7 @@ pub(super) struct Look {
     moment: Moment,
     storage: watch::Receiver<Option<String>>,
     in_use: watch::Receiver<Option<Vec<String>>>,
+    shutting_down: watch::Receiver<bool>,
     images_at: Option<Instant>,
     facts_at: Option<Instant>,
     signals_at: Option<Instant>,
@@ -63,6 +64,7 @@ impl Look {
             moment,
             storage,
             in_use: w.cluster.volumes_in_use.subscribe(),
+            shutting_down: w.node.shutting_down.subscribe(),
             images_at: None,
             facts_at: None,
             signals_at: None,
@@ -77,6 +79,7 @@ impl Look {
             Ok(()) = health.changed() => {}
             Ok(()) = self.storage.changed() => {}
             Ok(()) = self.in_use.changed() => {}
+            Ok(()) = self.shutting_down.changed() => {}
             else => std::future::pending().await,
         }
     }
@@ -151,7 +154,7 @@ impl Look {
             },
             relisted: self.node.observer.last_relist().map(|at| now.since(at)),
             storage_error: self.storage.borrow_and_update().clone(),
-            shutdown: None,
+            shutdown: self.shutting_down.borrow_and_update().then(|| "node is shutting down".to_owned()),
         }
     }
 }

@@ -19,6 +19,7 @@ mod signals;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::config::gates::Gates;
 use api::config::kubelet::Loaded;
 use k8s_openapi::api::core::v1::Taint;
 use kubelet_core::node::NodeEvent;
@@ -75,14 +76,17 @@ pub(super) fn start(w: &mut Wiring<'_>) -> Result<NodeEvents, StartError> {
     Ok(events)
 }
 
-fn fixed(w: &Wiring<'_>, identity: &MachineIdentity) -> Fixed {
-    let Loaded { config, flags, gates, .. } = w.loaded;
+/// What the Node object declares, in order; none with the gate off.
+pub fn declared_features(gates: &Gates) -> Option<Vec<String>> {
     let mut declared: Vec<String> =
         DECLARED.iter().filter(|gate| gates.enabled(gate)).map(|gate| (*gate).to_owned()).collect();
     declared.sort_unstable();
-    if !gates.enabled("NodeDeclaredFeatures") {
-        declared.clear();
-    }
+    gates.enabled("NodeDeclaredFeatures").then_some(declared)
+}
+
+fn fixed(w: &Wiring<'_>, identity: &MachineIdentity) -> Fixed {
+    let Loaded { config, flags, gates, .. } = w.loaded;
+    let declared = declared_features(gates).unwrap_or_default();
     Fixed {
         name: w.cluster.node_name.to_string(),
         identity: Identity {
