@@ -104,12 +104,7 @@ impl Proxy {
         match (chosen, &self.login) {
             ([5, 0], _) => {}
             ([5, 2], Some((name, password))) => {
-                let ask = [
-                    &[1, short(name)?][..],
-                    name.as_bytes(),
-                    &[short(password)?],
-                    password.as_bytes(),
-                ];
+                let ask = [&[1, short(name)?][..], name.as_bytes(), &[short(password)?], password.as_bytes()];
                 stream.write_all(&ask.concat()).await?;
                 stream.read_exact(&mut chosen).await?;
                 if chosen[1] != 0 {

@@ -34,8 +34,8 @@ pub mod pod_resources;
 pub mod probe;
 pub mod recipe;
 pub mod services;
-pub mod supplies;
 pub mod shutdown;
+pub mod supplies;
 pub mod sysctl;
 #[cfg(test)]
 mod testing;

@@ -81,9 +81,15 @@ mod tests {
     #[test]
     fn pods_end_in_the_period_of_their_priority() {
         let periods = [period(-10, 1), period(0, 2), period(100, 3)];
-        for (priority, want) in
-            [(None, 1), (Some(-11), 0), (Some(-10), 0), (Some(-1), 0), (Some(99), 1), (Some(100), 2), (Some(1000), 2)]
-        {
+        for (priority, want) in [
+            (None, 1),
+            (Some(-11), 0),
+            (Some(-10), 0),
+            (Some(-1), 0),
+            (Some(99), 1),
+            (Some(100), 2),
+            (Some(1000), 2),
+        ] {
             assert_eq!(period_of(&periods, &pod(priority, None)), want, "{priority:?}");
         }
     }

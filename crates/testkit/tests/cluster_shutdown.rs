@@ -58,7 +58,9 @@ fn pods_end_by_priority_before_the_machine_does() {
     }
 
     fake.prepare_for_shutdown(true).unwrap_or_else(|e| panic!("{e}"));
-    c.eventually("not ready", || (ready(&c) == ("False".into(), "node is shutting down".into())).then_some(()));
+    c.eventually("not ready", || {
+        (ready(&c) == ("False".into(), "node is shutting down".into())).then_some(())
+    });
     c.create(&pod("late", "priority: 0", 0));
     let late = c.wait_pod("late", "rejected", |p| reason(p) == "NodeShutdown");
     let message = late.status.and_then(|s| s.message).unwrap_or_default();
@@ -68,7 +70,11 @@ fn pods_end_by_priority_before_the_machine_does() {
     let [low, high] = ["low", "high"].map(|name| c.pod(name).unwrap_or_default());
     for pod in [&low, &high] {
         let status = pod.status.clone().unwrap_or_default();
-        assert_eq!((status.phase.as_deref(), reason(pod).as_str()), (Some("Failed"), "Terminated"), "{status:?}");
+        assert_eq!(
+            (status.phase.as_deref(), reason(pod).as_str()),
+            (Some("Failed"), "Terminated"),
+            "{status:?}"
+        );
         let conditions = status.conditions.unwrap_or_default();
         let disrupted = conditions.iter().find(|c| c.type_ == "DisruptionTarget");
         let words = "Pod was terminated in response to imminent node shutdown.";

@@ -155,7 +155,8 @@ fn pods_behind_a_url_follow_it_and_survive_its_bad_days() {
     let config = format!(
         "staticPodURL: {url}\nstaticPodURLHeader: {{ X-Harbour: [north, south] }}\nhttpCheckFrequency: 200ms\n"
     );
-    let Some(h) = Harness::start(Containerd::default(), AgentOptions { config, ..AgentOptions::default() }) else {
+    let Some(h) = Harness::start(Containerd::default(), AgentOptions { config, ..AgentOptions::default() })
+    else {
         return;
     };
     h.until("nobody answers yet", || problems(&h).filter(|p| p.contains(&url)));

@@ -40,7 +40,8 @@ pub fn is_first_version_by(
 ) -> bool {
     let (Some(leaf), Some(issuer)) = (Parts::read(certificate), Parts::read(issuer)) else { return false };
     let fits = |a: &&&dyn rustls::pki_types::SignatureVerificationAlgorithm| {
-        a.signature_alg_id().as_ref() == leaf.algorithm && a.public_key_alg_id().as_ref() == issuer.key.algorithm
+        a.signature_alg_id().as_ref() == leaf.algorithm
+            && a.public_key_alg_id().as_ref() == issuer.key.algorithm
     };
     let mut fitting = algorithms.all.iter().filter(fits);
     leaf.is_first_version
@@ -91,7 +92,15 @@ impl<'a> Parts<'a> {
         let (_validity, rest) = take(rest, SEQUENCE)?;
         let (subject, rest) = take(rest, SEQUENCE)?;
         let key = Key::read(rest)?;
-        Some(Self { is_first_version, signed, algorithm, signature: whole_bytes(signature)?, issuer, subject, key })
+        Some(Self {
+            is_first_version,
+            signed,
+            algorithm,
+            signature: whole_bytes(signature)?,
+            issuer,
+            subject,
+            key,
+        })
     }
 }
 

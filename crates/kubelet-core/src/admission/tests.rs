@@ -197,7 +197,8 @@ fn rejections_are_counted_under_a_bounded_number_of_reasons() {
 
 #[test]
 fn features_the_node_lacks_and_a_node_that_goes_down() {
-    let rules = "restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [1]}}]";
+    let rules =
+        "restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [1]}}]";
     let restarts = pod(&format!("containers: [{{name: a, {rules}}}]"));
     let userns = pod("{containers: [], hostNetwork: true, hostUsers: false}");
     let whole = pod("{containers: [], resources: {limits: {cpu: 1}}}");

@@ -124,7 +124,8 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let runtime = connect(config, metrics.clone(), closing.clone()).await?;
     let driver = configure_runtime(config, &*runtime).await?;
     let name = flags.node_name(&machine.hostname);
-    let cluster = Cluster::open(&start.loaded, &name, &start.version, clock.now().wall, metrics.of_requests());
+    let cluster =
+        Cluster::open(&start.loaded, &name, &start.version, clock.now().wall, metrics.of_requests());
     let cluster = cluster.await?;
     let (probe_metrics, drivers, figures) = (Arc::default(), Arc::default(), Arc::default());
     let parts = Parts {

@@ -148,7 +148,9 @@ async fn count(State(meter): State<Meter>, request: Request, next: Next) -> Resp
         meter.metrics.http_requests_duration_seconds.observe_duration(labels, begun.elapsed());
     });
     let answer = next.run(request).await;
-    if answer.status() != StatusCode::METHOD_NOT_ALLOWED || answer.headers().contains_key(header::CONTENT_TYPE) {
+    if answer.status() != StatusCode::METHOD_NOT_ALLOWED
+        || answer.headers().contains_key(header::CONTENT_TYPE)
+    {
         return answer;
     }
     let (mut head, _) = answer.into_parts();

@@ -101,7 +101,10 @@ impl Bus {
                 Kind::Return if message.answers == serial => return Ok((message, descriptor)),
                 Kind::Error if message.answers == serial => {
                     let why = message.text().unwrap_or_default();
-                    return Err(io::Error::other(format!("{} says {}: {why}", call.destination, message.error)));
+                    return Err(io::Error::other(format!(
+                        "{} says {}: {why}",
+                        call.destination, message.error
+                    )));
                 }
                 Kind::Signal if self.signals.len() < QUEUE => self.signals.push_back(message),
                 _ => {}

@@ -140,9 +140,7 @@ impl Shutdown {
         }
         let mut board = self.node.board.subscribe();
         let has_ended = |uid: &PodUid| self.node.board.get(uid.as_str()).is_none_or(|e| e.finished);
-        let ended = async {
-            while !uids.iter().all(has_ended) && board.changed().await.is_ok() {}
-        };
+        let ended = async { while !uids.iter().all(has_ended) && board.changed().await.is_ok() {} };
         if tokio::time::timeout_at(end, ended).await.is_err() {
             let left = uids.iter().filter(|uid| !has_ended(uid)).count();
             tracing::warn!(priority = period.priority, left, "not all Pods ended in their time");
@@ -155,7 +153,8 @@ impl Shutdown {
         let Some(cluster) = &self.cluster else { return };
         let mut news = cluster.api_pods.subscribe();
         let is_known = |uid: &PodUid| {
-            let phase = cluster.api_pods.get(uid.as_str()).map(|p| p.status.phase.clone().unwrap_or_default());
+            let phase =
+                cluster.api_pods.get(uid.as_str()).map(|p| p.status.phase.clone().unwrap_or_default());
             phase.is_none_or(|phase| matches!(phase.as_str(), "Failed" | "Succeeded"))
         };
         let told = async { while !uids.iter().all(is_known) && news.changed().await.is_ok() {} };

@@ -287,7 +287,8 @@ mod tests {
 
     #[test]
     fn nonsense_is_nothing() {
-        let bytes = Call { destination: "d", path: "/p", interface: "i", member: "m", arguments: &[] }.write(1);
+        let bytes =
+            Call { destination: "d", path: "/p", interface: "i", member: "m", arguments: &[] }.write(1);
         for end in 0..bytes.len() {
             let _ = Message::read(&bytes[..end]);
             let mut broken = bytes.clone();

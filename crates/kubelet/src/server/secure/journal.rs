@@ -68,7 +68,8 @@ pub(super) fn read(query: &Query) -> Result<Option<Asked>, Refusal> {
     let (since, until) = (time("sinceTime"), time("untilTime"));
     let mut number = |name: &str| {
         let text = value(name)?;
-        let why = |()| format!("{name}: Invalid value: {text:?}: strconv.Atoi: parsing {text:?}: invalid syntax");
+        let why =
+            |()| format!("{name}: Invalid value: {text:?}: strconv.Atoi: parsing {text:?}: invalid syntax");
         text.parse::<i64>().map_err(|_| wrong.push(why(()))).ok()
     };
     let (boot, tail) = (number("boot"), number("tailLines"));
@@ -224,7 +225,9 @@ async fn journal(arguments: Vec<String>, to: &Pieces) -> Option<()> {
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn();
-    let Ok(mut child) = started else { return say(to, "\nerror: journal output not available\n".into()).await };
+    let Ok(mut child) = started else {
+        return say(to, "\nerror: journal output not available\n".into()).await;
+    };
     let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else { return Some(()) };
     let (output, errors) = tokio::join!(forward(output, to), forward(errors, to));
     output.and(errors)
@@ -284,17 +287,45 @@ mod tests {
         assert_eq!(arguments.join(" "), expected);
         let rows = [
             ("query=", 400, "query: Invalid value: [\"\"]: may not be empty\n"),
-            ("query=a&tailLines=x", 400, "tailLines: Invalid value: \"x\": strconv.Atoi: parsing \"x\": invalid syntax\n"),
+            (
+                "query=a&tailLines=x",
+                400,
+                "tailLines: Invalid value: \"x\": strconv.Atoi: parsing \"x\": invalid syntax\n",
+            ),
             ("query=a&sinceTime=now", 400, "sinceTime: Invalid value: \"now\": invalid time format\n"),
             ("query=a&boot=5", 406, "boot: Invalid value: 5: must be less than 1\n"),
-            ("query=a&tailLines=-1", 406, "tailLines: Invalid value: -1: must be between 0 and 100000, inclusive\n"),
+            (
+                "query=a&tailLines=-1",
+                406,
+                "tailLines: Invalid value: -1: must be between 0 and 100000, inclusive\n",
+            ),
             ("tailLines=5", 406, "query: Required value: cannot be empty with options\n"),
-            ("query=a&query=b&query=c&query=d&query=e", 406, "query: Too many: 5: must have at most 4 items\n"),
-            ("query=a&query=/b", 406, "query: Invalid value: \"[/b], [a]\": cannot specify a file and service\n"),
-            ("query=/a&query=/b", 406, "query: Invalid value: [\"/a\",\"/b\"]: cannot specify more than one file\n"),
-            ("query=/a&tailLines=1", 406, "query: Invalid value: [\"/a\"]: cannot specify file with options\n"),
+            (
+                "query=a&query=b&query=c&query=d&query=e",
+                406,
+                "query: Too many: 5: must have at most 4 items\n",
+            ),
+            (
+                "query=a&query=/b",
+                406,
+                "query: Invalid value: \"[/b], [a]\": cannot specify a file and service\n",
+            ),
+            (
+                "query=/a&query=/b",
+                406,
+                "query: Invalid value: [\"/a\",\"/b\"]: cannot specify more than one file\n",
+            ),
+            (
+                "query=/a&tailLines=1",
+                406,
+                "query: Invalid value: [\"/a\"]: cannot specify file with options\n",
+            ),
             ("query=a%20b", 406, "query: Invalid value: \"a b\": input contains unsupported characters\n"),
-            ("query=--help", 406, "query: Invalid value: \"--help\": input contains unsupported characters\n"),
+            (
+                "query=--help",
+                406,
+                "query: Invalid value: \"--help\": input contains unsupported characters\n",
+            ),
             (
                 "query=--root%3D&boot=1",
                 406,

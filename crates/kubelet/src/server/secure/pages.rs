@@ -105,8 +105,12 @@ fn structure(kind: &str, version: &str, content: Value) -> Response {
     let mut response = ([(CONTENT_TYPE, media)], body.to_string()).into_response();
     if version == "v1alpha1" {
         let page = kind.to_ascii_lowercase();
-        let text = format!("299 - \"This version of the {page} endpoint is deprecated. Please use a newer version.\"");
-        response.headers_mut().extend(HeaderValue::from_str(&text).ok().map(|text| (http::header::WARNING, text)));
+        let text = format!(
+            "299 - \"This version of the {page} endpoint is deprecated. Please use a newer version.\""
+        );
+        response
+            .headers_mut()
+            .extend(HeaderValue::from_str(&text).ok().map(|text| (http::header::WARNING, text)));
     }
     response
 }

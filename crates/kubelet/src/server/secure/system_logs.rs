@@ -122,7 +122,9 @@ enum Range {
 /// One range of bytes. Several, or what is none, mean all of it.
 fn range(text: &str, size: u64) -> Range {
     let number = |text: &str| text.trim().parse::<u64>().ok();
-    let Some((from, to)) = text.strip_prefix("bytes=").and_then(|t| t.split_once('-')) else { return Range::All };
+    let Some((from, to)) = text.strip_prefix("bytes=").and_then(|t| t.split_once('-')) else {
+        return Range::All;
+    };
     let (from, to) = match (from.trim(), to.trim()) {
         ("", last) => match number(last) {
             Some(last) => (size.saturating_sub(last), size),
@@ -143,9 +145,7 @@ fn range(text: &str, size: u64) -> Range {
 fn refusal(error: &io::Error) -> Refusal {
     let raw = Errno::from_io_error(error);
     match raw {
-        Some(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => {
-            Refusal::not_found("404 page not found\n")
-        }
+        Some(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => Refusal::not_found("404 page not found\n"),
         Some(Errno::LOOP | Errno::XDEV) => {
             let text = format!("symbolic links are followed below {ROOT} only\n");
             Refusal(StatusCode::FORBIDDEN, text)

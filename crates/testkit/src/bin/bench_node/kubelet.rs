@@ -53,7 +53,11 @@ impl<'a> Bench<'a> {
         effort: Effort,
     ) -> Outcome<Bench<'a>> {
         let flags = vec![format!("--kubeconfig={}", place.kubeconfig.display())];
-        let mut agent = Agent::start(node, binary, &AgentOptions { config: CONFIG.into(), flags, ..AgentOptions::default() })?;
+        let mut agent = Agent::start(
+            node,
+            binary,
+            &AgentOptions { config: CONFIG.into(), flags, ..AgentOptions::default() },
+        )?;
         agent.wait_until_up(node, Duration::from_secs(60))?;
         let watch = PodWatch::open(&place.client).await?;
         Ok(Bench { place, who, agent, effort, watch })
