@@ -200,7 +200,7 @@ fn a_critical_pod_takes_the_place_of_another() {
     for line in [
         "kubelet_preemptions{preemption_signal=\"pods\"} 1",
         "kubelet_admission_rejections_total{reason=\"OutOfpods\"} 1",
-        "kubelet_active_pods{static=\"\"} 1",
+        "kubelet_desired_pods{static=\"true\"} 0",
         "kubelet_mirror_pods 0",
     ] {
         assert!(metrics.contains(line), "{line}\n{metrics}");
