@@ -199,20 +199,21 @@ impl Dispatcher {
     fn merge(&mut self, update: SourceUpdate) {
         let SourceUpdate { source, pods } = update;
         self.silent.remove(&source);
-        let next: BTreeMap<PodUid, Arc<Pod>> =
+        let mut listed: Vec<(PodUid, Arc<Pod>)> =
             pods.into_iter().filter_map(|p| Some((PodUid::from(p.metadata.uid.as_deref()?), p))).collect();
-        let last = self.wanted.insert(source, next.clone()).unwrap_or_default();
+        let next: BTreeMap<PodUid, Arc<Pod>> = listed.iter().cloned().collect();
+        listed.retain(|(uid, pod)| next.get(uid).is_some_and(|kept| Arc::ptr_eq(kept, pod)));
+        let last = self.wanted.insert(source, next).unwrap_or_default();
         for uid in last.keys() {
             if !self.is_wanted(uid) {
                 self.remove(uid);
             }
         }
-        // Who runs already keeps his place; who was created first is admitted first.
-        let mut next: Vec<(PodUid, Arc<Pod>)> = next.into_iter().collect();
-        next.sort_by_key(|(uid, pod)| {
+        // Who runs already keeps his place; who was created first is admitted first, and else who is listed first.
+        listed.sort_by_key(|(uid, pod)| {
             (!self.settled.contains(uid), pod.metadata.creation_timestamp.as_ref().map(|t| t.0))
         });
-        for (uid, pod) in next {
+        for (uid, pod) in listed {
             match last.get(&uid) {
                 Some(old) if Arc::ptr_eq(old, &pod) || old == &pod => {}
                 _ => self.want(source, uid, pod),
