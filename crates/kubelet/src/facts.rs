@@ -22,6 +22,7 @@ pub struct Machine {
     pub kernel: String,
     pub cpus: i64,
     pub memory: Memory,
+    pub numa_nodes: usize,
     pub cgroup_v2: bool,
     /// The kernel can limit swap per cgroup.
     pub swap_controller: bool,
@@ -51,6 +52,13 @@ impl Machine {
     }
 }
 
+fn numa_nodes(dir: &Path) -> usize {
+    let entries = fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
+    let names = entries.filter_map(|e| e.file_name().into_string().ok());
+    let is_node = |n: &String| n.strip_prefix("node").is_some_and(|n| n.parse::<u32>().is_ok());
+    names.filter(is_node).count()
+}
+
 /// Whether swap can be limited. With cgroup v2 the root cgroup does not tell, so the cgroup of this process is asked.
 fn limits_swap(root: &Path, own_cgroups: &str) -> bool {
     let unified = own_cgroups.lines().find_map(|line| line.strip_prefix("0::/"));
@@ -68,6 +76,7 @@ pub fn read_machine(root: &Path) -> io::Result<Machine> {
         kernel: read("/proc/sys/kernel/osrelease")?,
         cpus: online_cpus().unwrap_or(1),
         memory: parse_meminfo(&fs::read_to_string("/proc/meminfo")?),
+        numa_nodes: numa_nodes(Path::new("/sys/devices/system/node")),
         cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
         swap_controller: limits_swap(
             Path::new("/sys/fs/cgroup"),
@@ -259,6 +268,16 @@ mod tests {
     fn this_machine_can_be_read() {
         let m = read_machine(Path::new("/")).unwrap();
         assert!(m.cpus > 0 && m.memory.total > 0 && m.disk > 0 && !m.hostname.is_empty());
+    }
+
+    #[test]
+    fn numa_nodes_are_counted() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["node0", "node12", "possible", "nodes", "node"] {
+            fs::create_dir(root.path().join(name)).unwrap();
+        }
+        assert_eq!(numa_nodes(root.path()), 2);
+        assert_eq!(numa_nodes(Path::new("/no/such/directory")), 0);
     }
 
     #[test]

@@ -222,7 +222,11 @@ async fn supervise(
 
 /// What upstream refuses at start although the configuration is valid.
 fn refuse_unfit(config: &KubeletConfiguration, machine: &Machine) -> Result<(), StartError> {
-    let host = HostFacts { cgroup_v2: machine.cgroup_v2, swap_on: machine.memory.swap > 0 };
+    let host = HostFacts {
+        cgroup_v2: machine.cgroup_v2,
+        swap_on: machine.memory.swap > 0,
+        numa_nodes: machine.numa_nodes,
+    };
     let mistakes = check_host(config, host);
     if mistakes.is_empty() {
         return Ok(());

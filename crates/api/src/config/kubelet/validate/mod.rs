@@ -38,11 +38,19 @@ pub(super) fn validate(config: &KubeletConfiguration, gates: &Gates) -> Vec<Fiel
 pub struct HostFacts {
     pub cgroup_v2: bool,
     pub swap_on: bool,
+    pub numa_nodes: usize,
 }
+
+/// Beyond this, trying every combination of nodes takes too long.
+const MOST_NUMA_NODES: usize = 8;
 
 /// Settings that are valid but not on this machine.
 pub fn check_host(config: &KubeletConfiguration, host: HostFacts) -> Vec<FieldError> {
     let mut check = Check::new(flags::for_field);
+    if config.topology_manager_policy != "none" && host.numa_nodes > MOST_NUMA_NODES {
+        let text = format!("unsupported on machines with more than {MOST_NUMA_NODES} NUMA Nodes");
+        check.fail("topologyManagerPolicy", text);
+    }
     if config.fail_swap_on && host.swap_on {
         check.fail("failSwapOn", "swap is on; turn it off or set this to false");
     }

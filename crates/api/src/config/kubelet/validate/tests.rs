@@ -203,9 +203,15 @@ fn some_machines_are_refused() {
     let paths = |config: &KubeletConfiguration, host| -> Vec<String> {
         check_host(config, host).into_iter().map(|e| e.path).collect()
     };
-    let good = HostFacts { cgroup_v2: true, swap_on: false };
-    let bad = HostFacts { cgroup_v2: false, swap_on: true };
+    let good = HostFacts { cgroup_v2: true, swap_on: false, numa_nodes: 8 };
+    let bad = HostFacts { cgroup_v2: false, swap_on: true, numa_nodes: 1 };
     assert!(paths(&config, good).is_empty());
+    let aligned = KubeletConfiguration {
+        topology_manager_policy: "restricted".into(),
+        ..KubeletConfiguration::default()
+    };
+    assert!(paths(&aligned, good).is_empty());
+    assert_eq!(paths(&aligned, HostFacts { numa_nodes: 9, ..good }), ["topologyManagerPolicy"]);
     assert_eq!(paths(&config, bad), ["failSwapOn", "failCgroupV1"]);
     let lax = KubeletConfiguration {
         fail_swap_on: false,
