@@ -229,7 +229,7 @@ impl PodTask {
                     all = false;
                     tracing::warn!(
                         pod = name(&intent.pod), pod_uid = %self.uid, container = start.name,
-                        reason = not.reason, message = not.message, "container not started"
+                        reason = not.reason, error = not.message, "container not started"
                     );
                     self.count_failure(start.kind, &not.reason);
                     self.fail(&start.name, &not.reason, not.message);
