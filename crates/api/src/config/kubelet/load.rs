@@ -117,8 +117,11 @@ impl<'f> Loader<'f> {
         } else {
             self.read_config(&flags.config)?
         };
-        if !flags.config_dir.is_empty() {
-            doc = self.merge_dropins(doc, Path::new(&flags.config_dir))?;
+        // Even if the drop-ins cannot be read, the rest is looked at.
+        if !flags.config_dir.is_empty()
+            && let Some(merged) = self.merge_dropins(doc.clone(), Path::new(&flags.config_dir))
+        {
+            doc = merged;
         }
         self.apply_flags(&mut doc);
         let mut config = match KubeletConfiguration::from_doc(doc) {

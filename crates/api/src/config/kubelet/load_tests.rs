@@ -290,6 +290,8 @@ fn mistakes_of_kind_and_of_range_are_reported_together_from_all_files() {
         "invalid configuration: oomScoreAdj: 2000 must be between -1000 and 1000, inclusive (flag --oom-score-adj)",
     ];
     assert_eq!(text, want, "and nothing that follows from a mistake");
+    let text = errors(&["--config-dir=/none", "--max-pods=-1"], &[]);
+    assert_eq!(text.len(), 2, "{text:?}");
 }
 
 #[test]
