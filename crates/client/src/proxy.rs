@@ -175,7 +175,8 @@ mod tests {
     }
 
     /// A proxy that hears `ask` and says `answer`, in turns, and then what the server would say.
-    async fn proxy(turns: &'static [(&'static [u8], &'static [u8])]) -> u16 {
+    async fn proxy(turns: &[(&'static [u8], &'static [u8])]) -> u16 {
+        let turns = turns.to_vec();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         tokio::spawn(async move {
