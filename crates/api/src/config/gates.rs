@@ -142,7 +142,6 @@ const NOT_YET: &[&str] = &[
     "PodAndContainerStatsFromCRI",
     "PodCertificateRequest",
     "PodLevelResourceManagers",
-    "PodLevelResources",
     "PodReadyToStartContainersCondition",
     "PodsAPI",
     "PreventStaticPodAPIReferences",

@@ -16,6 +16,9 @@ fn node() -> NodeOffer {
         sysctls: Allowlist::new("6.1.0", &[]).unwrap(),
         app_armor: false,
         strict_groups: false,
+        no_pod_resources: false,
+        declared: None,
+        shutting_down: false,
     }
 }
 
