@@ -83,7 +83,7 @@ impl Shutdown {
                 tokio::time::sleep(pause).await;
             }
         };
-        token.run_until_cancelled(watch).await;
+        token.run_until_cancelled(Box::pin(watch)).await;
     }
 
     async fn watch(&self) -> std::io::Result<()> {

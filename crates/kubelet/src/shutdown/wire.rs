@@ -151,10 +151,10 @@ pub(super) fn size(head: &[u8; HEAD]) -> Option<usize> {
 impl Message {
     /// Reads a whole message; none if it is broken.
     pub(super) fn read(bytes: &[u8]) -> Option<Message> {
-        let kind = match bytes.get(1)? {
-            &RETURN => Kind::Return,
-            &ERROR => Kind::Error,
-            &SIGNAL => Kind::Signal,
+        let kind = match *bytes.get(1)? {
+            RETURN => Kind::Return,
+            ERROR => Kind::Error,
+            SIGNAL => Kind::Signal,
             _ => Kind::Other,
         };
         let mut message = Message { kind, ..Message::default() };

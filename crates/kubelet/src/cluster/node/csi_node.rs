@@ -96,7 +96,7 @@ impl Task {
             return;
         }
         match orders {
-            Some(orders) => drop(token.run_until_cancelled(self.serve(orders)).await),
+            Some(orders) => drop(token.run_until_cancelled(Box::pin(self.serve(orders))).await),
             // The reporter listens for as long as the node runs.
             None => token.cancelled().await,
         }
