@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use fixture::{Agent, AgentOptions, Doing, Failure, Network, Node, Options, Result, Tools};
@@ -23,6 +23,12 @@ type Profile = (&'static str, &'static str);
 const RELEASE: Profile = ("release-fast", "release-fast");
 const DEBUG: Profile = ("dev", "debug");
 
+/// The binary, on its way. Whoever drops it does not want it any more.
+struct Build {
+    cargo: Child,
+    binary: PathBuf,
+}
+
 /// Why waiting ended.
 enum Wait {
     Ready(Vec<Glance>),
@@ -39,9 +45,11 @@ pub(crate) fn up(layout: &Layout, args: &[String]) -> Result<ExitCode> {
         return Err(Failure::new("containers need root: run it as root"));
     }
     let _only_one = claim(layout)?;
+    // The one waits for the network and the other for the processor.
+    let build = Build::begin(layout, profile)?;
     debs::fetch(layout, false)?;
     images::build(layout)?;
-    let binary = build(layout, profile)?;
+    let binary = build.finish()?;
     // Before anything is on the machine that a signal should clear away.
     let interrupt = Interrupt::catch()?;
     let dir = layout.target.join("run/up");
@@ -189,19 +197,6 @@ fn claim(layout: &Layout) -> Result<File> {
     Ok(lock)
 }
 
-fn build(layout: &Layout, (profile, dir): Profile) -> Result<PathBuf> {
-    step("building longshore (the first time takes minutes)");
-    let status = Command::new("cargo")
-        .args(["build", "--locked", "--profile", profile, "--package", "longshore"])
-        .current_dir(&layout.root)
-        .status()
-        .doing(|| "running cargo build".into())?;
-    if !status.success() {
-        return Err(Failure::new("longshore does not build"));
-    }
-    Ok(layout.target.join(dir).join("longshore"))
-}
-
 fn copy_manifests(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).doing(|| format!("making {}", to.display()))?;
     let entries = fs::read_dir(from).doing(|| format!("listing {}", from.display()))?;
@@ -210,4 +205,33 @@ fn copy_manifests(from: &Path, to: &Path) -> Result<()> {
         fs::copy(entry.path(), &goal).doing(|| format!("copying {}", entry.path().display()))?;
     }
     Ok(())
+}
+
+// === impl Build ===
+
+impl Build {
+    fn begin(layout: &Layout, (profile, dir): Profile) -> Result<Self> {
+        step("building longshore (the first time takes minutes)");
+        let cargo = Command::new("cargo")
+            .args(["build", "--locked", "--profile", profile, "--package", "longshore"])
+            .current_dir(&layout.root)
+            .spawn()
+            .doing(|| "running cargo build".into())?;
+        Ok(Self { cargo, binary: layout.target.join(dir).join("longshore") })
+    }
+
+    fn finish(mut self) -> Result<PathBuf> {
+        let status = self.cargo.wait().doing(|| "waiting for cargo build".into())?;
+        match status.success() {
+            true => Ok(std::mem::take(&mut self.binary)),
+            false => Err(Failure::new("longshore does not build")),
+        }
+    }
+}
+
+impl Drop for Build {
+    fn drop(&mut self) {
+        let _ = self.cargo.kill();
+        let _ = self.cargo.wait();
+    }
 }
