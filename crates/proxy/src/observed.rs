@@ -198,6 +198,10 @@ impl Dataplane for Observed {
     fn listen(&mut self) -> Result<mpsc::Receiver<()>, Error> {
         self.inner.listen()
     }
+
+    fn hears_the_past(&self) -> bool {
+        self.inner.hears_the_past()
+    }
 }
 
 fn is_flow(key: &PortKey) -> bool {

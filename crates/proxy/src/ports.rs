@@ -25,6 +25,11 @@ pub trait Dataplane: Send + 'static {
     /// Starts to listen for others that touch what is ours: something arrives each time they did. Called from
     /// within the runtime, once, after the first verification.
     fn listen(&mut self) -> Result<mpsc::Receiver<()>, Error>;
+
+    /// Whether it also hears of what others did before it began to listen. Who does not has to look once more then.
+    fn hears_the_past(&self) -> bool {
+        false
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

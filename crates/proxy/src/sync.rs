@@ -478,7 +478,9 @@ impl Plane {
             Ok(alarms) => {
                 self.alarms = Some(alarms);
                 // What happened between the comparison and now went unheard.
-                self.look_at = Some(Instant::now());
+                if !self.dataplane.hears_the_past() {
+                    self.look_at = Some(Instant::now());
+                }
             }
             Err(cause) => {
                 let family = self.report.family.name();

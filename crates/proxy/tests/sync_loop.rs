@@ -32,6 +32,7 @@ struct Kernel {
     /// So often tidying goes on until somebody knocks.
     tidies_slowly: Arc<AtomicUsize>,
     alarm: Arc<Mutex<Option<mpsc::Sender<()>>>>,
+    hears_the_past: Arc<AtomicBool>,
 }
 
 struct Bench {
@@ -93,6 +94,10 @@ impl Dataplane for Kernel {
         let (alarm, alarms) = mpsc::channel(1);
         *self.alarm.lock().unwrap() = Some(alarm);
         Ok(alarms)
+    }
+
+    fn hears_the_past(&self) -> bool {
+        self.hears_the_past.load(Ordering::SeqCst)
     }
 }
 
@@ -180,6 +185,20 @@ async fn nothing_is_written_before_both_lists_have_come() {
     bench.tell(Update::End(Listed::Slices)).await;
     // Once for what is there, once more after we began to listen.
     bench.until(&["verify 0", "verify 0"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_hears_the_past_does_not_look_twice() {
+    let bench = Bench::start();
+    bench.kernel.hears_the_past.store(true, Ordering::SeqCst);
+    bench.tell(Update::End(Listed::Services)).await;
+    bench.tell(Update::End(Listed::Slices)).await;
+    bench.until(&["verify 0"]).await;
+    bench.tell(service(1)).await;
+    bench.until(&["verify 0", "apply 1"]).await;
+    let alarm = bench.kernel.alarm.lock().unwrap().clone().unwrap();
+    alarm.send(()).await.unwrap();
+    bench.until(&["verify 0", "apply 1", "verify 1"]).await;
 }
 
 #[tokio::test(start_paused = true)]
