@@ -9,6 +9,8 @@
 mod beside;
 mod feeder;
 mod inside;
+#[path = "../../tests/support/no_files.rs"]
+mod no_files;
 mod objects;
 mod ourselves;
 

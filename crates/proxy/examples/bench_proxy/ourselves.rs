@@ -1,30 +1,14 @@
 //! The agent in a process of its own, without the rest of the program around it.
 
 use std::ffi::OsString;
-use std::io;
-use std::path::{Path, PathBuf};
 
+use api::config::Outcome;
 use api::config::proxy::load;
-use api::config::{DirEntry, Outcome, ReadFiles};
 use base::verbosity::Verbosity;
 use proxy::agent::{self, Start};
 use tokio_util::sync::CancellationToken;
 
-struct NoFiles;
-
-impl ReadFiles for NoFiles {
-    fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
-        Err(io::ErrorKind::NotFound.into())
-    }
-
-    fn list(&self, _: &Path) -> io::Result<Vec<DirEntry>> {
-        Err(io::ErrorKind::NotFound.into())
-    }
-
-    fn current_dir(&self) -> io::Result<PathBuf> {
-        Ok("/".into())
-    }
-}
+use crate::no_files::NoFiles;
 
 /// Runs until it is killed, as `longshore kube-proxy` does.
 pub(crate) fn run(args: &[OsString]) {

@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::config::Outcome;
 use api::config::proxy::load;
-use api::config::{DirEntry, ReadFiles};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -25,6 +23,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
+use super::no_files::NoFiles;
 use super::{Answer, Lab, Party};
 
 pub(crate) const SERVICES: &str = "/api/v1/services";
@@ -118,22 +117,6 @@ async fn answer(State(Api(api)): State<Api>, uri: http::Uri, body: Bytes) -> Res
         }
     });
     Body::from_stream(lines).into_response()
-}
-
-struct NoFiles;
-
-impl ReadFiles for NoFiles {
-    fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
-        Err(io::ErrorKind::NotFound.into())
-    }
-
-    fn list(&self, _: &Path) -> io::Result<Vec<DirEntry>> {
-        Err(io::ErrorKind::NotFound.into())
-    }
-
-    fn current_dir(&self) -> io::Result<PathBuf> {
-        Ok("/".into())
-    }
 }
 
 fn start(master: &str, more: &[&str]) -> Start {

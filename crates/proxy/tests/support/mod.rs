@@ -6,6 +6,7 @@ pub(crate) mod agent;
 pub(crate) mod held;
 pub(crate) mod ipvs;
 pub(crate) mod matrix;
+mod no_files;
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
