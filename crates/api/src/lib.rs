@@ -8,3 +8,4 @@ pub mod pod;
 pub mod selector;
 pub mod traced;
 pub mod yaml;
+pub mod zpages;

@@ -1,5 +1,6 @@
 //! Behind the door: what the requests work on, and which of them there are.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -59,7 +60,7 @@ pub struct About {
     /// Seconds since the epoch.
     pub started: i64,
     /// Flags and what they are set to.
-    pub flags: Vec<(String, String)>,
+    pub flags: BTreeMap<String, String>,
 }
 
 /// A refusal as upstream words it: plain text.
