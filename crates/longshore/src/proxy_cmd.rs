@@ -37,7 +37,9 @@ fn run(loaded: Loaded) -> ExitCode {
 fn act(loaded: Loaded, verbosity: Verbosity) -> Result<(), String> {
     let flags = &loaded.flags;
     if !flags.write_config_to.is_empty() {
-        let text = yaml::from_value_to_yaml(&loaded.config.to_v1alpha1());
+        let config = &loaded.config;
+        let shown = config.mode().map_or_else(|| config.clone(), |mode| config.in_force(mode));
+        let text = yaml::from_value_to_yaml(&shown.to_v1alpha1());
         return std::fs::write(&flags.write_config_to, text)
             .map_err(|e| format!("write the configuration to {}: {e}", flags.write_config_to));
     }

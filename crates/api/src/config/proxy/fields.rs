@@ -76,7 +76,7 @@ pub const FIELDS: &[Field] = &[
     empty("winkernel.rootHnsEndpointName", Text, INERT),
     empty("winkernel.forwardHealthCheckVip", Bool, INERT),
     // Which traffic
-    empty("detectLocalMode", Text, YES),
+    plain("detectLocalMode", Text, D::Text("ClusterCIDR"), YES),
     empty("detectLocal.bridgeInterface", Text, YES),
     empty("detectLocal.interfaceNamePrefix", Text, YES),
     empty("clusterCIDR", Text, YES),

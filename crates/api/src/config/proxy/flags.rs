@@ -108,7 +108,7 @@ pub const FLAGS: &[FlagRow] = &[
     field("ipvs-tcpfin-timeout", "ipvs.tcpFinTimeout", Duration, "0s", "Timeout of TCP connections after a FIN in ipvs; 0 to leave it."),
     field("ipvs-udp-timeout", "ipvs.udpTimeout", Duration, "0s", "Timeout of UDP packets in ipvs; 0 to leave it."),
     // Which traffic
-    field("detect-local-mode", "detectLocalMode", Text, "", "How Pods of this node are known: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix."),
+    field("detect-local-mode", "detectLocalMode", Text, "ClusterCIDR", "How Pods of this node are known: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix."),
     field("pod-bridge-interface", "detectLocal.bridgeInterface", Text, "", "The bridge of this node's Pods, for BridgeInterface."),
     field("pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", Text, "", "How names of Pod interfaces begin, for InterfaceNamePrefix."),
     field("cluster-cidr", "clusterCIDR", Text, "", "The cluster's Pod addresses, one prefix or one per family, for ClusterCIDR."),

@@ -232,8 +232,11 @@ fn flag_values(parsed: &Parsed) -> BTreeMap<&'static str, String> {
         Value::Object(map) => map.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(","),
         other => other.to_string(),
     };
-    let value =
-        |row: &FlagRow| parsed.values.get(row.flag.name).map_or_else(|| row.flag.default.to_owned(), text);
+    let unsaid = |row: &FlagRow| match (row.flag.kind, row.flag.default) {
+        (flags::Kind::List, "") => "[]".to_owned(),
+        (_, default) => default.to_owned(),
+    };
+    let value = |row: &FlagRow| parsed.values.get(row.flag.name).map_or_else(|| unsaid(row), text);
     FLAGS.iter().map(|row| (row.flag.name, value(row))).collect()
 }
 

@@ -183,9 +183,32 @@ impl KubeProxyConfiguration {
                 doc::set(&mut doc, path, Value::Null);
             }
         }
+        // Go writes whole numbers without a point.
+        if let Some(whole) = doc::get(&doc, "clientConnection.qps").and_then(Value::as_f64).and_then(whole) {
+            doc::set(&mut doc, "clientConnection.qps", whole.into());
+        }
         doc.insert("kind".into(), KIND.into());
         doc.insert("apiVersion".into(), API_VERSION.into());
         Value::Object(doc)
+    }
+
+    /// What holds once the mode is chosen: as upstream shows it, with what depends on the mode, and without the periods
+    /// of the others.
+    pub fn in_force(&self, mode: Mode) -> Self {
+        let mut config = Self { mode: mode.name().to_owned(), ..self.clone() };
+        if mode == Mode::Nftables && config.node_port_addresses.is_empty() {
+            config.node_port_addresses = vec!["primary".to_owned()];
+        }
+        let (iptables, ipvs, nftables) = (&mut config.iptables, &mut config.ipvs, &mut config.nftables);
+        let periods = [
+            (Mode::Iptables, &mut iptables.sync_period, &mut iptables.min_sync_period),
+            (Mode::Ipvs, &mut ipvs.sync_period, &mut ipvs.min_sync_period),
+            (Mode::Nftables, &mut nftables.sync_period, &mut nftables.min_sync_period),
+        ];
+        for (_, full, least) in periods.into_iter().filter(|(of, ..)| *of != mode) {
+            (*full, *least) = (GoDuration::ZERO, GoDuration::ZERO);
+        }
+        config
     }
 
     /// The mode asked for; `None` leaves it to us.
@@ -238,6 +261,10 @@ impl KubeProxyConfiguration {
     }
 }
 
+fn whole(number: f64) -> Option<i64> {
+    (number.fract() == 0.0 && number.abs() < 1e15).then_some(number as i64)
+}
+
 // === impl Mode ===
 
 impl Mode {
@@ -285,9 +312,25 @@ mod tests {
         assert_eq!(shown["kind"], KIND);
         assert_eq!(shown["nodePortAddresses"], Value::Null);
         assert!(shown.as_object().unwrap().contains_key("nodePortAddresses"));
-        assert_eq!(shown["mode"], "");
+        assert_eq!((&shown["mode"], &shown["detectLocalMode"]), (&"".into(), &"ClusterCIDR".into()));
+        assert_eq!(shown["clientConnection"]["qps"].to_string(), "5");
         assert_eq!(shown["ipvs"]["minSyncPeriod"], "0s");
         assert_eq!(shown["conntrack"]["tcpEstablishedTimeout"], "24h0m0s");
         assert!(shown.get("featureGates").is_none() && shown.get("windowsRunAsService").is_none());
+    }
+
+    #[test]
+    fn what_is_in_force_is_of_one_mode() {
+        let config = KubeProxyConfiguration::default();
+        for mode in Mode::ALL {
+            let shown = config.in_force(mode).to_v1alpha1();
+            assert_eq!(shown["mode"], mode.name());
+            for other in Mode::ALL {
+                let full = if other == mode { "30s" } else { "0s" };
+                assert_eq!(shown[other.name()]["syncPeriod"], full, "{mode:?} {other:?}");
+            }
+            let primary = serde_json::json!(["primary"]);
+            assert_eq!(shown["nodePortAddresses"] == primary, mode == Mode::Nftables, "{mode:?}");
+        }
     }
 }
