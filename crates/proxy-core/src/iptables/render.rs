@@ -181,9 +181,11 @@ impl<'a> Page<'a> {
         for (key, owner) in &rules.node_ports {
             self.node_port(*key, owner);
         }
-        for (service, check) in &rules.health_checks {
+        // Once for each port of a Service, as upstream, though all have the same.
+        for name in rules.ports.keys() {
+            let Some(check) = rules.health_checks.get(&name.service) else { continue };
             self.filter(NODE_PORTS, format_args!(
-                "-m comment --comment \"{service} health check node port\" -m tcp -p tcp --dport {} -j ACCEPT",
+                "-m comment --comment \"{name} health check node port\" -m tcp -p tcp --dport {} -j ACCEPT",
                 check.port
             ));
         }
@@ -429,7 +431,7 @@ impl<'a> Page<'a> {
 
     /// The first rule takes one of n packets, the next one of the n-1 that are left, and so on.
     fn balance(&mut self, port: &PortRules, list: List, names: &Names<'_>) {
-        let (chain, list) = (list_chain(names, list), port.list(list));
+        let (chain, list) = (list_chain(names, list), in_order(port.list(list)));
         let name = &port.key;
         let comment = |endpoint: &Endpoint| match self.is_large {
             true => String::new(),
@@ -483,6 +485,13 @@ impl<'a> Page<'a> {
     fn filter(&mut self, chain: &str, rule: std::fmt::Arguments<'_>) {
         self.script.append(Table::Filter, chain, rule);
     }
+}
+
+/// As upstream has them: by their text.
+fn in_order(list: &[Endpoint]) -> Vec<Endpoint> {
+    let mut list = list.to_vec();
+    list.sort_by_cached_key(|endpoint| endpoint.address.to_string());
+    list
 }
 
 fn destination(key: VipKey) -> String {
