@@ -16,7 +16,9 @@ use proxy_core::rules::{Host, NodeRules, Settings};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::doubts::{Scene, primary_family};
 use crate::events::{self, Notice};
+use crate::metrics::Metrics;
 use crate::observed::{HealthChecks, Observed, Triggers};
 use crate::ports::Dataplane;
 use crate::server::{self, Health, Status, Watched};
@@ -71,6 +73,10 @@ pub enum Error {
     NewConfig(String),
     #[error("watching the configuration file {path}: {cause}")]
     WatchConfig { path: String, cause: std::io::Error },
+    #[error("no support for primary IP family {0:?}")]
+    NoPrimaryFamily(&'static str),
+    #[error("kube-proxy configuration is incorrect: {0}")]
+    Incorrect(String),
     #[error("removing rules: {0}")]
     Cleanup(String),
     #[error("a task failed: {0}")]
@@ -93,12 +99,15 @@ pub fn clean_up() -> Result<(), Error> {
 pub async fn run(start: Start, token: CancellationToken) -> Result<(), Error> {
     let config = start.loaded.config.clone();
     // First of all: who cannot ask for Services leaves the kernel as it is.
-    let client = connect(&start).await?;
+    let metrics = Arc::new(Metrics::default());
+    metrics.set_version(&start.version);
+    let client = connect(&start, &metrics).await?;
     let (chosen, told) = {
         let config = config.clone();
         tokio::task::spawn_blocking(move || modes::choose(&config)).await??
     };
     tracing::info!(mode = chosen.name(), version = start.version, "starting kube-proxy");
+    tracing::info!("Using {} Proxier", chosen.name());
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", config.oom_score_adj.to_string()) {
         tracing::warn!(value = config.oom_score_adj, %error, "own oom_score_adj not set");
     }
@@ -106,7 +115,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), Error> {
     for error in tokio::task::spawn_blocking(move || cleanup::remove_others(Some(chosen))).await? {
         tracing::warn!(error, "left-overs of another mode stay");
     }
-    let mut agent = Agent::new(start, client, chosen);
+    let mut agent = Agent::new(start, client, metrics, chosen);
     if let Some(told) = told {
         tracing::warn!(told, "the usual mode is not possible");
         let _ = agent.events.try_send(Notice::warning("ProxyModeFallback", "StartKubeProxy", told));
@@ -140,12 +149,12 @@ struct Agent {
 // === impl Agent ===
 
 impl Agent {
-    fn new(start: Start, client: Client, chosen: Mode) -> Self {
+    fn new(start: Start, client: Client, metrics: Arc<Metrics>, chosen: Mode) -> Self {
         let config = &start.loaded.config;
         let node_name = config.node_name(&start.hostname);
         let events = events::start(client.clone(), node_name.clone());
         let (sender, news) = mpsc::channel(QUEUE);
-        let feed = Feed { client, news: sender, metrics: Arc::default(), triggers: Triggers::default() };
+        let feed = Feed { client, news: sender, metrics, triggers: Triggers::default() };
         let mut rng = Rng::new(start.seed);
         let node = feed.watch_node(&node_name, rng.child());
         Self {
@@ -173,6 +182,8 @@ impl Agent {
         self.wait_for_node().await?;
         let own = host::addresses();
         let (planes, checks) = self.open_planes(&config)?;
+        let families: Vec<Family> = planes.iter().map(|(family, _)| *family).collect();
+        self.tell_doubts(&config, &families)?;
         self.serve_checks(checks, &own, &health, &token);
         // Both queues hold this, so it cannot wait: nobody reads yet.
         let _ = self.feed.news.try_send(Update::Host(own.clone()));
@@ -241,7 +252,7 @@ impl Agent {
             mode: self.chosen.name(),
             is_profiled: config.enable_profiling,
             verbosity: self.start.verbosity.clone(),
-            config: Arc::new(config.to_v1alpha1()),
+            config: Arc::new(config.in_force(self.chosen).to_v1alpha1()),
             metrics: self.feed.metrics.clone(),
             about: Arc::new(server::About {
                 version: self.start.version.clone(),
@@ -281,6 +292,20 @@ impl Agent {
             let watched = Watched { node_name, family, checks, addresses, health, events };
             tokio::spawn(server::serve_checks(watched, token.clone()));
         }
+    }
+
+    fn tell_doubts(&self, config: &KubeProxyConfiguration, families: &[Family]) -> Result<(), Error> {
+        let node = self.node.borrow();
+        let scene = Scene { config, chosen: self.chosen, node: node.as_ref(), families };
+        for doubt in scene.doubts()? {
+            tracing::error!(err = doubt, "Kube-proxy configuration may be incomplete or incorrect");
+        }
+        let family = primary_family(config, node.as_ref()).name();
+        match families.len() {
+            1 => tracing::info!(ipFamily = family, "kube-proxy running in single-stack mode"),
+            _ => tracing::info!(ipFamily = family, "kube-proxy running in dual-stack mode"),
+        }
+        Ok(())
     }
 
     #[allow(clippy::type_complexity)]
@@ -358,12 +383,13 @@ async fn config_change(path: Option<&Path>) -> Error {
     }
 }
 
-async fn connect(start: &Start) -> Result<Client, Error> {
+async fn connect(start: &Start, metrics: &Arc<Metrics>) -> Result<Client, Error> {
     let config = &start.loaded.config.client_connection;
     let options = Options {
         user_agent: format!("kube-proxy/{}", start.version),
         qps: config.qps,
         burst: u32::try_from(config.burst).unwrap_or(0),
+        meter: Some(metrics.of_requests()),
         ..Options::default()
     };
     Ok(Client::new(credentials(start)?, options).await?)

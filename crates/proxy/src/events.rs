@@ -65,8 +65,9 @@ impl Notice {
             Some(service) => json!({
                 "apiVersion": "v1", "kind": "Service", "namespace": &*service.namespace, "name": &*service.name,
             }),
-            // The Node's name stands for its UID, as the kubelet and upstream's proxy have it.
-            None => json!({"kind": "Node", "name": node, "uid": node}),
+            // The Node's name stands for its UID, as the kubelet has it and `kubectl describe node` looks for it. Upstream's
+            // proxy leaves it out, and its events are not shown there.
+            None => json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}),
         };
         let name = self.service.as_ref().map_or(node, |service| &service.name);
         json!({
@@ -93,7 +94,10 @@ mod tests {
     fn an_event_names_its_object() {
         let now = Timestamp::UNIX_EPOCH;
         let event = Notice::normal("Starting", "StartKubeProxy", "").event("n1", now);
-        assert_eq!(event["regarding"], json!({"kind": "Node", "name": "n1", "uid": "n1"}));
+        assert_eq!(
+            event["regarding"],
+            json!({"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"})
+        );
         assert_eq!(
             (&event["type"], &event["eventTime"]),
             (&json!("Normal"), &json!("1970-01-01T00:00:00.000000Z"))

@@ -54,6 +54,15 @@ pub fn has_ipv6() -> bool {
     Path::new("/proc/thread-self/net/if_inet6").exists() && !is_off
 }
 
+/// Go's name of this machine's architecture.
+pub fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
 /// Processors of the machine, not of our cgroup: the connection table is everybody's.
 pub fn processors() -> usize {
     let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();

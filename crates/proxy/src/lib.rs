@@ -22,6 +22,7 @@ mod cleanup;
 mod config_file;
 mod dial;
 pub mod doctor;
+mod doubts;
 pub mod events;
 pub mod host;
 pub mod knock;

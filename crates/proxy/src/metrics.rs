@@ -8,7 +8,20 @@ use base::metrics::{Counter, Family, Gauge, Histogram, exponential_buckets};
 use sys::nfacct::Accounts;
 use tokio::sync::watch;
 
+use crate::host;
 use crate::sync::Report;
+
+const BUILD: [&str; 9] = [
+    "major",
+    "minor",
+    "git_version",
+    "git_commit",
+    "git_tree_state",
+    "build_date",
+    "go_version",
+    "compiler",
+    "platform",
+];
 
 #[derive(Debug)]
 pub struct Metrics {
@@ -33,8 +46,14 @@ pub struct Metrics {
     pub nftables_cleanup_failures: Counter<1>,
     pub conntrack_duration: Histogram<1>,
     pub conntrack_deleted: Counter<1>,
+    pub requests: Counter<3>,
+    pub request_duration: Histogram<2>,
+    pub build: Gauge<9>,
     packets: Mutex<Option<Packets>>,
 }
+
+/// Seconds until the API server answers.
+const REQUEST: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 
 /// Counted by the kernel, and asked for when somebody wants to know.
 #[derive(Debug)]
@@ -146,6 +165,22 @@ impl Default for Metrics {
                 "Flows forgotten because their endpoint is gone",
                 FAMILY,
             ),
+            requests: Counter::new(
+                "rest_client_requests_total",
+                "Requests to the API server, by the code of its answer",
+                ["code", "method", "host"],
+            ),
+            request_duration: Histogram::new(
+                "rest_client_request_duration_seconds",
+                "Seconds until the API server began to answer, by verb",
+                ["verb", "host"],
+                &REQUEST,
+            ),
+            build: Gauge::new(
+                "kubernetes_build_info",
+                "Always 1; the labels say what was built, from what and how",
+                BUILD,
+            ),
             packets: Mutex::default(),
         }
     }
@@ -154,7 +189,7 @@ impl Default for Metrics {
 impl Metrics {
     /// The Prometheus text of all of them.
     pub fn render(&self) -> String {
-        let families: [&dyn Family; 21] = [
+        let families: [&dyn Family; 24] = [
             &self.sync_duration,
             &self.sync_full_duration,
             &self.sync_partial_duration,
@@ -176,6 +211,9 @@ impl Metrics {
             &self.nftables_cleanup_failures,
             &self.conntrack_duration,
             &self.conntrack_deleted,
+            &self.requests,
+            &self.request_duration,
+            &self.build,
         ];
         let mut out = String::new();
         for family in families {
@@ -187,6 +225,24 @@ impl Metrics {
         }
         let _ = sys::process::write_process(&mut out);
         out
+    }
+
+    /// Counts what the client asks the API server, and how it goes.
+    pub fn of_requests(self: &Arc<Self>) -> client::Meter {
+        let metrics = self.clone();
+        client::Meter::new(move |asked| {
+            let code = asked.code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
+            metrics.requests.inc([&code, asked.method, asked.host]);
+            metrics.request_duration.observe_duration([asked.method, asked.host], asked.took);
+        })
+    }
+
+    /// Shows the release whose contract we follow.
+    pub fn set_version(&self, version: &str) {
+        let mut numbers = version.trim_start_matches('v').split('.');
+        let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+        let platform = format!("{}/{}", std::env::consts::OS, host::architecture());
+        self.build.set([major, minor, version, "", "", "", "", "rustc", &platform], 1.0);
     }
 
     /// From now on these accounts are shown: each with the metric's name and meaning.

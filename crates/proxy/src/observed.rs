@@ -182,9 +182,10 @@ impl Dataplane for Observed {
             Ok(Outcome::Left) => return Outcome::Left,
             Ok(Outcome::Done(count)) => {
                 self.is_flow_stale = false;
+                // Nothing is counted as well: the metric is there from the first look on.
+                self.metrics.conntrack_deleted.add([family], count as f64);
                 if count > 0 {
                     tracing::info!(family, count, "forgot flows to endpoints that are gone");
-                    self.metrics.conntrack_deleted.add([family], count as f64);
                 }
             }
             Err(error) => {

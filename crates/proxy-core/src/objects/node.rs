@@ -16,6 +16,7 @@ const TO_BE_DELETED_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 pub struct NodeView {
     pub zone: Option<Arc<str>>,
     ips: [Option<IpAddr>; 2],
+    primary: Option<Family>,
     pod_cidrs: [Option<Cidr>; 2],
     /// Whether load balancers should send new traffic here. A node never seen is not eligible.
     pub is_eligible: bool,
@@ -31,7 +32,8 @@ impl NodeView {
             spec.and_then(|s| s.taints.as_ref()).into_iter().flatten().any(|t| t.key == TO_BE_DELETED_TAINT);
         Self {
             zone: zone.filter(|zone| !zone.is_empty()).map(|zone| zone.as_str().into()),
-            ips: Family::BOTH.map(|family| address(node, family)),
+            ips: Family::BOTH.map(|family| address(node, |ip| Family::of(ip) == family)),
+            primary: address(node, |_| true).map(Family::of),
             pod_cidrs: Family::BOTH.map(|family| pod_cidr(spec?, family)),
             is_eligible: node.metadata.deletion_timestamp.is_none() && !is_tainted,
         }
@@ -42,17 +44,22 @@ impl NodeView {
         self.ips[family as usize]
     }
 
+    /// The family of the node's first internal address, else of its first external one.
+    pub fn primary(&self) -> Option<Family> {
+        self.primary
+    }
+
     /// The first of the node's Pod ranges in a family; further ones are not looked at.
     pub fn pod_cidr(&self, family: Family) -> Option<Cidr> {
         self.pod_cidrs[family as usize]
     }
 }
 
-fn address(node: &core::Node, family: Family) -> Option<IpAddr> {
+fn address(node: &core::Node, is_wanted: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
     let addresses = node.status.as_ref()?.addresses.as_deref()?;
     let first = |kind: &str| {
         let of_kind = addresses.iter().filter(|a| a.type_ == kind);
-        of_kind.filter_map(|a| parse_ip(&a.address)).find(|ip| Family::of(*ip) == family)
+        of_kind.filter_map(|a| parse_ip(&a.address)).find(|ip| is_wanted(*ip))
     };
     first("InternalIP").or_else(|| first("ExternalIP"))
 }
