@@ -10,7 +10,6 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderName, StatusCode, header};
 use proxy_core::objects::{Family, ServiceKey};
 use proxy_core::rules::NodePortAddresses;
-use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -145,12 +144,16 @@ async fn answer(State(state): State<Answering>) -> Response {
         (WEIGHT, local.to_string()),
     ];
     let service = &state.service;
-    let body = json!({
-        "service": {"namespace": &*service.namespace, "name": &*service.name},
-        "localEndpoints": local,
-        "serviceProxyHealthy": is_healthy,
-    });
-    (code, headers, body.to_string()).into_response()
+    (code, headers, body(service, local, is_healthy)).into_response()
+}
+
+/// To the letter as upstream writes it. Names of objects need no escaping.
+fn body(service: &ServiceKey, local: usize, is_healthy: bool) -> String {
+    let ServiceKey { namespace, name } = service;
+    format!(
+        "{{\n\t\"service\": {{\n\t\t\"namespace\": \"{namespace}\",\n\t\t\"name\": \"{name}\"\n\t}},\n\
+         \t\"localEndpoints\": {local},\n\t\"serviceProxyHealthy\": {is_healthy}\n}}"
+    )
 }
 
 #[cfg(test)]
@@ -160,6 +163,16 @@ mod tests {
     use crate::sync::Report;
     use proxy_core::rules::HealthCheck;
     use std::sync::Arc;
+
+    #[test]
+    fn the_answer_is_json_in_lines() {
+        let text = body(&ServiceKey::new("ns", "web"), 2, true);
+        assert_eq!(text.lines().nth(5), Some("\t\"localEndpoints\": 2,"));
+        let wanted = serde_json::json!({
+            "service": {"namespace": "ns", "name": "web"}, "localEndpoints": 2, "serviceProxyHealthy": true,
+        });
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), wanted);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_port_that_is_taken_is_tried_again_and_told_of_once() {

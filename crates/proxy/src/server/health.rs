@@ -1,5 +1,6 @@
 //! `/healthz` and `/livez` on 10256.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,14 +8,16 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use base::metrics::Counter;
 use http::{StatusCode, header};
 use jiff::{SignedDuration, Timestamp};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::not_found;
 use crate::metrics::Metrics;
-use crate::sync::Report;
+use crate::sync::{FamilyReport, Report};
 use crate::watch::Seen;
 
 /// How it goes, from what the loop reports and the Node says.
@@ -27,8 +30,32 @@ pub struct Health {
     metrics: Arc<Metrics>,
 }
 
+/// The body of an answer, its keys in upstream's order.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Told {
+    last_updated: Timestamp,
+    current_time: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_eligible: Option<bool>,
+    healthy: bool,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    status: BTreeMap<&'static str, FamilyTold>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FamilyTold {
+    last_updated: Timestamp,
+    healthy: bool,
+}
+
 pub fn router(health: Health) -> Router {
-    Router::new().route("/healthz", any(healthz)).route("/livez", any(livez)).with_state(health)
+    Router::new()
+        .route("/healthz", any(healthz))
+        .route("/livez", any(livez))
+        .fallback(not_found)
+        .with_state(health)
 }
 
 // === impl Health ===
@@ -57,68 +84,58 @@ impl Health {
         pending_since.is_some_and(|since| since.elapsed() > self.patience)
     }
 
-    fn describe(&self, now: Timestamp) -> Map<String, Value> {
+    /// What is told. `is_eligible` if it is about the Node, too.
+    fn describe(&self, now: Timestamp, is_eligible: Option<bool>) -> Told {
         let report = self.report.borrow();
         let wall = |at: Option<Instant>| match at.and_then(|at| SignedDuration::try_from(at.elapsed()).ok()) {
             Some(ago) => now - ago,
             None => Timestamp::UNIX_EPOCH,
         };
-        let mut families = Map::new();
-        for family in &report.families {
-            let state = json!({
-                "lastUpdated": wall(family.synced_at).to_string(),
-                "healthy": !self.is_late(family.pending_since),
-            });
-            families.insert(family.family.name().to_owned(), state);
-        }
-        let is_healthy = self.is_healthy();
+        let family = |family: &FamilyReport| {
+            let healthy = !self.is_late(family.pending_since);
+            (family.family.name(), FamilyTold { last_updated: wall(family.synced_at), healthy })
+        };
+        let healthy = self.is_healthy();
         // A healthy proxy with nothing to do is up to date; this is what the field means to those who read it.
-        let last = match is_healthy {
+        let last_updated = match healthy && is_eligible != Some(false) {
             true => now,
             false => report.families.iter().map(|f| wall(f.synced_at)).max().unwrap_or(now),
         };
-        let mut body = Map::new();
-        body.insert("lastUpdated".into(), last.to_string().into());
-        body.insert("currentTime".into(), now.to_string().into());
-        body.insert("healthy".into(), is_healthy.into());
-        if !families.is_empty() {
-            body.insert("status".into(), Value::Object(families));
-        }
-        body
+        let status = report.families.iter().map(family).collect();
+        Told { last_updated, current_time: now, node_eligible: is_eligible, healthy, status }
     }
 }
 
 async fn healthz(State(health): State<Health>) -> Response {
-    let is_eligible = health.is_eligible();
-    let mut body = health.describe(Timestamp::now());
-    body.insert("nodeEligible".into(), is_eligible.into());
-    let code = code(health.is_healthy() && is_eligible);
-    health.metrics.healthz.inc([code.as_str()]);
-    answer(code, body)
+    let told = health.describe(Timestamp::now(), Some(health.is_eligible()));
+    told.answer(&health.metrics.healthz)
 }
 
 /// Not about the Node: one that is on its way out still needs a working proxy until then.
 async fn livez(State(health): State<Health>) -> Response {
-    let body = health.describe(Timestamp::now());
-    let code = code(health.is_healthy());
-    health.metrics.livez.inc([code.as_str()]);
-    answer(code, body)
+    health.describe(Timestamp::now(), None).answer(&health.metrics.livez)
 }
 
-fn code(is_good: bool) -> StatusCode {
-    if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
-}
+// === impl Told ===
 
-fn answer(code: StatusCode, body: Map<String, Value>) -> Response {
-    let headers = [(header::CONTENT_TYPE, "application/json"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
-    (code, headers, Value::Object(body).to_string()).into_response()
+impl Told {
+    fn answer(&self, count: &Counter<1>) -> Response {
+        let code = match self.healthy && self.node_eligible != Some(false) {
+            true => StatusCode::OK,
+            false => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        count.inc([code.as_str()]);
+        let headers =
+            [(header::CONTENT_TYPE, "application/json"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+        // Times, words and truths can always be written.
+        (code, headers, serde_json::to_string(self).unwrap_or_default()).into_response()
+    }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::sync::FamilyReport;
     use proxy_core::objects::{Family, NodeView};
 
     fn health(pending_since: Option<Instant>, node: Option<NodeView>) -> Health {
@@ -149,11 +166,29 @@ mod tests {
         for (i, (health, healthz_code, livez_code)) in rows.into_iter().enumerate() {
             assert_eq!(healthz(State(health.clone())).await.status().as_u16(), healthz_code, "{i}");
             assert_eq!(livez(State(health.clone())).await.status().as_u16(), livez_code, "{i}");
-            let body = health.describe(Timestamp::now());
-            assert!(body["status"]["IPv4"]["lastUpdated"].is_string() && body.get("nodeEligible").is_none());
         }
         let young = health(Some(Instant::now()), Some(eligible));
         tokio::time::advance(Duration::from_secs(59)).await;
         assert_eq!(livez(State(young)).await.status().as_u16(), 200);
+    }
+
+    /// Programs that read only the beginning of it find there what they found upstream.
+    #[tokio::test(start_paused = true)]
+    async fn the_keys_have_upstreams_order() {
+        let now = Timestamp::from_second(60).unwrap();
+        let good = r#"{"lastUpdated":"1970-01-01T00:01:00Z","currentTime":"1970-01-01T00:01:00Z","#;
+        let status = r#""status":{"IPv4":{"lastUpdated":"1970-01-01T00:00:50Z","healthy":true}}}"#;
+        let old = good.replacen("01:00", "00:50", 1);
+        let health = health(None, None);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        let rows = [
+            (None, format!(r#"{good}"healthy":true,{status}"#)),
+            (Some(true), format!(r#"{good}"nodeEligible":true,"healthy":true,{status}"#)),
+            (Some(false), format!(r#"{old}"nodeEligible":false,"healthy":true,{status}"#)),
+        ];
+        for (is_eligible, wanted) in rows {
+            let told = serde_json::to_string(&health.describe(now, is_eligible)).unwrap();
+            assert_eq!(told, wanted);
+        }
     }
 }

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -112,6 +114,13 @@ pub async fn serve(listener: TcpListener, router: Router, token: CancellationTok
             drop(place);
         });
     }
+}
+
+/// Go's answer to paths that nobody serves.
+pub(crate) async fn not_found() -> Response {
+    let headers =
+        [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (StatusCode::NOT_FOUND, headers, "404 page not found\n").into_response()
 }
 
 async fn converse(stream: TcpStream, router: Router) {

@@ -10,10 +10,8 @@ use jiff::Timestamp;
 
 use super::status::Status;
 
-const KUBE_PROXY: Component = Component {
-    name: "kube-proxy",
-    paths: &["/configz", "/flagz", "/healthz", "/metrics", "/proxyMode", "/statusz"],
-};
+const KUBE_PROXY: Component =
+    Component { name: "kube-proxy", paths: &["/configz", "/flagz", "/healthz", "/metrics", "/proxyMode"] };
 
 /// What the pages tell.
 #[derive(Clone, Debug)]

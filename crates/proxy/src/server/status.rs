@@ -1,19 +1,20 @@
 //! `/metrics`, `/metrics/slis`, `/proxyMode`, `/configz`, `/healthz`, `/flagz`, `/statusz` and, if asked for, `/debug` on
 //! 10249.
 
+use std::fmt;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
-use base::metrics::{CONTENT_TYPE, Counter, Family, Gauge};
+use base::metrics::{CONTENT_TYPE, Counter, Family, Gauge, Kind, Text};
 use base::verbosity::Verbosity;
-use http::header;
+use http::{HeaderName, HeaderValue, header};
 use serde_json::{Value, json};
 
 use super::pages::{About, flagz, statusz};
-use super::profiles;
+use super::{not_found, profiles};
 use crate::metrics::Metrics;
 
 #[derive(Clone, Debug)]
@@ -47,7 +48,7 @@ pub fn router(status: Status) -> Router {
         .route("/flagz", get(flagz))
         .route("/statusz", get(statusz));
     let router = if status.is_profiled { profiles::add_to(router) } else { router };
-    router.with_state(status)
+    router.fallback(not_found).with_state(status)
 }
 
 async fn healthz(State(status): State<Status>) -> Response {
@@ -66,7 +67,7 @@ async fn configz(State(status): State<Status>) -> Response {
 }
 
 async fn metrics(State(status): State<Status>) -> Response {
-    ([(header::CONTENT_TYPE, CONTENT_TYPE)], status.metrics.render()).into_response()
+    status.measured(status.metrics.render())
 }
 
 /// Whoever measures from a certain moment on may set the counts back.
@@ -80,13 +81,36 @@ async fn slis(State(status): State<Status>, method: http::Method) -> Response {
     let mut out = String::new();
     // Writing to a String cannot fail.
     let _ = checks.last.write(&mut out).and_then(|()| checks.total.write(&mut out));
-    ([(header::CONTENT_TYPE, CONTENT_TYPE)], out).into_response()
+    let _ = write_start(&mut out);
+    status.measured(out)
+}
+
+fn write_start(out: &mut String) -> fmt::Result {
+    const NAME: &str = "process_start_time_seconds";
+    let Some(started) = sys::process::started() else { return Ok(()) };
+    let mut text = Text::new(out);
+    text.header(NAME, Kind::Gauge, "Unix time of the start of this process.")?;
+    text.sample(NAME, &[], started, None)
 }
 
 pub(super) fn plain(text: String) -> Response {
     let headers =
         [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
     (headers, text).into_response()
+}
+
+// === impl Status ===
+
+impl Status {
+    /// Counts, with the moment they were counted from.
+    fn measured(&self, text: String) -> Response {
+        let since = HeaderValue::from(self.about.started.as_second());
+        let headers = [
+            (header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE)),
+            (HeaderName::from_static("process-start-time-unix"), since),
+        ];
+        (headers, text).into_response()
+    }
 }
 
 // === impl SelfChecks ===
