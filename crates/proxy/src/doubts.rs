@@ -174,8 +174,8 @@ mod tests {
     }
 
     fn told(chosen: Mode, change: impl Fn(&mut KubeProxyConfiguration), families: &[Family]) -> String {
-        let mut config = KubeProxyConfiguration::default();
-        config.node_port_addresses = vec!["primary".into()];
+        let node_port_addresses = vec!["primary".into()];
+        let mut config = KubeProxyConfiguration { node_port_addresses, ..KubeProxyConfiguration::default() };
         change(&mut config);
         let node = node(&["10.0.0.1", "fd00::1"], &["10.244.0.0/24"]);
         let scene = Scene { config: &config, chosen, node: Some(&node), families };
