@@ -2,6 +2,8 @@
 //!
 //! Names are lists of words from the top; only the driver decides how they are written.
 
+pub mod unit;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -40,6 +42,8 @@ pub struct Limits {
     pub cpu_quota: Option<(i64, i64)>,
     pub memory: Option<i64>,
     pub pids: Option<i64>,
+    /// Processors, as the kernel lists them.
+    pub cpus: Option<String>,
     /// Bytes by page size, in the kernel's notation.
     pub hugepages: BTreeMap<String, i64>,
 }
@@ -114,6 +118,7 @@ pub fn pod_rules(pod: &Pod, rules: &Rules) -> Limits {
         cpu_quota: (bounded("cpu") && quota != 0).then_some((quota, period)),
         memory: Some(amount(&limits, "memory")).filter(|bytes| bounded("memory") && *bytes > 0),
         pids: rules.pids,
+        cpus: None,
         hugepages: hugepages(&limits, &rules.hugepage_sizes),
     }
 }
@@ -180,6 +185,14 @@ impl Name {
                 slices.join("/")
             }
         }
+    }
+}
+
+/// As upstream shows one.
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let words: Vec<String> = self.0.iter().map(|word| format!("{word:?}")).collect();
+        write!(f, "[{}]", words.join(" "))
     }
 }
 
@@ -259,6 +272,7 @@ mod tests {
             }
         }
         assert_eq!(all_pods("/a/b").unwrap().path(Driver::Cgroupfs), "a/b/kubepods");
+        assert_eq!(all_pods("/a/b").unwrap().to_string(), r#"["a" "b" "kubepods"]"#);
         for (word, driver) in [("burstable", Driver::Cgroupfs), ("kubepods-burstable.slice", Driver::Systemd)]
         {
             assert_eq!(pod_uid(word, driver), None);

@@ -8,6 +8,8 @@ use std::path::Path;
 
 use kubelet_core::node::capacity;
 
+const ONLINE: &str = "/sys/devices/system/cpu/online";
+
 /// Memory and swap in bytes, from /proc/meminfo.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
@@ -21,6 +23,10 @@ pub struct Machine {
     pub hostname: String,
     pub kernel: String,
     pub cpus: i64,
+    /// The processors that are on, as the kernel lists them.
+    pub online: Option<String>,
+    /// How many tasks the kernel allows at most.
+    pub tasks: Option<i64>,
     pub memory: Memory,
     pub numa_nodes: usize,
     pub cgroup_v2: bool,
@@ -75,6 +81,8 @@ pub fn read_machine(root: &Path) -> io::Result<Machine> {
         hostname: read("/proc/sys/kernel/hostname")?,
         kernel: read("/proc/sys/kernel/osrelease")?,
         cpus: online_cpus().unwrap_or(1),
+        online: read(ONLINE).ok(),
+        tasks: most_tasks(),
         memory: parse_meminfo(&fs::read_to_string("/proc/meminfo")?),
         numa_nodes: numa_nodes(Path::new("/sys/devices/system/node")),
         cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
@@ -94,9 +102,16 @@ pub fn read_machine(root: &Path) -> io::Result<Machine> {
 
 /// The CPUs of the machine, not those this process may use: an agent with a quota does not make the node smaller.
 fn online_cpus() -> Option<i64> {
-    let listed = fs::read_to_string("/sys/devices/system/cpu/online").ok();
+    let listed = fs::read_to_string(ONLINE).ok();
     let listed = listed.and_then(|text| capacity::count_cpus(&text));
     listed.or_else(|| i64::try_from(std::thread::available_parallelism().ok()?.get()).ok())
+}
+
+/// Two settings of the kernel bound them.
+fn most_tasks() -> Option<i64> {
+    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<i64>().ok();
+    let both = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
+    both.into_iter().filter_map(number).min()
 }
 
 /// Go's name of this machine's architecture.

@@ -3,6 +3,7 @@
 //! through the traits of [`ports`].
 
 pub mod agent;
+pub mod bus;
 pub mod cgroups;
 pub mod clock;
 pub mod cluster;
@@ -40,6 +41,7 @@ pub mod status_board;
 pub mod streaming;
 pub mod systemd;
 pub mod to_cri;
+mod units;
 pub mod userns;
 pub mod volumes;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::config::kubelet::{Loaded, load};
 use base::verbosity::Verbosity;
 use kubelet::agent::{self, Start};
-use kubelet::shutdown::Places;
+use kubelet::bus::Places;
 use kubelet::systemd::Systemd;
 use tokio::signal::unix::{self, SignalKind};
 use tokio_util::sync::CancellationToken;

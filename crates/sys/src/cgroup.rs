@@ -78,6 +78,12 @@ impl Hierarchies {
         self.mounts.iter().all(|h| h.root.join(name).is_dir())
     }
 
+    /// Whether something of the cgroup is there, in any hierarchy.
+    #[must_use]
+    pub fn is_anywhere(&self, name: &str) -> bool {
+        self.mounts.iter().any(|h| h.root.join(name).is_dir())
+    }
+
     /// Makes the cgroup and those above it. Idempotent.
     pub fn make(&self, name: &str) -> io::Result<()> {
         for hierarchy in &self.mounts {

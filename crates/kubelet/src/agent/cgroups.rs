@@ -1,43 +1,73 @@
-//! Which cgroups this node gives its Pods.
+//! Which cgroups this node gives its Pods, and that all Pods together leave the node its part.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use api::config::kubelet::{KubeletConfiguration, KubeletFlags};
+use api::config::kubelet::{KubeletConfiguration, KubeletFlags, Loaded};
 use kubelet_core::cgroup::{self, Driver, Limits, Rules};
 use kubelet_core::node::capacity::Reserved;
+use tokio_util::sync::CancellationToken;
 
-use super::StartError;
-use crate::cgroups::{NodeCgroups, RuntimeCgroups, SliceCgroups};
+use super::{Parts, StartError};
+use crate::cgroups::{NodeCgroups, RuntimeCgroups, Timed};
+use crate::events::{Kind, Recorder};
 use crate::facts::Machine;
 use crate::ports::Cgroups;
 
-/// The tree of Pods' cgroups, its upper levels made.
-pub(super) fn open(
-    config: &KubeletConfiguration,
-    flags: &KubeletFlags,
-    machine: &Machine,
-    driver: Driver,
-) -> Result<Arc<dyn Cgroups>, StartError> {
-    if !config.cgroups_per_qos {
-        return Ok(Arc::new(RuntimeCgroups { parent: config.cgroup_root.clone() }));
+/// Before what could not be enforced is tried again: Pods that use too much are evicted meanwhile.
+const AGAIN: Duration = Duration::from_secs(60);
+
+impl Parts<'_> {
+    /// The tree of Pods' cgroups, its upper levels made. Until cancelled, what all Pods may use is seen to.
+    pub(super) async fn cgroups(
+        &self,
+        recorder: &Recorder,
+        token: &CancellationToken,
+    ) -> Result<Arc<dyn Cgroups>, StartError> {
+        let Loaded { config, flags, .. } = &self.start.loaded;
+        let cgroups: Arc<dyn Cgroups> = match config.cgroups_per_qos {
+            false => Arc::new(RuntimeCgroups { parent: config.cgroup_root.clone() }),
+            true => {
+                let made = self.open_cgroups(config).await?;
+                let whole = whole(config, flags, &self.machine);
+                let node = flags.node_name(&self.machine.hostname).to_string();
+                let (recorder, token) = (recorder.clone(), token.clone());
+                let (tree, enforcing) = (made.clone(), enforce(made, whole, recorder, node));
+                tokio::spawn(async move { token.run_until_cancelled(enforcing).await });
+                Arc::new(tree)
+            }
+        };
+        let (clock, metrics) = (self.clock.clone(), self.metrics.clone());
+        Ok(Arc::new(Timed { cgroups, clock, metrics }))
     }
-    let all = cgroup::all_pods(&config.cgroup_root)
-        .map_err(|e| StartError::new(format!("cgroupRoot {:?}: {e}", config.cgroup_root)))?;
-    if driver == Driver::Systemd {
-        return Ok(Arc::new(SliceCgroups { all }));
+
+    async fn open_cgroups(&self, config: &KubeletConfiguration) -> Result<NodeCgroups, StartError> {
+        let all = cgroup::all_pods(&config.cgroup_root)
+            .map_err(|e| StartError::new(format!("cgroupRoot {:?}: {e}", config.cgroup_root)))?;
+        let hand = sys::cgroup::Hierarchies::find();
+        let hand = hand.map_err(|e| StartError::new(format!("find the cgroup hierarchies: {e}")))?;
+        let rules = Rules {
+            cfs_quota: config.cpu_cfs_quota,
+            cfs_period: config.cpu_cfs_quota_period.to_std(),
+            pids: Some(config.pod_pids_limit).filter(|n| *n > 0),
+            hugepage_sizes: self.machine.hugepage_sizes.clone(),
+        };
+        let systemd = (self.driver == Driver::Systemd).then(|| self.start.places.clone());
+        let made = NodeCgroups::open(hand, systemd, all, rules).await;
+        made.map_err(|e| StartError::new(format!("set up the cgroups of Pods: {e}")))
     }
-    let hand = sys::cgroup::Hierarchies::find();
-    let hand = hand.map_err(|e| StartError::new(format!("find the cgroup hierarchies: {e}")))?;
-    let rules = Rules {
-        cfs_quota: config.cpu_cfs_quota,
-        cfs_period: config.cpu_cfs_quota_period.to_std(),
-        pids: Some(config.pod_pids_limit).filter(|n| *n > 0),
-        hugepage_sizes: machine.hugepage_sizes.clone(),
-    };
-    let whole = whole(config, flags, machine);
-    let made = NodeCgroups::open(hand, all, &whole, rules);
-    let made = made.map_err(|e| StartError::new(format!("set up the cgroups of Pods: {e}")))?;
-    Ok(Arc::new(made))
+}
+
+/// Holds all Pods together to their part of the machine. What they use already may be more, which the kernel does not
+/// take: then it is tried until enough of them were evicted.
+async fn enforce(cgroups: NodeCgroups, whole: Limits, recorder: Recorder, node: String) {
+    while let Err(error) = cgroups.enforce(&whole).await {
+        let message = format!("Failed to update Node Allocatable Limits {}: {error}", cgroups.all());
+        recorder.node(&node, Kind::Warning, "FailedNodeAllocatableEnforcement", message);
+        tokio::time::sleep(AGAIN).await;
+    }
+    let message = "Updated Node Allocatable limit across pods";
+    recorder.node(&node, Kind::Normal, "NodeAllocatableEnforced", message);
 }
 
 /// What all Pods together may use: the machine, less what is kept back from them.
@@ -46,9 +76,12 @@ fn whole(config: &KubeletConfiguration, flags: &KubeletFlags, machine: &Machine)
     let reserved = Reserved::new(config, flags.experimental_allocatable_ignore_eviction);
     let kept = |name: &str| if enforced { reserved.for_good(name) } else { Default::default() };
     let milli = (machine.cpus * 1000).saturating_sub(kept("cpu").milli_value()).max(0);
+    let left = |of: i64, name: &str| of.saturating_sub(kept(name).value()).max(0);
     Limits {
         cpu_shares: Some(cgroup::shares(milli)),
-        memory: Some(machine.memory.total.saturating_sub(kept("memory").value()).max(0)),
+        memory: Some(left(machine.memory.total, "memory")),
+        pids: machine.tasks.map(|tasks| left(tasks, "pid")),
+        cpus: machine.online.clone(),
         ..Limits::default()
     }
 }

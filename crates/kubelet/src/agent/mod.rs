@@ -40,7 +40,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::cgroups::Timed;
+use crate::bus::Places;
 use crate::clock::SystemClock;
 use crate::cluster::objects::ApiObjects;
 use crate::cluster::{self, Cluster, Wiring};
@@ -59,12 +59,11 @@ use crate::net::SocketNet;
 use crate::node::{Node, NodeFacts};
 use crate::observer::{Observer, watch_runtime};
 use crate::pod_files::{DiskPodFiles, PodDirs};
-use crate::ports::{Cgroups, NoObjects, NoStorage, Objects, Runtime, Storage};
+use crate::ports::{NoObjects, NoStorage, Objects, Runtime, Storage};
 use crate::prober::{Hands, Prober};
 use crate::runtime::Metered;
 use crate::server::secure::{self, Inside};
 use crate::server::{self, Beat, Check, Checks, Views, stats};
-use crate::shutdown::Places;
 use crate::sources::local::LocalPods;
 use crate::sources::{self, Context, Problems, SourceName, SourceUpdate};
 use crate::status_board::BoardView;
@@ -380,7 +379,7 @@ impl Parts<'_> {
             volumes: volumes.clone(),
             objects,
             files,
-            cgroups: self.cgroups()?,
+            cgroups: self.cgroups(&recorder, token).await?,
             net,
             clock: self.clock.clone(),
             recorder,
@@ -501,13 +500,6 @@ impl Parts<'_> {
             Some(records),
             Some(self.metrics.clone()),
         ))
-    }
-
-    fn cgroups(&self) -> Result<Arc<dyn Cgroups>, StartError> {
-        let Loaded { config, flags, .. } = &self.start.loaded;
-        let cgroups = cgroups::open(config, flags, &self.machine, self.driver)?;
-        let (clock, metrics) = (self.clock.clone(), self.metrics.clone());
-        Ok(Arc::new(Timed { cgroups, clock, metrics }))
     }
 
     /// Id ranges for user namespaces; a node without them runs all other Pods.

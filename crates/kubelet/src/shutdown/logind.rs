@@ -3,11 +3,11 @@
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use super::bus::Bus;
-use super::wire::{Call, Message, Value};
+use crate::bus::wire::{Call, Message, Value};
+use crate::bus::{Bus, Places, Rule};
 
 const LOGIND: &str = "org.freedesktop.login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
@@ -16,15 +16,6 @@ const SIGNAL: &str = "PrepareForShutdown";
 const HANG_UP: i32 = 1;
 /// Pauses between looks at a setting that was changed.
 const PAUSES: [u64; 5] = [100, 200, 400, 800, 1600];
-
-/// Where the machine is reached.
-#[derive(Clone, Debug)]
-pub struct Places {
-    /// The socket of the system bus.
-    pub bus: PathBuf,
-    /// The directory of settings of the login manager.
-    pub settings: PathBuf,
-}
 
 /// The login manager, with its signal asked for.
 #[derive(Debug)]
@@ -36,22 +27,13 @@ pub(super) struct Delay {
     _held: OwnedFd,
 }
 
-// === impl Places ===
-
-impl Default for Places {
-    fn default() -> Self {
-        Self { bus: "/run/dbus/system_bus_socket".into(), settings: "/etc/systemd/logind.conf.d".into() }
-    }
-}
-
 // === impl Logind ===
 
 impl Logind {
     /// Finds it, and makes sure that it would wait as long as is needed.
     pub(super) async fn open(places: &Places, needed: Duration) -> io::Result<Logind> {
         let mut logind = Logind(Bus::open(&places.bus).await?);
-        let rule = format!("type='signal',interface='{MANAGER}',member='{SIGNAL}',path='{OBJECT}'");
-        logind.0.listen(&rule).await?;
+        logind.0.listen(&Rule { interface: MANAGER, member: SIGNAL, path: OBJECT, argument: None }).await?;
         if logind.longest_delay().await? < needed {
             logind.ask_for(&places.settings, needed).await?;
         }

@@ -4,9 +4,7 @@
 //! The login manager is asked to wait for us. When it says that the machine is about to go, nobody is let in any more and
 //! the node is not ready; then Pods are ended group by group; then it need not wait any longer.
 
-mod bus;
 mod logind;
-mod wire;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::bus::Places;
 use crate::cluster::Cluster;
 use crate::cluster::certificates::write_whole;
 use crate::dispatcher::EndOrder;
@@ -26,8 +25,6 @@ use crate::events::Kind;
 use crate::node::Node;
 use crate::status_board::Entry;
 use logind::Logind;
-
-pub use logind::Places;
 
 /// Before the login manager is looked for again.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -8,7 +8,9 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 async fn open(logind: &FakeLogind, dir: &Path, needed: Duration) -> Logind {
     let bus = logind.address().strip_prefix("unix:path=").unwrap().into();
-    Logind::open(&Places { bus, settings: dir.join("logind.conf.d") }, needed).await.unwrap()
+    Logind::open(&Places { bus, settings: dir.join("logind.conf.d"), ..Places::default() }, needed)
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -41,6 +43,6 @@ async fn a_login_manager_that_would_not_wait_long_enough_is_told_to() {
 
 #[tokio::test]
 async fn without_a_bus_it_says_so() {
-    let places = Places { bus: "/nowhere/bus.sock".into(), settings: "/nowhere".into() };
+    let places = Places { bus: "/nowhere/bus.sock".into(), ..Places::default() };
     assert_eq!(Logind::open(&places, MINUTE).await.unwrap_err().kind(), std::io::ErrorKind::NotFound);
 }

@@ -13,7 +13,7 @@ use Standing::{Honoured as YES, InPart, Inert as INERT, NotYet as NO};
 /// What eviction settings do as long as nothing evicts.
 const NO_EVICTION: Standing = InPart("the node's conditions follow it; nothing is evicted yet");
 const HARD: Standing = InPart("allocatable and the node's conditions follow it; nothing is evicted yet");
-const ENFORCED: Standing = InPart("pods is enforced with the cgroupfs driver; the rest not yet");
+const ENFORCED: Standing = InPart("pods is enforced; the rest not yet");
 
 /// A field whose zero means unset.
 const fn plain(path: &'static str, kind: Kind, default: D, standing: Standing) -> Field {

@@ -1,52 +1,120 @@
-//! The system bus: one connection, calls and signals on it, and descriptors that come with answers.
+//! D-Bus, for the services of the machine that are reached over it: one connection, calls and signals on it, and
+//! descriptors that come with answers.
+
+pub(crate) mod wire;
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-use super::wire::{Call, HEAD, Kind, Message, size};
+use wire::{Call, HEAD, Kind, Message, size};
 
 /// For everything that is asked.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Signals that wait to be heard, and descriptors that wait for their message.
-const QUEUE: usize = 64;
+const QUEUE: usize = 256;
 const LINE_MAX: usize = 512;
 
 const BUS: &str = "org.freedesktop.DBus";
 
+/// Where the services of the machine are reached.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// The socket of the system bus.
+    pub bus: PathBuf,
+    /// systemd's own, where no bus is.
+    pub systemd: PathBuf,
+    /// The directory of settings of the login manager.
+    pub settings: PathBuf,
+}
+
+/// Which signals are wanted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rule<'a> {
+    pub(crate) interface: &'static str,
+    pub(crate) member: &'static str,
+    pub(crate) path: &'a str,
+    /// Which argument has to be this text.
+    pub(crate) argument: Option<(usize, &'a str)>,
+}
+
+/// A call that was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{who} says {name}: {why}")]
+pub(crate) struct Refusal {
+    who: String,
+    /// As D-Bus names errors.
+    pub(crate) name: String,
+    why: String,
+}
+
 /// A connection. Whoever drops it leaves the bus.
 #[derive(Debug)]
-pub(super) struct Bus {
+pub(crate) struct Bus {
     stream: UnixStream,
     serial: u32,
     /// What was read and not understood yet.
     bytes: Vec<u8>,
     descriptors: VecDeque<OwnedFd>,
     signals: VecDeque<Message>,
+    /// Interfaces and members of the signals that are kept; others are nothing to us.
+    wanted: Vec<(&'static str, &'static str)>,
+    /// Nobody between us and the service: every signal of its comes unasked.
+    direct: bool,
+}
+
+// === impl Places ===
+
+impl Default for Places {
+    fn default() -> Self {
+        Self {
+            bus: "/run/dbus/system_bus_socket".into(),
+            systemd: "/run/systemd/private".into(),
+            settings: "/etc/systemd/logind.conf.d".into(),
+        }
+    }
+}
+
+// === impl Rule ===
+
+impl Rule<'_> {
+    fn text(&self) -> String {
+        let Rule { interface, member, path, argument } = self;
+        let mut text = format!("type='signal',interface='{interface}',member='{member}',path='{path}'");
+        if let Some((at, value)) = argument {
+            text.push_str(&format!(",arg{at}='{value}'"));
+        }
+        text
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// The refusal in an error of a call, if it is one.
+    pub(crate) fn of(error: &io::Error) -> Option<&Refusal> {
+        error.get_ref()?.downcast_ref()
+    }
 }
 
 // === impl Bus ===
 
 impl Bus {
-    /// Connects and introduces itself.
-    pub(super) async fn open(socket: &Path) -> io::Result<Bus> {
+    /// Connects to a bus and introduces itself.
+    pub(crate) async fn open(socket: &Path) -> io::Result<Bus> {
         within(async {
-            let stream = UnixStream::connect(socket).await?;
-            let mut bus = Bus {
-                stream,
-                serial: 0,
-                bytes: Vec::new(),
-                descriptors: VecDeque::new(),
-                signals: VecDeque::new(),
-            };
+            let mut bus = Bus::connect(socket, false).await?;
             bus.introduce().await?;
+            bus.send(b"NEGOTIATE_UNIX_FD\r\n").await?;
+            bus.expect("AGREE_UNIX_FD").await?;
+            bus.send(b"BEGIN\r\n").await?;
             bus.ask(&Call {
                 destination: BUS,
                 path: "/org/freedesktop/DBus",
@@ -60,19 +128,42 @@ impl Bus {
         .await
     }
 
+    /// Connects to a service itself, which asks for no name and gives none.
+    pub(crate) async fn direct(socket: &Path) -> io::Result<Bus> {
+        within(async {
+            let mut bus = Bus::connect(socket, true).await?;
+            bus.introduce().await?;
+            bus.send(b"BEGIN\r\n").await?;
+            Ok(bus)
+        })
+        .await
+    }
+
+    async fn connect(socket: &Path, direct: bool) -> io::Result<Bus> {
+        Ok(Bus {
+            stream: UnixStream::connect(socket).await?,
+            serial: 0,
+            bytes: Vec::new(),
+            descriptors: VecDeque::new(),
+            signals: VecDeque::new(),
+            wanted: Vec::new(),
+            direct,
+        })
+    }
+
     /// Calls a method and waits for its answer; the descriptor is the one that came with it.
-    pub(super) async fn call(&mut self, call: &Call<'_>) -> io::Result<(Message, Option<OwnedFd>)> {
+    pub(crate) async fn call(&mut self, call: &Call<'_>) -> io::Result<(Message, Option<OwnedFd>)> {
         within(self.ask(call)).await
     }
 
     /// The next signal.
-    pub(super) async fn signal(&mut self) -> io::Result<Message> {
+    pub(crate) async fn signal(&mut self) -> io::Result<Message> {
         loop {
             if let Some(signal) = self.signals.pop_front() {
                 return Ok(signal);
             }
             if let (message, _) = self.receive().await?
-                && message.kind == Kind::Signal
+                && self.wants(&message)
             {
                 return Ok(message);
             }
@@ -80,13 +171,17 @@ impl Bus {
     }
 
     /// Asks for signals that match a rule.
-    pub(super) async fn listen(&mut self, rule: &str) -> io::Result<()> {
+    pub(crate) async fn listen(&mut self, rule: &Rule<'_>) -> io::Result<()> {
+        self.wanted.push((rule.interface, rule.member));
+        if self.direct {
+            return Ok(());
+        }
         let call = Call {
             destination: BUS,
             path: "/org/freedesktop/DBus",
             interface: BUS,
             member: "AddMatch",
-            arguments: &[super::wire::Value::Text(rule)],
+            arguments: &[wire::Value::Text(&rule.text())],
         };
         self.call(&call).await.map(|_| ())
     }
@@ -101,26 +196,29 @@ impl Bus {
                 Kind::Return if message.answers == serial => return Ok((message, descriptor)),
                 Kind::Error if message.answers == serial => {
                     let why = message.text().unwrap_or_default();
-                    return Err(io::Error::other(format!(
-                        "{} says {}: {why}",
-                        call.destination, message.error
-                    )));
+                    let who = call.destination.to_owned();
+                    return Err(io::Error::other(Refusal { who, name: message.error, why }));
                 }
-                Kind::Signal if self.signals.len() < QUEUE => self.signals.push_back(message),
+                Kind::Signal if self.wants(&message) && self.signals.len() < QUEUE => {
+                    self.signals.push_back(message);
+                }
                 _ => {}
             }
         }
     }
 
-    /// Says who we are, and that descriptors may be passed.
+    fn wants(&self, message: &Message) -> bool {
+        let is =
+            |&(interface, member): &(&str, &str)| message.interface == interface && message.member == member;
+        message.kind == Kind::Signal && self.wanted.iter().any(is)
+    }
+
+    /// Says who we are.
     async fn introduce(&mut self) -> io::Result<()> {
         let uid = rustix::process::geteuid().as_raw().to_string();
         let uid: String = uid.bytes().map(|b| format!("{b:02x}")).collect();
         self.send(format!("\0AUTH EXTERNAL {uid}\r\n").as_bytes()).await?;
-        self.expect("OK ").await?;
-        self.send(b"NEGOTIATE_UNIX_FD\r\n").await?;
-        self.expect("AGREE_UNIX_FD").await?;
-        self.send(b"BEGIN\r\n").await
+        self.expect("OK ").await
     }
 
     async fn expect(&mut self, word: &str) -> io::Result<()> {

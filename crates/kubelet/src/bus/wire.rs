@@ -1,9 +1,10 @@
-//! Messages of D-Bus, as far as two calls, a property and a signal need them. Little-endian, as every bus takes it.
+//! Messages of D-Bus, as far as the calls, properties and signals of systemd and its login manager need them.
+//! Little-endian, as every bus takes it.
 
 /// Bytes of the fixed part of a message.
-pub(super) const HEAD: usize = 16;
+pub(crate) const HEAD: usize = 16;
 /// A message longer than this is nothing that concerns us.
-pub(super) const LONGEST: usize = 1 << 20;
+pub(crate) const LONGEST: usize = 1 << 20;
 
 const CALL: u8 = 1;
 const RETURN: u8 = 2;
@@ -21,35 +22,43 @@ const SIGNATURE: u8 = 8;
 
 /// A call of a method.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Call<'a> {
-    pub(super) destination: &'a str,
-    pub(super) path: &'a str,
-    pub(super) interface: &'a str,
-    pub(super) member: &'a str,
-    pub(super) arguments: &'a [Value<'a>],
+pub(crate) struct Call<'a> {
+    pub(crate) destination: &'a str,
+    pub(crate) path: &'a str,
+    pub(crate) interface: &'a str,
+    pub(crate) member: &'a str,
+    pub(crate) arguments: &'a [Value<'a>],
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Value<'a> {
+pub(crate) enum Value<'a> {
     Text(&'a str),
+    Texts(&'a [String]),
+    Truth(bool),
     Int(i32),
+    Large(u64),
+    Bytes(&'a [u8]),
+    /// Names with values of any kind.
+    Named(&'a [(&'a str, Value<'a>)]),
+    /// No further units: systemd takes a list of them with their properties.
+    NoUnits,
 }
 
 /// A message that came in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Message {
-    pub(super) kind: Kind,
+pub(crate) struct Message {
+    pub(crate) kind: Kind,
     /// Which call it answers.
-    pub(super) answers: u32,
-    pub(super) interface: String,
-    pub(super) member: String,
-    pub(super) error: String,
-    pub(super) signature: String,
-    pub(super) body: Vec<u8>,
+    pub(crate) answers: u32,
+    pub(crate) interface: String,
+    pub(crate) member: String,
+    pub(crate) error: String,
+    pub(crate) signature: String,
+    pub(crate) body: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Return,
     Error,
     Signal,
@@ -60,20 +69,12 @@ pub(super) enum Kind {
 // === impl Call ===
 
 impl Call<'_> {
-    pub(super) fn write(&self, serial: u32) -> Vec<u8> {
+    pub(crate) fn write(&self, serial: u32) -> Vec<u8> {
         let mut body = Writer::default();
         let mut signature = String::new();
         for argument in self.arguments {
-            match argument {
-                Value::Text(text) => {
-                    signature.push('s');
-                    body.text(text);
-                }
-                Value::Int(number) => {
-                    signature.push('i');
-                    body.number(number.cast_unsigned());
-                }
-            }
+            signature.push_str(argument.signature());
+            body.value(argument);
         }
         let mut fields = Writer::default();
         fields.field(PATH, "o", self.path);
@@ -94,6 +95,23 @@ impl Call<'_> {
     }
 }
 
+// === impl Value ===
+
+impl Value<'_> {
+    fn signature(&self) -> &'static str {
+        match self {
+            Value::Text(_) => "s",
+            Value::Texts(_) => "as",
+            Value::Truth(_) => "b",
+            Value::Int(_) => "i",
+            Value::Large(_) => "t",
+            Value::Bytes(_) => "ay",
+            Value::Named(_) => "a(sv)",
+            Value::NoUnits => "a(sa(sv))",
+        }
+    }
+}
+
 fn length(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len()).unwrap_or(u32::MAX)
 }
@@ -110,6 +128,40 @@ impl Writer {
     fn number(&mut self, number: u32) {
         self.align(4);
         self.0.extend(number.to_le_bytes());
+    }
+
+    fn value(&mut self, value: &Value<'_>) {
+        match value {
+            Value::Text(text) => self.text(text),
+            Value::Texts(texts) => self.list(4, |list| texts.iter().for_each(|text| list.text(text))),
+            Value::Truth(truth) => self.number(u32::from(*truth)),
+            Value::Int(number) => self.number(number.cast_unsigned()),
+            Value::Large(number) => {
+                self.align(8);
+                self.0.extend(number.to_le_bytes());
+            }
+            Value::Bytes(bytes) => self.list(1, |list| list.0.extend(*bytes)),
+            Value::Named(pairs) => self.list(8, |list| {
+                for (name, value) in *pairs {
+                    list.align(8);
+                    list.text(name);
+                    list.signature(value.signature());
+                    list.value(value);
+                }
+            }),
+            Value::NoUnits => self.list(8, |_| {}),
+        }
+    }
+
+    /// Its length comes first, and does not count what aligns the first element.
+    fn list(&mut self, align: usize, elements: impl FnOnce(&mut Self)) {
+        self.number(0);
+        let place = self.0.len() - 4;
+        self.align(align);
+        let begin = self.0.len();
+        elements(self);
+        let count = length(&self.0[begin..]);
+        self.0[place..place + 4].copy_from_slice(&count.to_le_bytes());
     }
 
     fn text(&mut self, text: &str) {
@@ -136,7 +188,7 @@ impl Writer {
 }
 
 /// How long the whole message is, by its fixed part; none if it is none of ours.
-pub(super) fn size(head: &[u8; HEAD]) -> Option<usize> {
+pub(crate) fn size(head: &[u8; HEAD]) -> Option<usize> {
     let number = |at: usize| {
         let bytes: [u8; 4] = head.get(at..at + 4)?.try_into().ok()?;
         usize::try_from(u32::from_le_bytes(bytes)).ok()
@@ -150,7 +202,7 @@ pub(super) fn size(head: &[u8; HEAD]) -> Option<usize> {
 
 impl Message {
     /// Reads a whole message; none if it is broken.
-    pub(super) fn read(bytes: &[u8]) -> Option<Message> {
+    pub(crate) fn read(bytes: &[u8]) -> Option<Message> {
         let kind = match *bytes.get(1)? {
             RETURN => Kind::Return,
             ERROR => Kind::Error,
@@ -187,17 +239,40 @@ impl Message {
     }
 
     /// The first text of the body.
-    pub(super) fn text(&self) -> Option<String> {
+    pub(crate) fn text(&self) -> Option<String> {
         self.signature.starts_with('s').then(|| Reader { bytes: &self.body, at: 0 }.text())?
     }
 
+    /// The body is the path of an object.
+    pub(crate) fn object(&self) -> Option<String> {
+        (self.signature == "o").then(|| Reader { bytes: &self.body, at: 0 }.text())?
+    }
+
+    /// The body is a variant with a text in it.
+    pub(crate) fn variant_text(&self) -> Option<String> {
+        let mut reader = Reader { bytes: &self.body, at: 0 };
+        (self.signature == "v" && reader.signature()? == "s").then(|| reader.text())?
+    }
+
+    /// The end of a job of systemd: which, and how it went.
+    pub(crate) fn job(&self) -> Option<(String, String)> {
+        let mut reader = Reader { bytes: &self.body, at: 0 };
+        if self.signature != "uoss" {
+            return None;
+        }
+        let _number = reader.number()?;
+        let job = reader.text()?;
+        let _unit = reader.text()?;
+        Some((job, reader.text()?))
+    }
+
     /// The body is one truth value.
-    pub(super) fn truth(&self) -> Option<bool> {
+    pub(crate) fn truth(&self) -> Option<bool> {
         (self.signature == "b").then(|| Reader { bytes: &self.body, at: 0 }.number())?.map(|n| n != 0)
     }
 
     /// The body is a variant with a large number in it.
-    pub(super) fn large(&self) -> Option<u64> {
+    pub(crate) fn large(&self) -> Option<u64> {
         let mut reader = Reader { bytes: &self.body, at: 0 };
         if self.signature != "v" || reader.signature()? != "t" {
             return None;
@@ -283,6 +358,38 @@ mod tests {
         assert_eq!(answer.large(), Some(5_000_000));
         let signal = Message { signature: "b".into(), body: vec![1, 0, 0, 0], ..Message::default() };
         assert_eq!((signal.truth(), signal.large(), signal.text()), (Some(true), None, None));
+    }
+
+    #[test]
+    fn values_lie_where_their_sizes_want_them() {
+        let write = |value: Value<'_>| {
+            let mut out = Writer::default();
+            out.0.push(7);
+            out.value(&value);
+            out.0
+        };
+        let texts = ["a".to_owned(), "bc".to_owned()];
+        for (value, want) in [
+            (Value::Truth(true), vec![7, 0, 0, 0, 1, 0, 0, 0]),
+            (Value::Large(2), vec![7, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]),
+            (Value::Bytes(&[1, 2]), vec![7, 0, 0, 0, 2, 0, 0, 0, 1, 2]),
+            (
+                Value::Texts(&texts),
+                [&[7, 0, 0, 0, 15, 0, 0, 0, 1, 0, 0, 0][..], b"a\0\0\0\x02\0\0\0bc\0"].concat(),
+            ),
+            (Value::NoUnits, vec![7, 0, 0, 0, 0, 0, 0, 0]),
+            (
+                Value::Named(&[("n", Value::Truth(false)), ("m", Value::Large(9))]),
+                [
+                    &[7, 0, 0, 0, 40, 0, 0, 0][..],
+                    b"\x01\0\0\0n\0\x01b\0\0\0\0\0\0\0\0",
+                    b"\x01\0\0\0m\0\x01t\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
+                ]
+                .concat(),
+            ),
+        ] {
+            assert_eq!(write(value), want, "{value:?}");
+        }
     }
 
     #[test]
