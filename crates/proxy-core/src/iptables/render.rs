@@ -315,7 +315,8 @@ impl<'a> Page<'a> {
         if is_served(external) {
             let chain = Names::new(owner).external();
             if self.options.has_accounts && self.rules.family == Family::V4 && self.serves_loopback() {
-                let (to, count) = (format!("{to} -d 127.0.0.0/8"), self.count_in(LOCALHOST_ACCEPTED));
+                let to = format!("-m {0} -p {0} -d 127.0.0.0/8 --dport {1}", key.protocol, key.port);
+                let count = self.count_in(LOCALHOST_ACCEPTED);
                 self.nat(NODE_PORTS, format_args!("-m comment --comment \"{owner}\" {to} {count}-j {chain}"));
             }
             self.nat(NODE_PORTS, format_args!("-m comment --comment \"{owner}\" {to} -j {chain}"));
