@@ -6,8 +6,12 @@ mod support;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use proxy::backend::nft::NftDataplane;
 use proxy::doctor;
-use proxy_core::objects::{Protocol, ServiceKey};
+use proxy::knock::Knock;
+use proxy::ports::Dataplane;
+use proxy_core::objects::{Family, Protocol, ServiceKey};
+use proxy_core::rules::{Mode, NodeRules, RuleSet};
 use serde_json::{Value, json};
 use support::agent::{Api, NODES, RANGES, SERVICES, SLICES, Talker, answers_to, get, run_agent, until};
 use support::{Answer, Lab, Party, service, slices};
@@ -51,6 +55,62 @@ fn services_work_and_follow_their_endpoints() {
         assert_eq!(agent.join().unwrap(), Ok(()));
     });
     assert!(api.has_event("Starting"));
+}
+
+/// A server that has to be there and cannot ends the process, and users are told why.
+#[test]
+fn a_server_without_its_port_is_told_of() {
+    if support::skipped() {
+        return;
+    }
+    let rows = [
+        ("127.0.0.1:10249", "FailedToStartMetricServer", "listening on 127.0.0.1:10249 for metrics"),
+        ("0.0.0.0:10256", "FailedToStartProxierHealthcheck", "listening on 0.0.0.0:10256 for health"),
+    ];
+    for (address, reason, words) in rows {
+        let lab = Lab::new();
+        lab.node.ns.ip("link set lo up\n").unwrap();
+        let api = Api::new();
+        api.put(NODES, &[support::node()]);
+        let _taken = lab.node.ns.within(|| std::net::TcpListener::bind(address)).unwrap();
+        let args = ["--proxy-mode=nftables", "--bind-address-hard-fail"];
+        let ended = run_agent(&lab, api.clone(), &args, CancellationToken::new()).unwrap_err();
+        assert!(ended.starts_with(words), "{ended}");
+        let event = api.event(reason).unwrap();
+        assert_eq!((&event["type"], &event["action"]), (&json!("Warning"), &json!("StartKubeProxy")));
+        assert_eq!(event["note"], json!(ended));
+        assert_eq!(event["regarding"]["name"], "here");
+    }
+}
+
+/// Who cannot ask for Services has nothing to say to the kernel, not even about other modes' rules.
+#[test]
+fn without_credentials_the_kernel_is_left_as_it_is() {
+    const LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
+    if support::skipped() {
+        return;
+    }
+    let lab = Lab::new();
+    let api = Api::new();
+    api.put(NODES, &[support::node()]);
+    let has_table =
+        || lab.node.ns.within(|| NftDataplane::open(Family::V4, 14).unwrap().read().unwrap().is_there);
+    let rules = RuleSet::empty(Family::V4, NodeRules::unknown(Mode::Nftables));
+    lab.node.ns.within(|| {
+        let mut table = NftDataplane::open(Family::V4, 14).unwrap();
+        table.verify(&rules, &Knock::default()).unwrap();
+    });
+    assert!(has_table());
+    let read = || lab.node.ns.within(|| std::fs::read_to_string(LOCALNET)).unwrap();
+    let before = read();
+    for mode in ["--proxy-mode=iptables", "--proxy-mode=nftables"] {
+        let args = [mode, "--kubeconfig=/nowhere/kubeconfig"];
+        let ended = run_agent(&lab, api.clone(), &args, CancellationToken::new()).unwrap_err();
+        assert!(ended.contains("/nowhere/kubeconfig"), "{ended}");
+        assert!(has_table(), "{mode}");
+        assert_eq!(read(), before, "{mode}");
+    }
+    assert!(!api.has_event("Starting"));
 }
 
 /// What the doctor says first, in the node.

@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use fixture::{ApiServer, Netns, Tools};
+use serde_json::{Value, json};
 
 const WEB: &str = "10.96.77.1:80";
 const OBJECTS: &str = r#"
@@ -107,6 +108,17 @@ impl Stage {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
+    /// What the doctor names first as wrong; empty if nothing is.
+    fn doctor(&self, name: &str) -> String {
+        let mut doctor =
+            self.program(&["doctor", "service", name, "--hostname-override=here", "--kubeconfig"]);
+        let out = doctor.arg(self.data().join("admin.kubeconfig")).output().unwrap();
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let wrong = text.lines().find_map(|line| line.trim_start().strip_prefix("WRONG"));
+        assert_eq!(wrong.is_none(), out.status.success(), "{text}");
+        wrong.unwrap_or_default().trim().to_owned()
+    }
+
     /// The table with the numbers that the kernel gives to what is written.
     fn table(&self) -> Option<String> {
         let mut nft = self.ns.command(&self.nft.display().to_string());
@@ -173,20 +185,137 @@ fn nothing_that_happens_to_the_program_happens_to_services() {
     stage.until("a change arrives after the outage", || stage.answers("10.96.77.2:80"));
     assert!(stage.answers(WEB));
 
-    // What everybody can ask.
-    let doctor = |name: &str| {
-        let mut doctor =
-            stage.program(&["doctor", "service", name, "--hostname-override=here", "--kubeconfig"]);
-        let out = doctor.arg(stage.data().join("admin.kubeconfig")).output().unwrap();
-        (out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned())
-    };
-    let (is_well, text) = doctor("web");
-    assert!(is_well, "{text}");
-    let (is_well, text) = doctor("nobody");
-    assert!(!is_well && text.contains("there is no Service default/nobody"), "{text}");
     let events = stage.kubectl(&["get", "events", "-o", "jsonpath={.items[*].reason}"], "");
     assert!(String::from_utf8_lossy(&events.stdout).contains("Starting"));
     drop(server);
+}
+
+/// Service `name` at 10.96.77.`number`:80, and a slice of it, each with these fields over what is usual.
+fn ailing(name: &str, number: u8, spec: Value, slice: Option<Value>) -> String {
+    let mut service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+        "spec": {"clusterIP": format!("10.96.77.{number}"), "ports": [{"name": "http", "port": 80}]},
+    });
+    service["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    let slice = slice.map(|over| {
+        let mut slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": format!("{name}-1"), "labels": {"kubernetes.io/service-name": name}},
+            "ports": [{"name": "http", "port": 8080}],
+            "endpoints": [{"addresses": ["192.168.0.1"], "nodeName": "here"}],
+        });
+        slice.as_object_mut().unwrap().extend(over.as_object().unwrap().clone());
+        slice
+    });
+    let items: Vec<Value> = [Some(service), slice].into_iter().flatten().collect();
+    json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
+}
+
+#[test]
+fn the_doctor_names_what_is_wrong_on_a_live_node() {
+    let Some(stage) = Stage::set() else { return };
+    let _server = stage.api_server();
+    stage.kubectl(&["apply", "-f", "-"], OBJECTS);
+    let sick = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "sick", "labels": {"app": "sick"}},
+        "spec": {"nodeName": "here", "containers": [{"name": "c", "image": "x"}]},
+    });
+    stage.kubectl(&["apply", "-f", "-"], &sick.to_string());
+    let proxy = stage.proxy(&["--proxy-mode=nftables"]);
+    stage.until("the Service answers", || stage.answers(WEB) && stage.is_settled());
+    assert_eq!(stage.doctor("web"), "");
+    assert_eq!(stage.doctor("nobody"), "there is no Service default/nobody");
+    let unready = json!({"endpoints": [{"addresses": ["192.168.0.1"], "conditions": {"ready": false}}]});
+    let elsewhere = json!({"endpoints": [{"addresses": ["192.168.0.1"], "nodeName": "elsewhere"}]});
+    // As network policies do.
+    stage.nft(&["add", "table", "ip", "wall"]);
+    stage.nft(&["add", "chain", "ip", "wall", "in", "{ type filter hook input priority 0 ; }"]);
+    stage.nft(&["add", "rule", "ip", "wall", "in", "tcp dport 7 drop"]);
+    let silent = json!({"ports": [{"name": "http", "port": 7}]});
+    let rows = [
+        (
+            "lonely",
+            json!({"selector": {"app": "none"}}),
+            Some(json!({})),
+            "no Pod has the labels that it selects, app=none",
+        ),
+        (
+            "unready",
+            json!({"selector": {"app": "sick"}}),
+            Some(json!({})),
+            "0 of 1 Pods that it selects are ready: sick is Pending",
+        ),
+        ("bare", json!({}), None, "no EndpointSlice belongs to it"),
+        ("idle", json!({}), Some(unready), "its EndpointSlices name 1 endpoints and none is ready"),
+        (
+            "misnamed",
+            json!({}),
+            Some(json!({"ports": [{"name": "other", "port": 8080}]})),
+            "no EndpointSlice says where port \"http\" (80/TCP) leads",
+        ),
+        (
+            "misled",
+            json!({}),
+            Some(json!({"ports": [{"name": "http", "port": 9}]})),
+            "a connection to 10.96.77.15:80/tcp was refused; called directly, 192.168.0.1:9 was refused",
+        ),
+        (
+            "walled",
+            json!({}),
+            Some(silent),
+            "a connection to 10.96.77.16:80/tcp met silence; called directly, 192.168.0.1:7 met silence",
+        ),
+        (
+            "local",
+            json!({"internalTrafficPolicy": "Local"}),
+            Some(elsewhere),
+            "a connection to 10.96.77.17:80/tcp met silence: its policy keeps traffic on the node, and no endpoint is here",
+        ),
+    ];
+    for (number, (name, spec, slice, wanted)) in (10..).zip(rows) {
+        stage.kubectl(&["apply", "-f", "-"], &ailing(name, number, spec, slice));
+        stage.until(&format!("{name}: {wanted}"), || stage.doctor(name) == wanted);
+    }
+    stale_flows_are_told(&stage);
+    // Without kube-proxy: what it did not hear of, and what somebody took away.
+    drop(proxy);
+    stage.kubectl(&["apply", "-f", "-"], &ailing("late", 30, json!({}), Some(json!({}))));
+    let told = stage.doctor("late");
+    assert!(
+        told.starts_with("the kernel ") && told.ends_with("but should send them to 192.168.0.1:8080"),
+        "{told}"
+    );
+    for family in ["ip", "ip6"] {
+        stage.nft(&["delete", "table", family, "kube-proxy"]);
+    }
+    let told = stage.doctor("web");
+    let wanted = "no rules of a kube-proxy are in this machine's kernel, and none answers on port 10256";
+    assert_eq!(told, wanted);
+}
+
+/// A flow from a time when other rules sent it elsewhere, which the right rules do not end.
+fn stale_flows_are_told(stage: &Stage) {
+    const DNS: &str = "10.96.77.29:53";
+    let answers = stage.ns.within(|| UdpSocket::bind("192.168.0.1:5353")).unwrap();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 512];
+        while let Ok((_, from)) = answers.recv_from(&mut buffer) {
+            let _ = answers.send_to(b"!", from);
+        }
+    });
+    let ports = json!([{"name": "dns", "port": 53, "protocol": "UDP"}]);
+    let targets = json!([{"name": "dns", "port": 5353, "protocol": "UDP"}]);
+    let objects = ailing("dns", 29, json!({"ports": ports}), Some(json!({"ports": targets})));
+    stage.kubectl(&["apply", "-f", "-"], &objects);
+    stage.until("the name server answers", || stage.doctor("dns").is_empty());
+    stage.nft(&["add", "table", "ip", "elder"]);
+    stage.nft(&["add", "chain", "ip", "elder", "out", "{ type nat hook output priority -150 ; }"]);
+    let rule = "ip daddr 10.96.77.29 udp dport 53 dnat to 192.168.0.1:5354";
+    stage.nft(&["add", "rule", "ip", "elder", "out", rule]);
+    let client = stage.ns.within(|| UdpSocket::bind("192.168.0.1:0")).unwrap();
+    client.send_to(b"?", DNS).unwrap();
+    stage.nft(&["delete", "table", "ip", "elder"]);
+    assert_eq!(stage.doctor("dns"), "1 flows still lead to endpoints that are gone");
 }
 
 #[test]

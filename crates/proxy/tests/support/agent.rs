@@ -85,8 +85,12 @@ impl Api {
         format!("http://{}", self.0.address.lock().unwrap().unwrap())
     }
 
+    pub(crate) fn event(&self, reason: &str) -> Option<Value> {
+        self.0.posted.lock().unwrap().iter().find(|event| event["reason"] == reason).cloned()
+    }
+
     pub(crate) fn has_event(&self, reason: &str) -> bool {
-        self.0.posted.lock().unwrap().iter().any(|event| event["reason"] == reason)
+        self.event(reason).is_some()
     }
 }
 
