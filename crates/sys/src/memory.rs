@@ -29,13 +29,19 @@ pub fn release() -> io::Result<usize> {
     Ok(released)
 }
 
-/// From here on every thread allocates from one heap. By default each gets its own, and what lives long pins pages in all of
-/// them. For programs whose threads seldom work at the same time; to be called before there is a second thread.
+/// From here on every thread allocates from one heap, and its free pages stay in it until [`release`]. By default each gets
+/// its own, and what lives long pins pages in all of them; and whoever happens to free the last piece of many gives all
+/// of them back, for tens of milliseconds in which nobody else can allocate. For programs whose threads seldom work at
+/// the same time, and which call [`release`] now and then; to be called before there is a second thread.
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code)]
 pub fn keep_one_heap() {
-    // SAFETY: mallopt takes no pointer; the setting changes where later allocations come from, no present one.
-    unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+    // SAFETY: mallopt takes no pointer; the settings say where later allocations come from and where free memory goes, and
+    // change no present allocation.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
+    }
 }
 
 #[cfg(not(target_env = "gnu"))]
@@ -46,6 +52,11 @@ pub fn keep_one_heap() {}
 fn trim_heap() {
     // SAFETY: malloc_trim takes no pointer and keeps every allocation.
     unsafe { libc::malloc_trim(0) };
+    // After many pieces were freed, each of the next requests for a large one has to put ten thousand of them in order,
+    // which takes milliseconds. Nobody waits for these requests.
+    for _ in 0..64 {
+        drop(std::hint::black_box(Vec::<u8>::with_capacity(1 << 16)));
+    }
 }
 
 #[cfg(not(target_env = "gnu"))]

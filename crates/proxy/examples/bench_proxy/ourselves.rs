@@ -12,7 +12,6 @@ use crate::no_files::NoFiles;
 
 /// Runs until it is killed, as `longshore kube-proxy` does.
 pub(crate) fn run(args: &[OsString]) {
-    sys::memory::keep_one_heap();
     let Ok(Outcome::Run(loaded)) = load(args, &NoFiles) else { panic!("arguments") };
     let start = Start {
         loaded: *loaded,
