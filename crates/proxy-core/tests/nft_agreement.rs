@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use proxy_core::nft::walk::{Ending, Memory, ending, endings};
-use proxy_core::nft::{Content, Renderer, compare};
+use proxy_core::nft::{Content, Digest, Renderer, compare};
 use proxy_core::objects::{Cluster, Family};
 use proxy_core::rules::{Mode, Rulebook};
 use proxy_core::trace::{Fate, Packet, trace};
@@ -75,6 +75,7 @@ proptest! {
             let mut renderer = Renderer::new(family, MASQUERADE_BIT);
             let changed = cluster.take_changes(family).expect("both kinds are listed");
             book.update(&cluster, &worlds[0].host, changed);
+            prop_assert_eq!(renderer.digest(book.rules(), || true), None);
             let mut table = renderer.whole(book.rules());
             for world in &worlds[1..] {
                 become_another(&mut cluster, world);
@@ -86,6 +87,27 @@ proptest! {
                 anew.adopt(&table);
                 let findings = compare(&table, anew.whole(book.rules()));
                 prop_assert_eq!(findings.steps, Vec::<Vec<_>>::new(), "{:?}", findings.faults);
+                let digest = renderer.digest(book.rules(), || true);
+                prop_assert_eq!(digest, Some(Digest::from(table.clone())));
+            }
+        }
+    }
+
+    #[test]
+    fn a_digest_tells_tables_apart(one in world(), other in world(), at in any::<prop::sample::Index>()) {
+        for family in Family::BOTH {
+            let (one, other) = (render(&one.book(family)), render(&other.book(family)));
+            let is_same = compare(&one, other.clone()).steps.is_empty();
+            prop_assert_eq!(Digest::from(one.clone()) == Digest::from(other), is_same);
+            // One element less, and one in a place that another had.
+            let filled: Vec<usize> = (0..one.sets.len()).filter(|set| !one.sets[*set].1.is_empty()).collect();
+            prop_assume!(!filled.is_empty());
+            let set = *at.get(&filled);
+            let (mut less, mut moved) = (one.clone(), one.clone());
+            less.sets[set].1.pop();
+            moved.sets[set].1.last_mut().unwrap().comment = Some("of somebody else".into());
+            for table in [less, moved] {
+                prop_assert_ne!(Digest::from(table), Digest::from(one.clone()));
             }
         }
     }

@@ -58,12 +58,6 @@ impl Knock {
     }
 }
 
-/// Throws something large away where nobody waits for it.
-pub fn discard<T: Send + 'static>(value: T) {
-    // Without a thread it goes here and now.
-    let _ = thread::Builder::new().name("discard".into()).spawn(move || drop(value));
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {

@@ -20,7 +20,8 @@ const MOST_NEWS: usize = 4096;
 /// The first wait after a failure; it doubles from there.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 
-/// A look that made way for news is tried again after this long, and does not make way more often than this.
+/// A look that made way for news is tried again after this long, then after twice as long, and so on, and does not make
+/// way more often than this. Where news never ends, the looks that it ends must not be all that is done.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const MOST_TIMES_LEFT: u32 = 10;
 
@@ -93,8 +94,6 @@ struct Plane {
     times_left: u32,
     wants_tidying: bool,
     times_untidied: u32,
-    /// A comparison leaves much memory behind.
-    wants_trimming: bool,
     retry: Option<(Instant, Duration)>,
     alarms: Option<mpsc::Receiver<()>>,
     /// Compared, and not listening yet.
@@ -313,7 +312,6 @@ impl Plane {
             times_left: 0,
             wants_tidying: false,
             times_untidied: 0,
-            wants_trimming: false,
             retry: None,
             alarms: None,
             wants_ears: false,
@@ -400,8 +398,9 @@ impl Plane {
                 return Ok((plane, quiet));
             }
             Ok(Outcome::Left) => {
+                let wait = LOOK_AGAIN.saturating_mul(1 << plane.times_left).min(periods.verify);
+                plane.look_at = Some(Instant::now() + wait);
                 plane.times_left += 1;
-                plane.look_at = Some(Instant::now() + LOOK_AGAIN);
                 plane.resume_tidying();
                 return Ok((plane, None));
             }
@@ -414,7 +413,16 @@ impl Plane {
     fn act(&mut self, delta: Option<Delta>, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
         let rules = self.book.rules();
         match delta {
-            None => self.dataplane.verify(rules, knock),
+            None => {
+                let outcome = self.dataplane.verify(rules, knock)?;
+                // Whoever has written everything leaves as much memory behind. While it is given back nobody can
+                // allocate: better now than when the next change is on its way.
+                let is_first = self.trust == Trust::None;
+                if is_first || matches!(&outcome, Outcome::Done(faults) if !faults.is_empty()) {
+                    give_memory_back();
+                }
+                Ok(outcome)
+            }
             Some(delta) => self.dataplane.apply(rules, &delta).map(|()| Outcome::Done(Vec::new())),
         }
     }
@@ -431,10 +439,6 @@ impl Plane {
             true => inbox.attend(job, &knock, quiet_until).await?,
             false => job.await?,
         };
-        if outcome != Outcome::Left && std::mem::take(&mut plane.wants_trimming) {
-            // Nobody waits for it.
-            drop(tokio::task::spawn_blocking(give_memory_back));
-        }
         // What was left is done after whatever it made way for.
         plane.wants_tidying = false;
         plane.times_untidied = if outcome == Outcome::Left { plane.times_untidied + 1 } else { 0 };
@@ -460,7 +464,6 @@ impl Plane {
             self.trust = Trust::Full;
             self.look_at = Some(now + periods.verify);
             self.times_left = 0;
-            self.wants_trimming = true;
         }
         self.wants_tidying = true;
         self.retry = None;

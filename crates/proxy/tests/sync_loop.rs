@@ -286,14 +286,22 @@ async fn a_gap_that_nobody_asked_for_is_as_short_as_the_change_was_quick() {
 
 #[tokio::test(start_paused = true)]
 async fn a_look_does_not_make_way_for_ever() {
-    let bench = Bench::settled().await;
+    let verify = Duration::from_secs(4);
+    let bench = Bench::with(Periods { verify, ..PERIODS });
+    bench.settle().await;
     bench.kernel.is_slow.store(true, Ordering::SeqCst);
-    tokio::time::advance(PERIODS.verify).await;
+    tokio::time::advance(verify).await;
     let looks = |done: &[String]| done.iter().filter(|done| done.starts_with("look")).count();
+    let mut waits = Vec::new();
     for number in 1..=11 {
+        let start = Instant::now();
         bench.meanwhile(|done| looks(done) == usize::from(number)).await;
+        waits.push(start.elapsed().as_secs());
         bench.tell(service(number)).await;
     }
+    // After each of them it lets others be for longer.
+    let grow = |pair: &[u64]| pair[0] < pair[1] || pair[1] >= verify.as_secs();
+    assert!(waits[1..].windows(2).all(grow), "{waits:?}");
     bench.meanwhile(|done| done.iter().any(|done| done.starts_with("verify"))).await;
     assert_eq!(looks(&bench.kernel.done()), 11);
 }

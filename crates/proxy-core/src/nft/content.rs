@@ -29,6 +29,12 @@ impl Content {
         self.sets.iter().find(|(set, _)| *set.name == *name)
     }
 
+    /// The sets whose elements only we write.
+    pub fn own_sets(&self) -> Vec<Name> {
+        let own = self.sets.iter().filter(|(set, _)| !set.is_dynamic);
+        own.map(|(set, _)| set.name.clone()).collect()
+    }
+
     /// Puts what the kernel told in its own order into ours.
     #[must_use]
     pub fn sorted(mut self) -> Self {

@@ -7,11 +7,13 @@
 //! the size of the cluster.
 //!
 //! * [`Renderer`]: a rule set as a whole [`Content`], or what a [`Delta`] changes in it.
+//! * [`Digest`]: whether there is anything to compare.
 //! * [`compare`]: what brings a table to its content, whatever it holds.
 //! * [`walk`]: the fate of a packet under such a table.
 
 mod compare;
 mod content;
+mod digest;
 mod elements;
 mod pick;
 mod render;
@@ -23,7 +25,8 @@ mod words;
 
 pub use compare::{Findings, compare};
 pub use content::Content;
-pub use render::{Draft, Renderer};
+pub use digest::Digest;
+pub use render::Renderer;
 
 use crate::objects::Family;
 

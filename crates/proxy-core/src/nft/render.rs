@@ -12,6 +12,7 @@ use crate::rules::{
 };
 
 use super::content::Content;
+use super::digest::Digest;
 use super::elements::{put_cluster_ip, put_hairpin, put_node_port, put_vip};
 use super::pick::Pick;
 use super::sets::{Elements, SetId};
@@ -30,17 +31,8 @@ pub struct Renderer {
     tickets: Tickets,
 }
 
-/// Everything that belongs into a table, before it is put in order.
-#[derive(Debug)]
-pub struct Draft {
-    family: Family,
-    chains: Vec<(Chain, Vec<Rule>)>,
-    elements: Elements,
-    is_whole: bool,
-}
-
 /// So many parts of the rules are rendered before it is asked again whether anybody wants the rest.
-const STRIDE: usize = 256;
+const STRIDE: usize = 64;
 
 /// What stands in the table for itself.
 enum Part<'a> {
@@ -89,39 +81,49 @@ impl Renderer {
 
     /// The whole table.
     pub fn whole(&mut self, rules: &RuleSet) -> Content {
-        self.draft(rules, || true).finish()
+        let mut elements = Elements::default();
+        self.tickets.renew(rules);
+        parts(rules).for_each(|part| part.put(&mut elements, rules, &self.tickets));
+        self.picks.extend(picks_of(&elements));
+        self.put_rest(&mut elements, &rules.node);
+        self.node = Some(rules.node.clone());
+        elements.sort();
+        let mut content = self.frame(&rules.node);
+        content.sets.iter_mut().zip(elements.0).for_each(|((_, all), elements)| *all = elements);
+        content
     }
 
-    /// The same, not yet in order, which is the longer part of the work and needs neither us nor the rules. Ends early
-    /// when nobody wants it any more.
-    pub fn draft(&mut self, rules: &RuleSet, is_wanted: impl Fn() -> bool) -> Draft {
+    /// The whole table in a nutshell, as [`Renderer::whole`] and all changes since have left it. `None` before there was any,
+    /// or when nobody wants it any more.
+    pub fn digest(&self, rules: &RuleSet, is_wanted: impl Fn() -> bool) -> Option<Digest> {
+        let mut digest = Digest::new(self.frame(self.node.as_ref()?));
         let mut elements = Elements::default();
-        let mut is_whole = true;
-        self.tickets.renew(rules);
-        let vips = rules.vips.iter().map(Part::Vip);
-        let node_ports = rules.node_ports.iter().map(Part::NodePort);
-        let cluster_ips = rules.cluster_ips.keys().map(Part::ClusterIp);
-        let hairpins = rules.hairpins.keys().map(Part::Hairpin);
-        let parts = vips.chain(node_ports).chain(cluster_ips).chain(hairpins);
-        for (count, part) in parts.enumerate() {
+        for (count, part) in parts(rules).enumerate() {
             if count % STRIDE == 0 && !is_wanted() {
-                is_whole = false;
-                break;
+                return None;
             }
             part.put(&mut elements, rules, &self.tickets);
+            elements.drain(|set, element| digest.add(set.name(), &element));
         }
-        put_node_port_ips(&mut elements, Some(&rules.node));
-        let mut chains = Vec::new();
-        if is_whole {
-            self.picks.extend(picks_of(&elements));
-            chains = skeleton::chains(self.words, &rules.node, self.masquerade_bit);
-            for (door, pick) in &self.picks {
-                chains.push(pick.chain(*door, self.words));
-                elements.put(door.picks(), pick_element(*door, *pick));
-            }
-            self.node = Some(rules.node.clone());
+        self.put_rest(&mut elements, &rules.node);
+        elements.drain(|set, element| digest.add(set.name(), &element));
+        Some(digest)
+    }
+
+    /// All there is but elements; the sets are in their usual order.
+    fn frame(&self, node: &NodeRules) -> Content {
+        let mut chains = skeleton::chains(self.words, node, self.masquerade_bit);
+        chains.extend(self.picks.iter().map(|(door, pick)| pick.chain(*door, self.words)));
+        let sets = SetId::ALL.map(|set| (set.define(self.words.0), Vec::new())).into();
+        Content { chains, sets, foreign_sets: Vec::new(), is_there: true }
+    }
+
+    /// The elements that belong to no Service.
+    fn put_rest(&self, out: &mut Elements, node: &NodeRules) {
+        put_node_port_ips(out, Some(node));
+        for (door, pick) in &self.picks {
+            out.put(door.picks(), pick_element(*door, *pick));
         }
-        Draft { family: self.words.0, chains, elements, is_whole }
     }
 
     /// What `delta` changes in the table, given the rules after it. Only after [`Renderer::whole`].
@@ -196,6 +198,14 @@ impl Renderer {
     }
 }
 
+fn parts(rules: &RuleSet) -> impl Iterator<Item = Part<'_>> {
+    let vips = rules.vips.iter().map(Part::Vip);
+    let node_ports = rules.node_ports.iter().map(Part::NodePort);
+    let cluster_ips = rules.cluster_ips.keys().map(Part::ClusterIp);
+    let hairpins = rules.hairpins.keys().map(Part::Hairpin);
+    vips.chain(node_ports).chain(cluster_ips).chain(hairpins)
+}
+
 /// Empties a chain and fills it again; nobody sees it empty, because it happens at once.
 pub(super) fn rewrite((chain, rules): (Chain, Vec<Rule>)) -> Vec<Message> {
     let name = chain.name;
@@ -253,26 +263,6 @@ fn touched_node_ports(delta: &Delta) -> BTreeSet<NodePortKey> {
     let of_ports = delta.ports.iter().flat_map(|change| [&change.old, &change.new]).flatten();
     let claimed = of_ports.filter_map(|port| port.node_port_claim());
     delta.node_ports.iter().map(|change| change.key).chain(claimed).collect()
-}
-
-// === impl Draft ===
-
-impl Draft {
-    /// Whether it was wanted to the end.
-    pub fn is_whole(&self) -> bool {
-        self.is_whole
-    }
-
-    pub fn finish(mut self) -> Content {
-        self.elements.sort();
-        let define = |(set, elements): (SetId, _)| (set.define(self.family), elements);
-        Content {
-            chains: self.chains,
-            sets: SetId::ALL.into_iter().zip(self.elements.0).map(define).collect(),
-            foreign_sets: Vec::new(),
-            is_there: true,
-        }
-    }
 }
 
 // === impl Part ===

@@ -160,6 +160,13 @@ impl Elements {
         &self.0[set as usize]
     }
 
+    /// Hands out all of them, and keeps their place.
+    pub(super) fn drain(&mut self, mut take: impl FnMut(SetId, nft::Element)) {
+        for (set, elements) in SetId::ALL.into_iter().zip(&mut self.0) {
+            elements.drain(..).for_each(|element| take(set, element));
+        }
+    }
+
     pub(super) fn sort(&mut self) {
         for elements in &mut self.0 {
             elements.sort_unstable();

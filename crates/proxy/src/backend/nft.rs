@@ -3,13 +3,13 @@
 use std::thread;
 
 use nft::{Question, TableId};
-use proxy_core::nft::{Content, Renderer, compare};
+use proxy_core::nft::{Content, Digest, Renderer, compare};
 use proxy_core::objects::Family;
 use proxy_core::rules::{Delta, RuleSet};
 use sys::nft::{Monitor, Nftables, Sighting};
 use tokio::sync::mpsc;
 
-use crate::knock::{Knock, Outcome, discard};
+use crate::knock::{Knock, Outcome};
 use crate::ports::{Dataplane, Error};
 
 /// Somebody may change the table while we put it right; then we look again.
@@ -39,7 +39,17 @@ impl NftDataplane {
 
     /// What the kernel holds, in the network namespace that the calling thread is in.
     pub fn read(&mut self) -> Result<Content, Error> {
-        read(&self.table, &Knock::default())
+        let mut content = read_frame(&mut self.nft, &self.table)?;
+        for set in content.own_sets() {
+            let of_set = |c: &mut Content| {
+                c.sets.iter_mut().filter(|(s, _)| s.name == set).for_each(|(_, e)| e.clear())
+            };
+            self.nft.ask(&self.table, &Question::Elements(&set), &mut content, of_set, |c, notice| {
+                c.hear(notice);
+                true
+            })?;
+        }
+        Ok(content.sorted())
     }
 
     /// Deletes the table, with everything in it.
@@ -47,39 +57,62 @@ impl NftDataplane {
         Ok(self.nft.commit(&self.table, &[nft::Message::DeleteTable])?)
     }
 
-    /// Reading and comparing go on aside, so that they can be left at any time; what needs the rules stops by itself.
-    fn verify_once(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
-        let (table, ear) = (self.table.clone(), knock.clone());
-        let reading = knock.unless(move || read(&table, &ear).map(Content::sorted));
-        let Outcome::Done(is) = reading.map_err(Error::Thread)? else { return Ok(Outcome::Left) };
-        let is = match is {
-            Err(Error::Nftables(sys::nft::Error::Left { .. })) => return Ok(Outcome::Left),
-            read => read?,
+    /// Whether the kernel has what it should have, as far as we have told it anything. Reading goes on aside, so that it can
+    /// be left at any time.
+    fn is_right(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<bool>, Error> {
+        let Some(should) = self.renderer.digest(rules, || !knock.is_heard()) else {
+            return Ok(if knock.is_heard() { Outcome::Left } else { Outcome::Done(false) });
         };
-        self.renderer.adopt(&is);
-        let draft = self.renderer.draft(rules, || !knock.is_heard());
-        if !draft.is_whole() {
-            discard((is, draft));
-            return Ok(Outcome::Left);
+        let (table, ear) = (self.table.clone(), knock.clone());
+        match knock.unless(move || read_digest(&table, &ear)).map_err(Error::Thread)? {
+            Outcome::Done(Ok(is)) => Ok(Outcome::Done(is == should)),
+            Outcome::Done(Err(Error::Nftables(sys::nft::Error::Left { .. }))) | Outcome::Left => {
+                Ok(Outcome::Left)
+            }
+            Outcome::Done(Err(error)) => Err(error),
         }
-        let comparing = knock.unless(move || compare(&is, draft.finish()));
-        let Outcome::Done(findings) = comparing.map_err(Error::Thread)? else { return Ok(Outcome::Left) };
+    }
+
+    /// Makes the kernel have it. What was written is freed here and not aside, though the first time it is as large as all
+    /// rules: who frees much keeps everybody else from the heap, and the next change would have to wait for it.
+    fn put_right(&mut self, rules: &RuleSet) -> Result<Vec<String>, Error> {
+        let is = self.read()?;
+        self.renderer.adopt(&is);
+        let findings = compare(&is, self.renderer.whole(rules));
         for step in &findings.steps {
             self.nft.commit(&self.table, step)?;
         }
-        // The first time they are as large as all rules.
-        discard(findings.steps);
-        Ok(Outcome::Done(findings.faults))
+        Ok(findings.faults)
     }
 }
 
 /// Over a socket of its own, because it may be left in the middle of an answer.
-fn read(table: &TableId, knock: &Knock) -> Result<Content, Error> {
+fn read_digest(table: &TableId, knock: &Knock) -> Result<Digest, Error> {
     let mut nft = Nftables::open()?;
+    let frame = read_frame(&mut nft, table)?;
+    let sets = frame.own_sets();
+    let mut digest = Digest::new(frame);
+    for set in sets {
+        nft.ask(
+            table,
+            &Question::Elements(&set),
+            &mut digest,
+            |d| d.forget(&set),
+            |d, notice| {
+                d.hear(notice);
+                !knock.is_heard()
+            },
+        )?;
+    }
+    Ok(digest)
+}
+
+/// Everything but elements, of which there are many.
+fn read_frame(nft: &mut Nftables, table: &TableId) -> Result<Content, Error> {
     let mut content = Content::default();
     let hear = |content: &mut Content, notice| {
         content.hear(notice);
-        !knock.is_heard()
+        true
     };
     nft.ask(table, &Question::Tables, &mut content, |c| *c = Content::default(), hear)?;
     if !content.is_there {
@@ -93,27 +126,24 @@ fn read(table: &TableId, knock: &Knock) -> Result<Content, Error> {
         c.foreign_sets.clear();
     };
     nft.ask(table, &Question::Sets, &mut content, no_sets, hear)?;
-    let asked_for = content.sets.iter().filter(|(set, _)| !set.is_dynamic);
-    let sets: Vec<_> = asked_for.map(|(set, _)| set.name.clone()).collect();
-    for name in sets {
-        let no_elements = |c: &mut Content| {
-            c.sets.iter_mut().filter(|(set, _)| set.name == name).for_each(|(_, e)| e.clear());
-        };
-        nft.ask(table, &Question::Elements(&name), &mut content, no_elements, hear)?;
-    }
     Ok(content)
 }
 
 impl Dataplane for NftDataplane {
     fn verify(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
+        match self.is_right(rules, knock)? {
+            Outcome::Left => return Ok(Outcome::Left),
+            Outcome::Done(true) => return Ok(Outcome::Done(Vec::new())),
+            Outcome::Done(false) => {}
+        }
         let mut tries = 0;
         loop {
             tries += 1;
-            match self.verify_once(rules, knock) {
+            match self.put_right(rules) {
                 // Refused because it was not as we had just seen it.
                 Err(Error::Nftables(sys::nft::Error::Refused { .. } | sys::nft::Error::NotListed { .. }))
                     if tries < TRIES => {}
-                other => return other,
+                other => return other.map(Outcome::Done),
             }
         }
     }
