@@ -1,6 +1,6 @@
 //! A whole kube-proxy, ours or upstream's, seen from outside: when packets arrive, and what the process weighs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,6 +20,8 @@ const PAUSE: Duration = Duration::from_millis(1200);
 /// Enough for a spread, and not an hour with upstream.
 const CHANGES: usize = 12;
 const PACKETS: usize = 2_000;
+/// Services among which the first packet is measured, evenly spread.
+const CALLED: u32 = 50;
 /// Between two calls before there is an answer. The kernel keeps the way of each call for ten seconds: who calls without a
 /// break runs out of ports, and meets the ways of old calls when the rules have long changed.
 const BREATH: Duration = Duration::from_millis(5);
@@ -62,7 +64,7 @@ pub(crate) fn measure(program: &Program, mode: &str, count: u32) -> Figures {
     let feeder = Feeder::start(&stage.node, objects(count));
     let began = Instant::now();
     let running = program.start(&stage.node, mode, feeder.address);
-    let vip = SocketAddr::new(service(last).spec.unwrap().cluster_ip.unwrap().parse().unwrap(), 80);
+    let vip = address(last);
     let call = || stage.node.within(|| call(vip));
     while call() != Some(b'a') {
         assert!(began.elapsed() < PATIENCE, "{} does not serve", program.path.display());
@@ -84,7 +86,8 @@ pub(crate) fn measure(program: &Program, mode: &str, count: u32) -> Figures {
         }));
     }
     thread::sleep(PAUSE);
-    let packet = stage.node.within(|| packet(vip));
+    let all: Vec<SocketAddr> = called(count).map(address).collect();
+    let packet = stage.node.within(|| packet(&all));
     changes.sort_unstable();
     Figures {
         first,
@@ -106,9 +109,25 @@ fn call(to: SocketAddr) -> Option<u8> {
     Some(name[0])
 }
 
+/// Services that are called for the first packet: with iptables it goes past the rules of all Services before its own, whose
+/// order is by name or by chance, so that one of them alone would say nothing.
+fn called(count: u32) -> impl Iterator<Item = u32> {
+    (0..CALLED.min(count)).map(move |n| n * (count / CALLED).max(1))
+}
+
+fn address(number: u32) -> SocketAddr {
+    SocketAddr::new(service(number).spec.unwrap().cluster_ip.unwrap().parse().unwrap(), 80)
+}
+
+/// The mean of the medians of connections to each.
+fn packet(all: &[SocketAddr]) -> Duration {
+    let each = |to: &SocketAddr| first_packet(*to, PACKETS / all.len());
+    all.iter().map(each).sum::<Duration>() / u32::try_from(all.len()).unwrap()
+}
+
 /// The median of many connections.
-fn packet(to: SocketAddr) -> Duration {
-    let mut times: Vec<Duration> = (0..PACKETS)
+fn first_packet(to: SocketAddr, times: usize) -> Duration {
+    let mut took: Vec<Duration> = (0..times)
         .filter_map(|_| {
             let start = Instant::now();
             let stream = TcpStream::connect_timeout(&to, Duration::from_secs(1)).ok()?;
@@ -117,16 +136,21 @@ fn packet(to: SocketAddr) -> Duration {
             Some(took)
         })
         .collect();
-    assert!(times.len() > PACKETS / 2, "the Service does not answer any more");
-    times.sort_unstable();
-    times[times.len() / 2]
+    assert!(took.len() > times / 2, "{to} does not answer any more");
+    took.sort_unstable();
+    took[took.len() / 2]
 }
 
 fn objects(count: u32) -> BTreeMap<&'static str, Objects> {
     let text = |object: serde_json::Result<String>| object.unwrap();
     let services = (0..count).map(|n| text(serde_json::to_string(&service(n)))).collect();
-    let others = (0..count - 1).map(|n| text(serde_json::to_string(&slice(n, 2, 0))));
-    let own = text(serde_json::to_string(&slice_to(count - 1, &[ENDPOINTS[0].0.to_owned()])));
+    let real = [ENDPOINTS[0].0.to_owned()];
+    let is_called: BTreeSet<u32> = called(count).collect();
+    let others = (0..count - 1).map(|n| match is_called.contains(&n) {
+        true => text(serde_json::to_string(&slice_to(n, &real))),
+        false => text(serde_json::to_string(&slice(n, 2, 0))),
+    });
+    let own = text(serde_json::to_string(&slice_to(count - 1, &real)));
     let node = json!({
         "metadata": {"name": "here", "resourceVersion": "1"}, "spec": {"podCIDR": "10.244.0.0/16"},
         "status": {"addresses": [{"type": "InternalIP", "address": "10.244.0.1"}]},
