@@ -6,8 +6,9 @@ mod support;
 use std::net::SocketAddr;
 
 use proxy_core::flows::{Flow, is_stale};
+use proxy_core::iptables;
 use proxy_core::objects::{Cluster, Family, NodeView, Protocol, ServiceKey};
-use proxy_core::rules::{Delta, HealthCheck, Mode, NodeRules, RuleSet};
+use proxy_core::rules::{Delta, HealthCheck, Mode, NodeRules, RuleSet, Rulebook};
 use serde_json::{Value, json};
 use support::{NODE, World, node, slice, slice_with, web};
 
@@ -222,6 +223,61 @@ fn n15_a_node_about_to_go_is_not_eligible() {
     cluster.put_node(&node(json!({})));
     cluster.remove_node();
     assert!(cluster.node().is_eligible, "deleted, but last seen well");
+}
+
+/// A bit that is set twice stays set, and a packet that comes by again without it is left alone.
+#[test]
+fn n16_the_mark_is_set_by_or_and_cleared_by_xor() {
+    let book = world(json!({}), &["10.244.0.5 here"]).book(Family::V4);
+    let options =
+        iptables::Options { mark: 0x4000, random_fully: true, be_liberal: false, has_accounts: false };
+    let script = iptables::Renderer::new(options).whole(book.rules(), &iptables::Saved::read("")).to_string();
+    let rules = |chain: &str| -> Vec<String> {
+        let begin = format!("-A {chain} ");
+        script.lines().filter_map(|line| Some(line.strip_prefix(&begin)?.to_owned())).collect()
+    };
+    assert_eq!(rules("KUBE-MARK-MASQ"), ["-j MARK --or-mark 0x4000"]);
+    let post = rules("KUBE-POSTROUTING");
+    assert_eq!(post[..2], ["-m mark ! --mark 0x4000/0x4000 -j RETURN", "-j MARK --xor-mark 0x4000"]);
+    assert!(post[2].ends_with("-j MASQUERADE --random-fully") && post.len() == 3, "{post:?}");
+
+    let content = proxy_core::nft::Renderer::new(Family::V4, 14).whole(book.rules());
+    let bitwise = |name: &str| {
+        let (_, rules) = content.chains.iter().find(|(chain, _)| &*chain.name == name).unwrap();
+        rules[0].exprs.iter().rev().find_map(|expr| match expr {
+            nft::Expr::Bitwise { mask, xor, .. } => Some((mask.to_vec(), xor.to_vec())),
+            _ => None,
+        })
+    };
+    let bytes = |number: u32| number.to_ne_bytes().to_vec();
+    assert_eq!(bitwise("mark-for-masquerade"), Some((bytes(!0x4000), bytes(0x4000))));
+    assert_eq!(bitwise("masquerading"), Some((bytes(u32::MAX), bytes(0x4000))));
+}
+
+/// Whatever goes, chains stay: kernels before 6.2 let go of a chain later than of the element that led to it.
+#[test]
+fn n17_no_change_deletes_a_chain() {
+    let full = local(&["10.244.0.5 here", "10.244.0.6 here", "10.244.1.5 there"]);
+    let mut cluster = full.cluster();
+    let mut book = Rulebook::new(Family::V4, full.settings.clone());
+    let mut renderer = proxy_core::nft::Renderer::new(Family::V4, 14);
+    let changed = cluster.take_changes(Family::V4).unwrap();
+    book.update(&cluster, &full.host, changed);
+    renderer.whole(book.rules());
+    let mut step = |cluster: &mut Cluster| {
+        let changed = cluster.take_changes(Family::V4).unwrap();
+        let delta = book.update(cluster, &full.host, changed);
+        let messages = renderer.change(book.rules(), &delta);
+        assert!(!messages.is_empty());
+        let is_deleted = |message: &nft::Message| matches!(message, nft::Message::DeleteChain(_));
+        assert!(!messages.iter().any(is_deleted), "{messages:?}");
+    };
+    cluster.put_slice(&slice("web-1", &["10.244.0.5 here"]));
+    step(&mut cluster);
+    cluster.put_slice(&slice("web-1", &[]));
+    step(&mut cluster);
+    cluster.remove_service(&ServiceKey::new("ns", "web"));
+    step(&mut cluster);
 }
 
 #[test]

@@ -55,6 +55,11 @@ fn services_work_and_follow_their_endpoints() {
         assert_eq!(agent.join().unwrap(), Ok(()));
     });
     assert!(api.has_event("Starting"));
+    // The API server sends only what matters: a large cluster has many headless Services.
+    let unnamed = "labelSelector=%21service.kubernetes.io%2Fservice-proxy-name";
+    assert!(api.is_selected(SERVICES, &[unnamed, "fieldSelector=spec.clusterIP%21%3DNone"]));
+    assert!(api.is_selected(SLICES, &["labelSelector=%21service.kubernetes.io%2Fheadless"]));
+    assert!(api.is_selected(NODES, &["fieldSelector=metadata.name%3Dhere"]));
 }
 
 /// A server that has to be there and cannot ends the process, and users are told why.

@@ -334,7 +334,7 @@ fn errands_are_run_and_a_new_configuration_ends_it() {
     let config = stage.dir.path().join("config.yaml");
     let text = format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: iptables\n\
-         clientConnection:\n  kubeconfig: {}\nconntrack:\n  maxPerCore: 0\noomScoreAdj: 0\nunknown: field\n",
+         iptables:\n  syncPeriod: 1s\nclientConnection:\n  kubeconfig: {}\nconntrack:\n  maxPerCore: 0\noomScoreAdj: 0\nunknown: field\n",
         stage.data().join("admin.kubeconfig").display()
     );
     std::fs::write(&config, &text).unwrap();
@@ -344,6 +344,14 @@ fn errands_are_run_and_a_new_configuration_ends_it() {
     let mut proxy = Running(program.spawn().unwrap());
     stage.until("iptables serves", || stage.answers(WEB) && stage.is_settled());
     assert_eq!(stage.table(), None);
+    // Somebody flushes everything: the canary is missed.
+    for what in ["-F", "-X"] {
+        let mut flush = stage.ns.command(&iptables.join("iptables").display().to_string());
+        assert!(flush.args(["-w", "-t", "nat", what]).status().unwrap().success());
+    }
+    assert!(!stage.answers(WEB));
+    stage.until("the rules are back", || stage.answers(WEB));
+    assert!(stage.log().contains("somebody else changed our rules"), "{}", stage.log());
     std::fs::write(&config, text + "# changed\n").unwrap();
     let mut ended = None;
     stage.until("it ends", || {

@@ -160,7 +160,7 @@ fn body(service: &ServiceKey, local: usize, is_healthy: bool) -> String {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::sync::Report;
+    use crate::sync::{FamilyReport, Report};
     use proxy_core::rules::HealthCheck;
     use std::sync::Arc;
 
@@ -172,6 +172,37 @@ mod tests {
             "service": {"namespace": "ns", "name": "web"}, "localEndpoints": 2, "serviceProxyHealthy": true,
         });
         assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), wanted);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_load_balancer_is_told_of_ready_pods_and_of_a_working_proxy() {
+        let late = |since| {
+            let family = FamilyReport {
+                family: Family::V4,
+                pending_since: since,
+                synced_at: None,
+                syncs: 0,
+                failures: 0,
+                repairs: 0,
+            };
+            Report { families: vec![family], ..Report::default() }
+        };
+        let (good, bad) = (late(None), late(Some(tokio::time::Instant::now())));
+        tokio::time::advance(Duration::from_secs(61)).await;
+        // The Node is nobody's business here: it was never seen, and so is not eligible.
+        let rows = [(&good, 0, 503), (&good, 1, 200), (&good, 3, 200), (&bad, 0, 503), (&bad, 3, 503)];
+        for (report, local, code) in rows {
+            let (_, report) = watch::channel(report.clone());
+            let (_, node) = watch::channel(None);
+            let state = Answering {
+                service: ServiceKey::new("ns", "web"),
+                local: watch::channel(local).1,
+                health: Health::new(report, node, Duration::from_secs(30), Arc::default()),
+            };
+            let answer = answer(State(state)).await;
+            let weight = answer.headers()[&WEIGHT].to_str().unwrap().to_owned();
+            assert_eq!((answer.status().as_u16(), weight), (code, local.to_string()), "{local}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -42,6 +42,8 @@ struct Shared {
     address: Mutex<Option<SocketAddr>>,
     events: broadcast::Sender<(String, String)>,
     posted: Mutex<Vec<Value>>,
+    /// Paths and queries.
+    asked: Mutex<Vec<String>>,
 }
 
 impl Api {
@@ -52,6 +54,7 @@ impl Api {
             address: Mutex::default(),
             events: broadcast::channel(64).0,
             posted: Mutex::default(),
+            asked: Mutex::default(),
         };
         Self(Arc::new(shared))
     }
@@ -85,6 +88,13 @@ impl Api {
         format!("http://{}", self.0.address.lock().unwrap().unwrap())
     }
 
+    /// Whether everything of a kind is asked for with these selectors, and nothing without.
+    pub(crate) fn is_selected(&self, path: &str, selectors: &[&str]) -> bool {
+        let asked = self.0.asked.lock().unwrap();
+        let mut of_kind = asked.iter().filter(|uri| uri.split('?').next() == Some(path)).peekable();
+        of_kind.peek().is_some() && of_kind.all(|uri| selectors.iter().all(|s| uri.contains(s)))
+    }
+
     pub(crate) fn event(&self, reason: &str) -> Option<Value> {
         self.0.posted.lock().unwrap().iter().find(|event| event["reason"] == reason).cloned()
     }
@@ -99,6 +109,7 @@ async fn answer(State(Api(api)): State<Api>, uri: http::Uri, body: Bytes) -> Res
         api.posted.lock().unwrap().push(posted);
         return axum::Json(json!({})).into_response();
     }
+    api.asked.lock().unwrap().push(uri.to_string());
     let (path, query) = (uri.path().to_owned(), uri.query().unwrap_or_default());
     if let Some(object) = api.named.lock().unwrap().get(&path) {
         return axum::Json(object.clone()).into_response();

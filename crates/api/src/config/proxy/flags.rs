@@ -24,6 +24,9 @@ pub(super) const ALSO: &[(&str, &str)] = &[
     ("iptables-min-sync-period", "nftables.minSyncPeriod"),
 ];
 
+/// A zero is refused, while in a file it is the same as silence.
+pub(super) const NEVER_ZERO: [&str; 2] = ["config-sync-period", "iptables-sync-period"];
+
 /// Whether a flag counts although there is a configuration file.
 pub(super) fn survives_file(row: &FlagRow) -> bool {
     match row.target {

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use base::duration::GoDuration;
 use base::flags::{self, Parsed};
 use serde_json::Value;
 
 use super::fields::FIELDS;
-use super::flags::{ALSO, FLAGS, survives_file};
+use super::flags::{ALSO, FLAGS, NEVER_ZERO, survives_file};
 use super::types::{API_VERSION, KIND, KubeProxyConfiguration, Mode, ProxyFlags};
 use super::{defaults, validate};
 use crate::config::doc::{self, Standing};
@@ -154,6 +155,9 @@ impl Loader<'_> {
                 self.said.push(format!("--{}", row.flag.name));
             }
             let Target::Field(path) = row.target else { continue };
+            if NEVER_ZERO.contains(&row.flag.name) && is_zero(value) {
+                self.fail(&format!("--{}", row.flag.name), "must be greater than 0".into());
+            }
             let value = match (row.flag.kind, value) {
                 (flags::Kind::Raw(_), Value::Array(texts)) => {
                     match read_vmodule(texts.iter().filter_map(Value::as_str)) {
@@ -216,6 +220,10 @@ impl Loader<'_> {
     fn fail(&mut self, path: &str, why: String) {
         self.errors.push(ConfigError::Field(FieldError::new(path, why)));
     }
+}
+
+fn is_zero(value: &Value) -> bool {
+    serde_json::from_value::<GoDuration>(value.clone()).is_ok_and(|duration| duration == GoDuration::ZERO)
 }
 
 /// What was said, or else the default.

@@ -177,6 +177,15 @@ fn every_mistake_is_told_with_its_path() {
 }
 
 #[test]
+fn a_zero_period_on_the_command_line_is_a_mistake() {
+    for flag in ["--config-sync-period", "--iptables-sync-period"] {
+        let found = mistakes(&[&format!("{flag}=0s")], None);
+        assert!(found.len() == 1 && found[0].contains(flag), "{found:?}");
+    }
+    run(&["--iptables-min-sync-period=0s"]);
+}
+
+#[test]
 fn interface_modes_need_their_names() {
     for (mode, path) in [
         ("BridgeInterface", "detectLocal.bridgeInterface"),
