@@ -8,6 +8,7 @@
 //! * [`downward`]: a Pod's fields and resources as text.
 //! * [`events`]: which events the API server is told of.
 //! * [`gc`]: what is left over and goes.
+//! * [`handover`]: static Pods that another kubelet began.
 //! * [`node`]: this machine as a Node of a cluster.
 //! * [`pod`]: the next step of a Pod ([`pod::plan`]), how it ends ([`pod::terminate`]) and what it
 //!   says about itself ([`pod::status`]).
@@ -22,6 +23,7 @@ pub mod cgroup;
 pub mod downward;
 pub mod events;
 pub mod gc;
+pub mod handover;
 pub mod hash;
 pub mod images;
 pub mod log_choice;

@@ -106,6 +106,12 @@ fn entry<'a>(
     }))
 }
 
+/// The name of a listed container and the hash of what it was made from.
+#[must_use]
+pub fn name_and_hash(c: &v1::Container) -> (String, Option<u32>) {
+    (container_name(c.metadata.as_ref(), &c.labels), hash(&c.annotations))
+}
+
 /// A container as a list shows it: enough to find, group and collect it.
 fn listed(c: &v1::Container) -> Container {
     Container {

@@ -80,6 +80,13 @@ impl Harness {
         self.wait_until_up();
     }
 
+    /// The agent ends in good order and begins again with other settings.
+    pub fn reconfigure_agent(&mut self, options: AgentOptions) {
+        self.agent.stop();
+        self.options = options;
+        self.start_agent();
+    }
+
     /// The program under test.
     #[must_use]
     pub fn binary(&self) -> &Path {

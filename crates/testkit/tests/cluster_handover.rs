@@ -131,6 +131,50 @@ fn hand_over(c: &mut Cluster, to: &Path, others: &[&str], proof: &str, color: &s
     }
 }
 
+/// What a kubelet that is replaced may not change of a static Pod: the mirror's UID, the Pod's own, and the container.
+fn static_identity(c: &Cluster) -> [String; 3] {
+    let pod = c.wait_pod("static-demo", "ready", is_ready);
+    let annotations = pod.metadata.annotations.as_ref().unwrap();
+    let id = pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0].container_id.clone();
+    [pod.metadata.uid.clone().unwrap(), annotations["kubernetes.io/config.hash"].clone(), id.unwrap()]
+}
+
+/// A node of kubeadm's: what its kubelet began as static Pods outlives the change to ours and back.
+#[test]
+fn static_pods_outlive_their_kubelet() {
+    let Some(peer) = peer() else { return };
+    let Some(mut c) = Cluster::with_config(KUBELET) else { return };
+    let ours = c.binary().to_path_buf();
+    c.replace_agent(&peer);
+    let manifest = |stay: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{ name: static, labels: {{ tier: control }} }}\nspec:\n  \
+             hostNetwork: true\n  terminationGracePeriodSeconds: 1\n  containers:\n  - name: main\n    \
+             image: localhost/busybox:v1\n    imagePullPolicy: Never\n    command: [sh, -c, {stay:?}]\n"
+        )
+    };
+    c.apply("static", &manifest(STAY));
+    let begun = static_identity(&c);
+    let witness = Witness::start(&c);
+    for (kubelet, proof) in [(&ours, "p1"), (&peer, "p2"), (&ours, "p3"), (&ours, "p4")] {
+        c.replace_agent(kubelet);
+        c.create(&format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{ name: {proof} }}\nspec: {{ nodeName: demo, containers: [{{ name: c, \
+             image: localhost/busybox:v1, imagePullPolicy: Never, command: [sleep, '1000'] }}] }}"
+        ));
+        c.wait_pod(proof, "ready", is_ready);
+        assert_eq!(static_identity(&c), begun, "{proof}: {}", kubelet.display());
+    }
+    unnoticed(&witness);
+    c.agent.stop();
+    c.apply("static", &manifest("trap exit TERM; while :; do sleep 0.1; done"));
+    c.start_agent();
+    c.eventually("what was edited meanwhile is another Pod", || {
+        let pod = c.pod("static-demo").filter(is_ready)?;
+        (pod.metadata.annotations?["kubernetes.io/config.hash"] != begun[1]).then_some(())
+    });
+}
+
 #[test]
 fn kubelets_take_over_each_others_pods() {
     let Some(peer) = peer() else { return };

@@ -98,6 +98,45 @@ fn one_file_may_be_the_whole_source() {
     h.wait_gone("one");
 }
 
+/// The place of a manifest is part of the UID, so an agent that reads another directory stands for a kubelet that reckons
+/// otherwise.
+#[test]
+fn pods_of_a_kubelet_with_other_uids_run_on_unless_their_manifest_was_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    let (theirs, ours) = (dir.path().join("theirs"), dir.path().join("ours"));
+    for place in [&theirs, &ours] {
+        fs::create_dir(place).unwrap();
+        fs::write(place.join("calm.yaml"), sleeper("calm", "")).unwrap();
+        fs::write(place.join("edited.yaml"), sleeper("edited", &version(1))).unwrap();
+    }
+    let reading = |place: &Path| {
+        let config = format!("staticPodPath: {}\n", place.display());
+        AgentOptions { config, ..AgentOptions::default() }
+    };
+    let Some(mut h) = Harness::start(Containerd::default(), reading(&theirs)) else { return };
+    let (calm, edited) = (h.wait_ready("calm"), h.wait_ready("edited"));
+    let unmoved = |h: &Harness, what: &str| {
+        let now = h.wait_ready("calm");
+        let same = (uid(&now), container_id(&now, "main"), restarts(&now, "main"));
+        assert_eq!(same, (uid(&calm), container_id(&calm, "main"), 0), "{what}");
+    };
+
+    fs::write(ours.join("edited.yaml"), sleeper("edited", &version(2))).unwrap();
+    h.reconfigure_agent(reading(&ours));
+    let anew = h.wait("edited", "what was edited meanwhile", |p| is_ready(p) && env_of(p) == "2");
+    assert_ne!(uid(&anew), uid(&edited));
+    unmoved(&h, "taken over");
+
+    // The same text at a later time: from now on a note tells whose it is.
+    fs::write(ours.join("calm.yaml"), sleeper("calm", "")).unwrap();
+    h.restart_agent();
+    unmoved(&h, "taken over again");
+    fs::write(ours.join("calm.yaml"), sleeper("calm", &version(3))).unwrap();
+    let changed = h.wait("calm", "edited at last", |p| is_ready(p) && env_of(p) == "3");
+    assert_ne!(uid(&changed), uid(&calm));
+    h.until("the former is gone", || (!h.pod_dir(&calm).exists()).then_some(()));
+}
+
 /// A web server of one page, inside the node's network.
 #[derive(Clone, Debug)]
 struct Page {

@@ -48,12 +48,11 @@ pub fn prepare(mut pod: Pod, origin: Origin<'_>, node: &str, seen: Wall) -> Resu
         meta.creation_timestamp = timestamp(at).map(Time);
     }
     let annotations = meta.annotations.get_or_insert_default();
-    annotations.insert(HASH_ANNOTATION.to_owned(), uid.clone());
     annotations.insert(SOURCE_ANNOTATION.to_owned(), origin.source().to_owned());
     if let Some(at) = timestamp(seen) {
         annotations.insert(SEEN_ANNOTATION.to_owned(), at.to_string());
     }
-    meta.uid = Some(uid);
+    identify(&mut pod, &uid);
     let spec = pod.spec.get_or_insert_default();
     spec.node_name = Some(node.to_owned());
     if !matches!(origin, Origin::Url(_)) {
@@ -70,6 +69,12 @@ pub fn prepare(mut pod: Pod, origin: Origin<'_>, node: &str, seen: Wall) -> Resu
         Some(kind) => Err(ManifestError::Reference(kind)),
         None => Ok(pod),
     }
+}
+
+/// Gives a prepared Pod another UID than its own.
+pub fn identify(pod: &mut Pod, uid: &str) {
+    pod.metadata.annotations.get_or_insert_default().insert(HASH_ANNOTATION.to_owned(), uid.to_owned());
+    pod.metadata.uid = Some(uid.to_owned());
 }
 
 /// Whether the kubelet got the Pod from a file, a URL or a command and not from an API server.

@@ -64,6 +64,7 @@ use crate::prober::{Hands, Prober};
 use crate::runtime::Metered;
 use crate::server::secure::{self, Inside};
 use crate::server::{self, Beat, Check, Checks, Views, stats};
+use crate::sources::file::Heritage;
 use crate::sources::local::LocalPods;
 use crate::sources::{self, Context, Problems, SourceName, SourceUpdate};
 use crate::status_board::BoardView;
@@ -564,7 +565,14 @@ impl Parts<'_> {
         let mut names = Vec::new();
         if let Some(file) = settings::file_source(config) {
             names.push(SourceName::File);
-            tasks.spawn(sources::file::run(file, context.clone(), updates.clone(), token.clone()));
+            let (runtime, root) = (node.runtime.clone(), self.dirs.root.clone());
+            let (context, updates, token) = (context.clone(), updates.clone(), token.clone());
+            tasks.spawn(async move {
+                let heritage = token.run_until_cancelled(Heritage::find(runtime, &root)).await;
+                if let Some(heritage) = heritage {
+                    sources::file::run(file, context, heritage, updates, token).await;
+                }
+            });
         }
         if let Some(url) = settings::url_source(config) {
             names.push(SourceName::Url);

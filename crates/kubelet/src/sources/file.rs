@@ -5,9 +5,9 @@
 //! not stop a service (docs/decisions/006.md).
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
+use std::fs::{Metadata, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use std::time::Duration;
 use api::pod::static_pod::Origin;
 use api::pod::{Manifest, ManifestError};
 use base::fnv::fnv1a128;
+use base::time::Wall;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -22,7 +23,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Context, MANIFEST_MAX, Outlet, SourceName, SourceUpdate};
 
+mod heritage;
 mod watch;
+pub use heritage::Heritage;
 use watch::Watch;
 
 /// Manifests read from one directory.
@@ -40,15 +43,16 @@ pub struct FileConfig {
     pub period: Duration,
 }
 
-/// Runs until the token is cancelled or nobody listens.
+/// Runs until the token is cancelled or nobody listens. What a kubelet before us made of the same files is in `heritage`.
 pub async fn run(
     config: FileConfig,
     context: Context,
+    heritage: Heritage,
     tx: mpsc::Sender<SourceUpdate>,
     token: CancellationToken,
 ) {
     let mut outlet = Outlet::new(SourceName::File, &context, tx, &token);
-    let mut shelf = Shelf { context, path: config.path.clone(), files: BTreeMap::new() };
+    let mut shelf = Shelf { context, path: config.path.clone(), files: BTreeMap::new(), heritage };
     let mut watch: Option<Watch> = None;
     loop {
         // Watching starts before reading, so no change falls between the two.
@@ -64,10 +68,12 @@ pub async fn run(
             Ok(found) => found,
             Err(_) => return,
         };
-        if let Some(pods) = shelf.take_in(found)
-            && !outlet.emit(pods).await
-        {
-            return;
+        if let Some(pods) = shelf.take_in(found) {
+            if !outlet.emit(pods).await {
+                return;
+            }
+            // What is written from now on is ours.
+            shelf.heritage = Heritage::default();
         }
         let read = Instant::now();
         let pause = if watch.is_some() { config.period } else { config.period.min(MISSING) };
@@ -101,8 +107,15 @@ async fn changed(watch: &mut Option<Watch>, read: Instant) {
 /// What was found at the path.
 enum Found {
     Missing,
-    Files(Vec<(PathBuf, io::Result<Vec<u8>>)>),
+    Files(Vec<(PathBuf, io::Result<Text>)>),
     Unreadable(io::Error),
+}
+
+/// The content of a file.
+struct Text {
+    bytes: Vec<u8>,
+    /// When it was last changed in any way; none where a link may lead elsewhere than it did before.
+    touched: Option<Wall>,
 }
 
 /// Reads everything, following symbolic links as upstream does: the directory belongs to the
@@ -137,7 +150,7 @@ fn look(path: &Path) -> Found {
     Found::Files(files)
 }
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+fn read(path: &Path) -> io::Result<Text> {
     // Non-blocking, so that a FIFO cannot hold us up.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let meta = file.metadata()?;
@@ -148,11 +161,20 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("is neither a file nor a directory"));
     }
     let mut bytes = Vec::new();
-    file.take(MANIFEST_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    (&file).take(MANIFEST_MAX as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > MANIFEST_MAX {
         return Err(io::Error::other(ManifestError::TooLarge { limit: MANIFEST_MAX }));
     }
-    Ok(bytes)
+    // Asked after reading: a change meanwhile counts as one.
+    let is_link = std::fs::symlink_metadata(path)?.is_symlink();
+    let touched = (!is_link).then(|| file.metadata()).transpose()?.map(|meta| changed_at(&meta));
+    Ok(Text { bytes, touched })
+}
+
+/// The later of the two times of change. A move into the directory counts, which leaves the content's time alone.
+fn changed_at(meta: &Metadata) -> Wall {
+    let nanos = |secs: i64, nanos: i64| secs.saturating_mul(1_000_000_000).saturating_add(nanos);
+    Wall(nanos(meta.ctime(), meta.ctime_nsec()).max(nanos(meta.mtime(), meta.mtime_nsec())))
 }
 
 /// The files as last read, each with the Pod of its last good version.
@@ -160,6 +182,7 @@ struct Shelf {
     context: Context,
     path: PathBuf,
     files: BTreeMap<PathBuf, Known>,
+    heritage: Heritage,
 }
 
 #[derive(Default)]
@@ -227,23 +250,23 @@ impl Shelf {
         }
     }
 
-    fn take_file(&mut self, path: PathBuf, content: io::Result<Vec<u8>>) -> Option<Arc<Pod>> {
+    fn take_file(&mut self, path: PathBuf, content: io::Result<Text>) -> Option<Arc<Pod>> {
         let place = path.to_string_lossy().into_owned();
         let known = self.files.entry(path).or_default();
-        let bytes = match content {
-            Ok(bytes) => bytes,
+        let text = match content {
+            Ok(text) => text,
             Err(e) => {
                 known.content = None;
                 report(&self.context, &place, &e.to_string(), known.pod.is_some());
                 return known.pod.clone();
             }
         };
-        let hash = fnv1a128(&bytes);
+        let hash = fnv1a128(&text.bytes);
         if known.content == Some(hash) {
             return known.pod.clone();
         }
         known.content = Some(hash);
-        match parse(&self.context, &bytes, &place) {
+        match parse(&self.context, &self.heritage, &text, &place) {
             Ok(pod) => {
                 known.pod = Some(pod);
                 if self.context.problems.clear(SourceName::File, &place) {
@@ -256,9 +279,21 @@ impl Shelf {
     }
 }
 
-fn parse(context: &Context, bytes: &[u8], place: &str) -> Result<Arc<Pod>, ManifestError> {
-    match context.decode(bytes, place)? {
-        Manifest::Pod(pod) => context.prepare(*pod, Origin::File(place)),
+fn parse(
+    context: &Context,
+    heritage: &Heritage,
+    text: &Text,
+    place: &str,
+) -> Result<Arc<Pod>, ManifestError> {
+    match context.decode(&text.bytes, place)? {
+        Manifest::Pod(pod) => {
+            let names_its_uid = pod.metadata.uid.as_deref().is_some_and(|uid| !uid.is_empty());
+            let mut pod = context.prepare(*pod, Origin::File(place))?;
+            if !names_its_uid {
+                heritage.pass_on(Arc::make_mut(&mut pod), text.touched);
+            }
+            Ok(pod)
+        }
         // A file holds one Pod; lists are for URLs.
         Manifest::List(_) => {
             Err(ManifestError::WrongKind { api_version: "v1".to_owned(), kind: "PodList".to_owned() })

@@ -3,6 +3,9 @@
 use super::*;
 use crate::sources::CHANNEL;
 use crate::sources::test_context::{context, manifest, pod_names};
+use api::pod::static_pod;
+use kubelet_core::handover::Running;
+use kubelet_core::recipe::metadata::{POD_NAME, POD_NAMESPACE, POD_UID};
 use std::fs;
 
 struct Bench {
@@ -24,7 +27,7 @@ impl Bench {
         let (tx, rx) = mpsc::channel(CHANNEL);
         let (context, token) = (context(), CancellationToken::new());
         let config = FileConfig { path: path(&dir), period: Duration::from_secs(3600) };
-        tokio::spawn(run(config, context.clone(), tx, token.clone()));
+        tokio::spawn(run(config, context.clone(), Heritage::default(), tx, token.clone()));
         Self { dir, context, rx, token }
     }
 
@@ -134,8 +137,8 @@ async fn duplicate_names_are_dropped_with_an_event() {
     let pods = b.after(|d| put(d, "2.yaml", &manifest("same", "x:2"))).await;
     assert_eq!(pods.len(), 1);
     assert_eq!(pods[0].spec.as_ref().unwrap().containers[0].image.as_deref(), Some("x:1"));
-    let dropped =
-        parse(&b.context, manifest("same", "x:2").as_bytes(), &b.dir.join("2.yaml").to_string_lossy());
+    let (second, place) = (text(manifest("same", "x:2").into_bytes()), b.dir.join("2.yaml"));
+    let dropped = parse(&b.context, &Heritage::default(), &second, &place.to_string_lossy());
     let events = b.context.events.of(dropped.unwrap().metadata.uid.as_deref().unwrap());
     assert_eq!(events[0].reason, "FailedValidation");
     assert!(
@@ -240,17 +243,74 @@ async fn a_fifo_does_not_hold_us_up() {
     .await;
 }
 
+fn shelf() -> Shelf {
+    let (files, heritage) = (BTreeMap::new(), Heritage::default());
+    Shelf { context: context(), path: "/m".into(), files, heritage }
+}
+
+fn text(bytes: Vec<u8>) -> Text {
+    Text { bytes, touched: None }
+}
+
+/// A Pod of the manifest `name` that another kubelet runs since the given time.
+fn theirs(name: &str, seen: &str) -> Running {
+    let map = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+    Running {
+        uid: "theirs".into(),
+        labels: map(&[(POD_NAME, name), (POD_NAMESPACE, "default"), (POD_UID, "theirs")]),
+        annotations: map(&[
+            (static_pod::HASH_ANNOTATION, "theirs"),
+            (static_pod::SOURCE_ANNOTATION, "file"),
+            (static_pod::SEEN_ANNOTATION, seen),
+        ]),
+        containers: Vec::new(),
+        noted: None,
+    }
+}
+
+#[test]
+fn a_pod_that_runs_keeps_its_uid_and_a_note_says_whose_it_is() {
+    let dir = std::env::temp_dir().join(format!("longshore-heir-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(dir.join("pods/theirs")).unwrap();
+    put(&dir, "a.yaml", &manifest("a", "x:1"));
+    std::os::unix::fs::symlink(dir.join("a.yaml"), dir.join("link.yaml")).unwrap();
+    let uid = |seen: &str, file: &str, more: &str| {
+        put(&dir, "explicit.yaml", &manifest("a", "x:1").replace("name: a", "name: a\n  uid: mine"));
+        let mut shelf = shelf();
+        shelf.heritage =
+            Heritage { pods: dir.join("pods"), running: vec![theirs("a-n1", seen), theirs(more, seen)] };
+        let pod = shelf.take_file(dir.join(file), read(&dir.join(file))).unwrap();
+        assert_eq!(pod.metadata.annotations.as_ref().unwrap()[static_pod::HASH_ANNOTATION], uid_of(&pod));
+        uid_of(&pod).to_owned()
+    };
+    let (later, earlier) = ("2199-01-01T00:00:00Z", "2001-01-01T00:00:00Z");
+    let own = uid(earlier, "a.yaml", "b");
+    assert_ne!(own, "theirs", "changed since");
+    assert!(!dir.join("pods/theirs/manifest-uid").exists());
+    assert_ne!(uid(later, "link.yaml", "b"), "theirs", "a link may have led elsewhere");
+    assert_eq!(uid(later, "explicit.yaml", "b"), "mine");
+    assert_ne!(uid(later, "a.yaml", "a-n1"), "theirs", "two of them");
+    assert_eq!(uid(later, "a.yaml", "b"), "theirs");
+    assert_eq!(fs::read_to_string(dir.join("pods/theirs/manifest-uid")).unwrap(), format!("{own}\n"));
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+fn uid_of(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap()
+}
+
 #[test]
 fn whatever_one_file_holds_the_others_live_on() {
     use proptest::prelude::*;
     let good = manifest("good", "x:1").into_bytes();
     let victim = manifest("victim", "x:1").into_bytes();
-    let mut shelf = Shelf { context: context(), path: "/m".into(), files: BTreeMap::new() };
+    let mut shelf = shelf();
     let found = |bad: Vec<u8>| {
         Found::Files(vec![
-            ("/m/a.yaml".into(), Ok(good.clone())),
-            ("/m/b.yaml".into(), Ok(bad)),
-            ("/m/c.yaml".into(), Ok(manifest("last", "x:1").into_bytes())),
+            ("/m/a.yaml".into(), Ok(text(good.clone()))),
+            ("/m/b.yaml".into(), Ok(text(bad))),
+            ("/m/c.yaml".into(), Ok(text(manifest("last", "x:1").into_bytes()))),
         ])
     };
     let first = shelf.take_in(found(victim.clone())).unwrap();
