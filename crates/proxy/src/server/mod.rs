@@ -4,7 +4,7 @@
 //! number of connections is bounded.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,21 +46,32 @@ pub struct BindError {
     pub cause: io::Error,
 }
 
-/// Takes an address. `alone` keeps `[::]` to IPv6, where the other family has a listener of its own.
+/// Takes an address. No address in particular means those of both families, as it does to a Go program, also if it is
+/// spelled `0.0.0.0`; with `alone` it means those of its own, where the other family has a listener of its own.
 pub fn bind(what: &str, address: SocketAddr, alone: bool) -> Result<TcpListener, BindError> {
-    let listen = || -> io::Result<TcpListener> {
-        let socket = match address {
-            SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4()?,
-            SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6()?,
-        };
-        socket.set_reuseaddr(true)?;
-        if alone && address.is_ipv6() {
-            rustix::net::sockopt::set_ipv6_v6only(&socket, true)?;
-        }
-        socket.bind(address)?;
-        socket.listen(128)
+    let every = SocketAddr::from((Ipv6Addr::UNSPECIFIED, address.port()));
+    let listener = match address.ip().is_unspecified() && address.is_ipv4() && !alone {
+        true => match listen(every, false) {
+            // Without IPv6 there is only one.
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => listen(address, alone),
+            listener => listener,
+        },
+        false => listen(address, alone),
     };
-    listen().map_err(|cause| BindError { what: what.to_owned(), address, cause })
+    listener.map_err(|cause| BindError { what: what.to_owned(), address, cause })
+}
+
+fn listen(address: SocketAddr, alone: bool) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    if address.is_ipv6() {
+        rustix::net::sockopt::set_ipv6_v6only(&socket, alone)?;
+    }
+    socket.bind(address)?;
+    socket.listen(128)
 }
 
 /// Serves on an address until cancelled. One that cannot be taken is tried again and again, or fails if `hard`.
@@ -132,5 +143,33 @@ async fn converse(stream: TcpStream, router: Router) {
         .await;
     if let Err(error) = done {
         tracing::trace!(%error, "connection ended");
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_address_in_particular_is_all_of_them() {
+        if std::net::TcpListener::bind("[::1]:0").is_err() {
+            return;
+        }
+        for (address, alone, answers) in [
+            ("0.0.0.0:0", false, ["127.0.0.1", "::1"].as_slice()),
+            ("[::]:0", false, &["127.0.0.1", "::1"]),
+            ("0.0.0.0:0", true, &["127.0.0.1"]),
+            ("[::]:0", true, &["::1"]),
+            ("127.0.0.1:0", false, &["127.0.0.1"]),
+        ] {
+            let listener = bind("a test", address.parse().unwrap(), alone).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            for ip in ["127.0.0.1", "::1"] {
+                let ip: std::net::IpAddr = ip.parse().unwrap();
+                let is_there = TcpStream::connect((ip, port)).await.is_ok();
+                assert_eq!(is_there, answers.contains(&ip.to_string().as_str()), "{address} {alone} {ip}");
+            }
+        }
     }
 }
