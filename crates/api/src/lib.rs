@@ -1,6 +1,7 @@
 //! Kubernetes kinds and configuration kinds: decoding, defaults and validation.
 
 pub mod config;
+pub mod debugging;
 pub mod field;
 pub mod json;
 pub mod names;

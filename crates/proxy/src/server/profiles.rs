@@ -1,19 +1,13 @@
-//! `/debug/pprof` and `/debug/flags/v`, where profiling is asked for. There is no Go in here, and so nothing that
-//! `go tool pprof` could read; what can be told is told.
+//! `/debug/pprof` and `/debug/flags`, where profiling is asked for.
 
+use api::debugging;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, put};
-use base::verbosity::Verbosity;
-use http::StatusCode;
-use http::header::CONTENT_TYPE;
 
-use super::status::{Status, plain};
-
-const GO_PROFILES: [&str; 9] =
-    ["allocs", "block", "goroutine", "heap", "mutex", "profile", "symbol", "threadcreate", "trace"];
+use super::status::Status;
 
 pub(super) fn add_to(router: Router<Status>) -> Router<Status> {
     router
@@ -27,47 +21,26 @@ pub(super) fn add_to(router: Router<Status>) -> Router<Status> {
 }
 
 async fn index() -> Response {
-    let rest = "The other profiles are those of a Go program, which this is not.";
-    plain(format!("/debug/pprof/\n\nProfiles:\ncmdline\n\n{rest}\n"))
+    debugging::profiles().into_response()
 }
 
 async fn profile(Path(name): Path<String>) -> Response {
-    if GO_PROFILES.contains(&name.as_str()) {
-        let text = format!("the profile {name:?} is one of a Go program, which this is not\n");
-        return (StatusCode::NOT_IMPLEMENTED, plain(text)).into_response();
-    }
-    if name != "cmdline" {
-        return (StatusCode::NOT_FOUND, plain(format!("Unknown profile {name:?}\n"))).into_response();
-    }
-    match tokio::fs::read("/proc/self/cmdline").await {
-        // NUL between the words, as upstream shows it.
-        Ok(line) => plain(String::from_utf8_lossy(&line).trim_end_matches('\0').to_owned()),
-        Err(error) => {
-            let text = format!("reading /proc/self/cmdline: {error}\n");
-            (StatusCode::INTERNAL_SERVER_ERROR, plain(text)).into_response()
-        }
-    }
+    debugging::profile(&name).into_response()
 }
 
-/// Sets the level at which the log is written, until it is set again or kube-proxy ends.
 async fn verbosity(State(status): State<Status>, body: Bytes) -> Response {
-    match status.verbosity.ask(&String::from_utf8_lossy(&body)) {
-        Ok(level) => {
-            tracing::callsite::rebuild_interest_cache();
-            tracing::info!(level, "the verbosity of the log was set");
-            plain(Verbosity::answer(level))
-        }
-        Err(refusal) => (StatusCode::BAD_REQUEST, plain(refusal)).into_response(),
+    let (level, answer) = debugging::set_verbosity(&status.verbosity, &body);
+    if let Some(level) = level {
+        tracing::callsite::rebuild_interest_cache();
+        tracing::info!(level, "the verbosity of the log was set");
     }
+    answer.into_response()
 }
 
 async fn only_set() -> Response {
-    (StatusCode::NOT_ACCEPTABLE, plain("unsupported http method".to_owned())).into_response()
+    debugging::only_set().into_response()
 }
 
-/// Which settings can be changed while we run, as upstream shows them.
 async fn settings() -> Response {
-    let page = "<html>\n<head>\n<title>/debug/flags/</title>\n</head>\n<body>\n/debug/flags/<br>\n<br>\nflags:<br>\n\
-                <table>\n<tr>v<br>\n</table>\n<br>\nfull flags configurable<br>\n</body>\n</html>\n";
-    ([(CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response()
+    debugging::settings().into_response()
 }

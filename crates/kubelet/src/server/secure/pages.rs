@@ -1,14 +1,14 @@
 //! What people look at when they wonder about the kubelet itself: `/flagz`, `/statusz`, `/debug`.
 
+use api::debugging;
 use api::zpages::Component;
+use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
-use base::verbosity::Verbosity;
-use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
-use http::{HeaderMap, StatusCode};
+use http::HeaderMap;
 use jiff::Timestamp;
 
-use super::inside::{Inside, Refusal};
+use super::inside::Inside;
 
 /// The paths `/statusz` names, as upstream's does; those of Pods and containers are not among them.
 const KUBELET: Component =
@@ -25,45 +25,23 @@ pub(super) async fn statusz(State(inside): State<Inside>, headers: HeaderMap) ->
     KUBELET.statusz(&headers, &about.version, started, now).into_response()
 }
 
-/// There is no Go in here, and so nothing that `go tool pprof` could read.
 pub(super) async fn profiles() -> Response {
-    plain("/debug/pprof/\n\nProfiles:\ncmdline\n\nThe other profiles are those of a Go program, which this is not.\n".to_owned())
+    debugging::profiles().into_response()
 }
 
-pub(super) async fn profile(Path(name): Path<String>) -> Result<Response, Refusal> {
-    match name.as_str() {
-        // NUL between the words, as upstream shows it.
-        "cmdline" => {
-            let line = tokio::fs::read("/proc/self/cmdline").await;
-            let line = line.map_err(|e| Refusal::failed(format!("read /proc/self/cmdline: {e}\n")))?;
-            Ok(plain(String::from_utf8_lossy(&line).trim_end_matches('\0').to_owned()))
-        }
-        "profile" | "symbol" | "trace" | "heap" | "goroutine" | "allocs" | "block" | "mutex"
-        | "threadcreate" => {
-            let text = format!("the profile {name:?} is one of a Go program, which this is not\n");
-            Err(Refusal(StatusCode::NOT_IMPLEMENTED, text))
-        }
-        _ => Err(Refusal::not_found(format!("Unknown profile {name:?}\n"))),
+pub(super) async fn profile(Path(name): Path<String>) -> Response {
+    debugging::profile(&name).into_response()
+}
+
+pub(super) async fn verbosity(State(inside): State<Inside>, body: Bytes) -> Response {
+    let (level, answer) = debugging::set_verbosity(&inside.verbosity, &body);
+    if let Some(level) = level {
+        tracing::callsite::rebuild_interest_cache();
+        tracing::info!(level, "the verbosity of the log was set");
     }
+    answer.into_response()
 }
 
-/// Sets the level at which the log is written, until it is set again or the kubelet ends.
-pub(super) async fn verbosity(
-    State(inside): State<Inside>,
-    body: axum::body::Bytes,
-) -> Result<Response, Refusal> {
-    let level = inside.verbosity.ask(&String::from_utf8_lossy(&body)).map_err(Refusal::bad)?;
-    tracing::callsite::rebuild_interest_cache();
-    tracing::info!(level, "the verbosity of the log was set");
-    Ok(plain(Verbosity::answer(level)))
-}
-
-/// The verbosity can be set, not asked for.
-pub(super) async fn verbosity_is_put() -> Refusal {
-    Refusal(StatusCode::NOT_ACCEPTABLE, "unsupported http method\n".to_owned())
-}
-
-fn plain(text: String) -> Response {
-    let headers = [(CONTENT_TYPE, "text/plain; charset=utf-8"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
-    (headers, text).into_response()
+pub(super) async fn verbosity_is_put() -> Response {
+    debugging::only_set().into_response()
 }
