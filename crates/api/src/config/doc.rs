@@ -99,6 +99,15 @@ pub fn fill_defaults(table: &[Field], doc: &mut Map<String, Value>) {
     }
 }
 
+/// Gives every field that is not there its type's zero, so that the document can be decoded.
+pub fn fill_zeros(table: &[Field], doc: &mut Map<String, Value>) {
+    for field in table {
+        if get(doc, field.path).is_none_or(Value::is_null) {
+            set(doc, field.path, field.zero());
+        }
+    }
+}
+
 /// Removes what upstream's encoder omits: plain fields holding their zero.
 pub fn omit_zeros(table: &[Field], doc: &mut Map<String, Value>) {
     for field in table {

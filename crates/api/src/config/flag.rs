@@ -1,6 +1,6 @@
 //! A row of an agent's flag table: the flag, and the field it sets.
 
-use base::flags::Flag;
+use base::flags::{Flag, Kind};
 
 use super::doc::{Field, Standing};
 
@@ -23,6 +23,45 @@ pub struct FlagRow {
 pub(super) fn for_field(rows: &[FlagRow], path: &str) -> Option<&'static str> {
     let sets = |r: &&FlagRow| matches!(r.target, Target::Field(p) if p == path);
     Some(rows.iter().find(sets)?.flag.name)
+}
+
+/// A flag that only flags have.
+pub(super) const fn own(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    standing: Standing,
+    help: &'static str,
+) -> FlagRow {
+    FlagRow { flag: Flag::new(name, kind, default, help), target: Target::Own(standing) }
+}
+
+/// The same, and nobody should use it any more.
+pub(super) const fn old(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    why: &'static str,
+    standing: Standing,
+    help: &'static str,
+) -> FlagRow {
+    FlagRow { flag: Flag::new(name, kind, default, help).deprecated(why), target: Target::Own(standing) }
+}
+
+/// A flag that sets a field.
+pub(super) const fn field(
+    name: &'static str,
+    path: &'static str,
+    kind: Kind,
+    default: &'static str,
+    help: &'static str,
+) -> FlagRow {
+    FlagRow { flag: Flag::new(name, kind, default, help), target: Target::Field(path) }
+}
+
+pub(super) const fn short(mut row: FlagRow, letter: char) -> FlagRow {
+    row.flag = row.flag.short(letter);
+    row
 }
 
 // === impl FlagRow ===

@@ -1,11 +1,13 @@
 //! What ReplicaSets and ReplicationControllers share.
 
 use api::field::FieldErrors;
+use base::time::Wall;
 use serde_json::Value;
 
 use super::pod_template;
-use crate::doc::Field;
+use crate::doc::{self, Field};
 use crate::kind::{Column, ScalePaths};
+use crate::table;
 
 pub(super) const COLUMNS: &[Column] = &[
     Column::NAME,
@@ -25,6 +27,20 @@ pub(super) const fn scale_paths(selector: &'static str) -> ScalePaths {
         status_replicas: Borrowed("status.replicas"),
         selector: Some(Borrowed(selector)),
     }
+}
+
+pub(super) fn cells(object: &Value, now: Wall, selector: String) -> Vec<Value> {
+    let [names, images] = table::containers(doc::at(object, "spec.template"));
+    vec![
+        table::name(object),
+        doc::int(object, "spec.replicas").into(),
+        doc::int(object, "status.replicas").into(),
+        doc::int(object, "status.readyReplicas").into(),
+        table::age(object, now).into(),
+        names,
+        images,
+        selector.into(),
+    ]
 }
 
 pub(super) fn validate_status(errors: &mut FieldErrors, object: &Value) {

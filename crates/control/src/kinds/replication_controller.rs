@@ -81,17 +81,7 @@ impl Strategy for ReplicationController {
     }
 
     fn cells(&self, object: &Value, now: Wall) -> Vec<Value> {
-        let [names, images] = table::containers(doc::at(object, "spec.template"));
-        vec![
-            table::name(object),
-            doc::int(object, "spec.replicas").into(),
-            doc::int(object, "status.replicas").into(),
-            doc::int(object, "status.readyReplicas").into(),
-            table::age(object, now).into(),
-            names,
-            images,
-            table::labels(doc::at(object, "spec.selector")).into(),
-        ]
+        replicas::cells(object, now, table::labels(doc::at(object, "spec.selector")))
     }
 }
 

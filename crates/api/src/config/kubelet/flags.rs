@@ -7,7 +7,9 @@ use Kind::{
 use base::flags::{Flag, Kind};
 
 use crate::config::doc::Standing;
-use crate::config::flag::{self, FlagRow, Target};
+// A field's flag that stays: logging and identity.
+use crate::config::flag::field as kept;
+use crate::config::flag::{self, FlagRow, old, own, short};
 use Standing::{Honoured as YES, NotYet as NO};
 
 /// The rows as the parser takes them.
@@ -24,27 +26,7 @@ const USE_FILE: &str = "set this in the file named by --config instead.";
 const CADVISOR: &str = "it belongs to the resource monitor and was registered by mistake.";
 const USE_EVICTION: &str = "use --eviction-hard or --eviction-soft instead.";
 
-const fn own(
-    name: &'static str,
-    kind: Kind,
-    default: &'static str,
-    standing: Standing,
-    help: &'static str,
-) -> FlagRow {
-    FlagRow { flag: Flag::new(name, kind, default, help), target: Target::Own(standing) }
-}
-
-const fn old(
-    name: &'static str,
-    kind: Kind,
-    default: &'static str,
-    why: &'static str,
-    standing: Standing,
-    help: &'static str,
-) -> FlagRow {
-    FlagRow { flag: Flag::new(name, kind, default, help).deprecated(why), target: Target::Own(standing) }
-}
-
+/// A field's flag, for which there is the file.
 const fn field(
     name: &'static str,
     path: &'static str,
@@ -52,23 +34,8 @@ const fn field(
     default: &'static str,
     help: &'static str,
 ) -> FlagRow {
-    FlagRow { flag: Flag::new(name, kind, default, help).deprecated(USE_FILE), target: Target::Field(path) }
-}
-
-/// A field's flag that stays: logging and identity.
-const fn kept(
-    name: &'static str,
-    path: &'static str,
-    kind: Kind,
-    default: &'static str,
-    help: &'static str,
-) -> FlagRow {
-    FlagRow { flag: Flag::new(name, kind, default, help), target: Target::Field(path) }
-}
-
-const fn short(mut row: FlagRow, c: char) -> FlagRow {
-    row.flag = row.flag.short(c);
-    row
+    let row = kept(name, path, kind, default, help);
+    FlagRow { flag: row.flag.deprecated(USE_FILE), target: row.target }
 }
 
 #[rustfmt::skip]
@@ -248,6 +215,7 @@ pub const FLAGS: &[FlagRow] = &[
 mod tests {
     use super::*;
     use crate::config::doc;
+    use crate::config::flag::Target;
     use crate::config::kubelet::{defaults, fields};
     use std::collections::BTreeSet;
 

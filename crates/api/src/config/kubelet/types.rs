@@ -287,11 +287,7 @@ impl Default for KubeletConfiguration {
 impl KubeletConfiguration {
     /// Decodes a checked and defaulted document.
     pub(super) fn from_doc(mut doc: serde_json::Map<String, Value>) -> Result<Self, serde_json::Error> {
-        for field in FIELDS {
-            if doc::get(&doc, field.path).is_none_or(Value::is_null) {
-                doc::set(&mut doc, field.path, field.zero());
-            }
-        }
+        doc::fill_zeros(FIELDS, &mut doc);
         serde_json::from_value(Value::Object(doc))
     }
 

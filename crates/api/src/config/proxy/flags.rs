@@ -4,7 +4,7 @@ use Kind::{Bool, BoolMap, Duration, Float, Int32, Ip, List, Quantity, Raw, Text,
 use base::flags::{Flag, Kind};
 
 use crate::config::doc::Standing;
-use crate::config::flag::{self, FlagRow, Target};
+use crate::config::flag::{self, FlagRow, Target, field, old, short};
 use Standing::{Honoured as YES, Inert as INERT};
 
 /// The rows as the parser takes them.
@@ -38,33 +38,7 @@ pub(super) fn survives_file(row: &FlagRow) -> bool {
 const CADVISOR: &str = "it belongs to the resource monitor and was registered by mistake.";
 
 const fn own(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> FlagRow {
-    FlagRow { flag: Flag::new(name, kind, default, help), target: Target::Own(YES) }
-}
-
-const fn old(
-    name: &'static str,
-    kind: Kind,
-    default: &'static str,
-    why: &'static str,
-    standing: Standing,
-    help: &'static str,
-) -> FlagRow {
-    FlagRow { flag: Flag::new(name, kind, default, help).deprecated(why), target: Target::Own(standing) }
-}
-
-const fn field(
-    name: &'static str,
-    path: &'static str,
-    kind: Kind,
-    default: &'static str,
-    help: &'static str,
-) -> FlagRow {
-    FlagRow { flag: Flag::new(name, kind, default, help), target: Target::Field(path) }
-}
-
-const fn short(mut row: FlagRow, c: char) -> FlagRow {
-    row.flag = row.flag.short(c);
-    row
+    flag::own(name, kind, default, YES, help)
 }
 
 #[rustfmt::skip]
