@@ -297,6 +297,86 @@ fn programming_buckets() -> Vec<f64> {
 mod tests {
     use super::*;
 
+    /// Each with its kind and labels, as upstream 1.36.4 registers them for the three modes.
+    #[rustfmt::skip]
+    const UPSTREAMS: [(&str, &str, &str); 24] = [
+        ("kubeproxy_sync_proxy_rules_duration_seconds", "histogram", "ip_family"),
+        ("kubeproxy_sync_full_proxy_rules_duration_seconds", "histogram", "ip_family"),
+        ("kubeproxy_sync_partial_proxy_rules_duration_seconds", "histogram", "ip_family"),
+        ("kubeproxy_sync_proxy_rules_last_timestamp_seconds", "gauge", "ip_family"),
+        ("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", "gauge", "ip_family"),
+        ("kubeproxy_network_programming_duration_seconds", "histogram", "ip_family"),
+        ("kubeproxy_sync_proxy_rules_service_changes_total", "counter", ""),
+        ("kubeproxy_sync_proxy_rules_service_changes_pending", "gauge", ""),
+        ("kubeproxy_sync_proxy_rules_endpoint_changes_total", "counter", ""),
+        ("kubeproxy_sync_proxy_rules_endpoint_changes_pending", "gauge", ""),
+        ("kubeproxy_sync_proxy_rules_no_local_endpoints_total", "gauge", "traffic_policy ip_family"),
+        ("kubeproxy_proxy_healthz_total", "counter", "code"),
+        ("kubeproxy_proxy_livez_total", "counter", "code"),
+        ("kubeproxy_sync_proxy_rules_iptables_restore_failures_total", "counter", "ip_family"),
+        ("kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total", "counter", "ip_family"),
+        ("kubeproxy_sync_proxy_rules_iptables_total", "gauge", "table ip_family"),
+        ("kubeproxy_sync_proxy_rules_iptables_last", "gauge", "table ip_family"),
+        ("kubeproxy_sync_proxy_rules_nftables_sync_failures_total", "counter", "ip_family"),
+        ("kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", "counter", "ip_family"),
+        ("kubeproxy_conntrack_reconciler_sync_duration_seconds", "histogram", "ip_family"),
+        ("kubeproxy_conntrack_reconciler_deleted_entries_total", "counter", "ip_family"),
+        ("rest_client_requests_total", "counter", "code method host"),
+        ("rest_client_request_duration_seconds", "histogram", "verb host"),
+        ("kubernetes_build_info", "gauge",
+         "major minor git_version git_commit git_tree_state build_date go_version compiler platform"),
+    ];
+
+    /// One of each, so that all are shown.
+    fn touched() -> Metrics {
+        const V4: [&str; 1] = ["IPv4"];
+        let metrics = Metrics::default();
+        metrics.observe_sync("IPv4", Duration::from_millis(3), true);
+        metrics.observe_sync("IPv4", Duration::from_millis(3), false);
+        [&metrics.sync_at, &metrics.queued_at].iter().for_each(|gauge| gauge.set(V4, 1.0));
+        metrics.programming.observe(V4, 0.3);
+        metrics.conntrack_duration.observe(V4, 0.3);
+        [&metrics.service_changes, &metrics.endpoint_changes].iter().for_each(|counter| counter.inc([]));
+        [&metrics.service_changes_pending, &metrics.endpoint_changes_pending]
+            .iter()
+            .for_each(|gauge| gauge.set([], 1.0));
+        metrics.no_local_endpoints.set(["internal", "IPv4"], 1.0);
+        [&metrics.iptables_rules, &metrics.iptables_rules_last]
+            .iter()
+            .for_each(|gauge| gauge.set(["nat", "IPv4"], 1.0));
+        [&metrics.healthz, &metrics.livez].iter().for_each(|counter| counter.inc(["200"]));
+        let failures = [
+            &metrics.iptables_restore_failures,
+            &metrics.iptables_partial_restore_failures,
+            &metrics.nftables_sync_failures,
+            &metrics.nftables_cleanup_failures,
+            &metrics.conntrack_deleted,
+        ];
+        failures.iter().for_each(|counter| counter.inc(V4));
+        metrics.requests.inc(["200", "GET", "server"]);
+        metrics.request_duration.observe(["GET", "server"], 0.1);
+        metrics.set_version("v1.36.4");
+        metrics
+    }
+
+    #[test]
+    fn names_kinds_and_labels_are_upstreams() {
+        let text = touched().render();
+        let shown: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+        for (name, kind, labels) in UPSTREAMS {
+            assert!(shown.contains(&format!("{name} {kind}").as_str()), "{name}");
+            let suffix = if kind == "histogram" { "_count" } else { "" };
+            let series = |line: &&str| line.split(['{', ' ']).next() == Some(&*format!("{name}{suffix}"));
+            let line = text.lines().find(series).unwrap_or_default();
+            let found: Vec<&str> =
+                line.split(['{', ',']).filter_map(|part| Some(part.split_once('=')?.0)).collect();
+            assert_eq!(found.join(" "), labels, "{line}");
+        }
+        let own = shown.iter().filter(|line| !line.starts_with("process_")).count();
+        assert_eq!(own, UPSTREAMS.len(), "{shown:?}");
+        assert!(text.contains("git_version=\"v1.36.4\""), "{text}");
+    }
+
     #[test]
     fn names_and_buckets_are_upstreams() {
         let metrics = Metrics::default();
