@@ -24,9 +24,11 @@ const OLDEST: u32 = 0;
 
 /// For one act, as upstream waits.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often an act is tried whose connection breaks.
-const TRIES: usize = 3;
-const BETWEEN_TRIES: Duration = Duration::from_millis(100);
+/// Before an act is tried again whose connection broke: twice as long each time, and seven times at most, as upstream.
+const PAUSE: Duration = Duration::from_millis(100);
+const PAUSES: u32 = 7;
+/// What a bus says when systemd is not on it just now.
+const AWAY: [&str; 3] = ["NoReply", "ServiceUnknown", "NameHasNoOwner"];
 /// Acts at once: systemd does one thing after another.
 const ACTS: usize = 8;
 
@@ -69,6 +71,27 @@ struct Conversation<'a> {
     act: &'static str,
     unit: &'a str,
     bus: Bus,
+}
+
+// === impl UnitError ===
+
+impl UnitError {
+    /// Nothing was said about the act itself, and systemd may be back in a moment. It is not where it has no socket.
+    fn is_of_the_connection(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, NotFound, UnexpectedEof};
+        match self {
+            UnitError::Unreachable { bus_cause, own_cause, .. } => {
+                bus_cause.kind() != NotFound || own_cause.kind() != NotFound
+            }
+            UnitError::Refused { cause, .. } => {
+                let name =
+                    Refusal::of(cause).and_then(|r| r.name.strip_prefix("org.freedesktop.DBus.Error."));
+                name.is_some_and(|name| AWAY.contains(&name))
+                    || matches!(cause.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+            }
+            UnitError::Ended { .. } | UnitError::Late { .. } => false,
+        }
+    }
 }
 
 // === impl Units ===
@@ -136,7 +159,7 @@ impl Units {
         self.within("stop", &unit, work).await
     }
 
-    /// In turn, in time, and once more if the connection broke: a bus that is restarted is back in a moment.
+    /// In turn, in time, and again if the connection broke: systemd and its bus are back soon when they are restarted.
     async fn within<F: Future<Output = Result<(), UnitError>>>(
         &self,
         act: &'static str,
@@ -146,17 +169,16 @@ impl Units {
         let turn = async {
             // Never closed.
             let _turn = self.acts.acquire().await;
-            let mut tries = 1;
-            loop {
+            for tries in 0..PAUSES {
                 match work().await {
-                    Err(UnitError::Refused { cause, .. }) if is_broken(&cause) && tries < TRIES => {
-                        tracing::info!(act, unit, %cause, "asking systemd again");
-                        tokio::time::sleep(BETWEEN_TRIES).await;
-                        tries += 1;
+                    Err(error) if error.is_of_the_connection() => {
+                        tracing::info!(%error, "asking systemd again");
+                        tokio::time::sleep(PAUSE * 2_u32.pow(tries)).await;
                     }
                     done => return done,
                 }
             }
+            work().await
         };
         let late = |_| UnitError::Late { act, unit: unit.to_owned(), limit: self.patience };
         tokio::time::timeout(self.patience, Box::pin(turn)).await.map_err(late)?
@@ -287,11 +309,6 @@ fn pair(property: &Property) -> (&str, Value<'_>) {
 
 fn is(cause: &io::Error, name: &str) -> bool {
     Refusal::of(cause).is_some_and(|refusal| refusal.name == name)
-}
-
-fn is_broken(cause: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-    matches!(cause.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
 #[cfg(test)]

@@ -230,7 +230,18 @@ fn delegate(dir: &Path) -> io::Result<()> {
         return Ok(());
     }
     let file = dir.join("cgroup.subtree_control");
-    fs::write(&file, missing.join(" ")).map_err(|e| named("enable controllers in", &file, &e))
+    if fs::write(&file, missing.join(" ")).is_ok() {
+        return Ok(());
+    }
+    // Somebody who owns the tree too, as systemd does, may have taken one away meanwhile, which is no reason not to have
+    // the others.
+    for controller in &missing {
+        match fs::write(&file, controller) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound && file.exists() => {}
+            written => written.map_err(|e| named("enable controllers in", &file, &e))?,
+        }
+    }
+    Ok(())
 }
 
 /// A new cpuset has no processors and no memory, and takes no process before it has both.

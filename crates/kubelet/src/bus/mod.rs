@@ -111,7 +111,7 @@ impl Bus {
     pub(crate) async fn open(socket: &Path) -> io::Result<Bus> {
         within(async {
             let mut bus = Bus::connect(socket, false).await?;
-            bus.introduce().await?;
+            bus.introduce("").await?;
             bus.send(b"NEGOTIATE_UNIX_FD\r\n").await?;
             bus.expect("AGREE_UNIX_FD").await?;
             bus.send(b"BEGIN\r\n").await?;
@@ -132,8 +132,9 @@ impl Bus {
     pub(crate) async fn direct(socket: &Path) -> io::Result<Bus> {
         within(async {
             let mut bus = Bus::connect(socket, true).await?;
-            bus.introduce().await?;
-            bus.send(b"BEGIN\r\n").await?;
+            // In one write with who we are: systemd does not look again at what it read together with a `BEGIN`, so a call
+            // right behind one would wait for the next.
+            bus.introduce("BEGIN\r\n").await?;
             Ok(bus)
         })
         .await
@@ -214,10 +215,10 @@ impl Bus {
     }
 
     /// Says who we are.
-    async fn introduce(&mut self) -> io::Result<()> {
+    async fn introduce(&mut self, and: &str) -> io::Result<()> {
         let uid = rustix::process::geteuid().as_raw().to_string();
         let uid: String = uid.bytes().map(|b| format!("{b:02x}")).collect();
-        self.send(format!("\0AUTH EXTERNAL {uid}\r\n").as_bytes()).await?;
+        self.send(format!("\0AUTH EXTERNAL {uid}\r\n{and}").as_bytes()).await?;
         self.expect("OK ").await
     }
 
