@@ -9,6 +9,8 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::yaml::from_value_to_yaml;
+
 const CAUTION: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
                        guarantees and is for debugging purposes only.";
 
@@ -24,7 +26,13 @@ pub struct Component {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Text,
-    Structure(&'static str),
+    Structure(Notation, &'static str),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Notation {
+    Json,
+    Yaml,
 }
 
 // === impl Component ===
@@ -41,9 +49,9 @@ impl Component {
                 }
                 plain(text)
             }
-            Some(Form::Structure(version)) => {
+            Some(Form::Structure(notation, version)) => {
                 let flags: BTreeMap<&str, &String> = flags.iter().map(|(n, v)| (n.as_ref(), v)).collect();
-                self.structure("Flagz", version, json!({ "flags": flags }))
+                self.structure("Flagz", notation, version, json!({ "flags": flags }))
             }
             None => not_acceptable(),
         }
@@ -71,7 +79,7 @@ impl Component {
                 up % 60,
                 self.paths.join(" "),
             )),
-            Some(Form::Structure(kind)) => {
+            Some(Form::Structure(notation, kind)) => {
                 let body = json!({
                     "startTime": started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
                     "uptimeSeconds": up,
@@ -80,21 +88,25 @@ impl Component {
                     "emulationVersion": release,
                     "paths": self.paths,
                 });
-                self.structure("Statusz", kind, body)
+                self.structure("Statusz", notation, kind, body)
             }
             None => not_acceptable(),
         }
     }
 
-    fn structure(&self, kind: &str, version: &str, content: Value) -> Response<String> {
+    fn structure(&self, kind: &str, notation: Notation, version: &str, content: Value) -> Response<String> {
         let mut body = json!({
             "kind": kind, "apiVersion": format!("config.k8s.io/{version}"), "metadata": {"name": self.name},
         });
         if let (Value::Object(body), Value::Object(content)) = (&mut body, content) {
             body.extend(content);
         }
-        let media = format!("application/json;g=config.k8s.io;v={version};as={kind}");
-        let mut response = answer(StatusCode::OK, &media, body.to_string());
+        let (media, body) = match notation {
+            Notation::Json => ("application/json", body.to_string()),
+            Notation::Yaml => ("application/yaml", from_value_to_yaml(&body)),
+        };
+        let media = format!("{media};g=config.k8s.io;v={version};as={kind}");
+        let mut response = answer(StatusCode::OK, &media, body);
         if version == "v1alpha1" {
             let page = kind.to_ascii_lowercase();
             let text = format!(
@@ -120,7 +132,8 @@ fn form(headers: &HeaderMap, kind: &str) -> Option<Form> {
         let version = ["v1beta1", "v1alpha1"].into_iter().find(|v| parameters.get("v") == Some(v));
         match media {
             "text/plain" | "text/*" | "*/*" if !parameters.contains_key("as") => Some(Form::Text),
-            "application/json" if is_ours => version.map(Form::Structure),
+            "application/json" if is_ours => version.map(|v| Form::Structure(Notation::Json, v)),
+            "application/yaml" if is_ours => version.map(|v| Form::Structure(Notation::Yaml, v)),
             _ => None,
         }
     })
@@ -133,7 +146,8 @@ fn plain(text: String) -> Response<String> {
 }
 
 fn not_acceptable() -> Response<String> {
-    let message = "only the following media types are accepted: application/json, text/plain";
+    let message =
+        "only the following media types are accepted: application/json, application/yaml, text/plain";
     let body = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message,
         "reason": "NotAcceptable", "code": 406,
@@ -161,13 +175,19 @@ mod tests {
 
     #[test]
     fn clients_get_the_form_they_ask_for() {
+        let structure = |notation, version| Some(Form::Structure(notation, version));
         let rows = [
             ("", Some(Form::Text)),
             ("*/*", Some(Form::Text)),
             ("text/plain", Some(Form::Text)),
             ("application/json, */*", Some(Form::Text)),
-            ("application/json;as=Flagz;v=v1beta1;g=config.k8s.io", Some(Form::Structure("v1beta1"))),
-            ("application/json; as=Flagz; v=v1alpha1; g=config.k8s.io", Some(Form::Structure("v1alpha1"))),
+            ("application/json;as=Flagz;v=v1beta1;g=config.k8s.io", structure(Notation::Json, "v1beta1")),
+            (
+                "application/json; as=Flagz; v=v1alpha1; g=config.k8s.io",
+                structure(Notation::Json, "v1alpha1"),
+            ),
+            ("application/yaml;as=Flagz;v=v1beta1;g=config.k8s.io", structure(Notation::Yaml, "v1beta1")),
+            ("application/yaml, text/plain", Some(Form::Text)),
             ("application/json;as=Statusz;v=v1beta1;g=config.k8s.io", None),
             ("application/json;as=Flagz;v=v1;g=config.k8s.io, text/plain", Some(Form::Text)),
             ("application/json", None),
@@ -189,6 +209,10 @@ mod tests {
         assert!(old.headers()[WARNING].to_str().unwrap().contains("the flagz endpoint is deprecated"));
         let body: Value = serde_json::from_str(old.body()).unwrap();
         assert_eq!((&body["flags"]["v"], &body["metadata"]["name"]), (&json!("2"), &json!("kube-thing")));
+        let yaml = COMPONENT.flagz(&accepting("application/yaml;as=Flagz;v=v1beta1;g=config.k8s.io"), &flags);
+        assert_eq!(yaml.headers()[CONTENT_TYPE], "application/yaml;g=config.k8s.io;v=v1beta1;as=Flagz");
+        let wanted = "apiVersion: config.k8s.io/v1beta1\nflags:\n  v: \"2\"\nkind: Flagz\nmetadata:\n  name: kube-thing\n";
+        assert_eq!(yaml.body(), wanted);
         let (started, now) = (Timestamp::UNIX_EPOCH, Timestamp::from_second(3723).unwrap());
         let page = COMPONENT.statusz(&accepting("*/*"), "v1.36.4", started, now);
         for line in [
