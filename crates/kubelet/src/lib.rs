@@ -17,6 +17,7 @@ pub mod health;
 mod hearing;
 pub mod hooks;
 pub mod images;
+mod iptables;
 pub mod local_api;
 mod lock_file;
 pub mod log_reader;

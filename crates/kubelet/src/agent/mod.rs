@@ -72,7 +72,9 @@ use crate::streaming::Streams;
 use crate::systemd::Systemd;
 use crate::userns::{self, UsernsStore};
 use crate::volumes::{CsiParts, NodeVolumes, VolumeFigures};
-use crate::{gc, plugins, process, rest};
+use crate::{gc, iptables, plugins, process, rest};
+
+pub use client::Proxies;
 
 /// How long the runtime may take to answer for the first time.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(20);
@@ -155,6 +157,9 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     tasks.spawn(watch_health(node.runtime.clone(), health, token.clone()));
     tasks.spawn(watch_runtime(node.observer.clone(), token.clone()));
     tasks.spawn(rest::run(node.board.clone(), token.clone()));
+    if config.make_iptables_util_chains {
+        tasks.spawn(iptables::keep(token.clone()));
+    }
     let beat = Beat::new(node.clock.clone());
     let (orders, obeyed) = mpsc::channel(64);
     let known = parts.start_pods(&node, beat.clone(), (doors.local, obeyed), &mut tasks, &token).await?;

@@ -111,7 +111,7 @@ pub const FIELDS: &[Field] = &[
     pointer("resolvConf", Text, D::Text("/etc/resolv.conf"), YES),
     empty("podCIDR", Text, YES),
     plain("hairpinMode", Text, D::Text("promiscuous-bridge"), INERT),
-    pointer("makeIPTablesUtilChains", Bool, D::Bool(true), NO),
+    pointer("makeIPTablesUtilChains", Bool, D::Bool(true), YES),
     pointer("iptablesMasqueradeBit", Int32, D::Int(14), INERT),
     pointer("iptablesDropBit", Int32, D::Int(15), INERT),
     // Limits
