@@ -706,10 +706,11 @@ impl Parts<'_> {
 
     /// What is behind port 10250.
     fn inside(&self, views: Views, streams: Streams) -> Inside {
-        let loaded = &self.start.loaded;
+        let (loaded, cluster) = (&self.start.loaded, self.cluster.clone());
         Inside {
             views,
             streams,
+            mirrors: Arc::new(move |uid| cluster.as_ref()?.api_pods.get(uid)?.mirrors),
             clock: self.clock.clone(),
             switches: port::switches(loaded),
             pod_logs: self.dirs.pod_logs.clone(),

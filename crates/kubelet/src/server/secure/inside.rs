@@ -24,6 +24,7 @@ pub struct Inside {
     pub views: Views,
     pub clock: Arc<dyn Clock>,
     pub streams: Streams,
+    pub mirrors: Mirrors,
     pub switches: Switches,
     /// podLogsDir.
     pub pod_logs: PathBuf,
@@ -33,6 +34,9 @@ pub struct Inside {
     /// How much is logged.
     pub verbosity: Verbosity,
 }
+
+/// The uid of the static Pod that the mirror Pod of this uid stands for.
+pub type Mirrors = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// Which endpoints there are.
 #[derive(Clone, Copy, Debug)]
@@ -173,14 +177,20 @@ impl Inside {
         Some(Found { pod: entry.pod.clone(), entry })
     }
 
-    /// The same, where a uid may be told as well.
+    /// The same, where a uid may be told as well. Clients know a static Pod by the uid of its mirror.
     pub(super) fn find_with(&self, target: &Target) -> Result<Found, Refusal> {
         let found = self.find(&target.namespace, &target.pod);
         let found = found.ok_or_else(|| Refusal::not_found("pod does not exist"))?;
         match &target.uid {
-            Some(uid) if found.uid() != uid => Err(Refusal::not_found("pod not found")),
+            Some(uid) if found.uid() != uid && !self.is_mirrored_as(&found, uid) => {
+                Err(Refusal::not_found("pod not found"))
+            }
             _ => Ok(found),
         }
+    }
+
+    fn is_mirrored_as(&self, found: &Found, uid: &str) -> bool {
+        (self.mirrors)(uid).is_some_and(|mirrored| mirrored == found.uid())
     }
 
     /// The id of the container that runs under this name now, from the runtime's own mouth.

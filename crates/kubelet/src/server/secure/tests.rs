@@ -79,6 +79,15 @@ struct Bench {
     token: CancellationToken,
 }
 
+/// One static Pod, `ns/manifest`.
+fn board() -> Arc<StatusBoard> {
+    let board = StatusBoard::default();
+    let pod = serde_json::json!({"metadata": {"name": "manifest", "namespace": "ns", "uid": "static"}});
+    let pod = Arc::new(serde_json::from_value(pod).unwrap());
+    board.publish(&"static".into(), &pod, Default::default(), None);
+    Arc::new(board)
+}
+
 fn switches(debugging: bool) -> Switches {
     Switches {
         debugging,
@@ -115,9 +124,10 @@ impl Bench {
         let (address, token) = (open.address().unwrap(), CancellationToken::new());
         let streams = Streams::new(Duration::ZERO);
         let inside = Inside {
+            mirrors: Arc::new(|uid| (uid == "mirror").then(|| "static".to_owned())),
             views: Views {
                 checks: Checks::new(vec![Check::ping()]),
-                pods: Arc::new(StatusBoard::default()),
+                pods: board(),
                 metrics: Arc::new(Metrics::default()),
                 probe_metrics: Arc::default(),
                 runtime: Arc::new(ScriptedRuntime::default()),
@@ -237,6 +247,22 @@ async fn nobody_is_answered_who_is_not_known_and_allowed() {
             "Forbidden (user=reader, verb=create, resource=nodes, subresource(s)=[proxy])\n",
         ),
         ("GET", "/exec/ns/p/c?command=id&output=1", "admin", 404, "pod does not exist"),
+        ("GET", "/exec/ns/manifest/other/c?command=id&output=1", "admin", 404, "pod not found"),
+        // By its own uid, and by that of its mirror.
+        (
+            "GET",
+            "/exec/ns/manifest/static/c?command=id&output=1",
+            "admin",
+            500,
+            "container not found (\"c\")",
+        ),
+        (
+            "GET",
+            "/exec/ns/manifest/mirror/c?command=id&output=1",
+            "admin",
+            500,
+            "container not found (\"c\")",
+        ),
         ("GET", "/nowhere", "admin", 404, "404 page not found\n"),
         ("GET", "/containerLogs/ns/p/c", "reader", 404, "pod \"p\" does not exist"),
         ("GET", "/containerLogs/ns/p/c?tailLines=-1", "reader", 422, "{\"message\": \"Invalid request.\"}"),
