@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use api::config::kubelet::{Loaded, load};
 use base::verbosity::Verbosity;
-use kubelet::agent::{self, Start};
+use kubelet::agent::{self, Proxies, Start};
 use kubelet::bus::Places;
 use kubelet::systemd::Systemd;
 use tokio::signal::unix::{self, SignalKind};
@@ -71,6 +71,7 @@ async fn serve(loaded: Loaded, verbosity: Verbosity) -> Result<(), String> {
         home: std::env::var_os("HOME").map(PathBuf::from),
         working_dir: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
         places: places(),
+        proxies: Proxies::named_by(|name| std::env::var(name).ok()),
         version: KUBERNETES.to_owned(),
         verbosity,
     };

@@ -102,6 +102,8 @@ pub struct Start {
     pub working_dir: PathBuf,
     /// The system bus, and where the login manager has its settings.
     pub places: Places,
+    /// Proxies on the way to the API server, where the kubeconfig names none.
+    pub proxies: Proxies,
     /// The version shown in metrics.
     pub version: String,
     /// How much is logged.
@@ -126,9 +128,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let runtime = connect(config, metrics.clone(), closing.clone()).await?;
     let driver = configure_runtime(config, &*runtime).await?;
     let name = flags.node_name(&machine.hostname);
-    let cluster =
-        Cluster::open(&start.loaded, &name, &start.version, clock.now().wall, metrics.of_requests());
-    let cluster = cluster.await?;
+    let cluster = Cluster::open(&start, &name, clock.now().wall, metrics.of_requests()).await?;
     let (probe_metrics, drivers, figures) = (Arc::default(), Arc::default(), Arc::default());
     let parts = Parts {
         start: &start,

@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::StartError;
+use crate::agent::{Start, StartError};
 use crate::dispatcher::Known;
 use crate::facts::Machine;
 use crate::node::Node;
@@ -111,14 +111,18 @@ pub fn tell_of_pods(
 impl Cluster {
     /// Reads the kubeconfig and prepares the clients; none on a standalone node. The server need not answer.
     pub async fn open(
-        loaded: &Loaded,
+        start: &Start,
         node_name: &str,
-        version: &str,
         now: Wall,
         meter: Meter,
     ) -> Result<Option<Arc<Cluster>>, StartError> {
-        let Loaded { config, flags, .. } = loaded;
-        let Some(credentials) = certificates::open(loaded, now)? else { return Ok(None) };
+        let (Loaded { config, flags, .. }, version) = (&start.loaded, start.version.as_str());
+        let Some(mut credentials) = certificates::open(&start.loaded, now)? else { return Ok(None) };
+        for config in [Some(&mut credentials.config), credentials.bootstrap.as_mut()].into_iter().flatten() {
+            if config.proxy.is_none() {
+                config.proxy = start.proxies.on_the_way_to(&config.server).map_err(StartError::new)?;
+            }
+        }
         let fail = |e: client::ClientError| StartError::new(format!("--kubeconfig: {e}"));
         let make = async |options: Options| {
             let options = Options { meter: Some(meter.clone()), ..options };
