@@ -12,6 +12,12 @@ const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
 const MAX_SEARCH_NAME: usize = 253;
 
+/// Reason and message of the event that such a node gets; its Pods get one as well.
+pub const MISSING_CLUSTER_DNS: (&str, &str) = (
+    "MissingClusterDNS",
+    "kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" policy. Falling back to \"Default\" policy.",
+);
+
 enum Base {
     Cluster,
     Host,
@@ -25,13 +31,8 @@ pub(super) fn dns(pod: &Pod, node: &NodeFacts) -> (Dns, Vec<Warning>) {
         Base::Nothing => Dns::default(),
         Base::Host => host(node),
         Base::Cluster if node.cluster_dns.is_empty() => {
-            warnings.push(Warning {
-                reason: "MissingClusterDNS",
-                message: format!(
-                    "pod: {:?}. kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" policy. Falling back to \"Default\" policy.",
-                    describe(pod)
-                ),
-            });
+            let (reason, of_node) = MISSING_CLUSTER_DNS;
+            warnings.push(Warning { reason, message: format!("pod: {:?}. {of_node}", describe(pod)) });
             host(node)
         }
         Base::Cluster => cluster(pod, node),

@@ -11,8 +11,8 @@ use futures_util::{FutureExt, TryFutureExt};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kubelet_core::pod::{ContainerKind, Intent, Stage, Start};
 use kubelet_core::recipe::{
-    self, ContainerInput, ContainerRecipe, Dns, ImageUser, NodeFacts, ResolvedVolume, SandboxInput,
-    SandboxRecipe, UserNamespace,
+    self, ContainerInput, ContainerRecipe, Dns, ImageUser, MISSING_CLUSTER_DNS, NodeFacts, ResolvedVolume,
+    SandboxInput, SandboxRecipe, UserNamespace,
 };
 use kubelet_core::supplies::{Wants, pull_secrets as pull_secret_names};
 
@@ -194,6 +194,10 @@ impl PodTask {
         let recipe = self.sandbox_recipe(pod, attempt, parent, userns.as_ref()).await?;
         for warning in &recipe.warnings {
             self.node.recorder.pod(pod, Kind::Warning, warning.reason, &warning.message);
+            if warning.reason == MISSING_CLUSTER_DNS.0 {
+                let (name, (reason, text)) = (&self.node.facts.recipe.name, MISSING_CLUSTER_DNS);
+                self.node.recorder.node(name, Kind::Warning, reason, text);
+            }
         }
         self.node.metrics.started_pods_total.inc([]);
         if wants_userns(pod) {
