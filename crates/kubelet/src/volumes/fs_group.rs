@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use kubelet_core::volumes::{ChangePolicy, FsGroup};
 use rustix::fs::{FileType, Mode, OFlags, openat};
@@ -13,15 +14,60 @@ pub(super) enum Access {
     ReadOnly,
 }
 
+/// A walk takes long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    Slow,
+    /// So many files are done.
+    Done(u64),
+}
+
+/// When a walk is slow, and how often it says so.
+const SLOW: Duration = Duration::from_secs(30);
+const AGAIN: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Default)]
+struct Progress {
+    files: u64,
+    told: Option<Duration>,
+}
+
+impl Progress {
+    /// One more file, so long after the beginning.
+    fn step(&mut self, elapsed: Duration) -> Option<News> {
+        self.files += 1;
+        let (due, news) = match self.told {
+            None => (SLOW, News::Slow),
+            Some(last) => (last + AGAIN, News::Done(self.files)),
+        };
+        (elapsed >= due).then(|| {
+            self.told = Some(elapsed);
+            news
+        })
+    }
+}
+
 /// Walks the volume below `root`, children before their directory and the root last: a root that is
 /// right means that the walk came to its end once, which is what OnRootMismatch relies on.
 pub(super) fn apply(root: OwnedFd, group: FsGroup, access: Access) -> io::Result<()> {
+    apply_telling(root, group, access, &mut |_| {})
+}
+
+/// The same; a walk that takes long tells how far it has come.
+pub(super) fn apply_telling(
+    root: OwnedFd,
+    group: FsGroup,
+    access: Access,
+    tell: &mut dyn FnMut(News),
+) -> io::Result<()> {
     if group.policy == ChangePolicy::OnRootMismatch && is_right(&root, group.gid, access)? {
         return Ok(());
     }
     let walk = root.try_clone()?;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let (began, mut progress) = (Instant::now(), Progress::default());
     tree::visit(walk, &mut |dir: BorrowedFd<'_>, entry| {
+        progress.step(began.elapsed()).into_iter().for_each(&mut *tell);
         let file = openat(dir, &entry.name, flags, Mode::empty())?;
         set(&file, group.gid, access)
     })
@@ -60,4 +106,22 @@ fn is_right(root: &OwnedFd, gid: u32, access: Access) -> io::Result<bool> {
     let st = fd::stat(root)?;
     let mask = mask(FileType::Directory, access);
     Ok(st.st_gid == gid && st.st_mode & mask == mask)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_that_takes_long_says_so_now_and_then() {
+        let mut progress = Progress::default();
+        let told =
+            [0, 29, 30, 31, 89, 90, 91, 149, 150, 400].map(|at| progress.step(Duration::from_secs(at)));
+        let mut wanted = [None; 10];
+        wanted[2] = Some(News::Slow);
+        wanted[5] = Some(News::Done(6));
+        wanted[8] = Some(News::Done(9));
+        wanted[9] = Some(News::Done(10));
+        assert_eq!(told, wanted);
+    }
 }

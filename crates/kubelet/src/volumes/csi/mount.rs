@@ -17,7 +17,7 @@ use super::request::{capability, merged};
 use super::{CsiVolumes, Job, REGISTRATION, act, books, failed, lane};
 use crate::events::Kind;
 use crate::ports::{MountedVolume, VolumeError};
-use crate::volumes::fs_group::{self, Access};
+use crate::volumes::fs_group::{self, Access, News};
 use crate::volumes::host_path;
 
 /// A driver and what it can do, for the length of one operation.
@@ -249,9 +249,15 @@ impl CsiVolumes {
             return Ok(());
         };
         self.waits_for(format!("the files of the volume to be given to group {}", group.gid));
-        let path = path.to_owned();
-        let give =
-            move || host_path::open(&path).and_then(|root| fs_group::apply(root, group, Access::ReadWrite));
+        let (path, pod, recorder) = (path.to_owned(), job.pod.clone(), self.parts.recorder.clone());
+        let give = move || {
+            let mut tell = |news| {
+                let text = slow_walk(&path, pod.metadata.uid.as_deref().unwrap_or_default(), news);
+                recorder.pod(&pod, Kind::Warning, "VolumePermissionChangeInProgress", text);
+            };
+            let root = host_path::open(&path)?;
+            fs_group::apply_telling(root, group, Access::ReadWrite, &mut tell)
+        };
         let done = tokio::task::spawn_blocking(give).await.map_err(|e| e.to_string())?;
         done.map_err(|e| format!("applyFSGroup failed for vol {}: {e}", job.volume.handle))
     }
@@ -338,6 +344,34 @@ pub(super) fn attributes(job: &Job, object: Option<&CSIDriver>) -> BTreeMap<Stri
     }
 }
 
+/// What the owner of a Pod reads who waits for its files to change hands. The path begins with the Pod's UID.
+fn slow_walk(path: &Path, uid: &str, news: News) -> String {
+    let path = path.to_string_lossy();
+    let path = path.find(uid).map_or(&*path, |at| &path[at..]);
+    match news {
+        News::Slow => format!(
+            "Setting volume ownership for {path} is taking longer than expected, consider using OnRootMismatch - \
+             https://kubernetes.io/docs/tasks/configure-pod-container/security-context/\
+             #configure-volume-permission-and-ownership-change-policy-for-pods"
+        ),
+        News::Done(files) => format!("Setting volume ownership for {path}, processed {files} files."),
+    }
+}
+
 pub(super) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_walk_is_told_by_the_place_in_the_pod() {
+        let path = Path::new("/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~csi/pv/mount");
+        let told = slow_walk(path, "u-1", News::Done(7));
+        let want = "Setting volume ownership for u-1/volumes/kubernetes.io~csi/pv/mount, processed 7 files.";
+        assert_eq!(told, want);
+        assert!(slow_walk(path, "other", News::Slow).contains(" for /var/lib/kubelet/pods/u-1/volumes/"));
+    }
 }
