@@ -34,6 +34,7 @@ pub(super) fn rules(
         tls: TlsRules {
             min_version: config.tls_min_version.clone(),
             suites: config.tls_cipher_suites.clone(),
+            curves: config.tls_curve_preferences.clone(),
         },
         guard: guard(config),
     }))

@@ -51,7 +51,7 @@ pub const FIELDS: &[Field] = &[
     empty("tlsPrivateKeyFile", Text, YES),
     empty("tlsCipherSuites", TextList, YES),
     empty("tlsMinVersion", Text, YES),
-    empty("tlsCurvePreferences", Int32List, NO),
+    empty("tlsCurvePreferences", Int32List, YES),
     empty("rotateCertificates", Bool, YES),
     empty("serverTLSBootstrap", Bool, YES),
     // Who may call

@@ -385,6 +385,7 @@ fn files_and_rules_of_tls() {
     let rules = |min: &str, suites: &[&str]| TlsRules {
         min_version: min.to_owned(),
         suites: suites.iter().map(|s| (*s).to_owned()).collect(),
+        ..TlsRules::default()
     };
     for (min, suites) in [
         ("", &[][..]),

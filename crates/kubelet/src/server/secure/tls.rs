@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use base::class::{Class, Classify};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -32,13 +32,15 @@ pub enum CertSource {
     Issued(Issued),
 }
 
-/// tlsMinVersion and tlsCipherSuites.
+/// tlsMinVersion, tlsCipherSuites and tlsCurvePreferences.
 #[derive(Clone, Debug, Default)]
 pub struct TlsRules {
     /// `VersionTLS12` or `VersionTLS13`; older ones are not spoken, and empty is 1.2.
     pub min_version: String,
     /// Names of TLS 1.2 suites; empty is all. Those of 1.3 cannot be chosen.
     pub suites: Vec<String>,
+    /// Numbers of key exchanges; empty is all that are usual. Their order does not count, as upstream's.
+    pub curves: Vec<i32>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +85,9 @@ pub(super) fn server_config(identity: Arc<Identity>, rules: &TlsRules) -> Result
             }
         }
     }
+    if !rules.curves.is_empty() {
+        choose_key_exchanges(&mut provider, &rules.curves)?;
+    }
     let provider = Arc::new(provider);
     let both: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
     let versions = match rules.min_version.as_str() {
@@ -100,6 +105,20 @@ pub(super) fn server_config(identity: Arc<Identity>, rules: &TlsRules) -> Result
         .with_cert_resolver(identity);
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
+}
+
+/// Offers these key exchanges only.
+fn choose_key_exchanges(provider: &mut CryptoProvider, curves: &[i32]) -> Result<(), TlsError> {
+    let number = |group: &&dyn SupportedKxGroup| i32::from(u16::from(group.name()));
+    let offered = aws_lc_rs::ALL_KX_GROUPS;
+    provider.kx_groups = offered.iter().copied().filter(|group| curves.contains(&number(group))).collect();
+    for curve in curves.iter().filter(|curve| !offered.iter().any(|group| number(group) == **curve)) {
+        tracing::warn!(curve, "a key exchange is not offered: it is unknown here");
+    }
+    match provider.kx_groups.is_empty() {
+        true => Err(TlsError::Rules(format!("tlsCurvePreferences {curves:?}: none of them is known here"))),
+        false => Ok(()),
+    }
 }
 
 /// Two suites have a second name.
@@ -226,4 +245,26 @@ fn self_signed(dir: &Path, host: &str) -> Result<(PathBuf, PathBuf), TlsError> {
     write_whole(&cert, pair.cert.pem().as_bytes(), 0o644).map_err(|e| failed("write", &cert)(&e))?;
     tracing::info!(cert = %cert.display(), "made a self-signed serving certificate");
     Ok((cert, key))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_key_exchanges_that_are_named_are_offered() {
+        let chosen = |curves: &[i32]| {
+            let mut provider = aws_lc_rs::default_provider();
+            choose_key_exchanges(&mut provider, curves).map(|()| {
+                let mut numbers: Vec<u16> = provider.kx_groups.iter().map(|g| g.name().into()).collect();
+                numbers.sort_unstable();
+                numbers
+            })
+        };
+        assert_eq!(chosen(&[29, 23]).unwrap(), [23, 29]);
+        assert_eq!(chosen(&[4588, 24]).unwrap(), [24, 4588]);
+        assert_eq!(chosen(&[29, 1]).unwrap(), [29], "what is unknown is left out");
+        assert!(chosen(&[1]).unwrap_err().to_string().contains("tlsCurvePreferences [1]"));
+    }
 }

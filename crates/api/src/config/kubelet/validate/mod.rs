@@ -81,6 +81,14 @@ fn server(c: &KubeletConfiguration, gates: &Gates, check: &mut Check) {
             check.fail(&path, format!("cipher suite {suite:?} is not known"));
         }
     }
+    for (i, curve) in c.tls_curve_preferences.iter().enumerate() {
+        let path = format!("tlsCurvePreferences[{i}]");
+        if !CURVES.contains(curve) {
+            check.fail(&path, format!("key exchange {curve} is not known"));
+        } else if c.tls_curve_preferences[..i].contains(curve) {
+            check.fail(&path, format!("key exchange {curve} is named twice"));
+        }
+    }
     if c.server_tls_bootstrap && !gates.enabled("RotateKubeletServerCertificate") {
         check.fail("serverTLSBootstrap", "needs feature gate RotateKubeletServerCertificate");
     }
@@ -94,6 +102,9 @@ fn server(c: &KubeletConfiguration, gates: &Gates, check: &mut Check) {
         check.fail("containerRuntimeEndpoint", "must not be empty");
     }
 }
+
+/// Key exchanges by their numbers in TLS: P-256, P-384, P-521, X25519, and three that are joined with ML-KEM.
+const CURVES: [i32; 7] = [23, 24, 25, 29, 4587, 4588, 4589];
 
 /// Names as upstream's TLS library spells them.
 const CIPHER_SUITES: [&str; 26] = [
