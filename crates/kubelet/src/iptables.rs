@@ -60,7 +60,7 @@ struct Family {
 }
 
 /// Makes the chains and restores them after a flush, until cancelled.
-pub async fn keep(token: CancellationToken) {
+pub(crate) async fn keep(token: CancellationToken) {
     let families = [("iptables", false), ("ip6tables", true)];
     let families = families.map(|(program, is_ipv6)| Family { program: program.to_owned(), is_ipv6 });
     let [v4, v6] = &families;

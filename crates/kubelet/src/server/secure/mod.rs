@@ -37,7 +37,7 @@ mod tls;
 
 pub use authn::User;
 pub use guard::{AccessRules, GuardRules, ReviewError, Reviews};
-pub use inside::{About, Inside, Switches, router};
+pub use inside::{About, Inside, Mirrors, Switches, router};
 pub use reviews::ApiReviews;
 pub use tls::{CertSource, Issued, TlsError, TlsRules, certified_key};
 
