@@ -82,7 +82,29 @@ pub(crate) fn fetch(layout: &Layout, refresh: bool) -> Result<()> {
 /// has it.
 pub(crate) fn fetch_machine(layout: &Layout) -> Result<PathBuf> {
     const META: &str = "linux-image-cloud-amd64";
-    let root = layout.cache.join("machine");
+    fetch_root(layout, "machine", |apt| {
+        let mut packages = apt.closure(&["qemu-system-x86", "kmod"])?;
+        // The kernel alone: what it depends on is for those who install it.
+        let kernel = apt.field(META, "Depends")?;
+        let kernel = kernel.split([' ', ',']).next().unwrap_or_default().to_owned();
+        let version = apt.version(&kernel)?;
+        packages.push((kernel, version));
+        Ok(packages)
+    })
+}
+
+/// systemd with every library it needs, in one root: `target/cache/systemd`. It runs in the emulated machine only.
+pub(crate) fn fetch_systemd(layout: &Layout) -> Result<PathBuf> {
+    fetch_root(layout, "systemd", |apt| apt.closure(&["systemd"]))
+}
+
+/// Packages of Debian bookworm, unpacked over each other in one directory of the cache.
+fn fetch_root(
+    layout: &Layout,
+    name: &str,
+    choose: impl FnOnce(&Apt) -> Result<Vec<(String, String)>>,
+) -> Result<PathBuf> {
+    let root = layout.cache.join(name);
     let _lock = lock(&layout.cache)?;
     if root.is_dir() {
         return Ok(root);
@@ -91,16 +113,11 @@ pub(crate) fn fetch_machine(layout: &Layout) -> Result<PathBuf> {
     step("reading the package lists of Debian bookworm");
     let apt = Apt::new(&layout.cache.join("apt"), "bookworm")?;
     apt.update()?;
-    let mut packages = apt.closure(&["qemu-system-x86", "kmod"])?;
-    // The kernel alone: what it depends on is for those who install it.
-    let kernel = apt.field(META, "Depends")?;
-    let kernel = kernel.split([' ', ',']).next().unwrap_or_default().to_owned();
-    let version = apt.version(&kernel)?;
-    packages.push((kernel.clone(), version));
-    let half = layout.cache.join("machine.half");
+    let packages = choose(&apt)?;
+    let half = layout.cache.join(format!("{name}.half"));
     let _ = fs::remove_dir_all(&half);
-    step(format_args!("unpacking qemu, {kernel} and {} packages that they need", packages.len() - 2));
-    for deb in apt.download_all("machine", &packages)? {
+    step(format_args!("unpacking {} packages: {name}", packages.len()));
+    for deb in apt.download_all(name, &packages)? {
         extract(&deb, &half)?;
     }
     let _ = fs::remove_dir_all(half.join("usr/share/doc"));

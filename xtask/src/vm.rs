@@ -21,8 +21,16 @@ use crate::debs;
 use crate::layout::Layout;
 use crate::terminal::{say, step};
 
-/// What is run if nothing is named: IPVS, which needs ip_vs and dummy devices.
-const DEFAULT_TESTS: [&str; 3] = ["packets_ipvs", "packets_sctp::ipvs", "agent_ipvs"];
+/// What is run if nothing is named, by package: IPVS, which needs ip_vs and dummy devices, and slices, which need systemd.
+const DEFAULT_TESTS: [(&str, &str); 4] = [
+    ("proxy", "packets_ipvs"),
+    ("proxy", "packets_sctp::ipvs"),
+    ("proxy", "agent_ipvs"),
+    (UNDER_SYSTEMD, "slices"),
+];
+
+/// Tests of this package run last, when systemd is the first process.
+const UNDER_SYSTEMD: &str = "kubelet";
 
 /// What the console says when the tests begin; the firmware and the kernel were before.
 const BEGIN: &str = "vm-begins";
@@ -33,9 +41,18 @@ const END: &str = "vm-ends-with ";
 /// After which a machine is taken for stuck.
 const PATIENCE: Duration = Duration::from_secs(10 * 60);
 
+/// What it is made of, as unpacked roots.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    /// A kernel, its modules, and qemu.
+    root: PathBuf,
+    systemd: PathBuf,
+}
+
 /// The tests of one binary.
 #[derive(Clone, Debug, PartialEq)]
 struct Suite {
+    package: String,
     name: String,
     /// Only those whose name contains it.
     filter: Option<String>,
@@ -44,44 +61,44 @@ struct Suite {
 
 /// `[-p PACKAGE] [-- TEST[::FILTER]…]`: integration tests of a package.
 pub(crate) fn vm(layout: &Layout, args: &[String]) -> Result<ExitCode> {
-    let (package, suites) = parse(args)?;
+    let suites = parse(args)?;
     let machine = fetch(layout)?;
-    let code = run_suites(layout, &machine, &package, suites)?;
+    let code = run_suites(layout, &machine, suites)?;
     Ok(ExitCode::from(code))
 }
 
 /// Everything the machine is made of. An error is a reason to do without it: no Debian, no network.
-pub(crate) fn fetch(layout: &Layout) -> Result<PathBuf> {
+pub(crate) fn fetch(layout: &Layout) -> Result<Machine> {
     if std::env::consts::ARCH != "x86_64" {
         return Err(Failure::new("the emulated machine runs programs of x86_64 only"));
     }
     debs::fetch(layout, false)?;
-    debs::fetch_machine(layout)
+    Ok(Machine { root: debs::fetch_machine(layout)?, systemd: debs::fetch_systemd(layout)? })
 }
 
 /// What is run if nothing is named. As everywhere, a busy machine gets a second try, for all to see.
-pub(crate) fn run_default(layout: &Layout, machine: &Path) -> Result<()> {
-    let (package, suites) = parse(&[])?;
-    if run_suites(layout, machine, &package, suites.clone())? == 0 {
+pub(crate) fn run_default(layout: &Layout, machine: &Machine) -> Result<()> {
+    let suites = parse(&[])?;
+    if run_suites(layout, machine, suites.clone())? == 0 {
         return Ok(());
     }
     step("trying once more what failed in the emulated machine");
-    match run_suites(layout, machine, &package, suites)? {
+    match run_suites(layout, machine, suites)? {
         0 => Ok(()),
         code => Err(Failure::new(format!("tests in the emulated machine ended with {code}"))),
     }
 }
 
-fn run_suites(layout: &Layout, machine: &Path, package: &str, mut suites: Vec<Suite>) -> Result<u8> {
+fn run_suites(layout: &Layout, machine: &Machine, mut suites: Vec<Suite>) -> Result<u8> {
     step("building the tests for the emulated machine");
-    build(layout, package, &mut suites)?;
+    build(layout, &mut suites)?;
     step("packing what runs inside");
     let archive = tree::pack(layout, machine, &suites)?;
     step("starting the machine");
-    run(machine, &archive)
+    run(&machine.root, &archive)
 }
 
-fn parse(args: &[String]) -> Result<(String, Vec<Suite>)> {
+fn parse(args: &[String]) -> Result<Vec<Suite>> {
     let (options, tests) = match args.iter().position(|arg| arg == "--") {
         Some(at) => (&args[..at], &args[at + 1..]),
         None => (args, &[][..]),
@@ -92,19 +109,19 @@ fn parse(args: &[String]) -> Result<(String, Vec<Suite>)> {
         _ => return Err(Failure::new("vm takes [-p PACKAGE] [-- TEST[::FILTER]…]")),
     };
     let suites: Vec<Suite> = match tests {
-        [] => DEFAULT_TESTS.iter().map(|name| Suite::parse(name)).collect(),
-        named => named.iter().map(|name| Suite::parse(name)).collect(),
+        [] => DEFAULT_TESTS.iter().map(|(package, name)| Suite::parse(package, name)).collect(),
+        named => named.iter().map(|name| Suite::parse(&package, name)).collect(),
     };
     // They become words of a shell script.
     let is_word = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "_-:".contains(c));
     match tests.iter().find(|test| !is_word(test)) {
         Some(strange) => Err(Failure::new(format!("{strange:?} is not the name of a test"))),
-        None => Ok((package, suites)),
+        None => Ok(suites),
     }
 }
 
 /// Builds the tests, as a run of all tests does, and notes where they are.
-fn build(layout: &Layout, package: &str, suites: &mut [Suite]) -> Result<()> {
+fn build(layout: &Layout, suites: &mut [Suite]) -> Result<()> {
     let out = Command::new("cargo")
         .args(["test", "--no-run", "--locked", "--message-format=json", "--workspace"])
         .args(suites.iter().flat_map(|suite| ["--test", suite.name.as_str()]))
@@ -115,22 +132,24 @@ fn build(layout: &Layout, package: &str, suites: &mut [Suite]) -> Result<()> {
     if !out.status.success() {
         return Err(Failure::new("the tests do not build"));
     }
-    let manifest = layout.root.join("crates").join(package).join("Cargo.toml");
     for line in String::from_utf8_lossy(&out.stdout).lines() {
         let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
         let target = &message["target"];
-        if target["kind"][0] != "test" || message["manifest_path"].as_str().map(Path::new) != Some(&manifest)
-        {
+        let (Some(program), "test") =
+            (message["executable"].as_str(), target["kind"][0].as_str().unwrap_or_default())
+        else {
             continue;
-        }
-        let Some(program) = message["executable"].as_str() else { continue };
+        };
+        let manifest = message["manifest_path"].as_str().map(Path::new);
+        let is_of =
+            |package: &str| manifest == Some(&layout.root.join("crates").join(package).join("Cargo.toml"));
         suites
             .iter_mut()
-            .filter(|suite| target["name"] == suite.name.as_str())
+            .filter(|suite| target["name"] == suite.name.as_str() && is_of(&suite.package))
             .for_each(|suite| suite.program = program.into());
     }
     match suites.iter().find(|suite| suite.program.as_os_str().is_empty()) {
-        Some(suite) => Err(Failure::new(format!("{package} has no tests {}", suite.name))),
+        Some(suite) => Err(Failure::new(format!("{} has no tests {}", suite.package, suite.name))),
         None => Ok(()),
     }
 }
@@ -207,12 +226,16 @@ fn watch(console: ChildStdout) -> Result<u8> {
 // === impl Suite ===
 
 impl Suite {
-    fn parse(text: &str) -> Self {
+    fn parse(package: &str, text: &str) -> Self {
         let (name, filter) = match text.split_once("::") {
             Some((name, filter)) => (name, Some(filter.to_owned())),
             None => (text, None),
         };
-        Self { name: name.to_owned(), filter, program: PathBuf::new() }
+        Self { package: package.to_owned(), name: name.to_owned(), filter, program: PathBuf::new() }
+    }
+
+    fn is_under_systemd(&self) -> bool {
+        self.package == UNDER_SYSTEMD
     }
 }
 
@@ -225,8 +248,8 @@ fn program(machine: &Path, name: &str, path: &str) -> Result<Command> {
     Ok(command)
 }
 
-fn libraries(machine: &Path) -> [PathBuf; 2] {
-    ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"].map(|dir| machine.join(dir))
+fn libraries(root: &Path) -> [PathBuf; 2] {
+    ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"].map(|dir| root.join(dir))
 }
 
 /// The only kernel that was unpacked.
@@ -249,18 +272,16 @@ mod tests {
     fn tests_are_named_after_two_dashes() {
         let read = |line: &str| {
             let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            let (package, suites) = parse(&args).ok()?;
-            Some((package, suites.into_iter().map(|suite| (suite.name, suite.filter)).collect()))
+            let show = |suite: Suite| {
+                let filter = suite.filter.map(|filter| format!("::{filter}")).unwrap_or_default();
+                format!("{}/{}{filter}", suite.package, suite.name)
+            };
+            Some(parse(&args).ok()?.into_iter().map(show).collect::<Vec<String>>().join(" "))
         };
-        let wanted = |package: &str, suites: &[(&str, Option<&str>)]| {
-            let suites: Vec<(String, Option<String>)> =
-                suites.iter().map(|(name, filter)| ((*name).to_owned(), filter.map(str::to_owned))).collect();
-            Some((package.to_owned(), suites))
-        };
-        let default = [("packets_ipvs", None), ("packets_sctp", Some("ipvs")), ("agent_ipvs", None)];
-        assert_eq!(read(""), wanted("proxy", &default));
-        assert_eq!(read("-- nft ipvs::fate"), wanted("proxy", &[("nft", None), ("ipvs", Some("fate"))]));
-        assert_eq!(read("-p sys -- kernel_nft"), wanted("sys", &[("kernel_nft", None)]));
+        let default = "proxy/packets_ipvs proxy/packets_sctp::ipvs proxy/agent_ipvs kubelet/slices";
+        assert_eq!(read("").as_deref(), Some(default));
+        assert_eq!(read("-- nft ipvs::fate").as_deref(), Some("proxy/nft proxy/ipvs::fate"));
+        assert_eq!(read("-p sys -- kernel_nft").as_deref(), Some("sys/kernel_nft"));
         assert_eq!(read("packets_ipvs"), None);
         assert_eq!(read("-- packets;reboot"), None);
     }

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use fixture::{Doing, Failure, Result};
 
-use super::{BEGIN, END, Suite, cpio};
+use super::{BEGIN, END, Machine, Suite, cpio};
 use crate::layout::Layout;
 
 /// Programs of this machine that the tests call.
@@ -36,7 +36,7 @@ const LOADED: &str = "nf_tables nft_compat nf_conntrack nf_nat xt_set ip_set ip_
     nft_reject_inet nft_fib_ipv4 nft_fib_ipv6 sctp";
 
 /// Makes the archive and says where it is.
-pub(super) fn pack(layout: &Layout, machine: &Path, suites: &[Suite]) -> Result<PathBuf> {
+pub(super) fn pack(layout: &Layout, machine: &Machine, suites: &[Suite]) -> Result<PathBuf> {
     let mut tree = Tree { root: layout.target.join("vm"), known: BTreeSet::new() };
     let _ = fs::remove_dir_all(&tree.root);
     for dir in
@@ -45,7 +45,9 @@ pub(super) fn pack(layout: &Layout, machine: &Path, suites: &[Suite]) -> Result<
         tree.make(dir)?;
     }
     // First, so that libraries of this machine, which are not older, take the place of those in the packages.
-    tree.add_program(&machine.join("bin/kmod"), "sbin/modprobe", &super::libraries(machine))?;
+    let libraries = super::libraries(&machine.root);
+    tree.add_program(&machine.root.join("bin/kmod"), "sbin/modprobe", &libraries)?;
+    tree.add_systemd(&machine.systemd)?;
     for tool in TOOLS {
         tree.add_program(&find(tool)?, &format!("bin/{tool}"), &[])?;
     }
@@ -53,40 +55,66 @@ pub(super) fn pack(layout: &Layout, machine: &Path, suites: &[Suite]) -> Result<
         tree.add_program(&suite.program, &format!("tests/{}", suite.name), &[])?;
     }
     tree.add_cache(&layout.cache)?;
-    tree.add_modules(machine)?;
-    tree.write("init", &init(suites))?;
+    tree.add_modules(&machine.root)?;
+    let (late, early): (Vec<&Suite>, Vec<&Suite>) = suites.iter().partition(|s| s.is_under_systemd());
+    tree.write("init", &init(&early, late.is_empty()))?;
+    tree.write("tests/under_systemd", &under_systemd(&late))?;
     let archive = layout.target.join("vm.cpio");
     let file = fs::File::create(&archive).doing(|| format!("making {}", archive.display()))?;
     cpio::write(&tree.root, &mut BufWriter::new(file)).doing(|| format!("writing {}", archive.display()))?;
     Ok(archive)
 }
 
-/// The first process: it mounts what a system has, runs every test, and ends the machine. What is made for these tests
-/// lacks nothing, so none may be skipped.
-fn init(suites: &[Suite]) -> String {
-    let run = |suite: &Suite| {
-        format!(
-            "/tests/{} --test-threads 2 {} || code=$?\n",
-            suite.name,
-            suite.filter.as_deref().unwrap_or("")
-        )
+/// What every test is told. What is made for these tests lacks nothing, so none may be skipped.
+const ENVIRONMENT: &str = "export PATH=/cache/bin/iptables-nft:/bin:/sbin:/usr/bin:/usr/sbin\n\
+    export LONGSHORE_NODE_CACHE=/cache LONGSHORE_SKIPS_NOTHING=1 RUST_BACKTRACE=1\n";
+
+/// A unit that is all of the system: systemd starts it and nothing else.
+const UNIT: &str = "[Unit]\n\
+    DefaultDependencies=no\n\
+    [Service]\n\
+    Type=oneshot\n\
+    ExecStart=/tests/under_systemd\n\
+    StandardOutput=tty\n\
+    StandardError=tty\n\
+    TTYPath=/dev/console\n";
+
+/// The first process: it mounts what a system has, runs the tests, and ends the machine or becomes systemd.
+fn init(suites: &[&Suite], is_all: bool) -> String {
+    let next = match is_all {
+        true => end(),
+        false => "echo $code > /code\nexec /lib/systemd/systemd --unit=tests.service\n".to_owned(),
     };
-    let runs: String = suites.iter().map(run).collect();
     format!(
         "#!/bin/sh\n\
-         export PATH=/cache/bin/iptables-nft:/bin:/sbin:/usr/bin:/usr/sbin\n\
-         export LONGSHORE_NODE_CACHE=/cache LONGSHORE_SKIPS_NOTHING=1 RUST_BACKTRACE=1\n\
+         {ENVIRONMENT}\
          mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev\n\
          mount -t tmpfs tmp /tmp; mount -t tmpfs run /run\n\
          echo \"{BEGIN}\"\n\
          modprobe -a {LOADED}\n\
          ip link set lo up\n\
          code=0\n\
-         {runs}\
-         echo \"{END}$code\"\n\
-         echo o > /proc/sysrq-trigger\n\
-         sleep 60\n"
+         {}{next}",
+        runs(suites)
     )
+}
+
+/// The tests that have systemd for their first process.
+fn under_systemd(suites: &[&Suite]) -> String {
+    format!("#!/bin/sh\n{ENVIRONMENT}read code < /code\n{}{}", runs(suites), end())
+}
+
+fn runs(suites: &[&Suite]) -> String {
+    let run = |suite: &&Suite| {
+        let filter = suite.filter.as_deref().unwrap_or("");
+        format!("/tests/{} --test-threads 2 {filter} || code=$?\n", suite.name)
+    };
+    suites.iter().map(run).collect()
+}
+
+/// Says how it went, and ends the machine.
+fn end() -> String {
+    format!("echo \"{END}$code\"\necho o > /proc/sysrq-trigger\nsleep 60\n")
 }
 
 fn find(program: &str) -> Result<PathBuf> {
@@ -140,6 +168,16 @@ impl Tree {
             self.copy(&library, &inside.to_string_lossy())?;
         }
         Ok(())
+    }
+
+    /// The first process of most systems, and the one unit it has here.
+    fn add_systemd(&mut self, root: &Path) -> Result<()> {
+        // Its own are in a directory of theirs, which comes first because it is below another one.
+        let mut libraries = vec![root.join("usr/lib/x86_64-linux-gnu/systemd")];
+        libraries.extend(super::libraries(root));
+        self.add_program(&root.join("lib/systemd/systemd"), "lib/systemd/systemd", &libraries)?;
+        self.make("etc/systemd/system")?;
+        self.write("etc/systemd/system/tests.service", UNIT)
     }
 
     fn copy(&self, from: &Path, to: &str) -> Result<()> {
