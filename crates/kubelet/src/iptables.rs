@@ -193,62 +193,60 @@ impl Family {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
-    /// An iptables whose chains are files and whose rules are their lines.
-    const FAKE: &str = r#"#!/bin/sh
-[ "$1 $2" = "-w 5" ] || exit 2
-what=$3 chain=$4 table=$6
-shift 6
-file=DIR/$table.$chain
-case $what in
--N) [ -e "$file" ] && exit 1; : > "$file" ;;
--S) [ -e "$file" ] || exit 1 ;;
--C) grep -qxF -e "$*" "$file" 2>/dev/null || exit 1 ;;
--A) echo "$*" >> "$file" ;;
--I) { echo "$*"; cat "$file" 2>/dev/null; } > "$file.new"; mv "$file.new" "$file" ;;
-esac
-"#;
-
-    fn family(dir: &Path, is_ipv6: bool) -> Family {
-        let program = dir.join("fake");
-        std::fs::write(&program, FAKE.replace("DIR", &dir.to_string_lossy())).unwrap();
-        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
-        Family { program: program.to_string_lossy().into_owned(), is_ipv6 }
+    /// A network namespace with the real programs in it, where they are at hand.
+    fn in_a_namespace<T: Send>(flavour: &str, work: impl AsyncFnOnce(&Path) -> T + Send) -> Option<T> {
+        let programs = fixture::Tools::iptables_from_env(flavour)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        Some(fixture::Netns::new().unwrap().within(|| runtime.block_on(work(&programs))))
     }
 
-    fn chains(dir: &Path) -> Vec<String> {
-        let names = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.filter(|n| n.contains('.')).collect();
-        names.sort();
-        names
+    fn family(programs: &Path, program: &str) -> Family {
+        let program = programs.join(program).display().to_string();
+        Family { is_ipv6: program.contains("ip6tables"), program }
     }
 
-    #[tokio::test]
-    async fn chains_are_made_once_and_after_what_others_have() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
-        std::fs::write(dir.path().join("filter.INPUT"), "-j OTHERS\n").unwrap();
-        let v4 = family(dir.path(), false);
+    async fn rules(family: &Family, table: &str) -> Vec<String> {
+        let listed = Command::new(&family.program).args(["-t", table, "-S"]).output().await.unwrap();
+        String::from_utf8(listed.stdout).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    async fn chains_are_made(programs: &Path) {
+        let v4 = family(programs, "iptables");
+        v4.run("-A", "filter", "INPUT", &["-j", "ACCEPT"]).await.unwrap();
         for _ in 0..2 {
             v4.make().await.unwrap();
             v4.make_canaries().await.unwrap();
         }
-        assert_eq!(file("filter.INPUT"), "-j KUBE-FIREWALL\n-j OTHERS\n");
-        assert_eq!(file("filter.OUTPUT"), "-j KUBE-FIREWALL\n");
-        assert_eq!(file("filter.KUBE-FIREWALL"), MARTIANS.join(" ") + "\n");
-        assert!(chains(dir.path()).contains(&"mangle.KUBE-IPTABLES-HINT".to_owned()));
+        let filter = rules(&v4, "filter").await;
+        let of = |chain: &str| {
+            filter.iter().filter(|r| r.starts_with(&format!("-A {chain} "))).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            of("INPUT"),
+            ["-A INPUT -j KUBE-FIREWALL", "-A INPUT -j ACCEPT"],
+            "before what others have"
+        );
+        assert_eq!(of("OUTPUT"), ["-A OUTPUT -j KUBE-FIREWALL"]);
+        assert_eq!(of(FIREWALL).len(), 1, "{filter:?}");
+        assert!(of(FIREWALL)[0].contains("! -s 127.0.0.0/8 -d 127.0.0.0/8"), "{filter:?}");
+        assert!(rules(&v4, "mangle").await.contains(&format!("-N {HINT}")));
         assert!(v4.has_canary("nat").await);
-        std::fs::remove_file(dir.path().join("nat.KUBE-KUBELET-CANARY")).unwrap();
+        v4.run("-X", "nat", CANARY, &[]).await.unwrap();
         assert!(!v4.has_canary("nat").await);
+        // Loopback addresses of IPv6 are never routed, and need no guard.
+        let v6 = family(programs, "ip6tables");
+        v6.make().await.unwrap();
+        assert!(rules(&v6, "mangle").await.contains(&format!("-N {HINT}")));
+        assert!(!rules(&v6, "filter").await.contains(&format!("-N {FIREWALL}")));
     }
 
-    #[tokio::test]
-    async fn loopback_of_ipv6_needs_no_guard() {
-        let dir = tempfile::tempdir().unwrap();
-        family(dir.path(), true).make().await.unwrap();
-        assert_eq!(chains(dir.path()), ["mangle.KUBE-IPTABLES-HINT"]);
+    #[test]
+    fn chains_are_made_once_and_before_what_others_have() {
+        for flavour in ["nft", "legacy"] {
+            in_a_namespace(flavour, chains_are_made);
+        }
     }
 
     #[tokio::test]
