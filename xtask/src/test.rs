@@ -73,6 +73,11 @@ pub(crate) fn test(layout: &Layout, args: &[String]) -> Result<ExitCode> {
     environment.extend(wish.seeds.map(|n| ("LONGSHORE_SEEDS", n.to_string())));
     account.check("tests", || tests(layout, &wish.filters, &environment));
     if wish.filters.is_empty() {
+        // They are among the tests, and pass without doing anything where there is nobody to take turns with.
+        account.check("turns with upstream's kubelet", || match std::env::var_os("LONGSHORE_PEER_KUBELET") {
+            Some(_) => Outcome::Passed,
+            None => Outcome::Skipped("LONGSHORE_PEER_KUBELET names none".into()),
+        });
         account.check("tests in an emulated machine", || match vm::fetch(layout) {
             Ok(machine) => vm::run_default(layout, &machine).into(),
             Err(why) => Outcome::Skipped(format!("IPVS needs a kernel of its own: {why}")),

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use testkit::cluster::Cluster;
@@ -121,7 +122,11 @@ fn unnoticed(witness: &Witness) {
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
 
+/// Upstream's kubelet believes what it is told of a container only if that began ten seconds before it did.
+const AGE: Duration = Duration::from_secs(11);
+
 fn hand_over(c: &mut Cluster, to: &Path, others: &[&str], proof: &str, color: &str) {
+    std::thread::sleep(AGE);
     c.replace_agent(to);
     prove(c, proof);
     recolor(c, color);
