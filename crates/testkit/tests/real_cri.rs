@@ -42,7 +42,15 @@ async fn a_pod_runs_answers_and_goes(containerd: Containerd) {
     }
     let ip = direct.address(&pod).await.unwrap();
     let address: SocketAddr = format!("{ip}:8080").parse().unwrap();
-    let body = node.inside(|| http::get(address, "/hostname")).unwrap().unwrap();
+    // A container that has started is not yet a program that listens.
+    let until = Instant::now() + Duration::from_secs(20);
+    let body = loop {
+        match node.inside(|| http::get(address, "/hostname")).unwrap() {
+            Ok(body) => break body,
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
     assert_eq!(String::from_utf8_lossy(&body), "web\n");
     let env = vec!["/demo".to_owned(), "env".to_owned()];
     let out = direct.client().exec_sync(&pod.container, env, Duration::from_secs(10)).await.unwrap();
