@@ -4,12 +4,13 @@
 //! leaves a driver that may still be at it.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::class::Class;
 use base::time::{Clock, Mono};
-use tokio::sync::Mutex as Turn;
+use tokio::sync::{Mutex as Turn, oneshot};
 use tokio::time::timeout;
 
 use super::named;
@@ -19,6 +20,9 @@ use crate::ports::VolumeError;
 pub(super) const MOUNT_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a Pod that is to go waits before it names its blocker.
 pub(super) const UNMOUNT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Nothing here recurses.
+const STACK: usize = 512 << 10;
 
 pub(super) struct Lanes {
     clock: Arc<dyn Clock>,
@@ -122,6 +126,16 @@ tokio::task_local! {
     static STEP: Arc<Lane>;
 }
 
+/// Runs what may take for ever on a thread of its own: those of the runtime are few, and others need them.
+pub(super) async fn on_thread<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let (answer, answered) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("csi-volume".into()).stack_size(STACK);
+    thread.spawn(move || drop(answer.send(work())))?;
+    answered.await.unwrap_or_else(|_| Err(io::Error::other("the operation panicked")))
+}
+
 /// Says what the current work waits for from now on.
 pub(super) fn waiting_for(what: String, now: Mono) {
     let _ = STEP.try_with(|lane| lane.begin(what, now));
@@ -156,5 +170,20 @@ mod tests {
         release.send(()).unwrap();
         assert_eq!(lanes.run(errand("a"), UNMOUNT_PATIENCE, async { Ok(4) }).await.unwrap(), 4);
         assert!(lanes.all().is_empty());
+    }
+
+    #[test]
+    fn long_work_takes_none_of_the_runtimes_threads() {
+        let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+        runtime.block_on(async {
+            let (release, hang) = std::sync::mpsc::channel::<()>();
+            let long = tokio::spawn(on_thread(move || hang.recv().map_err(io::Error::other)));
+            tokio::task::yield_now().await;
+            // The only thread of the runtime is free while the other waits.
+            tokio::task::spawn_blocking(move || release.send(())).await.unwrap().unwrap();
+            long.await.unwrap().unwrap();
+            let panicked = on_thread(|| -> io::Result<()> { panic!("on purpose") }).await;
+            assert_eq!(panicked.unwrap_err().to_string(), "the operation panicked");
+        });
     }
 }

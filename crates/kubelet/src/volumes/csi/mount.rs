@@ -258,7 +258,7 @@ impl CsiVolumes {
             let root = host_path::open(&path)?;
             fs_group::apply_telling(root, group, Access::ReadWrite, &mut tell)
         };
-        let done = tokio::task::spawn_blocking(give).await.map_err(|e| e.to_string())?;
+        let done = lane::on_thread(give).await;
         done.map_err(|e| format!("applyFSGroup failed for vol {}: {e}", job.volume.handle))
     }
 
