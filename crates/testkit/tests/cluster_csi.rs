@@ -474,3 +474,23 @@ fn a_device_is_passed_into_the_container() {
     let words = "volume pv-1 has volumeMode Block, but is specified in volumeMounts";
     c.eventually("refused", || c.run(&["describe", "pod", "wrong"]).contains(words).then_some(()));
 }
+
+#[test]
+fn a_driver_that_does_not_stage_devices_learns_where_it_could() {
+    let Some(c) = Cluster::usual() else { return };
+    if !std::path::Path::new("/dev/loop-control").exists() {
+        return;
+    }
+    describe(&c, "attachRequired: false, fsGroupPolicy: None");
+    let d = driver(&c, &[]);
+    volume(&c, "volumeMode: Block", "");
+    let volumes = format!("volumes: [{{ name: v, {CLAIM} }}]");
+    c.create(&pod("raw", &volumes, "volumeDevices: [{ name: v, devicePath: /dev/xvda }]"));
+    c.wait_pod("raw", "ready", is_ready);
+    let asked = d.asked("NodePublishVolume").pop().unwrap();
+    let staging = root(&c).join("plugins/kubernetes.io/csi/volumeDevices/staging/pv-1");
+    assert_eq!(asked["staging"], staging.display().to_string());
+    assert!(d.asked("NodeStageVolume").is_empty());
+    c.run(&["delete", "pod", "raw", "--wait=false"]);
+    c.wait_pod_gone("raw");
+}

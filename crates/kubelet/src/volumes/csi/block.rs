@@ -128,7 +128,8 @@ impl CsiVolumes {
         self.link(job, &device).map_err(|e| format!("link {}: {e}", device.display()))?;
         let request = NodePublishVolumeRequest {
             publish_context: context,
-            staging_target_path: if session.offers.stage { text(&places.staging) } else { String::new() },
+            // Also to a driver that does not stage devices, as upstream has it: it may attach them there.
+            staging_target_path: text(&places.staging),
             target_path: text(&device),
             secrets,
             volume_context: attributes(job, object),
