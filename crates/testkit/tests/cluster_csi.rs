@@ -297,6 +297,87 @@ fn a_hung_driver_hurts_its_own_pod_only_and_is_named() {
 }
 
 #[test]
+fn a_pod_that_leaves_while_its_driver_stages_is_never_published_for() {
+    let Some(c) = Cluster::usual() else { return };
+    describe(&c, "attachRequired: false, fsGroupPolicy: None");
+    let d = driver(&c, &["stage"]);
+    volume(&c, "", "fsType: ext4");
+    d.hang("NodeStageVolume");
+    c.create(&mounting("hasty", CLAIM));
+    c.eventually("staging", || d.asked("NodeStageVolume").pop());
+    let hasty = uid(&c.pod("hasty").unwrap());
+    c.run(&["delete", "pod", "hasty", "--wait=false"]);
+    let blocker = "CSI driver d.test to answer NodeStageVolume";
+    c.eventually("named in the status", || {
+        c.pod("hasty")?.status?.message.filter(|message| message.contains(blocker))
+    });
+    d.heal("NodeStageVolume");
+    c.wait_pod_gone("hasty");
+    c.eventually("unstaged", || d.asked("NodeUnstageVolume").pop());
+    assert!(d.asked("NodePublishVolume").is_empty(), "there was nobody to publish for");
+    c.eventually("no directory", || (!root(&c).join("pods").join(&hasty).exists()).then_some(()));
+    assert!(mounts_below(&c, "").iter().all(|m| !m.ends_with("globalmount")));
+}
+
+#[test]
+fn a_corrupt_record_takes_no_volume_from_its_pod() {
+    let Some(mut c) = Cluster::usual() else { return };
+    describe(&c, "attachRequired: false, fsGroupPolicy: None");
+    let d = driver(&c, &["stage"]);
+    volume(&c, "", "fsType: ext4");
+    c.create(&mounting("one", CLAIM));
+    let one = c.wait_pod("one", "ready", is_ready);
+    sh(&c, "one", "echo kept > /v/file");
+    let record = root(&c).join("pods").join(uid(&one)).join("volumes/kubernetes.io~csi/pv-1/vol_data.json");
+
+    // Nobody says that the Pod is wanted before its objects can be read.
+    c.agent.kill9();
+    std::fs::write(&record, "").unwrap();
+    let before = d.asked("GetInfo").len();
+    c.start_agent();
+    c.eventually("registered again", || (d.asked("GetInfo").len() > before).then_some(()));
+    c.eventually("written anew", || std::fs::read_to_string(&record).ok().filter(|t| t.contains("vol-1")));
+    c.create(&mounting("two", CLAIM));
+    c.wait_pod("two", "ready", is_ready);
+    assert_eq!(std::fs::read_to_string(record.with_extension("json.corrupt")).unwrap(), "");
+    assert!(d.asked("NodeUnstageVolume").is_empty());
+    assert_eq!(sh(&c, "one", "cat /v/file"), "kept\n");
+
+    // What is set aside is in nobody's way, and the driver is told of the end.
+    c.run(&["delete", "pod", "one", "two", "--wait=false"]);
+    c.wait_pod_gone("one");
+    c.wait_pod_gone("two");
+    assert_eq!(d.asked("NodeUnpublishVolume").len(), 2);
+    c.eventually("unstaged", || d.asked("NodeUnstageVolume").pop());
+}
+
+#[test]
+fn a_mount_that_nobody_can_name_is_left_alone_and_told_of() {
+    let Some(mut c) = Cluster::usual() else { return };
+    describe(&c, "attachRequired: false, fsGroupPolicy: None");
+    let d = driver(&c, &["stage"]);
+    volume(&c, "", "fsType: ext4");
+    c.create(&mounting("lost", CLAIM));
+    let lost = c.wait_pod("lost", "ready", is_ready);
+    let dir = root(&c).join("pods").join(uid(&lost)).join("volumes/kubernetes.io~csi/pv-1");
+
+    // The Pod goes while nobody looks, and its record with it.
+    c.agent.kill9();
+    std::fs::write(dir.join("vol_data.json"), "{").unwrap();
+    c.run(&["delete", "pod", "lost", "--wait=false"]);
+    c.start_agent();
+    let words = "is corrupt, so its driver cannot be asked";
+    c.eventually("named", || c.pod("lost")?.status?.message.filter(|message| message.contains(words)));
+    assert!(mounts_below(&c, "pods").contains(&dir.join("mount")));
+    assert!(d.asked("NodeUnstageVolume").is_empty());
+
+    // A person who unmounts it ends it.
+    rustix::mount::unmount(dir.join("mount"), rustix::mount::UnmountFlags::empty()).unwrap();
+    c.wait_pod_gone("lost");
+    c.eventually("unstaged", || d.asked("NodeUnstageVolume").pop());
+}
+
+#[test]
 fn a_crash_in_the_middle_leaves_nothing_behind() {
     let Some(mut c) = Cluster::usual() else { return };
     describe(&c, "attachRequired: false, fsGroupPolicy: None");

@@ -51,7 +51,7 @@ impl Places {
             books::remove_empty(dir)?;
         }
         books::remove_empty(&self.own.join("dev"))?;
-        books::remove_empty(&self.data().join(books::FILE))?;
+        books::forget(&self.data())?;
         books::remove_empty(&self.data())?;
         books::remove_empty(&self.own)
     }
@@ -118,6 +118,7 @@ impl CsiVolumes {
         context: BTreeMap<String, String>,
     ) -> Result<PathBuf, String> {
         let volume = &job.volume;
+        self.check_wanted(job)?;
         let secrets = self.secrets(volume.publish_secret.as_ref(), "NodePublishSecretRef").await?;
         let device = self.device(job);
         books::make_dir(&places.publish_dir).map_err(|e| {

@@ -11,6 +11,8 @@ use kubelet_core::volumes::csi::{PLUGIN_DIR, key, unique_name};
 use crate::cluster::certificates::write_whole;
 
 pub(super) const FILE: &str = "vol_data.json";
+/// What a file becomes that cannot be understood.
+const CORRUPT: &str = "vol_data.json.corrupt";
 pub(super) const MOUNT: &str = "mount";
 pub(super) const GLOBAL_MOUNT: &str = "globalmount";
 /// Below `plugins/kubernetes.io/csi`; no driver may be called so.
@@ -56,15 +58,46 @@ pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o750).create(dir)
 }
 
-/// What the file in `dir` says; none if there is none that can be understood.
+/// What the file in `dir` says; none if there is none. One that cannot be understood is set aside, and named.
 pub(super) fn read(dir: &Path) -> Option<Entry> {
+    match parse(dir) {
+        Ok(entry) => entry,
+        Err(error) => {
+            let path = dir.join(FILE);
+            let kept = fs::rename(&path, dir.join(CORRUPT));
+            tracing::error!(path = %path.display(), %error, set_aside = kept.is_ok(), "record of a volume is corrupt");
+            None
+        }
+    }
+}
+
+/// Whether there was a file in `dir` that nobody understands: then nobody knows whose volume is mounted beside it.
+pub(super) fn is_corrupt(dir: &Path) -> bool {
+    let is_there = |name: &str| dir.join(name).symlink_metadata().is_ok();
+    read(dir).is_none() && (is_there(CORRUPT) || is_there(FILE))
+}
+
+fn parse(dir: &Path) -> io::Result<Option<Entry>> {
     let path = dir.join(FILE);
-    let meta = fs::symlink_metadata(&path).ok().filter(|m| m.is_file() && m.len() <= LARGEST)?;
-    let text = fs::read_to_string(&path).ok().filter(|_| meta.len() > 0)?;
-    let mut data: BTreeMap<String, String> = serde_json::from_str(&text).ok()?;
+    let meta = match fs::symlink_metadata(&path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    if !meta.is_file() || meta.len() > LARGEST {
+        return Err(io::Error::other("no file of a few lines"));
+    }
+    let mut data: BTreeMap<String, String> = serde_json::from_str(&fs::read_to_string(&path)?)?;
     let mut take = |name: &str| data.remove(name).filter(|v| !v.is_empty());
-    let (driver, handle) = (take(key::DRIVER)?, take(key::HANDLE)?);
-    Some(Entry { driver, handle, ephemeral: take(key::LIFECYCLE).as_deref() == Some("Ephemeral") })
+    let (Some(driver), Some(handle)) = (take(key::DRIVER), take(key::HANDLE)) else {
+        return Err(io::Error::other("it names no driver, or no volume"));
+    };
+    Ok(Some(Entry { driver, handle, ephemeral: take(key::LIFECYCLE).as_deref() == Some("Ephemeral") }))
+}
+
+/// Removes the file, also one that was set aside.
+pub(super) fn forget(dir: &Path) -> io::Result<()> {
+    remove_empty(&dir.join(CORRUPT))?;
+    remove_empty(&dir.join(FILE))
 }
 
 /// The volumes in the directories below `dir`.
@@ -121,7 +154,7 @@ pub(super) fn close(dir: &Path, mount: &str) -> io::Result<()> {
         return Err(io::Error::other(format!("{} is still mounted", target.display())));
     }
     remove_empty(&target)?;
-    remove_empty(&dir.join(FILE))?;
+    forget(dir)?;
     remove_empty(dir)
 }
 
@@ -150,11 +183,21 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_nothing() {
-        let dir = tempfile::tempdir().unwrap();
+    fn nonsense_is_set_aside_and_what_is_missing_is_not_corrupt() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("pv-1");
+        assert!(!is_corrupt(&dir), "there is none");
+        let data = [(key::DRIVER, "d"), (key::HANDLE, "h")];
+        let good = data.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         for text in ["", "{", "{}", r#"{"driverName":"d"}"#, "[1]"] {
-            std::fs::write(dir.path().join(FILE), text).unwrap();
-            assert_eq!(read(dir.path()), None, "{text}");
+            write(&dir, &good).unwrap();
+            assert!(!is_corrupt(&dir), "what was set aside before {text:?} no longer counts");
+            std::fs::write(dir.join(FILE), text).unwrap();
+            assert_eq!(read(&dir), None, "{text}");
+            assert!(is_corrupt(&dir) && !dir.join(FILE).exists(), "{text}");
+            assert_eq!(std::fs::read_to_string(dir.join(CORRUPT)).unwrap(), text);
         }
+        close(&dir, MOUNT).unwrap();
+        assert!(!dir.exists());
     }
 }

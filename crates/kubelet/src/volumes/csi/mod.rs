@@ -87,8 +87,10 @@ pub(super) struct CsiVolumes {
 
 #[derive(Default)]
 struct State {
-    /// Who wants a volume, by its unique name; also while it is not mounted yet.
-    wanted: BTreeMap<String, BTreeSet<PodUid>>,
+    /// Who wants a volume, by its unique name, and how people call it; also while it is not mounted yet.
+    wanted: BTreeMap<String, BTreeMap<PodUid, String>>,
+    /// Pods whose volumes are being taken away: what was begun for them is not carried on.
+    leaving: BTreeSet<PodUid>,
     /// Volumes that were staged in this life of the agent.
     staged: HashSet<String>,
     /// What Pods have, by Pod and the Pod's name for it.
@@ -123,16 +125,20 @@ impl CsiVolumes {
         volume: &CsiVolume,
         group: Option<FsGroup>,
     ) -> Result<MountedVolume, VolumeError> {
+        let name = volume.unique_name();
+        // First of all: from here on nobody takes it for unused.
+        self.want(&name, uid, &volume.spec_name);
         let fail = |message: String| failed(act::PUBLISH, volume, message);
         let object = self.parts.storage.driver(&volume.driver).await.map_err(fail)?;
         check_lifecycle(object.as_deref(), &volume.driver, volume.lifecycle).map_err(|e| {
             fail(format!("{PLUGIN}: mounter.SetupAt failed to check volume lifecycle mode: {e}"))
         })?;
         let job = Job { pod: pod.clone(), uid: uid.clone(), volume: volume.clone(), group };
-        let name = volume.unique_name();
-        self.lock().wanted.entry(name.clone()).or_default().insert(uid.clone());
         let republish = object.as_ref().and_then(|o| o.spec.requires_republish) == Some(true);
         let there = self.is_ready(&job);
+        if there.is_some() {
+            self.mend_record(&job).map_err(|e| fail(format!("write the record of the volume anew: {e}")))?;
+        }
         if let Some(ready) = there.clone().filter(|_| !republish && volume.grown().is_none()) {
             self.note((uid.clone(), own_name.to_owned()), volume, &ready);
             return Ok(ready);
@@ -157,6 +163,35 @@ impl CsiVolumes {
         let ready = ready?;
         self.note((uid.clone(), own_name.to_owned()), volume, &ready);
         Ok(ready)
+    }
+
+    fn want(&self, name: &str, uid: &PodUid, spec_name: &str) {
+        let mut state = self.lock();
+        state.leaving.remove(uid);
+        state.wanted.entry(name.to_owned()).or_default().insert(uid.clone(), spec_name.to_owned());
+    }
+
+    /// Work outlives whoever asked for it. It does nothing more for a Pod that is leaving: nobody would undo it.
+    fn check_wanted(&self, job: &Job) -> Result<(), String> {
+        let state = self.lock();
+        let wants =
+            state.wanted.get(&job.volume.unique_name()).is_some_and(|pods| pods.contains_key(&job.uid));
+        match wants && !state.leaving.contains(&job.uid) {
+            true => Ok(()),
+            false => Err("the Pod is leaving".to_owned()),
+        }
+    }
+
+    /// A volume that is in place although its record is not: whoever takes it away will need one.
+    fn mend_record(&self, job: &Job) -> std::io::Result<()> {
+        let dir = match job.volume.block {
+            true => block::Places::new(&self.root, &job.volume.spec_name).data(),
+            false => self.target(job),
+        };
+        match books::read(&dir) {
+            Some(_) => Ok(()),
+            None => books::write(&dir, &job.volume.data(self.parts.storage.node_name())),
+        }
     }
 
     /// Remembers what can be measured.

@@ -132,6 +132,7 @@ impl CsiVolumes {
         staging: Option<&Path>,
     ) -> Result<PathBuf, String> {
         let volume = &job.volume;
+        self.check_wanted(job)?;
         let dir = self.target(job);
         let target = dir.join(books::MOUNT);
         let mut secrets = self.secrets(volume.publish_secret.as_ref(), "NodePublishSecretRef").await?;

@@ -58,15 +58,20 @@ impl CsiVolumes {
 
     /// One pass. True if something is left to be done.
     async fn sweep(self: &Arc<Self>) -> bool {
+        let corrupt = self.corrupt_on_disk();
+        for dir in &corrupt {
+            let dir = dir.display();
+            tracing::warn!(%dir, "nothing is unstaged while it is not known which volume a Pod has here");
+        }
         let published = self.published_on_disk();
         let is_unused =
             |staged: &Staged| !self.is_wanted(&staged.entry) && !published.contains(&staged.entry);
-        let unused = self.staged_on_disk().into_iter().filter(is_unused);
+        let unused = self.staged_on_disk().into_iter().filter(|s| corrupt.is_empty() && is_unused(s));
         let done = join_all(unused.map(|staged| self.unstage(staged))).await;
         let left: Vec<VolumeError> = done.into_iter().filter_map(Result::err).collect();
         left.iter().for_each(|error| tracing::warn!(%error, "volume not unstaged yet"));
         self.settle_in_use().await;
-        !left.is_empty()
+        !left.is_empty() || !corrupt.is_empty()
     }
 
     async fn unstage(self: &Arc<Self>, staged: Staged) -> Result<(), VolumeError> {
@@ -76,12 +81,7 @@ impl CsiVolumes {
         let operation = self.parts.measured.begin(if is_device { "unmap_device" } else { "unmount_device" });
         let (this, driver) = (self.clone(), staged.entry.driver.clone());
         let work = async move {
-            // Somebody may have come for it while we waited for our turn.
-            if this.is_wanted(&staged.entry) || this.published_on_disk().contains(&staged.entry) {
-                return Ok(());
-            }
-            let done = this.unstage_now(&staged).await;
-            this.lock().staged.remove(&name);
+            let done = this.unstage_now(&staged, &name).await;
             done.map_err(|e| named(act::UNSTAGE, &staged.name, e))
         };
         let done = self.lanes.run(errand, lane::UNMOUNT_PATIENCE, Box::pin(work)).await;
@@ -89,8 +89,20 @@ impl CsiVolumes {
         done
     }
 
-    async fn unstage_now(&self, staged: &Staged) -> Result<(), String> {
+    async fn unstage_now(&self, staged: &Staged, unique: &str) -> Result<(), String> {
+        // Somebody may have come for it while we waited for our turn, or for the driver.
+        let is_used = || {
+            let is_published = || self.published_on_disk().contains(&staged.entry);
+            self.is_wanted(&staged.entry) || !self.corrupt_on_disk().is_empty() || is_published()
+        };
+        if is_used() {
+            return Ok(());
+        }
         let session = self.session(&staged.entry.driver).await?;
+        if is_used() {
+            return Ok(());
+        }
+        self.lock().staged.remove(unique);
         let (path, close): (PathBuf, Box<dyn Fn() -> std::io::Result<()> + Send + Sync>) = match &staged.place
         {
             Place::Mount(dir) => {
@@ -162,11 +174,19 @@ impl CsiVolumes {
 
     /// Every volume that some Pod's directory tells of.
     fn published_on_disk(&self) -> Vec<Entry> {
-        let pods = books::names(&self.root.join("pods")).into_iter().map(|(uid, _)| uid);
         let of_pod = |uid: String| {
             let mounts = books::list(&books::of_pod(&self.root, &uid));
             mounts.into_iter().chain(self.devices_of(&uid)).map(|kept| kept.entry)
         };
-        pods.flat_map(of_pod).collect()
+        self.pods_on_disk().flat_map(of_pod).collect()
+    }
+
+    /// The records of Pods' volumes that tell nothing: any staged volume may be theirs.
+    fn corrupt_on_disk(&self) -> Vec<PathBuf> {
+        self.pods_on_disk().flat_map(|uid| self.corrupt_of(&uid)).map(|corrupt| corrupt.dir).collect()
+    }
+
+    fn pods_on_disk(&self) -> impl Iterator<Item = String> + use<> {
+        books::names(&self.root.join("pods")).into_iter().map(|(uid, _)| uid)
     }
 }

@@ -6,22 +6,34 @@ use std::sync::Arc;
 use base::ids::PodUid;
 use csi::v1::NodeUnpublishVolumeRequest;
 use futures_util::future::join_all;
-use kubelet_core::volumes::csi::PLUGIN;
+use kubelet_core::volumes::csi::{PLUGIN, key};
 
 use super::block::Places;
 use super::books::{Entry, Kept};
 use super::{CsiVolumes, REGISTRATION, act, books, lane, named};
 use crate::ports::VolumeError;
 
+/// A volume of a Pod whose record tells nothing.
+pub(super) struct Corrupt {
+    /// The directory's name.
+    name: String,
+    /// Where the record is.
+    pub(super) dir: PathBuf,
+    /// Where the volume is.
+    target: PathBuf,
+}
+
 impl CsiVolumes {
     /// Whether a Pod has, or wanted, anything of a driver. Most have not.
     pub(in crate::volumes) fn knows(&self, uid: &PodUid) -> bool {
         let dirs = [books::of_pod(&self.root, uid.as_str()), books::devices_of_pod(&self.root, uid.as_str())];
-        dirs.iter().any(|dir| dir.exists()) || self.lock().wanted.values().any(|pods| pods.contains(uid))
+        dirs.iter().any(|dir| dir.exists()) || self.lock().wanted.values().any(|pods| pods.contains_key(uid))
     }
 
     /// Unpublishes all volumes of a Pod that no longer runs. The first that resists is the error; it holds up no other.
     pub(in crate::volumes) async fn tear_down(self: &Arc<Self>, uid: &PodUid) -> Result<(), VolumeError> {
+        self.wait_for_begun(uid).await?;
+        self.check_records(uid)?;
         let mounts = books::list(&books::of_pod(&self.root, uid.as_str()));
         let devices = self.devices_of(uid.as_str());
         let of_mounts = mounts.into_iter().map(|kept| self.take_away(uid, kept, false));
@@ -29,14 +41,72 @@ impl CsiVolumes {
         let mut done = join_all(of_mounts).await;
         done.extend(join_all(of_devices).await);
         done.into_iter().collect::<Result<Vec<()>, _>>()?;
-        self.lock().published.retain(|(of, _), _| of != uid);
         self.parts.figures.forget(uid);
-        self.lock().wanted.retain(|_, pods| {
+        self.forget(uid);
+        self.unused.notify_one();
+        Ok(())
+    }
+
+    fn forget(&self, uid: &PodUid) {
+        let mut state = self.lock();
+        state.published.retain(|(of, _), _| of != uid);
+        state.leaving.remove(uid);
+        state.wanted.retain(|_, pods| {
             pods.remove(uid);
             !pods.is_empty()
         });
-        self.unused.notify_one();
+    }
+
+    /// A set-up may be under way whose books are not written yet. It ends, or is named, before anything is looked for.
+    async fn wait_for_begun(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        let begun: Vec<(String, String)> = {
+            let mut state = self.lock();
+            state.leaving.insert(uid.clone());
+            let all = state.wanted.iter();
+            all.filter_map(|(key, pods)| Some((key.clone(), pods.get(uid)?.clone()))).collect()
+        };
+        let pass = |(key, volume)| {
+            let errand = lane::Errand { act: act::UNPUBLISH, volume, key };
+            self.lanes.run(errand, lane::UNMOUNT_PATIENCE, async { Ok(()) })
+        };
+        let passed = join_all(begun.into_iter().map(pass)).await;
+        passed.into_iter().collect()
+    }
+
+    /// A mount whose record is corrupt belongs to a driver that nobody can name, so nobody can ask it.
+    fn check_records(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        for Corrupt { name, dir, target } in self.corrupt_of(uid.as_str()) {
+            let published = self.lock().published.values().find(|p| p.path == target).cloned();
+            if let Some(known) = published {
+                let data = [(key::DRIVER, known.driver), (key::HANDLE, known.handle)];
+                let data = data.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+                books::write(&dir, &data).map_err(|e| named(act::UNPUBLISH, &name, e.to_string()))?;
+            } else if books::is_mounted(&target) {
+                let (dir, target) = (dir.display(), target.display());
+                let why = format!(
+                    "its record in {dir} is corrupt, so its driver cannot be asked: unmount {target} by hand"
+                );
+                return Err(named(act::UNPUBLISH, &name, why));
+            } else {
+                self.drop_mark(uid.as_str(), &name)
+                    .map_err(|e| named(act::UNPUBLISH, &name, e.to_string()))?;
+            }
+        }
         Ok(())
+    }
+
+    /// What the Pod has although its record tells nothing.
+    pub(super) fn corrupt_of(&self, uid: &str) -> Vec<Corrupt> {
+        let mounts = books::names(&books::of_pod(&self.root, uid)).into_iter().map(|(name, dir)| Corrupt {
+            target: dir.join(books::MOUNT),
+            name,
+            dir,
+        });
+        let devices = self.links_of(uid).into_iter().map(|name| {
+            let places = Places::new(&self.root, &name);
+            Corrupt { dir: places.data(), target: places.publish_dir.join(uid), name }
+        });
+        mounts.chain(devices).filter(|c| books::is_corrupt(&c.dir)).collect()
     }
 
     async fn take_away(self: &Arc<Self>, uid: &PodUid, kept: Kept, block: bool) -> Result<(), VolumeError> {
@@ -97,12 +167,16 @@ impl CsiVolumes {
 
     /// The devices of a Pod, by the links that lead to them.
     pub(super) fn devices_of(&self, uid: &str) -> Vec<Kept> {
-        let dir = books::devices_of_pod(&self.root, uid);
-        let names = std::fs::read_dir(dir).into_iter().flatten().flatten();
         let kept = |name: String| {
             let data: PathBuf = Places::new(&self.root, &name).data();
             Some(Kept { entry: books::read(&data)?, name, dir: data })
         };
-        names.filter_map(|e| e.file_name().into_string().ok()).filter_map(kept).collect()
+        self.links_of(uid).into_iter().filter_map(kept).collect()
+    }
+
+    fn links_of(&self, uid: &str) -> Vec<String> {
+        let dir = books::devices_of_pod(&self.root, uid);
+        let names = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        names.filter_map(|e| e.file_name().into_string().ok()).collect()
     }
 }
