@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Container, PersistentVolume, Pod, Po
 
 use crate::recipe::spec_of;
 use crate::volumes::ephemeral_claim;
+use crate::volumes::expand::Claimed;
 
 /// What is asked for, all of it in the Pod's own namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,8 +58,10 @@ pub struct TrustBundle {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bound {
     pub volume: PersistentVolume,
-    /// The size that the claim says it has.
-    pub size: Option<i64>,
+    /// Of the claim.
+    pub claim_uid: String,
+    /// What the claim says of its size.
+    pub sizes: Claimed,
 }
 
 /// One object.

@@ -78,6 +78,19 @@ impl Recorder {
         self.tell(about, kind, reason, message, String::new());
     }
 
+    /// Something happened to a claim; only the API server keeps it.
+    pub fn claim(&self, namespace: &str, name: &str, uid: &str, kind: Kind, reason: &str, message: &str) {
+        tracing::info!(namespace, claim = name, reason, text = message, "event");
+        let about = About {
+            kind: "PersistentVolumeClaim",
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            resource_version: String::new(),
+        };
+        self.tell(about, kind, reason, message.to_owned(), String::new());
+    }
+
     /// Something happened to the Pod.
     pub fn pod(&self, pod: &Pod, kind: Kind, reason: &str, message: impl Into<String>) {
         self.record(pod, kind, reason, message.into(), String::new());

@@ -243,6 +243,105 @@ fn a_claim_is_staged_once_and_unstaged_after_its_last_pod() {
     assert_eq!(std::fs::read_to_string(d.volume("vol-1").join("file")).unwrap(), "kept\n");
 }
 
+/// What a resizer and a user make of the claim.
+fn patch_claim(c: &Cluster, status: &str) {
+    c.run(&[
+        "patch",
+        "pvc",
+        "data",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        &format!(r#"{{"status":{status}}}"#),
+    ]);
+}
+
+fn events_of(c: &Cluster, kind: &str, reason: &str) -> Vec<String> {
+    let fields = format!("--field-selector=involvedObject.kind={kind},reason={reason}");
+    let all = c.run(&["get", "events", &fields, "-o", r#"jsonpath={range .items[*]}{.message}{"\n"}{end}"#]);
+    all.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_volume_grows_when_its_claim_says_that_it_is_the_nodes_turn() {
+    let Some(c) = Cluster::with_config("syncFrequency: 1s\n") else { return };
+    describe(&c, "attachRequired: false, fsGroupPolicy: None");
+    let d = driver(&c, &["stage", "expand"]);
+    volume(&c, "", "fsType: ext4");
+    c.create(&mounting("one", CLAIM));
+    c.wait_pod("one", "ready", is_ready);
+    let published = d.asked("NodePublishVolume").len();
+    let claim = || c.object::<PersistentVolumeClaim>(&["pvc", "data"]).unwrap().status.unwrap();
+    let state = || claim().allocated_resource_statuses.and_then(|s| s.get("storage").cloned());
+    let size = || claim().capacity.unwrap()["storage"].0.clone();
+
+    // The controller is still at it.
+    let controller = "ControllerResizeInProgress";
+    let books = |state: &str, size: &str| {
+        let (state, size) = (json!({"storage": state}), json!({"storage": size}));
+        patch_claim(&c, &json!({"allocatedResources": size, "allocatedResourceStatuses": state}).to_string());
+    };
+    books(controller, "2Gi");
+    c.run(&["patch", "pv", "pv-1", "-p", r#"{"spec":{"capacity":{"storage":"2Gi"}}}"#]);
+    let looks = |c: &Cluster| {
+        c.run(&["annotate", "pod", "one", "--overwrite", &format!("look={}", std::process::id())]);
+        std::thread::sleep(std::time::Duration::from_secs(3));
+    };
+    looks(&c);
+    assert!(d.asked("NodeExpandVolume").is_empty());
+
+    // The driver can not do it, ever: that is written down, and it is not asked again.
+    d.fail("NodeExpandVolume", 3);
+    books("NodeResizePending", "2Gi");
+    c.eventually("infeasible", || state().filter(|s| s == "NodeResizeInfeasible"));
+    let condition = claim().conditions.unwrap().into_iter().find(|c| c.type_ == "NodeResizeError").unwrap();
+    assert!(condition.message.unwrap().contains("code = InvalidArgument desc = told to fail"));
+    let asked = d.asked("NodeExpandVolume").len();
+    d.heal("NodeExpandVolume");
+    looks(&c);
+    assert_eq!(d.asked("NodeExpandVolume").len(), asked);
+    assert_eq!(size(), "1Gi");
+
+    // The next attempt is for what the books say.
+    books("NodeResizePending", "1536Mi");
+    c.eventually("grown", || (size() == "1536Mi").then_some(()));
+    assert_eq!(d.asked("NodeExpandVolume").pop().unwrap()["size"], 1536i64 << 20);
+    assert_eq!(state(), None);
+    assert!(claim().conditions.is_none_or(|c| c.is_empty()));
+    c.eventually("told of the Pod", || events_of(&c, "Pod", "FileSystemResizeSuccessful").pop());
+    c.eventually("and of the claim", || {
+        events_of(&c, "PersistentVolumeClaim", "FileSystemResizeSuccessful").pop()
+    });
+    assert_eq!(d.asked("NodePublishVolume").len(), published, "it was in place all the time");
+}
+
+#[test]
+fn a_driver_that_expands_nothing_on_nodes_leaves_the_claim_to_its_controller() {
+    let Some(c) = Cluster::with_config("syncFrequency: 1s\n") else { return };
+    describe(&c, "attachRequired: false, fsGroupPolicy: None");
+    let _d = driver(&c, &["stage"]);
+    volume(&c, "", "fsType: ext4");
+    c.create(&mounting("one", CLAIM));
+    c.wait_pod("one", "ready", is_ready);
+    c.run(&["patch", "pv", "pv-1", "-p", r#"{"spec":{"capacity":{"storage":"2Gi"}}}"#]);
+    c.run(&["annotate", "pod", "one", "look=again"]);
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let size = c.run(&["get", "pvc", "data", "-o", "jsonpath={.status.capacity.storage}"]);
+    assert_eq!(size, "1Gi");
+
+    // One that reads only does not grow, and it is told why.
+    let reader = mounting("reader", "persistentVolumeClaim: { claimName: data, readOnly: true }");
+    c.run(&["delete", "pod", "one", "--wait=false"]);
+    c.wait_pod_gone("one");
+    c.create(&reader);
+    c.wait_pod("reader", "ready", is_ready);
+    let words = "MountVolume.NodeExpandVolume failed for volume \"pv-1\" requested read-only file system";
+    for kind in ["Pod", "PersistentVolumeClaim"] {
+        let told = c.eventually("told", || events_of(&c, kind, "FileSystemResizeFailed").pop());
+        assert_eq!(told, words, "{kind}");
+    }
+}
+
 fn status(c: &Cluster) -> NodeStatus {
     c.object::<Node>(&["node", "demo"]).unwrap().status.unwrap()
 }

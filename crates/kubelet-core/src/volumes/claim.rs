@@ -30,7 +30,8 @@ fn bound(context: &Context<'_>, claim: &str, read_only: bool) -> Result<Source, 
     let mut source = source(context, &volume.volume, read_only)?;
     if let Source::Csi(csi) = &mut source {
         let (namespace, name) = (namespace.to_owned(), claim.to_owned());
-        csi.claim = Some(ClaimRef { namespace, name, size: volume.size });
+        let (uid, sizes) = (volume.claim_uid.clone(), volume.sizes.clone());
+        csi.claim = Some(ClaimRef { namespace, name, uid, sizes });
     }
     Ok(source)
 }

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::storage::v1::CSIDriver;
 use sha2::{Digest, Sha256};
 
+use super::expand::Claimed;
 use super::{Context, Source};
 
 /// A volume of a driver.
@@ -43,8 +44,8 @@ pub struct CsiVolume {
 pub struct ClaimRef {
     pub namespace: String,
     pub name: String,
-    /// What it says it has.
-    pub size: Option<i64>,
+    pub uid: String,
+    pub sizes: Claimed,
 }
 
 /// How long a volume lives.
@@ -162,13 +163,6 @@ impl CsiVolume {
     #[must_use]
     pub fn is_persistent(&self) -> bool {
         self.lifecycle == Lifecycle::Persistent
-    }
-
-    /// The new size, if the volume became larger than its claim says.
-    #[must_use]
-    pub fn grown(&self) -> Option<i64> {
-        let was = self.claim.as_ref()?.size?;
-        self.capacity.filter(|now| *now > was)
     }
 
     /// How attach-detach controllers and `volumesInUse` call it.

@@ -10,6 +10,7 @@ mod claim;
 mod config;
 pub mod csi;
 mod empty_dir;
+pub mod expand;
 mod files;
 mod host_path;
 mod image;

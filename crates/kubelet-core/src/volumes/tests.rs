@@ -188,7 +188,9 @@ fn files_of_the_downward_api() {
 fn claims_are_what_they_are_bound_to() {
     let claim = |pv: Result<Value, &str>| {
         let pv = pv.map(|spec| json!({"metadata": {"name": "pv"}, "spec": spec}));
-        let bound = |v| crate::supplies::Bound { volume: serde_json::from_value(v).unwrap(), size: Some(1) };
+        let sizes = expand::Claimed { capacity: Some(1), ..Default::default() };
+        let volume = |v| serde_json::from_value(v).unwrap();
+        let bound = |v| crate::supplies::Bound { volume: volume(v), sizes, ..Default::default() };
         let pv = pv.map(|v| std::sync::Arc::new(bound(v))).map_err(str::to_owned);
         let supplies =
             Supplies { has_server: true, claims: [("c".to_owned(), pv)].into(), ..Supplies::default() };
@@ -207,8 +209,9 @@ fn claims_are_what_they_are_bound_to() {
     assert_eq!(claim(Err("PVC is not bound")), Err("error processing PVC shop/c: PVC is not bound".into()));
     let csi = json!({"capacity": {"storage": "1Gi"}, "csi": {"driver": "d", "volumeHandle": "h"}});
     let Ok(Source::Csi(driven)) = claim(Ok(csi)) else { panic!("no driver") };
-    assert_eq!(driven.grown(), Some(1 << 30));
-    assert_eq!(driven.claim.map(|c| (c.namespace, c.name)), Some(("shop".into(), "c".into())));
+    assert_eq!(driven.capacity, Some(1 << 30));
+    let claimed = driven.claim.map(|c| (c.namespace, c.name, c.sizes.capacity));
+    assert_eq!(claimed, Some(("shop".into(), "c".into(), Some(1))));
     assert!(
         claim(Ok(json!({"iscsi": {"iqn": "i", "lun": 0, "targetPortal": "p"}})))
             .unwrap_err()

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kubelet_core::supplies::TokenWant;
 use kubelet_core::volumes::csi::{ClaimRef, SecretRef};
+use kubelet_core::volumes::expand::News;
 
 /// Storage objects, as the node uses them.
 #[async_trait]
@@ -22,8 +23,8 @@ pub trait Storage: Send + Sync + 'static {
     async fn secret(&self, reference: &SecretRef) -> Result<BTreeMap<String, String>, String>;
     /// Tokens of the Pod's service account by audience, as the JSON that drivers are given.
     async fn tokens(&self, pod: &Pod, wants: &[TokenWant]) -> Result<String, String>;
-    /// The claim has this size now.
-    async fn expanded(&self, claim: &ClaimRef, size: i64) -> Result<(), String>;
+    /// Writes what became of the claim's size into its status.
+    async fn tell_claim(&self, claim: &ClaimRef, news: &News) -> Result<(), String>;
     /// The volumes that the node's object shall list as in use.
     fn report_in_use(&self, volumes: Vec<String>);
     /// How this node is called.
@@ -56,7 +57,7 @@ impl Storage for NoStorage {
         Err(NONE.to_owned())
     }
 
-    async fn expanded(&self, _: &ClaimRef, _: i64) -> Result<(), String> {
+    async fn tell_claim(&self, _: &ClaimRef, _: &News) -> Result<(), String> {
         Err(NONE.to_owned())
     }
 

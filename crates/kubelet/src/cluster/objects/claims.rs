@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::quantity::Quantity;
 use client::{ClientError, Request};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kubelet_core::admission::any_term_matches;
 use kubelet_core::supplies::Bound;
 use kubelet_core::volumes::ephemeral_claim;
+use kubelet_core::volumes::expand::Claimed;
 
 use crate::cluster::Cluster;
 
@@ -37,8 +37,8 @@ pub(super) async fn volume_of(cluster: &Cluster, pod: &Pod, claim: &str) -> Resu
         return Err(format!("PV {name:?} is bound to another claim"));
     }
     check_node(cluster, &volume)?;
-    let size = claim.status.and_then(|s| s.capacity?.get("storage")?.0.parse::<Quantity>().ok());
-    Ok(Arc::new(Bound { volume, size: size.map(|q| q.value()) }))
+    let (sizes, claim_uid) = (Claimed::of(&claim), claim.metadata.uid.unwrap_or_default());
+    Ok(Arc::new(Bound { volume, claim_uid, sizes }))
 }
 
 /// The Pod has it by an ephemeral volume, not by its name.

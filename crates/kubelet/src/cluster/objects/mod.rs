@@ -94,7 +94,8 @@ impl ApiObjects {
         token: CancellationToken,
     ) -> Self {
         let tokens = Arc::new(Tokens::new(cluster.client.clone(), clock.clone(), rng.child()));
-        let storage = ApiStorage::new(cluster.clone(), tokens.clone(), rng.child(), token.clone());
+        let storage =
+            ApiStorage::new(cluster.clone(), tokens.clone(), clock.clone(), rng.child(), token.clone());
         Self {
             tokens,
             storage: Arc::new(storage),

@@ -7,11 +7,13 @@ use std::time::Duration;
 use api::json::FromJson;
 use async_trait::async_trait;
 use base::rng::Rng;
+use base::time::Clock;
 use client::{ClientError, Event, Request, Resource, Watcher};
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kubelet_core::supplies::TokenWant;
 use kubelet_core::volumes::csi::{ClaimRef, PLUGIN, SecretRef};
+use kubelet_core::volumes::expand::{News, claim_patch};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +30,7 @@ const ATTACH: Duration = Duration::from_secs(30);
 pub struct ApiStorage {
     cluster: Arc<Cluster>,
     tokens: Arc<Tokens>,
+    clock: Arc<dyn Clock>,
     /// Watched from the first question on: a node without such volumes asks for none.
     drivers: OnceLock<Arc<Drivers>>,
     rng: Mutex<Rng>,
@@ -46,10 +49,11 @@ impl ApiStorage {
     pub(super) fn new(
         cluster: Arc<Cluster>,
         tokens: Arc<Tokens>,
+        clock: Arc<dyn Clock>,
         rng: Rng,
         token: CancellationToken,
     ) -> Self {
-        Self { cluster, tokens, drivers: OnceLock::new(), rng: Mutex::new(rng), token }
+        Self { cluster, tokens, clock, drivers: OnceLock::new(), rng: Mutex::new(rng), token }
     }
 
     fn drivers(&self) -> Arc<Drivers> {
@@ -119,24 +123,14 @@ impl Storage for ApiStorage {
         Ok(serde_json::Value::Object(all).to_string())
     }
 
-    async fn expanded(&self, claim: &ClaimRef, size: i64) -> Result<(), String> {
+    async fn tell_claim(&self, claim: &ClaimRef, news: &News) -> Result<(), String> {
         let ClaimRef { namespace, name, .. } = claim;
         let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}");
         let client = &self.cluster.client;
         let known: PersistentVolumeClaim =
             client.ask(Request::get(path.clone())).await.map_err(|e| words(&e))?;
-        let pending = |kind: &str| kind == "FileSystemResizePending" || kind == "Resizing";
-        let conditions = known.status.iter().flat_map(|s| s.conditions.iter().flatten());
-        let gone: Vec<_> = conditions
-            .filter(|c| pending(&c.type_))
-            .map(|c| serde_json::json!({"type": c.type_, "$patch": "delete"}))
-            .collect();
-        let statuses = known.status.as_ref().is_some_and(|s| s.allocated_resource_statuses.is_some());
-        let mut status = serde_json::json!({"capacity": {"storage": in_units(size)}, "conditions": gone});
-        if statuses {
-            status["allocatedResourceStatuses"] = serde_json::json!({"storage": null});
-        }
-        let patch = serde_json::json!({"status": status}).to_string();
+        let now = jiff::Timestamp::from_second(self.clock.now().wall.secs()).unwrap_or_default();
+        let patch = claim_patch(&known, news, &now.to_string()).to_string();
         let request = Request::strategic_patch(format!("{path}/status"), patch);
         client.ask_bytes(request).await.map(drop).map_err(|e| words(&e))
     }
@@ -189,13 +183,6 @@ fn missing(node: &Node, volume: &str) -> Option<&'static str> {
     }
     let mut attached = status.into_iter().flat_map(|s| s.volumes_attached.iter().flatten());
     (!attached.any(|v| v.name == volume)).then_some("Volume not attached according to node status")
-}
-
-/// `2Gi` rather than 2147483648, where that is exact.
-fn in_units(size: i64) -> String {
-    let units = [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
-    let fits = units.iter().find(|(_, shift)| size > 0 && size % (1 << shift) == 0);
-    fits.map_or_else(|| size.to_string(), |(unit, shift)| format!("{}{unit}", size >> shift))
 }
 
 fn words(error: &ClientError) -> String {

@@ -80,8 +80,7 @@ impl CsiVolumes {
         let refuse = |e: String| failed(act::MAP, volume, e);
         let device = self.publish_device(&session, job, object, &places, context).await.map_err(refuse)?;
         self.set_mark(job).map_err(|e| refuse(e.to_string()))?;
-        let staging = session.offers.stage.then_some(places.staging.as_path());
-        self.expand(&session, job, &device, staging).await;
+        self.expand(&session, job, &device).await;
         self.mapped(job).ok_or_else(|| refuse(format!("{} is no block device", device.display())))
     }
 

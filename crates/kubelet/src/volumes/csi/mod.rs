@@ -15,6 +15,7 @@
 
 mod block;
 mod books;
+mod expand;
 mod lane;
 mod mount;
 mod request;
@@ -32,6 +33,7 @@ use base::ids::PodUid;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_core::volumes::csi::{PLUGIN, attachment_name, check_lifecycle, needs_attach};
 use kubelet_core::volumes::{CsiVolume, FsGroup};
+use kubelet_core::volumes::expand::{Expansion, Here};
 use tokio::sync::Notify;
 
 use crate::drivers::{Drivers, Measured};
@@ -96,6 +98,8 @@ struct State {
     /// What Pods have, by Pod and the Pod's name for it.
     published: BTreeMap<(PodUid, String), stats::Published>,
     /// What the node says is in use: a controller does not detach it.
+    /// What is known of the sizes of volumes that Pods want.
+    here: BTreeMap<String, Here>,
     in_use: BTreeSet<String>,
 }
 
@@ -139,7 +143,9 @@ impl CsiVolumes {
         if there.is_some() {
             self.mend_record(&job).map_err(|e| fail(format!("write the record of the volume anew: {e}")))?;
         }
-        if let Some(ready) = there.clone().filter(|_| !republish && volume.grown().is_none()) {
+        self.note_size(&job, there.is_none());
+        let grows = !matches!(self.expansion(&job, true), Expansion::Nothing);
+        if let Some(ready) = there.clone().filter(|_| !republish && !grows) {
             self.note((uid.clone(), own_name.to_owned()), volume, &ready);
             return Ok(ready);
         }
@@ -151,9 +157,10 @@ impl CsiVolumes {
         }
         let this = self.clone();
         let work = async move {
-            match job.volume.block {
-                true => this.map(&job, object.as_deref(), attaches).await,
-                false => this.mount(&job, object.as_deref(), attaches).await,
+            match there.filter(|_| !republish) {
+                Some(ready) => Ok(this.grow(&job, ready).await),
+                None if job.volume.block => this.map(&job, object.as_deref(), attaches).await,
+                None => this.mount(&job, object.as_deref(), attaches).await,
             }
         };
         let lane = lane::Errand { act: act::PUBLISH, volume: volume.spec_name.clone(), key: name };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use csi::v1::{NodeExpandVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest};
+use csi::v1::{NodePublishVolumeRequest, NodeStageVolumeRequest};
 use csi::{Capabilities, Driver};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::CSIDriver;
@@ -60,7 +60,7 @@ impl CsiVolumes {
                 .map_err(|e| failed(act::PUBLISH, volume, e))?;
             self.set_mark(job).map_err(|e| failed(act::PUBLISH, volume, e.to_string()))?;
         }
-        self.expand(&session, job, &path, staging.as_deref()).await;
+        self.expand(&session, job, &path).await;
         Ok(MountedVolume::Host { path, read_only: volume.read_only })
     }
 
@@ -261,52 +261,6 @@ impl CsiVolumes {
         };
         let done = lane::on_thread(give).await;
         done.map_err(|e| format!("applyFSGroup failed for vol {}: {e}", job.volume.handle))
-    }
-
-    /// Tells the driver of a volume that became larger; what comes of it does not keep the Pod from running.
-    pub(super) async fn expand(&self, session: &Session, job: &Job, path: &Path, staging: Option<&Path>) {
-        let volume = &job.volume;
-        let (Some(size), Some(claim)) = (volume.grown(), &volume.claim) else { return };
-        let done = async {
-            if !session.offers.expand {
-                return Ok(());
-            }
-            let secrets = self.secrets(volume.expand_secret.as_ref(), "NodeExpandSecretRef").await?;
-            self.calls(session, "NodeExpandVolume");
-            let request = NodeExpandVolumeRequest {
-                volume_id: volume.handle.clone(),
-                volume_path: text(path),
-                capacity_range: Some(csi::v1::CapacityRange { required_bytes: size, limit_bytes: 0 }),
-                staging_target_path: staging.map(text).unwrap_or_default(),
-                volume_capability: Some(capability(volume, session.offers, None)),
-                secrets,
-            };
-            let call = session.driver.expand(request);
-            let answer = self.parts.measured.call(&session.name, "NodeExpandVolume", call).await;
-            answer.map(drop).map_err(|e| e.to_string())
-        };
-        match done.await {
-            Ok(()) => match self.parts.storage.expanded(claim, size).await {
-                Ok(()) => {
-                    let node = self.parts.storage.node_name();
-                    let message = format!(
-                        "MountVolume.NodeExpandVolume succeeded for volume {:?} {node}",
-                        volume.spec_name
-                    );
-                    self.parts.recorder.pod(&job.pod, Kind::Normal, "FileSystemResizeSuccessful", message);
-                }
-                Err(error) => {
-                    tracing::warn!(volume = volume.spec_name, error, "size of the claim not written")
-                }
-            },
-            Err(error) => {
-                let message = format!(
-                    "NodeExpandVolume.NodeExpandVolume failed for volume {:?} : {error}",
-                    volume.spec_name
-                );
-                self.parts.recorder.pod(&job.pod, Kind::Warning, "VolumeResizeFailed", message);
-            }
-        }
     }
 
     /// The directory of the volume's books in the Pod's.

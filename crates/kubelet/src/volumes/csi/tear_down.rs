@@ -10,7 +10,7 @@ use kubelet_core::volumes::csi::{PLUGIN, key};
 
 use super::block::Places;
 use super::books::{Entry, Kept};
-use super::{CsiVolumes, REGISTRATION, act, books, lane, named};
+use super::{CsiVolumes, REGISTRATION, State, act, books, lane, named};
 use crate::ports::VolumeError;
 
 /// A volume of a Pod whose record tells nothing.
@@ -55,6 +55,8 @@ impl CsiVolumes {
             pods.remove(uid);
             !pods.is_empty()
         });
+        let State { here, wanted, .. } = &mut *state;
+        here.retain(|name, _| wanted.contains_key(name));
     }
 
     /// A set-up may be under way whose books are not written yet. It ends, or is named, before anything is looked for.
