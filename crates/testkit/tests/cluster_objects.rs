@@ -4,9 +4,10 @@
 use std::path::Path;
 use std::process::Command;
 
+use k8s_openapi::api::core::v1::Pod;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use testkit::cluster::{Cluster, ClusterOptions};
-use testkit::harness::{container, is_ready, waiting_reason};
+use testkit::harness::{container, container_id, is_ready, uid, waiting_reason};
 use testkit::node::AgentOptions;
 
 const STAY: &str = "trap exit TERM; while :; do sleep 0.1; done";
@@ -337,4 +338,66 @@ fn the_other_strategies_see_changes_at_the_next_sync() {
         c.run(&["patch", "configmap", "settings", "-p", r#"{"data":{"color":"red"}}"#]);
         c.eventually("red", || (color() == "red").then_some(()));
     }
+}
+
+#[test]
+fn a_runtime_class_names_the_handler_also_while_the_server_is_away() {
+    let Some(mut c) = Cluster::usual() else { return };
+    let class = |name: &str, handler: &str| {
+        format!(
+            "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {{ name: {name} }}\nhandler: {handler}\n"
+        )
+    };
+    let pod = |name: &str, class: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{ name: {name} }}\nspec:\n  nodeName: demo\n  runtimeClassName: {class}\n  \
+             terminationGracePeriodSeconds: 1\n  containers: [{{ name: main, image: localhost/busybox:v1, \
+             command: [sh, -c, {STAY:?}] }}]\n"
+        )
+    };
+    c.create(&class("plain", "runc"));
+    c.create(&class("odd", "nowhere"));
+    c.create(&pod("one", "plain"));
+    c.create(&pod("none", "odd"));
+    let one = c.wait_pod("one", "ready", is_ready);
+    let words = "no runtime for \"nowhere\" is configured";
+    c.eventually("refused by the runtime", || {
+        let told = c.run(&["describe", "pod", "none"]);
+        (told.contains("FailedCreatePodSandBox") && told.contains(words)).then_some(())
+    });
+
+    // Its sandbox dies while nobody can be asked.
+    c.stop_server();
+    let before = container_id(&one, "main").to_owned();
+    let sandbox = sandbox_of(&c, &one);
+    let killed = c.node.ctr().args(["tasks", "kill", "--signal", "KILL", &sandbox]).output().unwrap();
+    assert!(killed.status.success(), "{killed:?}");
+    c.until("up in a new sandbox", || {
+        let now = c.get("one").filter(is_ready)?;
+        (container_id(&now, "main") != before && sandbox_of(&c, &now) != sandbox).then_some(())
+    });
+}
+
+/// The newest sandbox of a Pod.
+fn sandbox_of(c: &Cluster, pod: &Pod) -> String {
+    let label = format!("labels.\"io.kubernetes.pod.uid\"=={}", uid(pod));
+    let kind = "labels.\"io.cri-containerd.kind\"==sandbox";
+    let out = c.node.ctr().args(["containers", "ls", "-q", &format!("{label},{kind}")]).output().unwrap();
+    String::from_utf8(out.stdout).unwrap().lines().last().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn pull_secrets_that_are_missing_are_told_of_and_hold_up_nobody() {
+    let Some(c) = Cluster::usual() else { return };
+    c.create(&format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{ name: one }}\nspec:\n  nodeName: demo\n  \
+         imagePullSecrets: [{{ name: nowhere }}, {{ name: lost }}]\n  terminationGracePeriodSeconds: 1\n  \
+         containers: [{{ name: main, image: localhost/busybox:v1, command: [sh, -c, {STAY:?}] }}]\n"
+    ));
+    c.wait_pod("one", "ready", is_ready);
+    let words = "Unable to retrieve some image pull secrets (nowhere, lost); attempting to pull the image may not succeed.";
+    c.eventually("told", || {
+        let told = c.run(&["describe", "pod", "one"]);
+        (told.contains("FailedToRetrieveImagePullSecret") && told.contains(words)).then_some(())
+    });
 }

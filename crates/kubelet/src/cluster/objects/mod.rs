@@ -6,6 +6,7 @@
 
 mod bundles;
 mod claims;
+mod classes;
 mod followed;
 mod pull;
 mod services;
@@ -20,9 +21,7 @@ use async_trait::async_trait;
 use base::ids::PodUid;
 use base::rng::Rng;
 use base::time::Clock;
-use client::Request;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::node::v1::RuntimeClass;
 use kubelet_core::supplies::{Supplies, Wants};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use super::Cluster;
 use crate::ports::Objects;
 use bundles::Bundles;
+use classes::Classes;
 use followed::{Followed, Key, Kind};
 pub use pull::pull_secrets;
 use services::Services;
@@ -53,6 +53,7 @@ pub struct ApiObjects {
     tokens: Arc<Tokens>,
     storage: Arc<ApiStorage>,
     services: Services,
+    classes: Classes,
     /// None unless the feature gate ClusterTrustBundleProjection is on.
     bundles: Option<Bundles>,
     /// Held for map operations only, never across an await.
@@ -100,6 +101,7 @@ impl ApiObjects {
             tokens,
             storage: Arc::new(storage),
             services: Services::new(cluster.client.clone(), rng.child(), token.clone()),
+            classes: Classes::new(cluster.client.clone(), rng.child(), token.clone()),
             bundles: None,
             state: Mutex::new(State { rng: Some(rng), ..State::default() }),
             bells: Bells::default(),
@@ -226,12 +228,7 @@ impl Objects for ApiObjects {
         if class.is_empty() {
             return Ok(String::new());
         }
-        let path = format!("/apis/node.k8s.io/v1/runtimeclasses/{class}");
-        match self.cluster.client.ask::<RuntimeClass>(Request::get(path)).await {
-            Ok(found) => Ok(found.handler),
-            Err(e) if e.is_not_found() => Err(format!("RuntimeClass {class:?} not found")),
-            Err(e) => Err(e.to_string()),
-        }
+        self.classes.handler(class).await
     }
 }
 
@@ -291,3 +288,7 @@ fn keys(pod: &Pod, wants: &Wants) -> BTreeSet<Key> {
     let maps = wants.config_maps.iter().map(|n| key(Kind::ConfigMap, n));
     maps.chain(wants.secrets.iter().map(|n| key(Kind::Secret, n))).collect()
 }
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

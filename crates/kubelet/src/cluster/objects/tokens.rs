@@ -56,7 +56,7 @@ impl Tokens {
         match self.request(pod, want).await {
             Ok(token) => {
                 let dated = (token.text.clone(), token.ends.clone());
-                self.lock().insert(key, token);
+                self.keep(key, token);
                 Ok(dated)
             }
             Err(error) => match known.filter(|t| self.clock.now().mono < t.ends_at) {
@@ -69,8 +69,21 @@ impl Tokens {
         }
     }
 
+    /// A token may come for a Pod that is forgotten already, so those that have ended go with every one that comes.
+    fn keep(&self, key: (PodUid, TokenWant), token: Token) {
+        let now = self.clock.now().mono;
+        let mut cache = self.lock();
+        cache.retain(|_, token| now < token.ends_at);
+        cache.insert(key, token);
+    }
+
     pub(super) fn forget(&self, uid: &PodUid) {
         self.lock().retain(|(of, _), _| of != uid);
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.lock().len()
     }
 
     async fn request(&self, pod: &Pod, want: &TokenWant) -> Result<Token, String> {

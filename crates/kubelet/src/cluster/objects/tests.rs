@@ -1,0 +1,286 @@
+//! What Pods refer to, from an API server in memory that counts who watches, under paused time.
+#![allow(clippy::unwrap_used)]
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use client::{Client, Dial, Options, Wire};
+use futures_util::stream;
+use http::{Method, Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use kubelet_core::supplies::{Supply, TokenWant};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::*;
+use crate::testing::{TokioClock, clock};
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+struct Server {
+    clock: Arc<TokioClock>,
+    state: Mutex<State>,
+    /// Watches that are open now, apart from that of Services, which every node has.
+    watches: Arc<AtomicUsize>,
+}
+
+#[derive(Default)]
+struct State {
+    away: bool,
+    /// Objects by the path of their collection.
+    objects: Vec<(&'static str, Value)>,
+    /// Tokens that were given out.
+    tokens: usize,
+}
+
+/// Counts itself for as long as it lives.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Server {
+    fn new() -> Arc<Server> {
+        Arc::new(Server { clock: clock(), state: Mutex::default(), watches: Arc::default() })
+    }
+
+    fn put(&self, collection: &'static str, object: Value) {
+        self.state.lock().unwrap().objects.push((collection, object));
+    }
+
+    fn set_away(&self, away: bool) {
+        self.state.lock().unwrap().away = away;
+    }
+
+    fn watches(&self) -> usize {
+        self.watches.load(Ordering::Relaxed)
+    }
+
+    fn client(self: &Arc<Self>) -> Client {
+        let this = self.clone();
+        let dial: Dial = Arc::new(move || {
+            let (ours, theirs) = tokio::io::duplex(64 << 10);
+            let this = this.clone();
+            let service = service_fn(move |request| this.clone().answer(request));
+            let serving =
+                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(theirs), service);
+            tokio::spawn(async move { drop(serving.await) });
+            Ok(Box::new(ours) as Box<dyn Wire>)
+        });
+        Client::over(dial, Options::default())
+    }
+
+    fn objects(self: &Arc<Self>) -> ApiObjects {
+        let cluster = Arc::new(Cluster::reached_by(self.client(), "n1"));
+        ApiObjects::new(cluster, Strategy::Watch, self.clock.clone(), Rng::new(1), CancellationToken::new())
+    }
+
+    fn tokens(self: &Arc<Self>) -> Tokens {
+        Tokens::new(self.client(), self.clock.clone(), Rng::new(1))
+    }
+
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> hyper::Result<Response<Body>> {
+        let (method, uri) = (request.method().clone(), request.uri().clone());
+        let body = request.into_body().collect().await?.to_bytes();
+        let query = uri.query().unwrap_or_default();
+        let away = self.state.lock().unwrap().away;
+        let say = |code: u16, body: Value| {
+            let body = Full::new(Bytes::from(body.to_string())).boxed_unsync();
+            Response::builder().status(code).body(body).unwrap()
+        };
+        Ok(if away {
+            say(500, json!({"kind": "Status", "code": 500, "reason": "InternalError", "message": "away"}))
+        } else if method == Method::POST {
+            say(201, self.token(&serde_json::from_slice(&body).unwrap()))
+        } else if query.contains("watch=true") {
+            Response::new(self.watch(uri.path()))
+        } else {
+            say(200, json!({"metadata": {"resourceVersion": "1"}, "items": self.list(uri.path(), query)}))
+        })
+    }
+
+    /// A stream on which nothing happens.
+    fn watch(&self, path: &str) -> Body {
+        let counted = (path != "/api/v1/services").then(|| {
+            self.watches.fetch_add(1, Ordering::Relaxed);
+            Counted(self.watches.clone())
+        });
+        let nothing = stream::unfold(counted, |counted| async move {
+            std::future::pending::<()>().await;
+            Some((Ok::<_, Infallible>(Frame::data(Bytes::new())), counted))
+        });
+        StreamBody::new(nothing).boxed_unsync()
+    }
+
+    fn list(&self, path: &str, query: &str) -> Vec<Value> {
+        let named = |object: &Value| {
+            let name = object["metadata"]["name"].as_str().unwrap();
+            !query.contains("fieldSelector") || query.contains(&format!("metadata.name%3D{name}"))
+        };
+        let state = self.state.lock().unwrap();
+        state.objects.iter().filter(|(at, o)| *at == path && named(o)).map(|(_, o)| o.clone()).collect()
+    }
+
+    fn token(&self, asked: &Value) -> Value {
+        let mut state = self.state.lock().unwrap();
+        state.tokens += 1;
+        let seconds = asked["spec"]["expirationSeconds"].as_i64().unwrap();
+        let ends = jiff::Timestamp::from_second(self.clock.now().wall.secs() + seconds).unwrap();
+        let status = json!({"token": format!("t{}", state.tokens), "expirationTimestamp": ends.to_string()});
+        json!({"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1",
+               "spec": {"audiences": [], "expirationSeconds": seconds}, "status": status})
+    }
+}
+
+fn pod(uid: &str, spec: Value) -> Pod {
+    let mut spec = spec;
+    spec["containers"] = json!([]);
+    serde_json::from_value(json!({"metadata": {"name": uid, "namespace": "web", "uid": uid}, "spec": spec}))
+        .unwrap()
+}
+
+fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn want(seconds: i64) -> TokenWant {
+    TokenWant { audience: "vault".into(), seconds }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_is_renewed_after_four_fifths_of_its_life_or_a_day() {
+    let server = Server::new();
+    let (tokens, pod) = (server.tokens(), pod("u", json!({})));
+    let (hour, month) = (want(3600), want(30 * 24 * 3600));
+    assert_eq!(tokens.get(&pod, &hour).await.unwrap(), "t1");
+    sleep(secs(2860)).await;
+    assert_eq!(tokens.get(&pod, &hour).await.unwrap(), "t1", "it is good for more than a fifth of its life");
+    sleep(secs(21)).await;
+    assert_eq!(tokens.get(&pod, &hour).await.unwrap(), "t2");
+    assert_eq!(tokens.get(&pod, &hour).await.unwrap(), "t2");
+
+    assert_eq!(tokens.get(&pod, &month).await.unwrap(), "t3");
+    sleep(secs(24 * 3600 - 20)).await;
+    assert_eq!(tokens.get(&pod, &month).await.unwrap(), "t3");
+    sleep(secs(21)).await;
+    assert_eq!(tokens.get(&pod, &month).await.unwrap(), "t4");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_cannot_be_renewed_serves_until_its_end() {
+    let server = Server::new();
+    let (tokens, pod) = (server.tokens(), pod("u", json!({})));
+    let hour = want(3600);
+    assert_eq!(tokens.get(&pod, &hour).await.unwrap(), "t1");
+    server.set_away(true);
+    sleep(secs(3000)).await;
+    assert_eq!(tokens.get(&pod, &hour).await.unwrap(), "t1");
+    sleep(secs(601)).await;
+    let gone = tokens.get(&pod, &hour).await.unwrap_err();
+    assert!(gone.starts_with("failed to fetch token: "), "{gone}");
+    server.set_away(false);
+    assert_eq!(tokens.get(&pod, &hour).await.unwrap(), "t2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_go_with_their_pod_and_those_that_come_too_late_when_they_end() {
+    let server = Server::new();
+    let tokens = server.tokens();
+    let (gone, here) = (pod("gone", json!({})), pod("here", json!({})));
+    tokens.get(&gone, &want(3600)).await.unwrap();
+    tokens.forget(&PodUid::from("gone"));
+    assert_eq!(tokens.len(), 0);
+    // A driver's set-up that was under way asked for one after that.
+    tokens.get(&gone, &want(3600)).await.unwrap();
+    sleep(secs(3601)).await;
+    tokens.get(&here, &want(3600)).await.unwrap();
+    assert_eq!(tokens.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_immutable_is_read_and_not_watched() {
+    let server = Server::new();
+    let maps = "/api/v1/namespaces/web/configmaps";
+    let secrets = "/api/v1/namespaces/web/secrets";
+    server.put(maps, json!({"metadata": {"name": "fixed"}, "immutable": true, "data": {"a": "1"}}));
+    server.put(maps, json!({"metadata": {"name": "loose"}, "data": {"a": "2"}}));
+    server.put(secrets, json!({"metadata": {"name": "sealed"}, "immutable": true, "data": {"a": "MQ=="}}));
+    let objects = server.objects();
+    let volumes = json!([
+        {"name": "a", "configMap": {"name": "fixed"}},
+        {"name": "b", "configMap": {"name": "loose"}},
+        {"name": "c", "secret": {"secretName": "sealed"}},
+    ]);
+    let pod = pod("u", json!({"volumes": volumes}));
+    objects.follow(&pod);
+    let supplies = objects.supply(&pod, &Wants::of_pod(&pod)).await;
+    assert!(supplies.config_maps.values().all(|s| matches!(s, Supply::Found(_))), "{supplies:?}");
+    assert!(matches!(supplies.secrets["sealed"], Supply::Found(_)));
+    sleep(secs(10)).await;
+    assert_eq!(server.watches(), 1, "of the one that can change");
+
+    // It is there for as long as the Pod is, also when nobody can be asked.
+    server.set_away(true);
+    let supplies = objects.supply(&pod, &Wants::of_pod(&pod)).await;
+    assert!(matches!(supplies.config_maps["fixed"], Supply::Found(_)));
+    objects.forget(&PodUid::from("u"));
+    sleep(secs(10)).await;
+    assert_eq!(server.watches(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_class_is_known_while_the_server_is_away() {
+    let server = Server::new();
+    let classes = "/apis/node.k8s.io/v1/runtimeclasses";
+    server.put(classes, json!({"metadata": {"name": "vm"}, "handler": "kata"}));
+    let objects = server.objects();
+    sleep(secs(10)).await;
+    assert_eq!(server.watches(), 0, "nobody has asked for one");
+    server.set_away(true);
+    let early = objects.runtime_handler("vm").await.unwrap_err();
+    assert_eq!(early, "RuntimeClasses have not yet been read");
+    server.set_away(false);
+    sleep(secs(60)).await;
+    assert_eq!(objects.runtime_handler("vm").await.unwrap(), "kata");
+    server.set_away(true);
+    sleep(secs(3600)).await;
+    assert_eq!(objects.runtime_handler("vm").await.unwrap(), "kata");
+    assert_eq!(objects.runtime_handler("other").await.unwrap_err(), "RuntimeClass \"other\" not found");
+    assert_eq!(objects.runtime_handler("").await.unwrap(), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pull_secrets_are_read_by_their_type() {
+    use base64::Engine;
+    let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+    let server = Server::new();
+    let login = r#"{"registry.test": {"username": "ann", "password": "s3cret"}}"#;
+    let secret = |name: &str, kind: &str, key: &str, text: &str| {
+        let metadata = json!({"name": name, "namespace": "web", "uid": format!("uid-{name}")});
+        json!({"metadata": metadata, "type": kind, "data": {key: encode(text)}})
+    };
+    let (new, old) = ("kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg");
+    let all = [
+        secret("new", new, ".dockerconfigjson", &format!(r#"{{"auths": {login}}}"#)),
+        secret("old", old, ".dockercfg", login),
+        secret("broken", new, ".dockerconfigjson", "{"),
+        secret("opaque", "Opaque", ".dockerconfigjson", "{}"),
+    ];
+    all.into_iter().for_each(|s| server.put("/api/v1/namespaces/web/secrets", s));
+    let objects = server.objects();
+    let names = ["new", "old", "broken", "opaque", "absent"].map(|name| json!({"name": name}));
+    let pod = pod("u", json!({"imagePullSecrets": names}));
+    objects.follow(&pod);
+    let (found, missing) = pull_secrets(&pod, &objects.supply(&pod, &Wants::of_pod(&pod)).await);
+    let read: Vec<_> = found.iter().map(|s| (s.name.as_str(), s.uid.as_str(), s.logins.len())).collect();
+    assert_eq!(read, [("new", "uid-new", 1), ("old", "uid-old", 1)]);
+    assert_eq!(missing, ["absent"]);
+}
