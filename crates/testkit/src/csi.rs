@@ -79,6 +79,11 @@ impl CsiDriver {
         }
     }
 
+    /// From now on the node can have so many volumes.
+    pub fn set_max(&self, volumes: u32) {
+        self.switch("max", &volumes.to_string());
+    }
+
     /// Where it keeps what is in a volume.
     #[must_use]
     pub fn volume(&self, handle: &str) -> PathBuf {

@@ -674,3 +674,31 @@ fn a_driver_that_does_not_stage_devices_learns_where_it_could() {
     c.run(&["delete", "pod", "raw", "--wait=false"]);
     c.wait_pod_gone("raw");
 }
+
+#[test]
+fn a_driver_is_asked_anew_how_many_volumes_it_can_have() {
+    let Some(c) = Cluster::usual() else { return };
+    describe(&c, "attachRequired: true, fsGroupPolicy: None, nodeAllocatableUpdatePeriodSeconds: 3600");
+    let d = driver(&c, &["max=7"]);
+    let count = || entry(&c)?["allocatable"]["count"].as_i64();
+    assert_eq!(count(), Some(7));
+
+    // Its attacher says that there is no room: that is news, whenever the next time would be.
+    volume(&c, "", "fsType: ext4");
+    d.set_max(1);
+    let name = kubelet_core::volumes::csi::attachment_name("vol-1", "d.test", "demo");
+    c.create(&format!(
+        "apiVersion: storage.k8s.io/v1\nkind: VolumeAttachment\nmetadata: {{ name: {name} }}\n\
+         spec: {{ attacher: d.test, nodeName: demo, source: {{ persistentVolumeName: pv-1 }} }}\n"
+    ));
+    let status = r#"{"status":{"attached":false,"attachError":{"message":"full","errorCode":8}}}"#;
+    c.run(&["patch", "volumeattachment", &name, "--subresource=status", "--type=merge", "-p", status]);
+    c.create(&mounting("one", CLAIM));
+    c.eventually("no room", || count().filter(|n| *n == 1));
+
+    // And as often as the driver wants.
+    d.set_max(5);
+    let often = r#"{"spec":{"nodeAllocatableUpdatePeriodSeconds":10}}"#;
+    c.run(&["patch", "csidriver", "d.test", "--type=merge", "-p", often]);
+    c.eventually("room again", || count().filter(|n| *n == 5));
+}

@@ -153,6 +153,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
         tasks.spawn(contention.leave(token.clone()));
     }
     tasks.spawn(volumes.sweep(token.clone()));
+    tasks.spawn(volumes.refresh(token.clone()));
     tasks.spawn(volumes.measure(config.volume_stats_agg_period.to_std(), token.clone()));
     tasks.spawn(watch_health(node.runtime.clone(), health, token.clone()));
     tasks.spawn(watch_runtime(node.observer.clone(), token.clone()));
@@ -350,6 +351,7 @@ impl Parts<'_> {
         .with_objects(objects.clone())
         .with_csi(CsiParts {
             drivers: self.drivers.clone(),
+            registrar: self.registrar(),
             storage,
             measured: self.measured(),
             recorder: recorder.clone(),

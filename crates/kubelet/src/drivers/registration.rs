@@ -65,6 +65,13 @@ impl Registrar {
         installed
     }
 
+    /// Asks a driver anew what it says of this node.
+    pub async fn refresh(&self, name: &str) -> Result<(), String> {
+        let missing = || format!("driver name {name} not found in the list of registered CSI drivers");
+        let driver = self.drivers.get(name).ok_or_else(missing)?;
+        self.install(name, &driver.endpoint).await
+    }
+
     async fn install(&self, name: &str, endpoint: &Path) -> Result<(), String> {
         let client = csi::Driver::new(endpoint, DEADLINE);
         let said = self.measured.call(name, "NodeGetInfo", client.info()).await.map_err(|e| e.to_string())?;

@@ -109,6 +109,17 @@ impl NodeVolumes {
         }
     }
 
+    /// Asks drivers from time to time how many volumes they can have, until cancelled.
+    pub fn refresh(&self, token: CancellationToken) -> impl Future<Output = ()> + Send + 'static {
+        let csi = self.csi.clone();
+        async move {
+            match csi {
+                Some(csi) => csi.refresh_until(token).await,
+                None => token.cancelled().await,
+            }
+        }
+    }
+
     /// Measures what drivers tell of their volumes, until cancelled.
     pub fn measure(
         &self,

@@ -8,6 +8,7 @@
 //! | `volumes/<handle>` | what volumes hold; `<handle>.img` for devices |
 //! | `calls` | one line of JSON per call |
 //! | `hang-<call>` | while it exists, the call does not come back |
+//! | `max` | how many volumes the node can have from now on |
 //! | `fail-<call>` | while it exists, the call fails with the gRPC code number in it |
 //!
 //! Words: `stage`, `expand`, `stats`, `group`, `writers` are capabilities; `max=<n>`, `zone=<z>`, `versions=<a,b>`,
@@ -151,12 +152,13 @@ impl Node for Driver {
         _: Request<v1::NodeGetInfoRequest>,
     ) -> Result<Response<v1::NodeGetInfoResponse>, Status> {
         self.enter("NodeGetInfo", json!({})).await?;
+        let max = fs::read_to_string(self.0.dir.join("max")).ok();
         let segments = self
             .word("zone")
             .map(|zone| BTreeMap::from([("topology.test/zone".to_owned(), zone.to_owned())]));
         Ok(Response::new(v1::NodeGetInfoResponse {
             node_id: self.word("node").unwrap_or("node-1").to_owned(),
-            max_volumes_per_node: self.word("max").map_or(0, |n| n.parse().unwrap()),
+            max_volumes_per_node: max.as_deref().or(self.word("max")).map_or(0, |n| n.parse().unwrap()),
             accessible_topology: segments.map(|segments| v1::Topology { segments }),
         }))
     }

@@ -18,6 +18,7 @@ mod books;
 mod expand;
 mod lane;
 mod mount;
+mod refresh;
 mod request;
 mod stats;
 mod sweep;
@@ -32,10 +33,11 @@ use base::class::Class;
 use base::ids::PodUid;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_core::volumes::csi::{PLUGIN, attachment_name, check_lifecycle, needs_attach};
-use kubelet_core::volumes::{CsiVolume, FsGroup};
 use kubelet_core::volumes::expand::{Expansion, Here};
+use kubelet_core::volumes::{CsiVolume, FsGroup};
 use tokio::sync::Notify;
 
+use crate::drivers::registration::Registrar;
 use crate::drivers::{Drivers, Measured};
 use crate::events::Recorder;
 use crate::ports::{MountedVolume, Storage, VolumeError};
@@ -61,6 +63,7 @@ pub(super) mod act {
 /// What it takes to have volumes of drivers.
 pub struct CsiParts {
     pub drivers: Arc<Drivers>,
+    pub registrar: Registrar,
     pub storage: Arc<dyn Storage>,
     pub measured: Measured,
     pub recorder: Recorder,
@@ -95,11 +98,11 @@ struct State {
     leaving: BTreeSet<PodUid>,
     /// Volumes that were staged in this life of the agent.
     staged: HashSet<String>,
+    /// What is known of the sizes of volumes that Pods want.
+    here: BTreeMap<String, Here>,
     /// What Pods have, by Pod and the Pod's name for it.
     published: BTreeMap<(PodUid, String), stats::Published>,
     /// What the node says is in use: a controller does not detach it.
-    /// What is known of the sizes of volumes that Pods want.
-    here: BTreeMap<String, Here>,
     in_use: BTreeSet<String>,
 }
 
@@ -152,8 +155,10 @@ impl CsiVolumes {
         let attaches = volume.is_persistent() && needs_attach(object.as_deref());
         if attaches && there.is_none() {
             self.hold(&name);
-            let attached = self.parts.storage.wait_attached(&name).await;
-            attached.map_err(|e| failed(act::ATTACH, volume, e))?;
+            if let Err(error) = self.parts.storage.wait_attached(&name).await {
+                self.refresh_if_exhausted(volume, object.as_deref()).await;
+                return Err(failed(act::ATTACH, volume, error));
+            }
         }
         let this = self.clone();
         let work = async move {
