@@ -47,7 +47,8 @@ pub struct Notice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     Table,
-    Chain(Chain),
+    /// `None` for a chain that the kernel calls in a way in which we never let it.
+    Chain(Name, Option<Chain>),
     Rule(Name, Rule),
     /// `None` for a set of types that we never use.
     Set(Name, Option<Set>),
@@ -91,6 +92,7 @@ const NEW_GENERATION: u8 = 15;
 const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
 
+const SET_ANONYMOUS: u32 = 0x1;
 const SET_INTERVAL: u32 = 0x4;
 const SET_MAP: u32 = 0x8;
 const SET_TIMEOUT: u32 = 0x10;
@@ -355,10 +357,15 @@ impl Notice {
         let name = attributes.get(1)?.text()?;
         let what = match kind {
             NEW_TABLE => What::Table,
-            NEW_CHAIN => read_chain(attributes).map_or(What::Other, What::Chain),
+            NEW_CHAIN => {
+                let name = attributes.get(3).and_then(|name| name.text());
+                name.map_or(What::Other, |name| What::Chain(name.into(), read_chain(name.into(), attributes)))
+            }
             NEW_RULE => read_rule(attributes).map_or(What::Other, |(chain, rule)| What::Rule(chain, rule)),
             NEW_SET => {
+                // A set without a name of its own is part of a rule, and goes with it.
                 let name = attributes.get(2).and_then(|name| name.text());
+                let name = name.filter(|_| set_flags(attributes) & SET_ANONYMOUS == 0);
                 name.map_or(What::Other, |name| What::Set(name.into(), read_set(name.into(), attributes)))
             }
             NEW_ELEMENTS => {
@@ -371,8 +378,7 @@ impl Notice {
     }
 }
 
-fn read_chain(attributes: Attributes<'_>) -> Option<Chain> {
-    let name = attributes.get(3)?.text()?.into();
+fn read_chain(name: Name, attributes: Attributes<'_>) -> Option<Chain> {
     let hook = match attributes.get(4) {
         None => None,
         Some(hook) => Some(read_hook(attributes, hook)?),
@@ -400,8 +406,12 @@ fn read_rule(attributes: Attributes<'_>) -> Option<(Name, Rule)> {
     Some((chain, Rule { exprs: exprs?, comment }))
 }
 
+fn set_flags(attributes: Attributes<'_>) -> u32 {
+    attributes.get(3).and_then(|flags| flags.u32()).unwrap_or(0)
+}
+
 fn read_set(name: Name, attributes: Attributes<'_>) -> Option<Set> {
-    let flags = attributes.get(3).and_then(|flags| flags.u32()).unwrap_or(0);
+    let flags = set_flags(attributes);
     let known = SET_INTERVAL | SET_MAP | SET_TIMEOUT | SET_DYNAMIC | SET_CONCATENATED;
     let values = match attributes.get(6).and_then(|kind| kind.u32()) {
         _ if flags & SET_MAP == 0 => None,

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fixture::Tools;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use nft::{Element, Expr, Message, Rule, Verdict};
@@ -254,6 +255,70 @@ fn no_call_fails_while_everything_changes() {
     assert!(report.families.iter().all(|f| f.failures == 0 && f.repairs == 0), "{report:?}");
 }
 
+/// What others do to the table.
+enum Edit {
+    Messages(Vec<Message>),
+    /// What we have no words for: lines for `nft`.
+    Lines(&'static str),
+}
+
+impl Edit {
+    /// Whether the kernel agreed: while there is news, it may have been done or undone already.
+    fn make(&self, lab: &Lab, foreign: &mut Nftables) -> bool {
+        match self {
+            Edit::Messages(messages) => foreign.commit(&table(Family::V4), messages).is_ok(),
+            Edit::Lines(lines) => {
+                let Some(nft) = Tools::nft_from_env() else { return true };
+                let mut command = lab.node.ns.command(&nft.display().to_string());
+                command.arg(lines).output().unwrap().status.success()
+            }
+        }
+    }
+}
+
+fn edits() -> Vec<(&'static str, Edit)> {
+    let key = vec![10, 96, 0, 10, 6, 0, 0, 0, 0, 80, 0, 0];
+    let mut other = key.clone();
+    other[3] = 99;
+    let accept = Rule { exprs: vec![Expr::Verdict(Verdict::Accept)], comment: None };
+    let stranger = nft::Chain { name: "stranger".into(), hook: None };
+    let elements = |set: &str, key: Vec<u8>| (set.into(), vec![Element::new(key)]);
+    let (less, more) = (elements("service-ips", key), elements("external-ips", other));
+    vec![
+        ("a rule more", Edit::Messages(vec![Message::AddRule("services".into(), accept)])),
+        ("a chain emptied", Edit::Messages(vec![Message::FlushChain("services".into())])),
+        ("an element less", Edit::Messages(vec![Message::DeleteElements(less.0, less.1)])),
+        ("a chain more", Edit::Messages(vec![Message::AddChain(stranger)])),
+        ("the table deleted", Edit::Messages(vec![Message::DeleteTable])),
+        ("an element more", Edit::Messages(vec![Message::AddElements(more.0, more.1)])),
+        (
+            "a rule with a set of its own",
+            Edit::Lines("insert rule ip kube-proxy services ip daddr { 1.1.1.1, 2.2.2.2 } counter"),
+        ),
+        (
+            "a chain that a map leads to",
+            Edit::Lines(
+                "add chain ip kube-proxy led\n add map ip kube-proxy leads { type ipv4_addr : verdict; }\n \
+                 add element ip kube-proxy leads { 1.1.1.1 : goto led }",
+            ),
+        ),
+        (
+            "a chain that drops everything",
+            Edit::Lines("add chain ip kube-proxy x { type filter hook forward priority 0; policy drop; }"),
+        ),
+        (
+            "a chain of ours that drops everything",
+            Edit::Lines(
+                "add chain ip kube-proxy filter-forward { type filter hook forward priority 0; policy drop; }",
+            ),
+        ),
+        (
+            "a chain of a kind that we do not use",
+            Edit::Lines("add chain ip kube-proxy y { type route hook output priority 0; policy accept; }"),
+        ),
+    ]
+}
+
 #[test]
 fn what_others_break_is_healed_and_a_restart_touches_nothing() {
     if support::skipped() {
@@ -272,30 +337,28 @@ fn what_others_break_is_healed_and_a_restart_touches_nothing() {
     while !is_listening(&agent) {
         thread::yield_now();
     }
-    let mut key = vec![10, 96, 0, 10, 6, 0, 0, 0, 0, 80, 0, 0];
-    let accept = Rule { exprs: vec![Expr::Verdict(Verdict::Accept)], comment: None };
-    let stranger = nft::Chain { name: "stranger".into(), hook: None };
     let mut foreign: Nftables = lab.node.ns.within(|| Nftables::open().unwrap());
-    let mut edits = vec![
-        ("a rule more", vec![Message::AddRule("services".into(), accept)]),
-        ("a chain emptied", vec![Message::FlushChain("services".into())]),
-        (
-            "an element less",
-            vec![Message::DeleteElements("service-ips".into(), vec![Element::new(key.clone())])],
-        ),
-        ("a chain more", vec![Message::AddChain(stranger)]),
-        ("the table deleted", vec![Message::DeleteTable]),
-    ];
-    key[3] = 99;
-    edits.push((
-        "an element more",
-        vec![Message::AddElements("external-ips".into(), vec![Element::new(key)])],
-    ));
-    for (what, edit) in edits {
-        foreign.commit(&table(Family::V4), &edit).unwrap();
-        world.until_right(&lab, what, Duration::from_secs(5));
+    for (what, edit) in edits() {
+        // A machine that does much else may be late once, but not each time.
+        let is_quick = (0..3).any(|_| {
+            assert!(edit.make(&lab, &mut foreign), "{what}");
+            let start = Instant::now();
+            world.until_right(&lab, what, Duration::from_secs(10));
+            start.elapsed() < Duration::from_secs(1)
+        });
+        assert!(is_quick, "{what}: not healed within a second");
         let answer = lab.pods[2].call("10.96.0.10:80".parse().unwrap(), Protocol::Tcp);
         assert!(matches!(answer, Answer::From { .. }), "{what}: {answer:?}");
+    }
+    // The same while there is news all the time.
+    for (what, edit) in edits() {
+        for number in 0..100 {
+            change(&lab, &agent, &mut world, &mut dice);
+            if number % 40 == 0 {
+                edit.make(&lab, &mut foreign);
+            }
+        }
+        world.until_right(&lab, what, Duration::from_secs(20));
     }
     drop(agent);
     // An agent that comes back finds everything right.

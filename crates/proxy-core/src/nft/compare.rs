@@ -26,15 +26,20 @@ pub fn compare(is: &Content, should: Content) -> Findings {
         return Findings { steps: build(should), faults: vec!["the table is missing".into()] };
     }
     if let Some(fault) = misfit(is, &should) {
-        // What cannot be changed in place is replaced as a whole, and at once.
-        let mut steps = vec![Message::DeleteTable];
-        steps.extend(build(should).into_iter().flatten());
-        return Findings { steps: vec![steps], faults: vec![fault] };
+        return replace(is, should, fault);
     }
     let mut repair = Repair::default();
     repair.sets(is, &should);
     repair.chains(is, &should);
     repair.finish(is)
+}
+
+/// What cannot be changed in place is replaced as a whole, and at once. Nothing that others left in the table can keep the
+/// kernel from that; only what packets wrote is lost.
+pub fn replace(is: &Content, should: Content, fault: String) -> Findings {
+    let mut messages = if is.is_there { vec![Message::DeleteTable] } else { Vec::new() };
+    messages.extend(build(should).into_iter().flatten());
+    Findings { steps: vec![messages], faults: vec![fault] }
 }
 
 /// A table from nothing. What the kernel calls comes last, when everything it leads to is there.
@@ -99,9 +104,12 @@ fn misfit(is: &Content, should: &Content) -> Option<String> {
             return Some(format!("set {} is of another type", wanted.name));
         }
     }
-    let differs = |wanted: &Chain| is.chain(&wanted.name).is_some_and(|(chain, _)| chain != wanted);
+    let differs = |wanted: &Chain| {
+        is.foreign_chains.contains(&wanted.name)
+            || is.chain(&wanted.name).is_some_and(|(chain, _)| chain != wanted)
+    };
     let wanted = should.chains.iter().find(|(wanted, _)| differs(wanted));
-    wanted.map(|(chain, _)| format!("chain {} is called elsewhere", chain.name))
+    wanted.map(|(chain, _)| format!("chain {} is called in another way", chain.name))
 }
 
 #[derive(Debug, Default)]
@@ -168,20 +176,21 @@ impl Repair {
         self.strangers(is, should);
     }
 
-    /// The table is ours: what else is in it goes. A stranger may call a stranger, so all are emptied first.
+    /// The table is ours: what else is in it goes. A stranger may call a stranger, so all are emptied first; and a set may
+    /// lead to a chain, so sets go before chains.
     fn strangers(&mut self, is: &Content, should: &Content) {
         let known: BTreeSet<&Name> = should.chains.iter().map(|(chain, _)| &chain.name).collect();
-        let chains: Vec<&Name> = is.chains.iter().map(|(chain, _)| &chain.name).collect();
-        let strange: Vec<&Name> = chains.into_iter().filter(|name| !known.contains(name)).collect();
+        let chains = is.chains.iter().map(|(chain, _)| &chain.name).chain(&is.foreign_chains);
+        let strange: Vec<&Name> = chains.filter(|name| !known.contains(name)).collect();
         self.faults.extend(strange.iter().map(|name| format!("chain {name} is not ours")));
         self.removals.extend(strange.iter().map(|name| Message::FlushChain((*name).clone())));
-        self.removals.extend(strange.iter().map(|name| Message::DeleteChain((*name).clone())));
         let is_wanted = |name: &Name| should.set(name).is_some();
         let sets = is.sets.iter().map(|(set, _)| &set.name).chain(&is.foreign_sets);
         for name in sets.filter(|name| !is_wanted(name)) {
             self.faults.push(format!("set {name} is not ours"));
             self.removals.push(Message::DeleteSet(name.clone()));
         }
+        self.removals.extend(strange.iter().map(|name| Message::DeleteChain((*name).clone())));
     }
 
     fn finish(self, is: &Content) -> Findings {

@@ -7,6 +7,8 @@ use nft::{Chain, Element, Message, Name, Notice, Rule, Set, What};
 pub struct Content {
     pub chains: Vec<(Chain, Vec<Rule>)>,
     pub sets: Vec<(Set, Vec<Element>)>,
+    /// Names of chains that the kernel calls in a way in which we never let it.
+    pub foreign_chains: Vec<Name>,
     /// Names of sets that we would never make.
     pub foreign_sets: Vec<Name>,
     /// Whether the table exists at all.
@@ -18,7 +20,7 @@ pub struct Content {
 impl Content {
     /// Whether the kernel calls any of the chains.
     pub fn is_hooked(&self) -> bool {
-        self.chains.iter().any(|(chain, _)| chain.hook.is_some())
+        !self.foreign_chains.is_empty() || self.chains.iter().any(|(chain, _)| chain.hook.is_some())
     }
 
     pub fn chain(&self, name: &str) -> Option<&(Chain, Vec<Rule>)> {
@@ -50,7 +52,8 @@ impl Content {
     pub fn hear(&mut self, notice: Notice) {
         self.is_there = true;
         match notice.what {
-            What::Chain(chain) => self.chains.push((chain, Vec::new())),
+            What::Chain(_, Some(chain)) => self.chains.push((chain, Vec::new())),
+            What::Chain(name, None) => self.foreign_chains.push(name),
             What::Rule(chain, rule) => {
                 if let Some((_, rules)) = self.chains.iter_mut().find(|(known, _)| known.name == chain) {
                     rules.push(rule);
@@ -79,7 +82,10 @@ impl Content {
             Message::AddTable => self.is_there = true,
             Message::DeleteTable => *self = Content::default(),
             Message::AddChain(chain) => self.chains.push((chain.clone(), Vec::new())),
-            Message::DeleteChain(name) => self.chains.retain(|(chain, _)| chain.name != *name),
+            Message::DeleteChain(name) => {
+                self.chains.retain(|(chain, _)| chain.name != *name);
+                self.foreign_chains.retain(|chain| chain != name);
+            }
             Message::FlushChain(name) => {
                 self.rules_of(name, Vec::clear);
             }

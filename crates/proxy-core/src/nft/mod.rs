@@ -23,7 +23,7 @@ mod tickets;
 pub mod walk;
 mod words;
 
-pub use compare::{Findings, compare};
+pub use compare::{Findings, compare, replace};
 pub use content::Content;
 pub use digest::Digest;
 pub use render::Renderer;

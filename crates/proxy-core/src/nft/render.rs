@@ -115,7 +115,7 @@ impl Renderer {
         let mut chains = skeleton::chains(self.words, node, self.masquerade_bit);
         chains.extend(self.picks.iter().map(|(door, pick)| pick.chain(*door, self.words)));
         let sets = SetId::ALL.map(|set| (set.define(self.words.0), Vec::new())).into();
-        Content { chains, sets, foreign_sets: Vec::new(), is_there: true }
+        Content { chains, sets, is_there: true, ..Content::default() }
     }
 
     /// The elements that belong to no Service.

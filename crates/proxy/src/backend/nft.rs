@@ -3,7 +3,7 @@
 use std::thread;
 
 use nft::{Question, TableId};
-use proxy_core::nft::{Content, Digest, Renderer, compare};
+use proxy_core::nft::{Content, Digest, Renderer, compare, replace};
 use proxy_core::objects::Family;
 use proxy_core::rules::{Delta, RuleSet};
 use sys::nft::{Monitor, Nftables, Sighting};
@@ -75,10 +75,14 @@ impl NftDataplane {
 
     /// Makes the kernel have it. What was written is freed here and not aside, though the first time it is as large as all
     /// rules: who frees much keeps everybody else from the heap, and the next change would have to wait for it.
-    fn put_right(&mut self, rules: &RuleSet) -> Result<Vec<String>, Error> {
+    fn put_right(&mut self, rules: &RuleSet, is_last: bool) -> Result<Vec<String>, Error> {
         let is = self.read()?;
         self.renderer.adopt(&is);
-        let findings = compare(&is, self.renderer.whole(rules));
+        let should = self.renderer.whole(rules);
+        let findings = match is_last {
+            true => replace(&is, should, "the table could not be put right piece by piece".to_owned()),
+            false => compare(&is, should),
+        };
         for step in &findings.steps {
             self.nft.commit(&self.table, step)?;
         }
@@ -118,7 +122,11 @@ fn read_frame(nft: &mut Nftables, table: &TableId) -> Result<Content, Error> {
     if !content.is_there {
         return Ok(content);
     }
-    nft.ask(table, &Question::Chains, &mut content, |c| c.chains.clear(), hear)?;
+    let no_chains = |c: &mut Content| {
+        c.chains.clear();
+        c.foreign_chains.clear();
+    };
+    nft.ask(table, &Question::Chains, &mut content, no_chains, hear)?;
     let no_rules = |c: &mut Content| c.chains.iter_mut().for_each(|(_, rules)| rules.clear());
     nft.ask(table, &Question::Rules, &mut content, no_rules, hear)?;
     let no_sets = |c: &mut Content| {
@@ -139,7 +147,7 @@ impl Dataplane for NftDataplane {
         let mut tries = 0;
         loop {
             tries += 1;
-            match self.put_right(rules) {
+            match self.put_right(rules, tries == TRIES) {
                 // Refused because it was not as we had just seen it.
                 Err(Error::Nftables(sys::nft::Error::Refused { .. } | sys::nft::Error::NotListed { .. }))
                     if tries < TRIES => {}
