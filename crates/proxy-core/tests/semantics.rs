@@ -29,6 +29,22 @@ fn check(what: &str, world: &World, rows: &[(&str, &str)]) {
 
 // Inputs.
 
+/// With the gate off, an address that anybody may write into a Service takes nobody's traffic.
+#[test]
+fn external_addresses_count_unless_the_gate_is_off() {
+    for mode in MODES {
+        let mut world = world(mode, json!({}), &[HERE]);
+        check("allowed", &world, &[("8.8.8.8@eth0 > 172.16.0.5:80", "10.244.0.5:8080*")]);
+        world.settings.allows_external_ips = false;
+        let others = [
+            ("8.8.8.8@eth0 > 172.16.0.5:80", "pass"),
+            ("8.8.8.8@eth0 > 5.6.7.8:80", "10.244.0.5:8080*"),
+            ("8.8.8.8@eth0 > 192.168.0.1:30080", "10.244.0.5:8080*"),
+        ];
+        check("not allowed", &world, &others);
+    }
+}
+
 #[test]
 fn services_that_are_not_ours_are_not_served() {
     let rows = [

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::config::gates::Gates;
 use api::config::proxy::{self as config, KubeProxyConfiguration};
 use proxy_core::objects::{Cidr, parse_ip};
 use proxy_core::rules::{LocalTraffic, Mode, NodePortChoice, Settings};
@@ -37,6 +38,7 @@ pub fn settings(config: &KubeProxyConfiguration, chosen: config::Mode) -> Settin
         },
         localhost_node_ports: config.iptables.localhost_node_ports,
         bind_address: parse_ip(&config.bind_address).filter(|ip| !ip.is_unspecified()),
+        allows_external_ips: Gates::choose(&config.feature_gates).0.enabled("AllowServiceExternalIPs"),
     }
 }
 
@@ -64,6 +66,9 @@ mod tests {
         assert_eq!(made.node_port_addresses, NodePortChoice::Primary);
         assert_eq!(made.bind_address, Some("10.0.0.7".parse().unwrap()));
         assert!(made.masquerade_all && !settings(&config, config::Mode::Iptables).masquerade_all);
+        assert!(made.allows_external_ips);
+        config.feature_gates.insert("AllowServiceExternalIPs".into(), false);
+        assert!(!settings(&config, config::Mode::Nftables).allows_external_ips);
         config.detect_local_mode = "BridgeInterface".into();
         config.detect_local.bridge_interface = "cni0".into();
         let made = settings(&config, config::Mode::Nftables);

@@ -74,8 +74,17 @@ impl Gates {
 
     /// Gates the user turned the other way although nothing here asks about them.
     pub fn unheeded(&self) -> impl Iterator<Item = &str> {
+        self.turned(NOT_YET)
+    }
+
+    /// The same for kube-proxy.
+    pub fn unheeded_by_proxy(&self) -> impl Iterator<Item = &str> {
+        self.turned(NOT_YET_OF_PROXY)
+    }
+
+    fn turned(&self, names: &'static [&'static str]) -> impl Iterator<Item = &str> {
         let turned = |name: &&str| find(name).is_some_and(|g| !g.locked && g.default != self.enabled(name));
-        self.chosen.keys().map(String::as_str).filter(|n| NOT_YET.contains(n)).filter(turned)
+        self.chosen.keys().map(String::as_str).filter(|n| names.contains(n)).filter(turned)
     }
 
     /// Whether a gate is on. A gate named by the user wins over AllAlpha and AllBeta; an unknown
@@ -156,6 +165,9 @@ const NOT_YET: &[&str] = &[
     "TopologyManagerPolicyAlphaOptions",
     "TopologyManagerPolicyBetaOptions",
 ];
+
+/// Gates that upstream's kube-proxy asks about and nothing here does.
+const NOT_YET_OF_PROXY: &[&str] = &["ComponentFlagz", "ComponentStatusz"];
 
 /// What a gate needs besides itself; of gates that can be turned.
 const NEEDS: &[(&str, &[&str])] = &[
@@ -557,6 +569,8 @@ mod tests {
         let gates = |pairs| Gates::choose(&map(pairs)).0;
         let turned = gates(&[("MemoryQoS", true), ("EnvFiles", true), ("ContainerCheckpoint", false)]);
         assert_eq!(turned.unheeded().collect::<Vec<_>>(), ["MemoryQoS"]);
+        let turned = gates(&[("ComponentFlagz", false), ("AllowServiceExternalIPs", false)]);
+        assert_eq!(turned.unheeded_by_proxy().collect::<Vec<_>>(), ["ComponentFlagz"]);
     }
 
     /// The list is compared with what the rooms of the node really ask.
@@ -567,9 +581,13 @@ mod tests {
         for room in ["kubelet/src", "kubelet-core/src", "longshore/src"] {
             gather(&root.join(room), &mut asked);
         }
-        for name in NOT_YET {
-            assert!(find(name).is_some_and(|g| !g.locked), "{name}");
-            assert!(!asked.contains(&format!("enabled(\"{name}\")")), "{name} is asked about");
+        let mut asked_by_proxy = String::new();
+        gather(&root.join("proxy/src"), &mut asked_by_proxy);
+        for (names, asked) in [(NOT_YET, asked), (NOT_YET_OF_PROXY, asked_by_proxy)] {
+            for name in names {
+                assert!(find(name).is_some_and(|g| !g.locked), "{name}");
+                assert!(!asked.contains(&format!("enabled(\"{name}\")")), "{name} is asked about");
+            }
         }
     }
 

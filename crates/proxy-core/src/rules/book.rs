@@ -78,6 +78,7 @@ impl Rulebook {
             has_detector: node.detector.is_some(),
             node_ip: self.settings.node_ip(cluster, family),
             zone: cluster.node().zone.clone(),
+            allows_external_ips: self.settings.allows_external_ips,
         };
         let services = match self.ground.as_ref() == Some(&ground) {
             true => changed.0,

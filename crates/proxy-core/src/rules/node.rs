@@ -16,6 +16,8 @@ pub struct Settings {
     pub localhost_node_ports: bool,
     /// A bind address that names one address overrides what the Node says of itself.
     pub bind_address: Option<IpAddr>,
+    /// Whether `externalIPs` of Services count (`AllowServiceExternalIPs`).
+    pub allows_external_ips: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +128,7 @@ impl Settings {
             node_port_addresses: NodePortChoice::Unset,
             localhost_node_ports: true,
             bind_address: None,
+            allows_external_ips: true,
         }
     }
 

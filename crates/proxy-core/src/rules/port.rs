@@ -22,6 +22,7 @@ pub(super) struct Ground {
     pub(super) has_detector: bool,
     pub(super) node_ip: Option<IpAddr>,
     pub(super) zone: Option<Arc<str>>,
+    pub(super) allows_external_ips: bool,
 }
 
 #[derive(Debug, Default)]
@@ -59,7 +60,8 @@ fn compile_port(
     endpoints: &[MergedEndpoint],
     ground: &Ground,
 ) -> PortRules {
-    let external_ips: Box<[IpAddr]> = service.external_ips(family).collect();
+    let external_ips: Box<[IpAddr]> =
+        service.external_ips(family).filter(|_| ground.allows_external_ips).collect();
     let load_balancer_vips: Box<[IpAddr]> = service.load_balancer_vips(family).collect();
     let is_external = Needs::is_external(port, external_ips.len() + load_balancer_vips.len());
     let choice = choose(endpoints, Needs::of(service, is_external), ground.zone.as_deref());

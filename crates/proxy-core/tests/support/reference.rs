@@ -32,7 +32,7 @@ pub(crate) fn fate(world: &World, packet: &Packet) -> Fate {
             if port.port == i32::from(packet.port) {
                 if cluster_ip(service, v6) == Some(packet.destination) {
                     hits.push((Met::ClusterIp, key.clone(), service));
-                } else if external_ips(service).contains(&packet.destination)
+                } else if external_ips(world, service).contains(&packet.destination)
                     || vips(service).contains(&packet.destination)
                 {
                     hits.push((Met::OtherIp, key.clone(), service));
@@ -78,8 +78,9 @@ fn nobody(world: &World, packet: &Packet) -> Fate {
     let is_cluster_ip =
         world.services.iter().any(|s| cluster_ip(s, v6) == Some(packet.destination) && !ports(s).is_empty());
     // With ipvs every address is the node's, on a device of its own.
-    let is_any_ip =
-        |s: &Service| external_ips(s).contains(&packet.destination) || vips(s).contains(&packet.destination);
+    let is_any_ip = |s: &Service| {
+        external_ips(world, s).contains(&packet.destination) || vips(s).contains(&packet.destination)
+    };
     let is_bound =
         world.services.iter().any(|s| cluster_ip(s, v6).is_some() && !ports(s).is_empty() && is_any_ip(s));
     let ranges = world.service_cidrs.iter().filter_map(|c| c.spec.as_ref()?.cidrs.as_ref()).flatten();
@@ -102,7 +103,7 @@ fn internal(world: &World, packet: &Packet, key: &PortKey, service: &Service) ->
     if list.is_empty() {
         // ipvs has a cluster list to fall back to only if something else needs it.
         return match world.settings.mode {
-            Mode::Ipvs if is_reachable_from_outside(service, key, packet) => {
+            Mode::Ipvs if is_reachable_from_outside(world, service, key, packet) => {
                 sent(world, packet, key, service, &cluster_list(world, &all), from_afar(world, packet))
             }
             Mode::Ipvs => Fate::Rejected,
@@ -272,13 +273,11 @@ fn cluster_ip(service: &Service, v6: bool) -> Option<IpAddr> {
     all.iter().filter_map(|ip| ip.parse::<IpAddr>().ok()).find(|ip| ip.is_ipv6() == v6)
 }
 
-fn external_ips(service: &Service) -> Vec<IpAddr> {
-    service
-        .spec
-        .iter()
-        .flat_map(|s| s.external_ips.iter().flatten())
-        .filter_map(|ip| ip.parse().ok())
-        .collect()
+fn external_ips(world: &World, service: &Service) -> Vec<IpAddr> {
+    let counts = world.settings.allows_external_ips;
+    let named =
+        service.spec.iter().flat_map(|s| s.external_ips.iter().flatten()).filter_map(|ip| ip.parse().ok());
+    named.filter(|_| counts).collect()
 }
 
 fn vips(service: &Service) -> Vec<IpAddr> {
@@ -296,18 +295,18 @@ fn ports(service: &Service) -> Vec<&ServicePort> {
 fn is_local_policy(service: &Service) -> bool {
     let spec = service.spec.as_ref().unwrap();
     let is_cluster_ip_only = !matches!(spec.type_.as_deref(), Some("NodePort" | "LoadBalancer"))
-        && external_ips(service).is_empty();
+        && spec.external_ips.as_ref().is_none_or(Vec::is_empty);
     spec.external_traffic_policy.as_deref() == Some("Local") && !is_cluster_ip_only
 }
 
-fn is_reachable_from_outside(service: &Service, key: &PortKey, packet: &Packet) -> bool {
+fn is_reachable_from_outside(world: &World, service: &Service, key: &PortKey, packet: &Packet) -> bool {
     let v6 = packet.destination.is_ipv6();
     let has_node_port = ports(service).iter().any(|p| {
         port_key(service, p, key.protocol) == *key
             && protocol(p.protocol.as_deref()) == Some(key.protocol)
             && p.node_port.unwrap_or(0) != 0
     });
-    has_node_port || external_ips(service).iter().chain(&vips(service)).any(|ip| ip.is_ipv6() == v6)
+    has_node_port || external_ips(world, service).iter().chain(&vips(service)).any(|ip| ip.is_ipv6() == v6)
 }
 
 fn port_key(service: &Service, port: &ServicePort, protocol: Protocol) -> PortKey {

@@ -119,6 +119,7 @@ impl Loader<'_> {
         let (gates, errors) = Gates::choose(&config.feature_gates);
         let errors = errors.into_iter().chain(validate::validate(&config, &gates));
         self.errors.extend(errors.map(ConfigError::Field));
+        self.said.extend(gates.unheeded_by_proxy().map(|name| format!("featureGates.{name}")));
         Some(Loaded {
             config,
             flags,
