@@ -11,6 +11,7 @@ use http::{HeaderName, StatusCode, header};
 use proxy_core::objects::{Family, ServiceKey};
 use proxy_core::rules::NodePortAddresses;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{BindError, Health, bind, serve};
@@ -36,6 +37,7 @@ struct Running {
     port: u16,
     local: watch::Sender<usize>,
     token: CancellationToken,
+    listeners: JoinSet<()>,
 }
 
 #[derive(Clone)]
@@ -55,13 +57,15 @@ pub async fn serve_checks(mut watched: Watched, token: CancellationToken) {
     let mut refused: BTreeMap<ServiceKey, u16> = BTreeMap::new();
     loop {
         let wanted = watched.checks.borrow_and_update().clone();
-        running.retain(|service, server| {
-            let stays = wanted.get(service).is_some_and(|check| check.port == server.port);
-            if !stays {
-                server.token.cancel();
-            }
-            stays
-        });
+        let is_over = |service: &ServiceKey, server: &mut Running| {
+            wanted.get(service).is_none_or(|check| check.port != server.port)
+        };
+        let over: Vec<Running> = running.extract_if(.., is_over).map(|(_, server)| server).collect();
+        over.iter().for_each(|server| server.token.cancel());
+        for server in over {
+            // Somebody else may be waiting for the port.
+            server.listeners.join_all().await;
+        }
         refused.retain(|service, port| wanted.get(service).is_some_and(|check| check.port == *port));
         for (service, check) in wanted {
             if let Some(server) = running.get(&service) {
@@ -116,10 +120,9 @@ fn start(
     let router = Router::new().fallback(answer).with_state(state);
     let bind = |ip| bind("a health check", SocketAddr::new(ip, port), true);
     let listeners = listen_on(watched).into_iter().map(bind).collect::<Result<Vec<_>, _>>()?;
-    for listener in listeners {
-        tokio::spawn(serve(listener, router.clone(), token.clone()));
-    }
-    Ok(Running { port, local: sender, token })
+    let tasks = listeners.into_iter().map(|listener| serve(listener, router.clone(), token.clone()));
+    let listeners = tasks.collect();
+    Ok(Running { port, local: sender, token, listeners })
 }
 
 fn listen_on(watched: &Watched) -> Vec<IpAddr> {
@@ -205,16 +208,9 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_port_that_is_taken_is_tried_again_and_told_of_once() {
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = taken.local_addr().unwrap().port();
-        let (events, mut told) = mpsc::channel(8);
-        let check = HealthCheck { port, local_endpoints: 2 };
-        let wanted = HealthChecks::from([(ServiceKey::new("ns", "web"), check)]);
-        let (_checks, checks) = watch::channel(wanted);
-        let (_report, report) = watch::channel(Report::default());
-        let (_node, node) = watch::channel(None);
+    fn watched(wanted: HealthChecks, events: mpsc::Sender<Notice>) -> (watch::Sender<HealthChecks>, Watched) {
+        let (sender, checks) = watch::channel(wanted);
+        let (report, node) = (watch::channel(Report::default()).1, watch::channel(None).1);
         let watched = Watched {
             node_name: "n1".into(),
             family: Family::V4,
@@ -223,6 +219,57 @@ mod tests {
             health: Health::new(report, node, Duration::from_secs(30), Arc::default()),
             events,
         };
+        (sender, watched)
+    }
+
+    /// What is answered; nothing if the server went away meanwhile.
+    async fn asked_at(port: u16) -> std::io::Result<String> {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        Ok(text)
+    }
+
+    /// On one thread, so that nobody is done before he was waited for.
+    #[tokio::test]
+    async fn two_services_change_ports_in_one_go() {
+        let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let ports = [free(), free()].map(|listener| listener.local_addr().unwrap().port());
+        let wanted = |[one, other]: [u16; 2]| {
+            let check = |port| HealthCheck { port, local_endpoints: 1 };
+            let keys = ["one", "other"].map(|name| ServiceKey::new("ns", name));
+            HealthChecks::from_iter(keys.into_iter().zip([check(one), check(other)]))
+        };
+        let (events, mut told) = mpsc::channel(8);
+        let (checks, watched) = watched(wanted(ports), events);
+        tokio::spawn(serve_checks(watched, CancellationToken::new()));
+        while tokio::net::TcpStream::connect(("127.0.0.1", ports[1])).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+        checks.send_replace(wanted([ports[1], ports[0]]));
+        for (port, name) in [(ports[0], "other"), (ports[1], "one")] {
+            let wanted = format!("\"name\": \"{name}\"");
+            let is_it = async {
+                while !asked_at(port).await.is_ok_and(|text| text.contains(&wanted)) {
+                    tokio::task::yield_now().await;
+                }
+            };
+            // Well before a refused port would be tried again.
+            tokio::time::timeout(TRY_AGAIN / 2, is_it).await.unwrap();
+        }
+        assert!(told.try_recv().is_err(), "a port was refused");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_port_that_is_taken_is_tried_again_and_told_of_once() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let (events, mut told) = mpsc::channel(8);
+        let check = HealthCheck { port, local_endpoints: 2 };
+        let wanted = HealthChecks::from([(ServiceKey::new("ns", "web"), check)]);
+        let (_checks, watched) = watched(wanted, events);
         tokio::spawn(serve_checks(watched, CancellationToken::new()));
         let notice = told.recv().await.unwrap();
         let about = format!("node n1 failed to start healthcheck \"ns/web\" on port {port}: ");
