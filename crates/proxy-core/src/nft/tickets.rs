@@ -37,6 +37,8 @@ struct Issued {
     port: u32,
     /// By address, as registers hold it.
     endpoints: BTreeMap<Bytes, u32>,
+    /// Which numbers those are.
+    taken: BTreeSet<u32>,
     next: u32,
 }
 
@@ -97,7 +99,13 @@ impl Tickets {
             (Some(port), Some(issued)) => {
                 let kept: BTreeSet<Bytes> =
                     port.reachable().iter().map(|e| socket_address(e.address).into()).collect();
-                issued.endpoints.retain(|address, _| kept.contains(address));
+                issued.endpoints.retain(|address, number| {
+                    let stays = kept.contains(address);
+                    if !stays {
+                        issued.taken.remove(number);
+                    }
+                    stays
+                });
             }
             (None, Some(issued)) => {
                 self.numbers.remove(&issued.port);
@@ -127,7 +135,8 @@ impl Tickets {
             let endpoints: BTreeMap<Bytes, u32> =
                 found.into_iter().map(|(ticket, address)| (address, ticket & !PORT_MASK)).collect();
             let next = endpoints.values().max().map_or(0, |last| last + 1);
-            Issued { port: number, endpoints, next }
+            let taken = endpoints.values().copied().collect();
+            Issued { port: number, endpoints, taken, next }
         })
     }
 
@@ -147,7 +156,7 @@ impl Tickets {
 
 impl Issued {
     fn new(port: u32) -> Self {
-        Self { port, endpoints: BTreeMap::new(), next: 0 }
+        Self { port, endpoints: BTreeMap::new(), taken: BTreeSet::new(), next: 0 }
     }
 
     /// A number that was just given back is the last to be given again: clients may still hold it.
@@ -156,10 +165,11 @@ impl Issued {
         if self.endpoints.contains_key(&address) || self.endpoints.len() >= MOST_ENDPOINTS {
             return;
         }
-        let taken: BTreeSet<u32> = self.endpoints.values().copied().collect();
-        let free = (0..most).map(|step| (self.next + step) % most).find(|number| !taken.contains(number));
+        let free =
+            (0..most).map(|step| (self.next + step) % most).find(|number| !self.taken.contains(number));
         let number = free.unwrap_or(0);
         self.next = (number + 1) % most;
+        self.taken.insert(number);
         self.endpoints.insert(address, number);
     }
 }
