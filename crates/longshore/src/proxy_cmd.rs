@@ -47,7 +47,7 @@ fn act(loaded: Loaded, verbosity: Verbosity) -> Result<(), String> {
         return agent::clean_up().map_err(|e| e.to_string());
     }
     if flags.init_only {
-        let (mode, _) = modes::choose(&loaded.config).map_err(|e| e.to_string())?;
+        let (mode, _) = modes::choose(&loaded.config, any_kernel()).map_err(|e| e.to_string())?;
         return modes::initialise(&loaded.config, mode).map_err(|e| e.to_string());
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -58,6 +58,11 @@ fn act(loaded: Loaded, verbosity: Verbosity) -> Result<(), String> {
         .build()
         .map_err(|e| format!("start the event loop: {e}"))?;
     runtime.block_on(serve(loaded, verbosity))
+}
+
+/// Whether the user knows better than the kernel's number what nftables can do here.
+fn any_kernel() -> bool {
+    std::env::var_os("KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK").is_some_and(|said| !said.is_empty())
 }
 
 /// Runs until SIGTERM or SIGINT. The kernel keeps its rules.
@@ -71,6 +76,7 @@ async fn serve(loaded: Loaded, verbosity: Verbosity) -> Result<(), String> {
             std::env::var("KUBERNETES_SERVICE_HOST").ok(),
             std::env::var("KUBERNETES_SERVICE_PORT").ok(),
         ),
+        any_kernel: any_kernel(),
         version: KUBERNETES.to_owned(),
         seed: now.as_nanos() as u64 ^ u64::from(std::process::id()),
         verbosity,

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use proxy_core::flows::{Flow, is_stale};
 use proxy_core::iptables;
 use proxy_core::objects::{Cluster, Family, NodeView, Protocol, ServiceKey};
-use proxy_core::rules::{Delta, HealthCheck, Mode, NodeRules, RuleSet, Rulebook};
+use proxy_core::rules::{Delta, HealthCheck, Host, Mode, NodeRules, RuleSet, Rulebook};
 use serde_json::{Value, json};
 use support::{NODE, World, node, slice, slice_with, web};
 
@@ -137,6 +137,10 @@ fn udp(endpoints: &[&str], port: u16) -> RuleSet {
     world.book(Family::V4).rules().clone()
 }
 
+fn host() -> Host {
+    world(json!({}), &[]).host
+}
+
 fn flow(to: &str, answers_from: &str) -> Flow {
     let to: SocketAddr = to.parse().unwrap();
     Flow {
@@ -161,20 +165,25 @@ fn n11_serving_endpoints_keep_their_flows() {
     for (endpoints, stale) in rows {
         let rules = udp(endpoints, 5353);
         for to in ["10.96.0.10:53", "172.16.0.5:53", "5.6.7.8:53", "192.168.0.1:30053"] {
-            assert_eq!(is_stale(&rules, &flow(to, "10.244.0.5:5353")), *stale, "{endpoints:?} {to}");
+            assert_eq!(is_stale(&rules, &host(), &flow(to, "10.244.0.5:5353")), *stale, "{endpoints:?} {to}");
         }
-        assert!(!is_stale(&rules, &flow("9.9.9.9:53", "10.244.0.5:5353")), "not ours");
-        assert!(!is_stale(&rules, &flow("10.244.0.7:30053", "10.244.0.7:30053")), "straight to a Pod");
+        assert!(!is_stale(&rules, &host(), &flow("9.9.9.9:53", "10.244.0.5:5353")), "not ours");
+        assert!(
+            !is_stale(&rules, &host(), &flow("10.244.0.7:30053", "10.244.0.7:30053")),
+            "straight to a Pod"
+        );
+        let before_the_rules = flow("192.168.0.1:30053", "192.168.0.1:30053");
+        assert!(is_stale(&rules, &host(), &before_the_rules), "to the node, before there were rules");
     }
 }
 
 #[test]
 fn n12_a_new_target_port_makes_flows_stale() {
     let rules = udp(&["10.244.0.5 here"], 5354);
-    assert!(is_stale(&rules, &flow("10.96.0.10:53", "10.244.0.5:5353")));
-    assert!(!is_stale(&rules, &flow("10.96.0.10:53", "10.244.0.5:5354")));
+    assert!(is_stale(&rules, &host(), &flow("10.96.0.10:53", "10.244.0.5:5353")));
+    assert!(!is_stale(&rules, &host(), &flow("10.96.0.10:53", "10.244.0.5:5354")));
     let tcp = Flow { protocol: Protocol::Tcp, ..flow("10.96.0.10:53", "10.244.0.5:5353") };
-    assert!(!is_stale(&rules, &tcp), "TCP finds out by itself");
+    assert!(!is_stale(&rules, &host(), &tcp), "TCP finds out by itself");
 }
 
 #[test]
@@ -220,9 +229,12 @@ fn n15_a_node_about_to_go_is_not_eligible() {
     }
     let mut cluster = Cluster::new(NODE);
     assert!(!cluster.node().is_eligible, "never seen");
-    cluster.put_node(&node(json!({})));
-    cluster.remove_node();
+    cluster.put_node(&node(json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "z1"}}})));
+    let before = cluster.node().clone();
+    assert!(before.zone.is_some());
+    assert!(!cluster.remove_node(), "nothing is new");
     assert!(cluster.node().is_eligible, "deleted, but last seen well");
+    assert_eq!(*cluster.node(), before, "Services with hints go on as they did");
 }
 
 /// A bit that is set twice stays set, and a packet that comes by again without it is left alone.

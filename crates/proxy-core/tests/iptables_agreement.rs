@@ -6,7 +6,7 @@ mod support;
 
 use proptest::prelude::*;
 use proxy_core::iptables::walk::{Ending, Tables};
-use proxy_core::iptables::{Options, Renderer, Saved, remove};
+use proxy_core::iptables::{Options, Renderer, Saved, Table, remove};
 use proxy_core::objects::{Cluster, Family, ServiceKey};
 use proxy_core::rules::{Mode, Rulebook};
 use proxy_core::trace::{Fate, Packet, trace};
@@ -99,6 +99,8 @@ proptest! {
             let changed = cluster.take_changes(family).unwrap();
             book.update(&cluster, &worlds[0].host, changed);
             let mut tables = render(&book);
+            let anew = |book: &Rulebook| Renderer::new(RENDERER).whole(book.rules(), &Saved::read(""));
+            let mut of_ports = anew(&book).rules_of_ports(0);
             for world in &worlds[1..] {
                 become_another(&mut cluster, world);
                 let changed = cluster.take_changes(family).unwrap();
@@ -106,6 +108,9 @@ proptest! {
                 let script = Renderer::new(RENDERER).change(book.rules(), &delta).expect("the node stays as it is");
                 tables.restore(&script.to_string()).map_err(TestCaseError::fail)?;
                 prop_assert_eq!(&tables, &render(&book));
+                // A metric says how many rules there are, also of those that the script leaves out.
+                of_ports = script.rules_of_ports(of_ports);
+                prop_assert_eq!(script.nat_rules(of_ports), anew(&book).rules(Table::Nat));
             }
             // A whole script onto what is there changes nothing, and onto what somebody spoiled it heals.
             let whole = Renderer::new(RENDERER).whole(book.rules(), &Saved::read(&tables.save()));

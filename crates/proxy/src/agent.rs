@@ -27,7 +27,7 @@ use crate::sync::{self, Gap, Periods, Report};
 use crate::watch::{Feed, Seen};
 use crate::{Update, cleanup, config_file, host, modes};
 
-/// For the Node to be seen, before we go on without it.
+/// For the Node to have addresses, before we go on without them.
 const NODE_PATIENCE: Duration = Duration::from_secs(30);
 /// For the Node to have Pod addresses, where they are needed.
 const POD_CIDR_PATIENCE: Duration = Duration::from_secs(300);
@@ -46,6 +46,8 @@ pub struct Start {
     pub hostname: String,
     /// `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT`.
     pub in_cluster: (Option<String>, Option<String>),
+    /// Whether `KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK` says anything.
+    pub any_kernel: bool,
     pub version: String,
     /// Spreads the retries of many nodes.
     pub seed: u64,
@@ -103,8 +105,8 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), Error> {
     metrics.set_version(&start.version);
     let client = connect(&start, &metrics).await?;
     let (chosen, told) = {
-        let config = config.clone();
-        tokio::task::spawn_blocking(move || modes::choose(&config)).await??
+        let (config, any_kernel) = (config.clone(), start.any_kernel);
+        tokio::task::spawn_blocking(move || modes::choose(&config, any_kernel)).await??
     };
     tracing::info!(mode = chosen.name(), version = start.version, "starting kube-proxy");
     tracing::info!("Using {} Proxier", chosen.name());
@@ -140,6 +142,7 @@ struct Agent {
     settings: Settings,
     node_name: String,
     feed: Feed,
+    triggers: Triggers,
     news: Option<mpsc::Receiver<Update>>,
     events: mpsc::Sender<Notice>,
     node: Seen,
@@ -154,7 +157,7 @@ impl Agent {
         let node_name = config.node_name(&start.hostname);
         let events = events::start(client.clone(), node_name.clone());
         let (sender, news) = mpsc::channel(QUEUE);
-        let feed = Feed { client, news: sender, metrics, triggers: Triggers::default() };
+        let feed = Feed { client, news: sender, metrics };
         let mut rng = Rng::new(start.seed);
         let node = feed.watch_node(&node_name, rng.child());
         Self {
@@ -162,6 +165,7 @@ impl Agent {
             chosen,
             node_name,
             feed,
+            triggers: Triggers::default(),
             news: Some(news),
             events,
             node,
@@ -200,6 +204,7 @@ impl Agent {
                 verify: modes::look_period(&config, self.chosen),
                 retry: duration(full),
             },
+            triggers: self.triggers.clone(),
         };
         let mut syncing = Box::pin(sync::run(settings, planes, news, Arc::new(report), token.clone()));
         let feeding = self.start_feeds();
@@ -322,7 +327,7 @@ impl Agent {
             }
             let Some(plane) = modes::open(config, self.chosen, family, &self.feed.metrics)? else { continue };
             let is_nftables = self.chosen == Mode::Nftables;
-            let (metrics, triggers) = (self.feed.metrics.clone(), self.feed.triggers.clone());
+            let (metrics, triggers) = (self.feed.metrics.clone(), self.triggers.clone());
             let (observed, heard) = Observed::new(plane, family, is_nftables, metrics, triggers);
             planes.push((family, Box::new(observed) as Box<dyn Dataplane>));
             checks.push((family, heard));
@@ -337,9 +342,10 @@ impl Agent {
         let has_pods = |node: &proxy_core::objects::NodeView| {
             Family::BOTH.into_iter().any(|family| node.pod_cidr(family).is_some())
         };
-        let seen = self.node.wait_for(Option::is_some);
+        // A Node that has just registered has none yet.
+        let seen = self.node.wait_for(|node| node.as_ref().is_some_and(|node| node.primary().is_some()));
         if tokio::time::timeout(NODE_PATIENCE, seen).await.is_err() {
-            tracing::warn!(node = self.node_name, "the Node is not there, starting without its addresses");
+            tracing::warn!(node = self.node_name, "the Node has no addresses, starting without them");
         }
         if !needs_pods {
             return Ok(());

@@ -14,8 +14,8 @@ pub use proxy_core::doctor::{Finding, Grade, verdict};
 use proxy_core::flows::{Flow, is_stale};
 use proxy_core::iptables::{Saved, look};
 use proxy_core::nft::{Content, walk};
-use proxy_core::objects::{Cluster, Family, ServiceKey};
-use proxy_core::rules::{Host, Mode, RuleSet, Rulebook, Settings, VipKey};
+use proxy_core::objects::{Cluster, Family, NodeView, ServiceKey};
+use proxy_core::rules::{Host, Mode, NodePortKey, RuleSet, Rulebook, Settings, VipKey};
 use proxy_core::trace::{Arrival, Fate, Packet, trace};
 use sys::conntrack::{Conntrack, Entry};
 use sys::ipvs::Ipvs;
@@ -78,10 +78,17 @@ pub async fn gather(client: &Client, node: &str, key: &ServiceKey) -> Result<Fac
     let own = host::addresses();
     for family in Family::BOTH {
         let rules = compile(&facts, node, node_object.as_ref(), &own, family, kernel.mode());
-        for key in rules.vips.keys() {
-            facts.doors.push(look_at(*key, &rules, &own, &kernel).await);
+        // Of the addresses that serve node ports, every configuration but a strange one names the Node's own.
+        let node_ip = node_object.as_ref().and_then(|node| NodeView::read(node).ip(family));
+        let node_ip = node_ip.filter(|ip| own.is_local(*ip));
+        let of_node =
+            |port: &NodePortKey| Some(VipKey { ip: node_ip?, protocol: port.protocol, port: port.port });
+        let keys: BTreeSet<VipKey> =
+            rules.vips.keys().copied().chain(rules.node_ports.keys().filter_map(of_node)).collect();
+        for key in keys {
+            facts.doors.push(look_at(key, &rules, &own, &kernel).await);
         }
-        facts.stale_flows += count_stale(&rules, family);
+        facts.stale_flows += count_stale(&rules, &own, family);
     }
     Ok(facts)
 }
@@ -176,8 +183,9 @@ async fn ask_health() -> Option<bool> {
     tokio::time::timeout(PATIENCE, ask).await.ok().flatten()
 }
 
-fn count_stale(rules: &RuleSet, family: Family) -> usize {
-    let is_wanted = |entry: &Entry| observed::flow(entry).is_some_and(|flow: Flow| is_stale(rules, &flow));
+fn count_stale(rules: &RuleSet, own: &Host, family: Family) -> usize {
+    let is_wanted =
+        |entry: &Entry| observed::flow(entry).is_some_and(|flow: Flow| is_stale(rules, own, &flow));
     let list = Conntrack::open().and_then(|mut table| table.list(family == Family::V6, is_wanted));
     list.map_or(0, |stale| stale.len())
 }
@@ -232,9 +240,9 @@ impl Kernel {
             Kernel::Nftables(tables) => tables
                 .get(&family)
                 .map_or(Treatment::Nothing, |content| endings(walk::endings(content, own, packet))),
-            Kernel::Iptables(texts) => {
-                texts.get(&family).map_or(Treatment::Nothing, |text| look(text, packet.protocol, address))
-            }
+            Kernel::Iptables(texts) => texts.get(&family).map_or(Treatment::Nothing, |text| {
+                look(text, packet.protocol, address, own.is_local(address.ip()))
+            }),
             Kernel::Ipvs(servers) => match servers.get(&(packet.protocol.number(), address)) {
                 None => Treatment::Nothing,
                 Some(reals) if reals.is_empty() => Treatment::Rejected,

@@ -22,23 +22,27 @@ use crate::sysctl::{self, Sysctls};
 const SLOW_LOOK: Duration = Duration::from_secs(300);
 const HOURLY: Duration = Duration::from_secs(3600);
 
+/// Before this, upstream does not trust nf_tables.
+const NFTABLES_KERNEL: (u32, u32) = (5, 13);
+
 /// What upstream says, in its log and as an event.
 pub(crate) const IPVS_DEPRECATION: &str = "The ipvs proxier is now deprecated and may be removed in a future release. Please use 'nftables' instead.";
 
 /// The mode asked for, or the best this kernel has; with the words to tell if it is not the usual one.
-pub fn choose(config: &KubeProxyConfiguration) -> Result<(Mode, Option<String>), Error> {
+/// `any_kernel` is for kernels that are better than their number says.
+pub fn choose(config: &KubeProxyConfiguration, any_kernel: bool) -> Result<(Mode, Option<String>), Error> {
     let only = |mode: Mode, usable: Result<(), String>| match usable {
         Ok(()) => Ok((mode, None)),
         Err(why) => Err(Error::Mode { mode: mode.name(), why }),
     };
     match config.mode() {
-        Some(Mode::Nftables) => only(Mode::Nftables, nftables()),
+        Some(Mode::Nftables) => only(Mode::Nftables, nftables(any_kernel)),
         Some(Mode::Iptables) => only(Mode::Iptables, iptables()),
         Some(Mode::Ipvs) => {
             let kernel = || ipvs::check(scheduler(config)).map_err(|e| e.to_string());
             only(Mode::Ipvs, iptables().and_then(|()| kernel()))
         }
-        None => match nftables() {
+        None => match nftables(any_kernel) {
             Ok(()) => Ok((Mode::Nftables, None)),
             Err(why) => {
                 let told = format!("nftables cannot be used ({why}), using iptables");
@@ -48,9 +52,20 @@ pub fn choose(config: &KubeProxyConfiguration) -> Result<(Mode, Option<String>),
     }
 }
 
-fn nftables() -> Result<(), String> {
-    let read = NftDataplane::open(Family::V4, 0).and_then(|mut plane| plane.read());
-    read.map(drop).map_err(|e| e.to_string())
+fn nftables(any_kernel: bool) -> Result<(), String> {
+    if !any_kernel {
+        is_new_enough(sysctl::kernel_version())?;
+    }
+    NftDataplane::open(Family::V4, 0).and_then(|mut plane| plane.try_out()).map_err(|e| e.to_string())
+}
+
+/// In upstream's words.
+fn is_new_enough(kernel: (u32, u32)) -> Result<(), String> {
+    let (major, minor) = NFTABLES_KERNEL;
+    match kernel >= NFTABLES_KERNEL {
+        true => Ok(()),
+        false => Err(format!("kube-proxy in nftables mode requires kernel {major}.{minor} or later")),
+    }
 }
 
 fn iptables() -> Result<(), String> {
@@ -141,5 +156,22 @@ fn scheduler(config: &KubeProxyConfiguration) -> &str {
     match config.ipvs.scheduler.as_str() {
         "" => DEFAULT_SCHEDULER,
         scheduler => scheduler,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_kernels_are_refused() {
+        let rows = [((4, 19), false), ((5, 12), false), ((5, 13), true), ((5, 15), true), ((6, 1), true)];
+        for (kernel, is_enough) in rows {
+            let said = is_new_enough(kernel);
+            assert_eq!(said.is_ok(), is_enough, "{kernel:?}");
+            if let Err(why) = said {
+                assert_eq!(why, "kube-proxy in nftables mode requires kernel 5.13 or later");
+            }
+        }
     }
 }

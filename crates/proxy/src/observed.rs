@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use jiff::Timestamp;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use proxy_core::flows::{Flow, is_stale};
 use proxy_core::objects::{Family, PortKey, Protocol, ServiceKey};
 use proxy_core::rules::{Delta, HealthCheck, NoLocalEndpoints, PortRules, RuleSet};
 use sys::conntrack::{Conntrack, Entry};
 use tokio::sync::{mpsc, watch};
 
+use crate::host;
 use crate::knock::{Knock, Outcome};
 use crate::metrics::Metrics;
 use crate::ports::{Dataplane, Error};
@@ -21,8 +23,15 @@ use crate::ports::{Dataplane, Error};
 const MOST_TRIGGERS: usize = 10_000;
 
 /// When the endpoints that are on their way to the kernel changed, as their slices say.
-#[derive(Clone, Debug, Default)]
-pub struct Triggers(Arc<Mutex<[Vec<Timestamp>; 2]>>);
+#[derive(Clone, Debug)]
+pub struct Triggers {
+    waiting: Arc<Mutex<[Vec<Timestamp>; 2]>>,
+    /// A change from before our time says nothing about how fast we are.
+    began: Timestamp,
+}
+
+/// Where a slice says it.
+const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 pub type HealthChecks = BTreeMap<ServiceKey, HealthCheck>;
 
@@ -40,9 +49,22 @@ pub struct Observed {
 
 // === impl Triggers ===
 
+impl Default for Triggers {
+    fn default() -> Self {
+        Self { waiting: Arc::default(), began: Timestamp::now() }
+    }
+}
+
 impl Triggers {
-    pub fn note(&self, family: Family, at: Timestamp) {
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// What a slice says, if it counts.
+    pub(crate) fn read(&self, slice: &EndpointSlice) -> Option<(Family, Timestamp)> {
+        let family = Family::BOTH.into_iter().find(|family| family.name() == slice.address_type)?;
+        let said = slice.metadata.annotations.as_ref()?.get(TRIGGER)?;
+        Some((family, said.parse().ok().filter(|at| *at > self.began)?))
+    }
+
+    pub(crate) fn note(&self, family: Family, at: Timestamp) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let of_family = &mut waiting[family as usize];
         if of_family.len() < MOST_TRIGGERS {
             of_family.push(at);
@@ -50,7 +72,7 @@ impl Triggers {
     }
 
     fn take(&self, family: Family) -> Vec<Timestamp> {
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut waiting[family as usize])
     }
 }
@@ -116,22 +138,29 @@ impl Observed {
         Ok(done)
     }
 
-    /// How many flows were forgotten.
-    fn forget_stale(
-        &mut self,
-        rules: &RuleSet,
-        knock: &Knock,
-    ) -> Result<Outcome<usize>, sys::conntrack::Error> {
+    /// How many flows were forgotten. At a knock the others have to wait.
+    fn forget_stale(&self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<usize>, sys::conntrack::Error> {
         let (mut table, is_v6) = (Conntrack::open()?, self.family == Family::V6);
-        let is_wanted = |entry: &Entry| flow(entry).is_some_and(|flow| is_stale(rules, &flow));
+        let host = host::addresses();
+        let is_wanted = |entry: &Entry| flow(entry).is_some_and(|flow| is_stale(rules, &host, &flow));
         let Some(stale) = table.list_while(is_v6, is_wanted, || !knock.is_heard())? else {
             return Ok(Outcome::Left);
         };
         let mut count = 0;
         for entry in &stale {
+            if knock.is_heard() {
+                self.count_forgotten(count);
+                return Ok(Outcome::Left);
+            }
             count += usize::from(table.delete(entry)?);
         }
+        self.count_forgotten(count);
         Ok(Outcome::Done(count))
+    }
+
+    /// Nothing is counted as well: the metric is there from the first look on.
+    fn count_forgotten(&self, count: usize) {
+        self.metrics.conntrack_deleted.add([self.family.name()], count as f64);
     }
 }
 
@@ -182,8 +211,6 @@ impl Dataplane for Observed {
             Ok(Outcome::Left) => return Outcome::Left,
             Ok(Outcome::Done(count)) => {
                 self.is_flow_stale = false;
-                // Nothing is counted as well: the metric is there from the first look on.
-                self.metrics.conntrack_deleted.add([family], count as f64);
                 if count > 0 {
                     tracing::info!(family, count, "forgot flows to endpoints that are gone");
                 }
@@ -202,6 +229,10 @@ impl Dataplane for Observed {
 
     fn hears_the_past(&self) -> bool {
         self.inner.hears_the_past()
+    }
+
+    fn is_worth_a_look(&self, rules: &RuleSet) -> bool {
+        self.inner.is_worth_a_look(rules)
     }
 }
 

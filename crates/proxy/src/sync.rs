@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::knock::{Knock, Outcome};
+use crate::observed::Triggers;
 use crate::ports::{Dataplane, Error};
 use crate::{Listed, Update};
 
@@ -25,14 +26,22 @@ const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const MOST_TIMES_LEFT: u32 = 10;
 
-/// Where nobody asked for a gap, it is so many times as long as the change before it took.
+/// Where nobody asked for a gap, changes may take one part in so many of the time.
 const PACE: u32 = 20;
+
+/// But so much at once: a change that follows a large one is told without delay.
+const FREE: Duration = Duration::from_millis(200);
+
+/// After others touched our rules, changes come first for so long; then everything is compared, whatever else there is.
+const HEAL_WITHIN: Duration = Duration::from_millis(300);
 
 #[derive(Clone, Debug)]
 pub struct Config {
     pub node_name: String,
     pub settings: Settings,
     pub periods: Periods,
+    /// When what is told changed; for a metric.
+    pub triggers: Triggers,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +58,7 @@ pub struct Periods {
 pub enum Gap {
     /// Just so long.
     Said(Duration),
-    /// So long at most. It is there to leave processor and kernel to others, and is shorter after what was quick.
+    /// So long at most. It is there to leave processor and kernel to others: who changed little need not wait.
     AtMost(Duration),
 }
 
@@ -95,6 +104,7 @@ struct Plane {
     wants_tidying: bool,
     times_untidied: u32,
     retry: Option<(Instant, Duration)>,
+    spending: Spending,
     alarms: Option<mpsc::Receiver<()>>,
     /// Compared, and not listening yet.
     wants_ears: bool,
@@ -107,8 +117,17 @@ enum Trust {
     None,
     /// It was as we left it, as far as we know.
     Full,
-    /// Somebody touched it, or a change failed.
+    /// Somebody touched it then. Most of it is still as we left it.
+    Touched(Instant),
+    /// A change failed.
     Lost,
+}
+
+/// How much time changes took of late.
+#[derive(Clone, Copy, Debug)]
+struct Spending {
+    spent: Duration,
+    at: Instant,
 }
 
 /// What is told, and what is known because of it.
@@ -120,6 +139,7 @@ struct Inbox {
     /// Something is different since somebody last asked.
     is_new: bool,
     pending: Pending,
+    triggers: Triggers,
 }
 
 /// Runs until `token` is cancelled; the kernel keeps what it has. An error only if a backend panicked.
@@ -130,7 +150,7 @@ pub async fn run(
     report: Arc<watch::Sender<Report>>,
     token: CancellationToken,
 ) -> Result<(), JoinError> {
-    let mut inbox = Inbox::new(&config.node_name, news);
+    let mut inbox = Inbox::new(&config.node_name, news, config.triggers);
     let plane = |(family, dataplane)| Plane::new(family, config.settings.clone(), dataplane);
     let mut planes: Vec<Plane> = dataplanes.into_iter().map(plane).collect();
     let mut quiet_until = Instant::now();
@@ -177,7 +197,7 @@ pub async fn run(
             at = next_alarm(&mut planes) => {
                 let plane = &mut planes[at];
                 tracing::info!(family = plane.report.family.name(), "somebody else changed our rules");
-                plane.trust = Trust::Lost;
+                plane.note_touch();
             }
             () = sleep_until(due.unwrap_or(now + config.periods.verify)), if inbox.cluster.is_complete() => {}
         }
@@ -210,9 +230,9 @@ fn give_memory_back() {
 // === impl Inbox ===
 
 impl Inbox {
-    fn new(node_name: &str, news: mpsc::Receiver<Update>) -> Self {
+    fn new(node_name: &str, news: mpsc::Receiver<Update>, triggers: Triggers) -> Self {
         let (cluster, host) = (Cluster::new(node_name), Host::default());
-        Self { news, is_open: true, cluster, host, is_new: false, pending: Pending::default() }
+        Self { news, is_open: true, cluster, host, is_new: false, pending: Pending::default(), triggers }
     }
 
     /// Waits for news, and takes in what there is. Nothing is lost if nobody waits to the end.
@@ -233,8 +253,16 @@ impl Inbox {
 
     fn take(&mut self, update: Update) {
         let subject = update.subject();
+        let trigger = match &update {
+            Update::Slice(slice) => self.triggers.read(slice),
+            _ => None,
+        };
         if update.absorb(&mut self.cluster, &mut self.host) {
             self.is_new = true;
+            // What changed nothing, such as a slice that is listed again, was not waited for.
+            if let Some((family, at)) = trigger {
+                self.triggers.note(family, at);
+            }
             match subject {
                 Some(Listed::Services) => self.pending.services += 1,
                 Some(Listed::Slices) => self.pending.slices += 1,
@@ -272,10 +300,18 @@ impl Inbox {
 // === impl Gap ===
 
 impl Gap {
-    fn after(self, took: Duration) -> Duration {
+    /// After everything was compared.
+    fn after_look(self, took: Duration) -> Duration {
         match self {
             Gap::Said(gap) => gap,
             Gap::AtMost(most) => took.saturating_mul(PACE).min(most),
+        }
+    }
+
+    fn after_change(self, spending: Spending) -> Duration {
+        match self {
+            Gap::Said(gap) => gap,
+            Gap::AtMost(most) => spending.spent.saturating_sub(FREE).saturating_mul(PACE).min(most),
         }
     }
 
@@ -285,6 +321,20 @@ impl Gap {
             Gap::Said(gap) => Some(gap),
             Gap::AtMost(_) => None,
         }
+    }
+}
+
+// === impl Spending ===
+
+impl Spending {
+    fn new() -> Self {
+        Self { spent: Duration::ZERO, at: Instant::now() }
+    }
+
+    /// What was spent is forgotten as fast as it may be spent.
+    fn note(&mut self, took: Duration, now: Instant) {
+        let forgotten = now.saturating_duration_since(self.at) / PACE;
+        *self = Self { spent: self.spent.saturating_sub(forgotten) + took, at: now };
     }
 }
 
@@ -313,6 +363,7 @@ impl Plane {
             wants_tidying: false,
             times_untidied: 0,
             retry: None,
+            spending: Spending::new(),
             alarms: None,
             wants_ears: false,
             report,
@@ -322,6 +373,22 @@ impl Plane {
     fn note_news(&mut self) {
         self.has_news = true;
         self.report.pending_since.get_or_insert_with(Instant::now);
+    }
+
+    /// Others touched the rules in the kernel. Whoever was to compare everything anyway still is.
+    fn note_touch(&mut self) {
+        if self.trust == Trust::Full {
+            self.trust = Trust::Touched(Instant::now());
+        }
+    }
+
+    /// Whether a change comes before a comparison of everything, and interrupts one.
+    fn makes_way(&self, now: Instant) -> bool {
+        match self.trust {
+            Trust::Full => self.times_left < MOST_TIMES_LEFT,
+            Trust::Touched(at) => now.saturating_duration_since(at) < HEAL_WITHIN,
+            Trust::None | Trust::Lost => false,
+        }
     }
 
     /// When there is something to do. To tidy up need not wait until others have had their peace.
@@ -363,9 +430,13 @@ impl Plane {
         let delta = self.book.update(&inbox.cluster, &inbox.host, changed);
         self.has_news = false;
         // A look for its own sake waits until there is nothing more urgent, unless it has waited often.
-        let makes_way = self.trust == Trust::Full && self.times_left < MOST_TIMES_LEFT;
-        let is_late = self.look_at.is_none_or(|at| at <= now);
-        let must_verify = self.trust != Trust::Full || is_late && (delta.is_empty() || !makes_way);
+        let makes_way = self.makes_way(now);
+        let is_late = self.is_late(now, periods);
+        let must_verify = match self.trust {
+            Trust::None | Trust::Lost => true,
+            Trust::Touched(_) => delta.is_empty() || !makes_way,
+            Trust::Full => is_late && (delta.is_empty() || !makes_way),
+        };
         if delta.is_empty() && !must_verify {
             self.report.pending_since = None;
             self.resume_tidying();
@@ -385,10 +456,9 @@ impl Plane {
             false => job.await?,
         };
         match outcome {
-            Ok(Outcome::Done(faults)) => {
+            Ok((Outcome::Done(faults), must_verify)) => {
                 plane.succeed(must_verify, has_news, &faults, periods);
-                let gap = periods.gap.after(now.elapsed());
-                plane.rested_at = Instant::now() + gap;
+                let gap = plane.rest(must_verify, now.elapsed(), periods.gap);
                 // A look that found everything right is nothing that others have to recover from.
                 let quiet = match (must_verify, faults.is_empty()) {
                     (false, _) => Some(gap),
@@ -397,7 +467,7 @@ impl Plane {
                 };
                 return Ok((plane, quiet));
             }
-            Ok(Outcome::Left) => {
+            Ok((Outcome::Left, _)) => {
                 let wait = LOOK_AGAIN.saturating_mul(1 << plane.times_left).min(periods.verify);
                 plane.look_at = Some(Instant::now() + wait);
                 plane.times_left += 1;
@@ -406,25 +476,53 @@ impl Plane {
             }
             Err(error) => plane.fail(&error, periods),
         }
-        Ok((plane, Some(periods.gap.after(now.elapsed()))))
+        Ok((plane, Some(periods.gap.after_look(now.elapsed()))))
     }
 
-    /// Makes a change, or compares everything. Blocks.
-    fn act(&mut self, delta: Option<Delta>, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
-        let rules = self.book.rules();
-        match delta {
-            None => {
-                let outcome = self.dataplane.verify(rules, knock)?;
-                // Whoever has written everything leaves as much memory behind. While it is given back nobody can
-                // allocate: better now than when the next change is on its way.
-                let is_first = self.trust == Trust::None;
-                if is_first || matches!(&outcome, Outcome::Done(faults) if !faults.is_empty()) {
-                    give_memory_back();
-                }
-                Ok(outcome)
-            }
-            Some(delta) => self.dataplane.apply(rules, &delta).map(|()| Outcome::Done(Vec::new())),
+    /// Whether everything should have been compared by now. What is not worth it is put off.
+    fn is_late(&mut self, now: Instant, periods: Periods) -> bool {
+        let Some(at) = self.look_at else { return true };
+        if at <= now && !self.dataplane.is_worth_a_look(self.book.rules()) {
+            self.look_at = Some(now + periods.verify);
+            return false;
         }
+        at <= now
+    }
+
+    /// For how long to rest after something that took so long.
+    fn rest(&mut self, did_verify: bool, took: Duration, gap: Gap) -> Duration {
+        let now = Instant::now();
+        let gap = match did_verify {
+            true => gap.after_look(took),
+            false => {
+                self.spending.note(took, now);
+                gap.after_change(self.spending)
+            }
+        };
+        self.rested_at = now + gap;
+        gap
+    }
+
+    /// Makes a change, or compares everything; says whether it did the latter. Blocks.
+    fn act(&mut self, delta: Option<Delta>, knock: &Knock) -> Result<(Outcome<Vec<String>>, bool), Error> {
+        let rules = self.book.rules();
+        if let Some(delta) = &delta {
+            match self.dataplane.apply(rules, delta) {
+                // What others did is in the way: it has to be found out first after all.
+                Err(_) if matches!(self.trust, Trust::Touched(_)) => {
+                    return Ok((self.dataplane.verify(rules, &Knock::default())?, true));
+                }
+                done => return done.map(|()| (Outcome::Done(Vec::new()), false)),
+            }
+        }
+        let outcome = self.dataplane.verify(rules, knock)?;
+        // Whoever has written everything leaves as much memory behind. While it is given back nobody can
+        // allocate: better now than when the next change is on its way.
+        let is_first = self.trust == Trust::None;
+        if is_first || matches!(&outcome, Outcome::Done(faults) if !faults.is_empty()) {
+            give_memory_back();
+        }
+        Ok((outcome, true))
     }
 
     async fn tidy(mut self, inbox: &mut Inbox, quiet_until: Instant) -> Result<Self, JoinError> {
@@ -496,11 +594,40 @@ impl Plane {
     fn fail(&mut self, error: &Error, periods: Periods) {
         let wait = self.retry.map_or(FIRST_RETRY, |(_, wait)| wait * 2).min(periods.retry);
         self.retry = Some((Instant::now() + wait, wait));
-        if self.trust == Trust::Full {
+        if self.trust != Trust::None {
             self.trust = Trust::Lost;
         }
         self.report.failures += 1;
         let family = self.report.family.name();
         tracing::warn!(family, %error, retry_in_ms = wait.as_millis() as u64, "telling the kernel failed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_changed_little_of_late_need_not_wait() {
+        let (most, ms) = (Duration::from_secs(1), Duration::from_millis);
+        let start = Instant::now();
+        let mut spending = Spending::new();
+        // When, how long it took, and how long to wait then.
+        let rows = [
+            (ms(0), ms(2), ms(0)),
+            (ms(10), ms(50), ms(0)),
+            (ms(20), ms(140), ms(0)),
+            // Now it is enough for a while.
+            (ms(30), ms(20), ms(210)),
+            (ms(230), ms(500), most),
+            // A quiet minute later all is forgotten.
+            (ms(60_000), ms(150), ms(0)),
+        ];
+        for (at, took, wait) in rows {
+            spending.note(took, start + at);
+            let said = Gap::AtMost(most).after_change(spending);
+            assert!(said.abs_diff(wait) < ms(10), "{at:?}: {said:?}");
+            assert_eq!(Gap::Said(ms(7)).after_change(spending), ms(7));
+        }
     }
 }

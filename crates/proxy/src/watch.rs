@@ -17,7 +17,6 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
 use crate::metrics::Metrics;
-use crate::observed::Triggers;
 use crate::{Listed, Update};
 
 /// Services that this proxy serves: not given to another one, and with an address.
@@ -25,7 +24,6 @@ const SERVICES: &str = "!service.kubernetes.io/service-proxy-name";
 const WITH_ADDRESS: &str = "spec.clusterIP!=None";
 /// Slices of Services that have an address.
 const SLICES: &str = "!service.kubernetes.io/headless";
-const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 /// A server that knows no ServiceCIDRs, or does not show them, does not keep us from starting.
 const CIDR_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -38,7 +36,6 @@ pub struct Feed {
     pub client: Client,
     pub news: mpsc::Sender<Update>,
     pub metrics: Arc<Metrics>,
-    pub triggers: Triggers,
 }
 
 #[derive(Deserialize)]
@@ -169,16 +166,15 @@ impl Feed {
         let mut resource = Resource::new("/apis/discovery.k8s.io/v1/endpointslices");
         resource.label_selector = SLICES.to_owned();
         let mut watcher = Watcher::new(self.client.clone(), resource, rng);
-        let (feed, began) = (self.clone(), Timestamp::now());
+        let feed = self.clone();
         tokio::spawn(async move {
             while !feed.news.is_closed() {
                 let update = match watcher.next_piece().await {
                     Piece::Begin => Some(Update::Begin(Listed::Slices)),
                     Piece::End => Some(Update::End(Listed::Slices)),
-                    Piece::Item(raw) | Piece::Applied(raw) => decode::<EndpointSlice>(&raw).map(|slice| {
-                        feed.note_trigger(&slice, began);
-                        Update::Slice(Box::new(slice))
-                    }),
+                    Piece::Item(raw) | Piece::Applied(raw) => {
+                        decode::<EndpointSlice>(&raw).map(|slice| Update::Slice(Box::new(slice)))
+                    }
                     Piece::Deleted(raw) => {
                         decode::<Named>(&raw).map(|Named { metadata: Name { name, namespace } }| {
                             Update::NoSlice { namespace, name }
@@ -191,16 +187,6 @@ impl Feed {
                 feed.tell(update).await;
             }
         });
-    }
-
-    /// A change from before our time says nothing about how fast we are.
-    fn note_trigger(&self, slice: &EndpointSlice, began: Timestamp) {
-        let family = Family::BOTH.into_iter().find(|family| family.name() == slice.address_type);
-        let said = slice.metadata.annotations.as_ref().and_then(|all| all.get(TRIGGER));
-        let at = said.and_then(|text| text.parse::<Timestamp>().ok()).filter(|at| *at > began);
-        if let (Some(family), Some(at)) = (family, at) {
-            self.triggers.note(family, at);
-        }
     }
 
     async fn tell(&self, update: Option<Update>) {

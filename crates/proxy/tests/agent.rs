@@ -147,6 +147,13 @@ fn doctor_agrees(lab: &Lab, api: &Api) {
     let web = service("web", 10, json!({}));
     api.show(&web, &slices("web", &[a]));
     assert_eq!(verdict(lab, api), None);
+    // As if it had not heard of the node port.
+    api.name("/api/v1/nodes/here", support::node());
+    let ports = json!([{"name": "tcp", "protocol": "TCP", "port": 80, "nodePort": 30080}]);
+    let outside = service("web", 10, json!({"spec": {"type": "NodePort", "ports": ports}}));
+    api.show(&outside, &slices("web", &[a]));
+    let wrong = verdict(lab, api).unwrap();
+    assert!(wrong.contains("192.168.0.1:30080/tcp"), "{wrong}");
     // As if kube-proxy had not heard of the new endpoint.
     api.show(&web, &slices("web", &[b]));
     let wrong = verdict(lab, api).unwrap();
@@ -179,10 +186,13 @@ fn udp_flows_follow_their_endpoints() {
         let talkers = ["10.96.0.10:80", "[fd96::10]:80"].map(|to| Talker::new(&lab.pods[2], to));
         let all = |who: Option<&str>| talkers.iter().all(|talker| talker.ask().as_deref() == who);
         until("flows begin", || all(Some("a")));
+        let told_last = std::cell::RefCell::new(Vec::new());
         let turn_to = |who: &[&Party]| {
+            told_last.borrow_mut().clear();
             for mut slice in slices("web", who) {
                 let now = jiff::Timestamp::now().to_string();
                 slice.metadata.annotations = Some(BTreeMap::from([(TRIGGER.to_owned(), now)]));
+                told_last.borrow_mut().push(slice.clone());
                 api.tell(SLICES, "MODIFIED", slice);
             }
         };
@@ -192,14 +202,69 @@ fn udp_flows_follow_their_endpoints() {
         until("flows end", || all(None));
         turn_to(&[a]);
         until("flows find the new endpoint", || all(Some("a")));
+        // A label says nothing of endpoints, nor does a list of what is known.
+        for mut slice in told_last.borrow().clone() {
+            slice.metadata.labels.as_mut().unwrap().insert("said-again".into(), "yes".into());
+            api.tell(SLICES, "MODIFIED", slice);
+        }
+        let lists = api.count_lists(SLICES);
+        api.replace(SLICES, &told_last.borrow());
+        api.expire(SLICES);
+        until("slices are listed again", || api.count_lists(SLICES) > lists);
+        turn_to(&[b]);
+        until("flows move again", || all(Some("b")));
         let metrics = get(&lab.node, "127.0.0.1:10249", "/metrics").unwrap().1;
         assert!(metrics.contains("kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"}"));
         // From the change in the cluster to the rule in the kernel, once per change and family.
         for family in ["IPv4", "IPv6"] {
             let name =
-                format!("kubeproxy_network_programming_duration_seconds_count{{ip_family=\"{family}\"}} 3\n");
+                format!("kubeproxy_network_programming_duration_seconds_count{{ip_family=\"{family}\"}} 4\n");
             assert!(metrics.contains(&name), "{metrics}");
         }
+        token.cancel();
+        assert_eq!(agent.join().unwrap(), Ok(()));
+    });
+}
+
+/// Before there are rules, packets to a node port go to the node itself, and so does whatever follows them: nothing but us
+/// would ever tell those who do not pause.
+#[test]
+fn a_flow_that_began_before_the_rules_finds_its_endpoint() {
+    if support::skipped() {
+        return;
+    }
+    let lab = Lab::new();
+    lab.node.ns.ip("link set lo up\n").unwrap();
+    let api = Api::new();
+    let ports = json!([{"name": "udp", "protocol": "UDP", "port": 80, "nodePort": 30053}]);
+    api.put(SERVICES, &[service("web", 10, json!({"spec": {"type": "NodePort", "ports": ports}}))]);
+    api.put(SLICES, &slices("web", &[&lab.pods[0]]));
+    let mut early = support::node();
+    early.status = None;
+    api.put(NODES, &[early]);
+    // Somebody has to track connections before there are rules that need it.
+    lab.node.ns.within(|| {
+        let mut nft = sys::nft::Nftables::open().unwrap();
+        let table = nft::TableId { family: nft::Family::Ip, name: "tracks".into() };
+        let hook = nft::Hook { kind: nft::Kind::Nat, point: nft::HookPoint::Prerouting, priority: -100 };
+        let chain = nft::Chain { name: "all".into(), hook: Some(hook) };
+        nft.commit(&table, &[nft::Message::AddTable, nft::Message::AddChain(chain)]).unwrap();
+    });
+    let talker = Talker::new(&lab.outside, "192.168.0.1:30053");
+    assert_eq!(talker.ask(), None);
+    let has_table =
+        || lab.node.ns.within(|| NftDataplane::open(Family::V4, 14).unwrap().read().unwrap().is_there);
+    let token = CancellationToken::new();
+    std::thread::scope(|scope| {
+        let agent = scope.spawn(|| run_agent(&lab, api.clone(), &NFTABLES, token.clone()));
+        let _stop = token.clone().drop_guard();
+        // A Node that has no addresses yet is waited for: its node ports would be everywhere, or nowhere.
+        until("the Node is watched", || api.is_watched(NODES));
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        assert_eq!(talker.ask(), None);
+        assert!(!has_table());
+        api.tell(NODES, "MODIFIED", support::node());
+        until("the flow finds its endpoint", || talker.ask().as_deref() == Some("a"));
         token.cancel();
         assert_eq!(agent.join().unwrap(), Ok(()));
     });

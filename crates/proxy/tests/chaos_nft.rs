@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use nft::{Element, Expr, Message, Rule, Verdict};
 use proxy::backend::nft::NftDataplane;
+use proxy::observed::Triggers;
 use proxy::ports::Dataplane;
 use proxy::sync::{Config, Gap, Periods, Report, run};
 use proxy::{Listed, Update};
@@ -53,7 +54,12 @@ impl Agent {
             });
             let second = Duration::from_secs(1);
             let periods = Periods { gap: Gap::Said(Duration::ZERO), verify: 3600 * second, retry: second };
-            let config = Config { node_name: support::NODE.into(), settings: settings(), periods };
+            let config = Config {
+                node_name: support::NODE.into(),
+                settings: settings(),
+                periods,
+                triggers: Triggers::default(),
+            };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(run(config, planes.into(), updates, Arc::new(report), stop)).unwrap();
         });

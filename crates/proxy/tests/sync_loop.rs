@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
 use proxy::knock::{Knock, Outcome};
+use proxy::observed::Triggers;
 use proxy::ports::{Dataplane, Error};
 use proxy::sync::{Config, Gap, Periods, Report, run};
 use proxy::{Listed, Update};
@@ -33,6 +34,8 @@ struct Kernel {
     tidies_slowly: Arc<AtomicUsize>,
     alarm: Arc<Mutex<Option<mpsc::Sender<()>>>>,
     hears_the_past: Arc<AtomicBool>,
+    /// So much that nobody looks at it without need.
+    is_large: Arc<AtomicBool>,
 }
 
 struct Bench {
@@ -99,6 +102,10 @@ impl Dataplane for Kernel {
     fn hears_the_past(&self) -> bool {
         self.hears_the_past.load(Ordering::SeqCst)
     }
+
+    fn is_worth_a_look(&self, _: &RuleSet) -> bool {
+        !self.is_large.load(Ordering::SeqCst)
+    }
 }
 
 impl Bench {
@@ -119,7 +126,7 @@ impl Bench {
         let (report, seen) = watch::channel(Report::default());
         let (kernel, token) = (Kernel::default(), CancellationToken::new());
         let settings = Settings::new(Mode::Nftables);
-        let config = Config { node_name: "here".into(), settings, periods };
+        let config = Config { node_name: "here".into(), settings, periods, triggers: Triggers::default() };
         let planes: Vec<(Family, Box<dyn Dataplane>)> = vec![(Family::V4, Box::new(kernel.clone()))];
         tokio::spawn(run(config, planes, updates, Arc::new(report), token.clone()));
         Self { kernel, news, report: seen, _stop: token.drop_guard() }
@@ -344,4 +351,60 @@ async fn news_after_a_failure_waits_without_spinning() {
     bench.tell(service(2)).await;
     sleep(Duration::from_secs(1)).await;
     assert_eq!(bench.report.borrow().pending.services, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_large_is_looked_at_only_for_a_reason() {
+    let bench = Bench::settled().await;
+    bench.kernel.is_large.store(true, Ordering::SeqCst);
+    sleep(3 * PERIODS.verify).await;
+    assert_eq!(bench.kernel.done(), Vec::<String>::new());
+    bench.tell(service(1)).await;
+    bench.until(&["apply 1"]).await;
+    let alarm = bench.kernel.alarm.lock().unwrap().clone().unwrap();
+    alarm.send(()).await.unwrap();
+    bench.until(&["apply 1", "verify 1"]).await;
+    // It is no longer, and is looked at again.
+    bench.kernel.is_large.store(false, Ordering::SeqCst);
+    sleep(PERIODS.verify + Duration::from_secs(1)).await;
+    assert_eq!(bench.kernel.done(), ["apply 1", "verify 1", "verify 1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_others_touched_it_a_change_comes_first_and_then_everything_is_compared() {
+    let bench = Bench::paced(Gap::AtMost(GAP)).await;
+    let alarm = bench.kernel.alarm.lock().unwrap().clone().unwrap();
+    bench.kernel.is_slow.store(true, Ordering::SeqCst);
+    alarm.send(()).await.unwrap();
+    bench.meanwhile(|done| done == ["look 0"]).await;
+    bench.tell(service(1)).await;
+    bench.meanwhile(|done| done == ["look 0", "apply 1", "look 1", "verify 1"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_is_refused_after_others_touched_it_is_made_good_at_once() {
+    let bench = Bench::paced(Gap::AtMost(GAP)).await;
+    let alarm = bench.kernel.alarm.lock().unwrap().clone().unwrap();
+    bench.kernel.is_slow.store(true, Ordering::SeqCst);
+    alarm.send(()).await.unwrap();
+    bench.meanwhile(|done| done == ["look 0"]).await;
+    bench.kernel.failures.store(1, Ordering::SeqCst);
+    bench.tell(service(1)).await;
+    bench.meanwhile(|done| done == ["look 0", "apply 1 failed", "look 1", "verify 1"]).await;
+    assert_eq!(bench.report.borrow().families[0].failures, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn news_without_end_does_not_keep_us_from_healing() {
+    let bench = Bench::paced(Gap::AtMost(GAP)).await;
+    let alarm = bench.kernel.alarm.lock().unwrap().clone().unwrap();
+    alarm.send(()).await.unwrap();
+    for number in 1..=100 {
+        bench.tell(service(number)).await;
+        sleep(Duration::from_millis(10)).await;
+        if bench.kernel.done().iter().any(|done| done.starts_with("verify")) {
+            return;
+        }
+    }
+    panic!("{:?}", bench.kernel.done());
 }

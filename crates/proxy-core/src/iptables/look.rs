@@ -6,15 +6,16 @@ use std::net::SocketAddr;
 use crate::doctor::Treatment;
 use crate::objects::Protocol;
 
-use super::{EXTERNAL_SERVICES, SERVICES};
+use super::{EXTERNAL_SERVICES, NODE_PORTS, SERVICES};
 
 /// How deep chains lead to one another: services, firewall, external, list, endpoint.
 const DEPTH: usize = 6;
 
 type Chains<'a> = BTreeMap<(&'a str, &'a str), Vec<&'a str>>;
 
-/// Every endpoint that some packet to the address may be sent to, or what else becomes of it.
-pub fn look(text: &str, protocol: Protocol, address: SocketAddr) -> Treatment {
+/// Every endpoint that some packet to the address may be sent to, or what else becomes of it. An address of the node's own
+/// may have node ports.
+pub fn look(text: &str, protocol: Protocol, address: SocketAddr, is_own: bool) -> Treatment {
     let mut chains = Chains::new();
     let mut table = "";
     for line in text.lines() {
@@ -26,13 +27,16 @@ pub fn look(text: &str, protocol: Protocol, address: SocketAddr) -> Treatment {
     }
     let rules = |table, chain| chains.get(&(table, chain)).into_iter().flatten();
     let is_it = |rule: &&&str| is_for(rule, protocol, address);
-    if let Some(to) = rules("nat", SERVICES).find(is_it).and_then(|rule| target(rule)) {
+    let is_its_port = |rule: &&&str| is_own && is_for_port(rule, protocol, address.port());
+    let by_address = rules("nat", SERVICES).find(is_it);
+    let node_ports = || rules("nat", NODE_PORTS).find(is_its_port);
+    if let Some(to) = by_address.or_else(node_ports).and_then(|rule| target(rule)) {
         let mut found = BTreeSet::new();
         follow(&chains, to, DEPTH, &mut found);
         return Treatment::Sent(found);
     }
     let refusals = [SERVICES, EXTERNAL_SERVICES].into_iter().flat_map(|chain| rules("filter", chain));
-    match refusals.filter(is_it).find_map(|rule| target(rule)) {
+    match refusals.filter(|rule| is_it(rule) || is_its_port(rule)).find_map(|rule| target(rule)) {
         Some("REJECT") => Treatment::Rejected,
         Some("DROP") => Treatment::Dropped,
         _ => Treatment::Nothing,
@@ -59,6 +63,13 @@ fn is_for(rule: &str, protocol: Protocol, address: SocketAddr) -> bool {
         && has("-d", format!("{}/{length}", address.ip()))
 }
 
+/// A rule about a port of every address that gets to it.
+fn is_for_port(rule: &str, protocol: Protocol, port: u16) -> bool {
+    let words: Vec<&str> = rule.split(' ').collect();
+    let has = |flag: &str, value: String| words.windows(2).any(|pair| pair[0] == flag && pair[1] == value);
+    has("-p", protocol.to_string()) && has("--dport", port.to_string()) && !words.contains(&"-d")
+}
+
 fn target(rule: &str) -> Option<&str> {
     let mut words = rule.split(' ');
     words.find(|word| *word == "-j")?;
@@ -75,6 +86,10 @@ mod tests {
 *nat
 :KUBE-SERVICES - [0:0]
 -A KUBE-SERVICES -d 10.96.1.1/32 -p tcp -m comment --comment \"default/web:http cluster IP\" -m tcp --dport 80 -j KUBE-SVC-A
+-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
+-A KUBE-NODEPORTS -d 127.0.0.0/8 -p tcp -m tcp --dport 30080 -m nfacct --nfacct-name  localhost -j KUBE-EXT-A
+-A KUBE-NODEPORTS -p tcp -m comment --comment \"default/web:http\" -m tcp --dport 30080 -j KUBE-EXT-A
+-A KUBE-EXT-A -j KUBE-SVC-A
 -A KUBE-SVC-A ! -s 10.244.0.0/16 -d 10.96.1.1/32 -p tcp -m tcp --dport 80 -j KUBE-MARK-MASQ
 -A KUBE-SVC-A -m statistic --mode random --probability 0.5 -j KUBE-SEP-1
 -A KUBE-SVC-A -j KUBE-SEP-2
@@ -85,6 +100,7 @@ COMMIT
 *filter
 -A KUBE-SERVICES -d 10.96.1.2/32 -p tcp -m comment --comment \"default/lone:http has no endpoints\" -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable
 -A KUBE-SERVICES -d 10.96.1.3/32 -p udp -m udp --dport 53 -j DROP
+-A KUBE-EXTERNAL-SERVICES -p tcp -m addrtype --dst-type LOCAL -m tcp --dport 30081 -j REJECT
 COMMIT
 ";
 
@@ -93,14 +109,19 @@ COMMIT
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         let both = Treatment::Sent(BTreeSet::from([at("10.244.0.5:8080"), at("10.244.0.6:8080")]));
         let rows = [
-            ("10.96.1.1:80", Protocol::Tcp, both),
+            ("10.96.1.1:80", Protocol::Tcp, both.clone()),
+            ("192.168.0.1:30080", Protocol::Tcp, both),
+            ("192.168.0.1:30081", Protocol::Tcp, Treatment::Rejected),
+            ("192.168.0.1:30082", Protocol::Tcp, Treatment::Nothing),
+            ("10.96.1.1:30080", Protocol::Tcp, Treatment::Nothing),
             ("10.96.1.1:80", Protocol::Udp, Treatment::Nothing),
             ("10.96.1.1:81", Protocol::Tcp, Treatment::Nothing),
             ("10.96.1.2:80", Protocol::Tcp, Treatment::Rejected),
             ("10.96.1.3:53", Protocol::Udp, Treatment::Dropped),
         ];
         for (address, protocol, wanted) in rows {
-            assert_eq!(look(TEXT, protocol, at(address)), wanted, "{address}");
+            let is_own = address.starts_with("192.");
+            assert_eq!(look(TEXT, protocol, at(address), is_own), wanted, "{address}");
         }
     }
 }

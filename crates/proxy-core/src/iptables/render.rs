@@ -67,10 +67,11 @@ impl Renderer {
         page.kubelet_firewall(saved);
         saved.add_jumps(&mut page.script, super::JUMPS);
         page.top_level();
-        let mut needed = BTreeSet::new();
+        let (of_lists, mut needed) = (page.script.rules(Table::Nat), BTreeSet::new());
         for port in rules.ports.values() {
             needed.extend(page.port_chains(port));
         }
+        page.script.of_ports = page.script.rules(Table::Nat) - of_lists;
         for stale in saved.service_chains().filter(|chain| !needed.contains(*chain)) {
             page.script.delete_chain(Table::Nat, stale);
         }
@@ -86,14 +87,25 @@ impl Renderer {
         let mut page = Page::new(rules, self.options);
         page.fixed_chains();
         page.top_level();
+        let of_lists = page.script.rules(Table::Nat);
+        let mut before =
+            Page { rules, options: self.options, is_large: page.is_large, script: Script::default() };
         for change in &delta.ports {
             let needed = change.new.as_ref().map(|port| page.port_chains(port)).unwrap_or_default();
-            let had = change.old.as_ref().map(|port| chains(port)).unwrap_or_default();
+            let had = change.old.as_ref().map(|port| before.port_chains(port)).unwrap_or_default();
             for stale in had.difference(&needed) {
                 page.script.delete_chain(Table::Nat, stale);
             }
         }
+        page.script.of_ports = page.script.rules(Table::Nat) - of_lists;
+        page.script.of_ports_before = before.script.rules(Table::Nat);
         Some(page.script)
+    }
+
+    /// Whether there is so much that to write all of it for no reason is too much.
+    pub fn is_large(rules: &RuleSet) -> bool {
+        let total: usize = rules.ports.values().map(|port| port.cluster.len().max(port.local.len())).sum();
+        total > LARGE
     }
 }
 
@@ -128,8 +140,7 @@ fn endpoints(port: &PortRules) -> BTreeSet<Endpoint> {
 
 impl<'a> Page<'a> {
     fn new(rules: &'a RuleSet, options: Options) -> Self {
-        let total: usize = rules.ports.values().map(|port| port.cluster.len().max(port.local.len())).sum();
-        Self { rules, options, is_large: total > LARGE, script: Script::default() }
+        Self { rules, options, is_large: Renderer::is_large(rules), script: Script::default() }
     }
 
     fn fixed_chains(&mut self) {

@@ -16,6 +16,9 @@ pub struct Script {
     filter: Part,
     nat: Part,
     mangle: Part,
+    /// How many rules it adds to chains of single Service ports, and how many were in those that it replaces.
+    pub(super) of_ports: usize,
+    pub(super) of_ports_before: usize,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +48,16 @@ impl Script {
     /// How many rules the script adds to a table.
     pub fn rules(&self, table: Table) -> usize {
         self.part(table).count
+    }
+
+    /// How many rules there are in the chains of all Service ports after it, given how many there were before.
+    pub fn rules_of_ports(&self, before: usize) -> usize {
+        (before + self.of_ports).saturating_sub(self.of_ports_before)
+    }
+
+    /// How many rules there are in the nat table after it, given how many are in the chains of all Service ports then.
+    pub fn nat_rules(&self, of_ports: usize) -> usize {
+        self.nat.count + of_ports - self.of_ports
     }
 
     pub fn is_empty(&self) -> bool {

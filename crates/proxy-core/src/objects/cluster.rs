@@ -194,9 +194,10 @@ impl Cluster {
         is_new
     }
 
-    /// The machine is still here, so are its addresses; only its place in the topology is unknown now.
-    pub fn remove_node(&mut self) -> bool {
-        self.node.zone.take().is_some()
+    /// The machine is still here, with its addresses and its place in the topology. As upstream, which only tells of it,
+    /// nothing changes.
+    pub fn remove_node(&self) -> bool {
+        false
     }
 
     pub fn put_service_cidr(&mut self, range: &ServiceCIDR) -> bool {

@@ -21,6 +21,8 @@ use crate::ports::{Dataplane, Error};
 
 /// Seconds to wait for the lock that programs of the old flavour share.
 const LOCK_SECONDS: &str = "5";
+/// How the programs end when they could not get what they need, such as the lock.
+const NO_RESOURCES: i32 = 4;
 /// No call takes longer, whatever the number of rules.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Of what a failing program says, this much is passed on.
@@ -59,6 +61,8 @@ pub struct IptablesDataplane {
     renderer: Renderer,
     metrics: Arc<Metrics>,
     canary_period: Duration,
+    /// How many rules there are in the chains of all Service ports.
+    rules_of_ports: usize,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +70,7 @@ pub enum IptablesError {
     #[error("running {program}: {cause}")]
     Running { program: String, cause: io::Error },
     #[error("{program} failed: {complaint}{}", near(.lines))]
-    Failed { program: String, complaint: String, lines: String },
+    Failed { program: String, code: Option<i32>, complaint: String, lines: String },
     #[error("{program} did not end within {} s", PATIENCE.as_secs())]
     Hung { program: String },
 }
@@ -144,6 +148,8 @@ impl Programs {
         for table in Table::ALL {
             match self.run("", &["-w", LOCK_SECONDS, "-t", table.name(), "-S", CANARY], None) {
                 Ok(_) => {}
+                // Somebody else has the lock, which says nothing about the canary.
+                Err(error @ IptablesError::Failed { code: Some(NO_RESOURCES), .. }) => return Err(error),
                 Err(IptablesError::Failed { .. }) => return Ok(false),
                 Err(e) => return Err(e),
             }
@@ -170,9 +176,10 @@ impl Programs {
         match status {
             None => Err(IptablesError::Hung { program: name }),
             Some(status) if status.success() => Ok(out),
-            Some(_) => {
+            Some(status) => {
                 let lines = input.map(|text| around(text, &complaint)).unwrap_or_default();
-                Err(IptablesError::Failed { program: name, complaint: complaint.trim().to_owned(), lines })
+                let (code, complaint) = (status.code(), complaint.trim().to_owned());
+                Err(IptablesError::Failed { program: name, code, complaint, lines })
             }
         }
     }
@@ -258,17 +265,18 @@ impl IptablesDataplane {
         let random_fully = programs.is_random_fully();
         let has_accounts = has_accounts(&metrics);
         let renderer = Renderer::new(Options { mark, random_fully, be_liberal, has_accounts });
-        Self { programs, renderer, metrics, canary_period }
+        Self { programs, renderer, metrics, canary_period, rules_of_ports: 0 }
     }
 
-    fn count(&self, script: &Script, is_whole: bool) {
+    /// A script leaves out the chains of Service ports that did not change; they are still there.
+    fn count(&mut self, script: &Script, before: usize) {
         let family = self.programs.family.name();
-        for table in [Table::Filter, Table::Nat] {
-            let rules = script.rules(table) as f64;
-            self.metrics.iptables_rules_last.set([table.name(), family], rules);
-            if is_whole || table == Table::Filter {
-                self.metrics.iptables_rules.set([table.name(), family], rules);
-            }
+        self.rules_of_ports = script.rules_of_ports(before);
+        let (filter, nat) = (script.rules(Table::Filter), script.nat_rules(self.rules_of_ports));
+        for (table, total) in [(Table::Filter, filter), (Table::Nat, nat)] {
+            let last = script.rules(table) as f64;
+            self.metrics.iptables_rules_last.set([table.name(), family], last);
+            self.metrics.iptables_rules.set([table.name(), family], total as f64);
         }
     }
 }
@@ -299,7 +307,7 @@ impl Dataplane for IptablesDataplane {
         }
         let script = self.renderer.whole(rules, &saved);
         self.programs.restore(&script)?;
-        self.count(&script, true);
+        self.count(&script, 0);
         let lost = Table::ALL.into_iter().filter(|table| !saved.has_chain(*table, CANARY));
         Ok(Outcome::Done(lost.map(|table| format!("table {} had been flushed", table.name())).collect()))
     }
@@ -309,7 +317,7 @@ impl Dataplane for IptablesDataplane {
             return self.verify(rules, &Knock::default()).map(drop);
         };
         self.programs.restore(&script)?;
-        self.count(&script, false);
+        self.count(&script, self.rules_of_ports);
         Ok(())
     }
 
@@ -338,11 +346,35 @@ impl Dataplane for IptablesDataplane {
     fn hears_the_past(&self) -> bool {
         true
     }
+
+    /// The same, each hour. As upstream, a large cluster is left alone as long as the canary lives.
+    fn is_worth_a_look(&self, rules: &RuleSet) -> bool {
+        !Renderer::is_large(rules)
+    }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    /// Programs that end with a number, and say nothing.
+    fn ending_with(dir: &std::path::Path, code: i32) -> Programs {
+        use std::os::unix::fs::PermissionsExt;
+        let path = dir.join("iptables");
+        std::fs::write(&path, format!("#!/bin/sh\nexit {code}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Programs::of(Family::V4, dir.to_owned(), Vec::new())
+    }
+
+    #[test]
+    fn a_canary_that_could_not_be_looked_for_is_not_dead() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(ending_with(dir.path(), 0).has_canary().unwrap());
+        assert!(!ending_with(dir.path(), 1).has_canary().unwrap());
+        let error = ending_with(dir.path(), 4).has_canary().unwrap_err();
+        assert!(matches!(error, IptablesError::Failed { code: Some(4), .. }), "{error}");
+    }
 
     #[test]
     fn versions_are_read() {

@@ -5,7 +5,7 @@ use std::thread;
 use nft::{Question, TableId};
 use proxy_core::nft::{Content, Digest, Renderer, compare, replace};
 use proxy_core::objects::Family;
-use proxy_core::rules::{Delta, RuleSet};
+use proxy_core::rules::{Delta, Mode, NodeRules, RuleSet};
 use sys::nft::{Monitor, Nftables, Sighting};
 use tokio::sync::mpsc;
 
@@ -21,6 +21,7 @@ const LISTEN_MILLISECONDS: u32 = 500;
 #[derive(Debug)]
 pub struct NftDataplane {
     nft: Nftables,
+    family: Family,
     table: TableId,
     renderer: Renderer,
 }
@@ -32,6 +33,7 @@ impl NftDataplane {
     pub fn open(family: Family, masquerade_bit: u8) -> Result<Self, Error> {
         Ok(Self {
             nft: Nftables::open()?,
+            family,
             table: proxy_core::nft::table(family),
             renderer: Renderer::new(family, masquerade_bit),
         })
@@ -50,6 +52,16 @@ impl NftDataplane {
             })?;
         }
         Ok(content.sorted())
+    }
+
+    /// Whether the kernel takes a table as we write it. It is made and deleted at once, so that nobody sees it.
+    pub fn try_out(&mut self) -> Result<(), Error> {
+        let trial = TableId { family: self.table.family, name: "kube-proxy-trial".into() };
+        let rules = RuleSet::empty(self.family, NodeRules::unknown(Mode::Nftables));
+        let whole = Renderer::new(self.family, 0).whole(&rules);
+        let steps = compare(&Content::default(), whole).steps.into_iter().flatten();
+        let messages: Vec<nft::Message> = steps.chain([nft::Message::DeleteTable]).collect();
+        Ok(self.nft.commit(&trial, &messages)?)
     }
 
     /// Deletes the table, with everything in it.

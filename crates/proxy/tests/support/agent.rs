@@ -64,6 +64,28 @@ impl Api {
         self.0.objects.lock().unwrap().entry(path.to_owned()).or_default().extend(objects);
     }
 
+    pub(crate) fn replace(&self, path: &str, objects: &[impl Serialize]) {
+        self.0.objects.lock().unwrap().remove(path);
+        self.put(path, objects);
+    }
+
+    /// Ends watches as a server does that has forgotten what came after a list.
+    pub(crate) fn expire(&self, path: &str) {
+        let status = json!({"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410});
+        let line = format!("{}\n", json!({"type": "ERROR", "object": status}));
+        self.0.events.send((path.to_owned(), line)).unwrap();
+    }
+
+    pub(crate) fn count_lists(&self, path: &str) -> usize {
+        let asked = self.0.asked.lock().unwrap();
+        asked.iter().filter(|uri| uri.split('?').next() == Some(path) && !uri.contains("watch=true")).count()
+    }
+
+    pub(crate) fn is_watched(&self, path: &str) -> bool {
+        let asked = self.0.asked.lock().unwrap();
+        asked.iter().any(|uri| uri.split('?').next() == Some(path) && uri.contains("watch=true"))
+    }
+
     pub(crate) fn name(&self, path: &str, object: impl Serialize) {
         self.0.named.lock().unwrap().insert(path.to_owned(), serde_json::to_value(object).unwrap());
     }
@@ -149,6 +171,7 @@ fn start(master: &str, more: &[&str]) -> Start {
         loaded: *loaded,
         hostname: "x".into(),
         in_cluster: (None, None),
+        any_kernel: false,
         version: "v0".into(),
         seed: 1,
         verbosity: Verbosity::default(),
