@@ -67,7 +67,10 @@ proptest! {
     }
 
     #[test]
-    fn a_table_kept_up_to_date_is_a_table_made_anew(worlds in prop::collection::vec(world(), 2..5)) {
+    fn a_table_kept_up_to_date_is_a_table_made_anew(
+        worlds in prop::collection::vec(world(), 2..5),
+        sweeps in 0..4,
+    ) {
         let settings = worlds[0].settings.clone();
         for family in Family::BOTH {
             let mut cluster = worlds[0].cluster();
@@ -89,6 +92,12 @@ proptest! {
                 prop_assert_eq!(findings.steps, Vec::<Vec<_>>::new(), "{:?}", findings.faults);
                 let digest = renderer.digest(book.rules(), || true);
                 prop_assert_eq!(digest, Some(Digest::from(table.clone())));
+                // Whatever is swept away, the next change finds what it needs.
+                for _ in 0..sweeps {
+                    table.apply(&renderer.sweep());
+                    let digest = renderer.digest(book.rules(), || true);
+                    prop_assert_eq!(digest, Some(Digest::from(table.clone())));
+                }
             }
         }
     }

@@ -70,6 +70,20 @@ impl Pick {
         }
     }
 
+    /// Which chain this is the name of.
+    pub(super) fn of_chain(name: &str) -> Option<(Door, Self)> {
+        let read = |door: Door, is_local: bool| {
+            let rest = name.strip_prefix(door.list_name(is_local))?.strip_prefix('-')?;
+            let (count, seconds) = match rest.split_once("-affinity-") {
+                Some((count, seconds)) => (count, Some(seconds.strip_suffix('s')?.parse().ok()?)),
+                None => (rest, None),
+            };
+            let pick = Pick::new(count.parse().ok()?, seconds, is_local);
+            (*pick.chain_name(door) == *name).then_some((door, pick))
+        };
+        Door::BOTH.into_iter().find_map(|door| read(door, false).or_else(|| read(door, true)))
+    }
+
     /// The chain that every Service port with this pick is sent to. It does no more than draw: for the first rule of a
     /// chain that asks a map, the kernel looks at every element of the map.
     pub(super) fn chain(self, door: Door, words: Words) -> (Chain, Vec<Rule>) {

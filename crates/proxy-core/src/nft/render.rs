@@ -26,8 +26,13 @@ pub struct Renderer {
     words: Words,
     masquerade_bit: u32,
     node: Option<NodeRules>,
-    /// A chain stays when nobody needs it any more: the next Service with as many endpoints will.
+    /// A chain stays for a while when nobody needs it any more: the next Service with as many endpoints will.
     picks: BTreeSet<(Door, Pick)>,
+    /// What the last digest found in use, and what had been out of use by the one before the last sweep.
+    used: BTreeSet<(Door, Pick)>,
+    idle: BTreeSet<(Door, Pick)>,
+    /// Chains that nothing leads to any more, and that go at the next sweep.
+    retired: BTreeSet<(Door, Pick)>,
     tickets: Tickets,
 }
 
@@ -59,6 +64,9 @@ impl Renderer {
             masquerade_bit,
             node: None,
             picks: BTreeSet::new(),
+            used: BTreeSet::new(),
+            idle: BTreeSet::new(),
+            retired: BTreeSet::new(),
             tickets: Tickets::default(),
         }
     }
@@ -77,6 +85,10 @@ impl Renderer {
                 }
             }
         }
+        // Those that nothing leads to any more were about to go.
+        let known = is.chains.iter().filter_map(|(chain, _)| Pick::of_chain(&chain.name));
+        self.retired = known.filter(|(_, pick)| pick.count() > 0).collect();
+        self.retired.retain(|pick| !self.picks.contains(pick));
     }
 
     /// The whole table.
@@ -85,6 +97,7 @@ impl Renderer {
         self.tickets.renew(rules);
         parts(rules).for_each(|part| part.put(&mut elements, rules, &self.tickets));
         self.picks.extend(picks_of(&elements));
+        self.retired.retain(|pick| !self.picks.contains(pick));
         self.put_rest(&mut elements, &rules.node);
         self.node = Some(rules.node.clone());
         elements.sort();
@@ -95,25 +108,47 @@ impl Renderer {
 
     /// The whole table in a nutshell, as [`Renderer::whole`] and all changes since have left it. `None` before there was any,
     /// or when nobody wants it any more.
-    pub fn digest(&self, rules: &RuleSet, is_wanted: impl Fn() -> bool) -> Option<Digest> {
+    pub fn digest(&mut self, rules: &RuleSet, is_wanted: impl Fn() -> bool) -> Option<Digest> {
         let mut digest = Digest::new(self.frame(self.node.as_ref()?));
-        let mut elements = Elements::default();
+        let (mut elements, mut used) = (Elements::default(), BTreeSet::new());
         for (count, part) in parts(rules).enumerate() {
             if count % STRIDE == 0 && !is_wanted() {
                 return None;
             }
             part.put(&mut elements, rules, &self.tickets);
+            used.extend(picks_of(&elements));
             elements.drain(|set, element| digest.add(set.name(), &element));
         }
         self.put_rest(&mut elements, &rules.node);
         elements.drain(|set, element| digest.add(set.name(), &element));
+        self.used = used;
         Some(digest)
+    }
+
+    /// Removes chains that nobody needed for long. Only after a digest that agreed with the kernel. In one sweep nothing
+    /// leads to a chain any more, in a later one it goes: some kernels let go of it later than of what led to it.
+    pub fn sweep(&mut self) -> Vec<Message> {
+        let mut messages = Vec::new();
+        for (door, pick) in std::mem::take(&mut self.retired) {
+            let name = pick.chain_name(door);
+            messages.extend([Message::FlushChain(name.clone()), Message::DeleteChain(name)]);
+        }
+        let unused: BTreeSet<(Door, Pick)> = self.picks.difference(&self.used).copied().collect();
+        for (door, pick) in unused.intersection(&self.idle).copied() {
+            let elements = vec![pick_element(door, pick)];
+            messages.push(Message::DeleteElements(door.picks().name().into(), elements));
+            self.picks.remove(&(door, pick));
+            self.retired.insert((door, pick));
+        }
+        self.idle = unused.difference(&self.retired).copied().collect();
+        messages
     }
 
     /// All there is but elements; the sets are in their usual order.
     fn frame(&self, node: &NodeRules) -> Content {
         let mut chains = skeleton::chains(self.words, node, self.masquerade_bit);
-        chains.extend(self.picks.iter().map(|(door, pick)| pick.chain(*door, self.words)));
+        let picks = self.picks.iter().chain(&self.retired);
+        chains.extend(picks.map(|(door, pick)| pick.chain(*door, self.words)));
         let sets = SetId::ALL.map(|set| (set.define(self.words.0), Vec::new())).into();
         Content { chains, sets, is_there: true, ..Content::default() }
     }
@@ -186,10 +221,12 @@ impl Renderer {
         let new: BTreeSet<_> = picks_of(elements).filter(|pick| !self.picks.contains(pick)).collect();
         let mut messages = Vec::new();
         for (door, pick) in &new {
-            let (chain, rules) = pick.chain(*door, self.words);
-            let name = chain.name.clone();
-            messages.push(Message::AddChain(chain));
-            messages.extend(rules.into_iter().map(|rule| Message::AddRule(name.clone(), rule)));
+            if !self.retired.remove(&(*door, *pick)) {
+                let (chain, rules) = pick.chain(*door, self.words);
+                let name = chain.name.clone();
+                messages.push(Message::AddChain(chain));
+                messages.extend(rules.into_iter().map(|rule| Message::AddRule(name.clone(), rule)));
+            }
             let elements = vec![pick_element(*door, *pick)];
             messages.push(Message::AddElements(door.picks().name().into(), elements));
         }

@@ -153,7 +153,11 @@ impl Dataplane for NftDataplane {
     fn verify(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
         match self.is_right(rules, knock)? {
             Outcome::Left => return Ok(Outcome::Left),
-            Outcome::Done(true) => return Ok(Outcome::Done(Vec::new())),
+            Outcome::Done(true) => {
+                let messages = self.renderer.sweep();
+                self.nft.commit(&self.table, &messages)?;
+                return Ok(Outcome::Done(Vec::new()));
+            }
             Outcome::Done(false) => {}
         }
         let mut tries = 0;
