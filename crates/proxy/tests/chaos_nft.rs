@@ -14,11 +14,12 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use nft::{Element, Expr, Message, Rule, Verdict};
 use proxy::backend::nft::NftDataplane;
+use proxy::knock::Knock;
 use proxy::observed::Triggers;
 use proxy::ports::Dataplane;
 use proxy::sync::{Config, Gap, Periods, Report, run};
 use proxy::{Listed, Update};
-use proxy_core::nft::{Renderer, compare, table};
+use proxy_core::nft::{Content, Renderer, compare, table};
 use proxy_core::objects::{Cluster, Family, Protocol};
 use proxy_core::rules::Rulebook;
 use serde_json::json;
@@ -377,4 +378,47 @@ fn what_others_break_is_healed_and_a_restart_touches_nothing() {
     for family in Family::BOTH {
         assert_eq!(monitor.read(&table(family), 0).unwrap().0, Sighting::Nothing, "{family:?}");
     }
+}
+
+/// A first sync of many Services takes several transactions. Whoever is killed between two of them leaves nothing that the
+/// kernel calls, and who comes after him goes on from there.
+#[test]
+fn a_build_that_was_cut_short_does_no_harm_and_is_finished() {
+    const MANY: u32 = 9_000;
+    if support::skipped() {
+        return;
+    }
+    let lab = Lab::new();
+    let mut world = World::default();
+    for number in 0..MANY {
+        let (name, ip) = (format!("s{number}"), format!("10.96.{}.{}", 1 + number / 250, 1 + number % 250));
+        let over = json!({"spec": {"clusterIP": ip, "clusterIPs": [ip], "ipFamilies": ["IPv4"]}});
+        world.services.push(service(&name, 1, over));
+        let family = Family::V4.name();
+        world.slices.extend(slices(&name, &[&lab.pods[0]]).into_iter().filter(|s| s.address_type == family));
+    }
+    let mut cluster = world.cluster();
+    let mut book = Rulebook::new(Family::V4, settings());
+    let changed = cluster.take_changes(Family::V4).unwrap();
+    book.update(&cluster, &lab.host, changed);
+    let steps =
+        compare(&Content::default(), Renderer::new(Family::V4, MASQUERADE_BIT).whole(book.rules())).steps;
+    assert!(steps.len() > 1, "{}", steps.len());
+    lab.node.ns.within(|| {
+        for cut in 0..steps.len() {
+            let mut plane = NftDataplane::open(Family::V4, MASQUERADE_BIT).unwrap();
+            if cut > 0 {
+                plane.remove().unwrap();
+            }
+            let mut killed = Nftables::open().unwrap();
+            steps[..cut].iter().for_each(|step| killed.commit(&table(Family::V4), step).unwrap());
+            assert!(!plane.read().unwrap().is_hooked(), "{cut}");
+            plane.verify(book.rules(), &Knock::default()).unwrap();
+            let is = plane.read().unwrap();
+            let mut renderer = Renderer::new(Family::V4, MASQUERADE_BIT);
+            renderer.adopt(&is);
+            let findings = compare(&is, renderer.whole(book.rules()));
+            assert_eq!(findings.faults, Vec::<String>::new(), "{cut}");
+        }
+    });
 }

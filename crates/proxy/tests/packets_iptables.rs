@@ -9,8 +9,11 @@ use std::time::Duration;
 
 use fixture::Tools;
 use proxy::backend::iptables::{IptablesDataplane, Programs, cleanup};
+use proxy::observed::{Observed, Triggers};
+use proxy::ports::Dataplane;
 use proxy_core::objects::Family;
-use proxy_core::rules::Mode;
+use proxy_core::rules::{Mode, Settings};
+use support::lasting;
 use support::matrix::{Kernel, check, objects};
 use support::{Lab, MASQUERADE_BIT, settings};
 
@@ -62,4 +65,28 @@ fn packets_meet_their_fate_in_the_nft_flavour() {
 #[test]
 fn packets_meet_their_fate_in_the_legacy_flavour() {
     serves_in("legacy");
+}
+
+/// A backend with what is around it in the process.
+fn open(flavour: &str, family: Family) -> Box<dyn Dataplane> {
+    let (programs, mark) = (programs(flavour, family).unwrap(), 1 << MASQUERADE_BIT);
+    let plane = IptablesDataplane::open(programs, mark, true, Duration::from_secs(30), Arc::default());
+    Box::new(Observed::new(Box::new(plane), family, false, Arc::default(), Triggers::default()).0)
+}
+
+/// The flavour that most machines have does; the kernel does the rest for both.
+#[test]
+fn connections_flows_and_affinity_last_as_long_as_they_should() {
+    const FLAVOUR: &str = "nft";
+    if support::skipped() || programs(FLAVOUR, Family::V4).is_none() {
+        return;
+    }
+    let settings = Settings { mode: Mode::Iptables, ..settings() };
+    let in_lab = |act: &dyn Fn(&Lab, &mut [Kernel; 2])| {
+        let lab = Lab::new();
+        act(&lab, &mut Kernel::both(&lab, &settings, |family| open(FLAVOUR, family)));
+    };
+    in_lab(&|lab, kernels| lasting::connections(lab, kernels, |family| open(FLAVOUR, family)));
+    in_lab(&lasting::flows);
+    in_lab(&lasting::affinity);
 }

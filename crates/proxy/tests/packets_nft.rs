@@ -11,8 +11,9 @@ use fixture::Tools;
 use proxy::backend::nft::NftDataplane;
 use proxy::ports::Dataplane;
 use proxy_core::objects::{Family, Protocol};
-use proxy_core::rules::NodePortChoice;
+use proxy_core::rules::{NodePortChoice, Settings};
 use serde_json::json;
+use support::lasting;
 use support::matrix::{Kernel, check, objects};
 use support::{Answer, Lab, MASQUERADE_BIT, Party, service, settings, slices};
 
@@ -118,6 +119,83 @@ fn a_client_keeps_its_endpoint_at_every_address_of_a_service() {
             let had = doors.map(|to| client.calls(to, Protocol::Tcp, 12));
             let names: BTreeSet<&str> = had.iter().flatten().map(answerer).collect();
             assert_eq!(names.len(), 1, "{} {had:?}", client.name);
+        }
+    }
+}
+
+/// Services grow and shrink; what they needed on the way does not stay for ever.
+#[test]
+fn chains_that_nobody_needs_any_more_go_after_a_while() {
+    if support::skipped() {
+        return;
+    }
+    let lab = Lab::new();
+    let mut cluster = support::cluster();
+    cluster.replace_services(&[service("web", 10, json!({}))]);
+    let mut kernels = Kernel::both(&lab, &settings(), open);
+    let everybody = [&lab.pods[0], &lab.pods[1], &lab.there];
+    let count = || {
+        let read = || NftDataplane::open(Family::V4, MASQUERADE_BIT).unwrap().read().unwrap();
+        lab.node.ns.within(read).chains.len()
+    };
+    let mut turn_to = |kernels: &mut [Kernel; 2], who: &[&Party]| {
+        cluster.replace_slices(&slices("web", who));
+        kernels.iter_mut().for_each(|kernel| kernel.update(&lab, &mut cluster));
+    };
+    turn_to(&mut kernels, &everybody[..1]);
+    let least = count();
+    for many in [2, 3, 1] {
+        turn_to(&mut kernels, &everybody[..many]);
+    }
+    assert!(count() > least, "they stay for a while");
+    for _ in 0..3 {
+        kernels.iter_mut().for_each(|kernel| assert_eq!(kernel.verify(&lab), Vec::<String>::new()));
+    }
+    assert_eq!(count(), least);
+    // Whoever needs them again has them.
+    turn_to(&mut kernels, &everybody);
+    let to = "10.96.0.10:80".parse().unwrap();
+    assert!(matches!(lab.pods[2].call(to, Protocol::Tcp), Answer::From { .. }));
+}
+
+#[test]
+fn connections_outlive_changes_and_restarts() {
+    if support::skipped() {
+        return;
+    }
+    let lab = Lab::new();
+    lasting::connections(&lab, &mut Kernel::both(&lab, &settings(), open), open);
+}
+
+#[test]
+fn a_client_that_was_silent_for_long_is_forgotten() {
+    if support::skipped() {
+        return;
+    }
+    let lab = Lab::new();
+    lasting::affinity(&lab, &mut Kernel::both(&lab, &settings(), open));
+}
+
+#[test]
+fn with_masquerade_all_every_client_looks_like_the_node() {
+    if support::skipped() {
+        return;
+    }
+    let lab = Lab::new();
+    let mut cluster = support::cluster();
+    cluster.replace_services(&[service("web", 10, json!({}))]);
+    cluster.replace_slices(&slices("web", &[&lab.pods[0], &lab.there]));
+    for is_all in [false, true] {
+        let settings = Settings { masquerade_all: is_all, ..settings() };
+        let mut kernels = Kernel::both(&lab, &settings, open);
+        cluster.replace_services(&[]);
+        cluster.replace_services(&[service("web", 10, json!({}))]);
+        kernels.iter_mut().for_each(|kernel| kernel.update(&lab, &mut cluster));
+        for to in ["10.96.0.10:80", "[fd96::10]:80"] {
+            for answer in lab.pods[2].calls(to.parse().unwrap(), Protocol::Tcp, 6) {
+                let Answer::From { source, .. } = answer else { panic!("{to} {answer:?}") };
+                assert_eq!(lab.host.is_local(source), is_all, "{to} {source}");
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use proxy_core::rules::{RuleSet, Rulebook, Settings};
 use proxy_core::trace::{Arrival, Fate, Packet, trace};
 use serde_json::{Value, json};
 
-use super::{Answer, Lab, Party, overlay, service, slices};
+use super::{Answer, Lab, Party, ZONE, overlay, service, slices};
 
 /// One family's rules, in the kernel of the lab's node.
 pub(crate) struct Kernel {
@@ -60,6 +60,12 @@ impl Kernel {
         }
     }
 
+    /// What comes after a change.
+    pub(crate) fn tidy(&mut self, lab: &Lab) {
+        let (plane, rules) = (&mut self.plane, self.book.rules());
+        lab.node.ns.within(|| assert_eq!(plane.tidy(rules, &Knock::default()), Outcome::Done(())));
+    }
+
     /// As if the proxy had been started anew: what it finds is all that it knows. What was wrong in the kernel.
     pub(crate) fn restart(
         &mut self,
@@ -90,6 +96,8 @@ pub(crate) fn objects(lab: &Lab) -> (Vec<Service>, Vec<EndpointSlice>) {
     });
     let empty_here =
         json!({"spec": {"externalTrafficPolicy": "Local"}, "status": ingress("5.6.7.3", "fd05::3")});
+    let behind = |ip: &str| json!({"ip": ip, "ipMode": "Proxy"});
+    let proxied = json!({"status": {"loadBalancer": {"ingress": [behind("5.6.7.4"), behind("fd05::4")]}}});
     let sticky = json!({"spec": {"sessionAffinity": "ClientIP", "externalTrafficPolicy": "Local"}});
     let rows: Vec<(&str, Value, Vec<&Party>)> = vec![
         ("plain", json!({}), vec![a, b, there]),
@@ -103,27 +111,53 @@ pub(crate) fn objects(lab: &Lab) -> (Vec<Service>, Vec<EndpointSlice>) {
         ("away", outside("LoadBalancer", 30008, empty_here), vec![there]),
         ("extern", json!({"spec": {"externalIPs": ["172.16.0.9", "fd16::9"]}}), vec![b]),
         ("sticky", outside("NodePort", 30010, sticky), vec![a, b, there]),
+        ("leaving", json!({}), vec![a, b]),
+        ("near", json!({}), vec![a, there]),
+        ("proxied", outside("LoadBalancer", 30013, proxied), vec![a]),
     ];
     let mut made = (Vec::new(), Vec::new());
     for (number, (name, over, endpoints)) in rows.into_iter().enumerate() {
         made.0.push(service(name, 10 + number as u8, over));
-        made.1.extend(slices(name, &endpoints));
+        made.1.extend(slices(name, &endpoints).into_iter().map(|slice| specially(name, slice)));
     }
     made
 }
 
+/// What some Services say of their endpoints.
+fn specially(name: &str, mut slice: EndpointSlice) -> EndpointSlice {
+    let endpoints = slice.endpoints.iter_mut().flatten();
+    for (place, endpoint) in endpoints.enumerate() {
+        match (name, place) {
+            // One serves to the end, and the other does not any more.
+            ("leaving", _) => {
+                let state = json!({"ready": false, "serving": place == 0, "terminating": true});
+                endpoint.conditions = serde_json::from_value(state).unwrap();
+            }
+            // The first is for this zone.
+            ("near", _) => {
+                let zone = if place == 0 { ZONE } else { "elsewhere" };
+                endpoint.hints = serde_json::from_value(json!({"forZones": [{"name": zone}]})).unwrap();
+            }
+            _ => {}
+        }
+    }
+    slice
+}
+
 /// Everywhere that somebody might call, in one family.
 pub(crate) fn destinations(family: Family) -> Vec<SocketAddr> {
-    let (node, others): (&str, [&str; 5]) = match family {
-        Family::V4 => ("192.168.0.1", ["5.6.7.1", "5.6.7.2", "5.6.7.3", "172.16.0.9", "10.96.9.9"]),
-        Family::V6 => ("fd01::1", ["fd05::1", "fd05::2", "fd05::3", "fd16::9", "fd96::99"]),
+    let (node, others): (&str, [&str; 6]) = match family {
+        Family::V4 => {
+            ("192.168.0.1", ["5.6.7.1", "5.6.7.2", "5.6.7.3", "5.6.7.4", "172.16.0.9", "10.96.9.9"])
+        }
+        Family::V6 => ("fd01::1", ["fd05::1", "fd05::2", "fd05::3", "fd05::4", "fd16::9", "fd96::99"]),
     };
     let at = |ip: &str, port| SocketAddr::new(ip.parse().unwrap(), port);
-    let cluster_ips = (10..21).map(|number| match family {
+    let cluster_ips = (10..24).map(|number| match family {
         Family::V4 => at(&format!("10.96.0.{number}"), 80),
         Family::V6 => at(&format!("fd96::{number}"), 80),
     });
-    let node_ports = [30002, 30005, 30006, 30007, 30008, 30010].map(|port| at(node, port));
+    let node_ports = [30002, 30005, 30006, 30007, 30008, 30010, 30013].map(|port| at(node, port));
     let unused = cluster_ips.clone().next().map(|to| SocketAddr::new(to.ip(), 81));
     cluster_ips.chain(node_ports).chain(others.map(|ip| at(ip, 80))).chain(unused).collect()
 }

@@ -5,6 +5,7 @@
 pub(crate) mod agent;
 pub(crate) mod held;
 pub(crate) mod ipvs;
+pub(crate) mod lasting;
 pub(crate) mod matrix;
 mod no_files;
 
@@ -23,6 +24,7 @@ use proxy_core::rules::{Host, LocalTraffic, Mode, Settings};
 use serde_json::{Value, json};
 
 pub(crate) const NODE: &str = "here";
+pub(crate) const ZONE: &str = "zone-a";
 pub(crate) const TARGET: u16 = 8080;
 pub(crate) const MASQUERADE_BIT: u8 = 14;
 
@@ -273,7 +275,8 @@ pub(crate) fn node() -> Node {
     let addresses = json!([
         {"type": "InternalIP", "address": "192.168.0.1"}, {"type": "InternalIP", "address": "fd01::1"},
     ]);
-    from(json!({"metadata": {"name": NODE}, "status": {"addresses": addresses}}))
+    let labels = json!({"topology.kubernetes.io/zone": ZONE});
+    from(json!({"metadata": {"name": NODE, "labels": labels}, "status": {"addresses": addresses}}))
 }
 
 pub(crate) fn service_cidr() -> ServiceCIDR {
