@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use api::pod::{QosClass, qos_class};
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 
+use crate::downward::limits;
 use crate::pod_resources::{Amounts, is_pod_level, overhead, pod_limits, pod_requests};
 
 const MIN_SHARES: i64 = 2;
@@ -199,11 +200,12 @@ impl std::fmt::Display for Name {
 /// A Burstable Pod is bounded only where every one of its containers is, or where the Pod itself says so.
 fn every_container_limits(pod: &Pod, resource: &str) -> bool {
     let Some(spec) = &pod.spec else { return false };
-    let states = |limits: Option<&BTreeMap<String, _>>| limits.is_some_and(|l| l.contains_key(resource));
-    if is_pod_level(pod) && states(spec.resources.as_ref().and_then(|r| r.limits.as_ref())) {
+    // A limit of nothing is no limit, as upstream has it.
+    let states = |of: Option<&ResourceRequirements>| limits(of, resource).is_some_and(|amount| amount > 0);
+    if is_pod_level(pod) && states(spec.resources.as_ref()) {
         return true;
     }
-    let is_limited = |c: &Container| states(c.resources.as_ref().and_then(|r| r.limits.as_ref()));
+    let is_limited = |c: &Container| states(c.resources.as_ref());
     spec.containers.iter().chain(spec.init_containers.iter().flatten()).all(is_limited)
 }
 
@@ -308,6 +310,12 @@ mod tests {
             (
                 "containers: [{name: a, resources: {limits: {memory: 1Mi}}}, {name: b}]".to_owned(),
                 (2, None, None),
+            ),
+            (
+                "containers: [{name: a, resources: {limits: {memory: 1Mi, cpu: 1}}}, \
+                  {name: b, resources: {limits: {memory: 0, cpu: '0'}}}]"
+                    .to_owned(),
+                (1024, None, None),
             ),
             (
                 "{resources: {limits: {memory: 4Mi}}, containers: [{name: a}, {name: b}]}".to_owned(),
