@@ -136,6 +136,11 @@ impl NodeCgroups {
         .await
     }
 
+    async fn is_inhabited(&self, path: &str) -> io::Result<bool> {
+        let path = path.to_owned();
+        self.aside(move |inner| Ok(!inner.hand.processes(&path)?.is_empty())).await
+    }
+
     async fn bound(&self, name: &Name, limits: &Limits) -> io::Result<()> {
         let limits = match &self.0.units {
             Some(units) => {
@@ -203,8 +208,10 @@ impl Cgroups for NodeCgroups {
         let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
         let name = cgroup::of_pod(&self.0.all, qos_class(pod), uid.as_str()).map_err(invalid)?;
         let path = self.0.path(&name);
-        // It is made once: whoever changed it since had a reason.
-        if self.0.hand.exists(&path) && !self.0.unfinished().contains(&name) {
+        // It is made once: whoever changed it since had a reason. One that nothing runs in may be all that an earlier
+        // life of the agent came to.
+        let is_finished = !self.0.unfinished().contains(&name);
+        if is_finished && self.0.hand.exists(&path) && self.is_inhabited(&path).await? {
             return Ok(format!("/{path}"));
         }
         self.0.unfinished().insert(name.clone());

@@ -125,3 +125,22 @@ async fn slices_are_asked_for_and_bounded() {
     hand.remove(&format!("{root}.slice.slice")).unwrap();
     hand.remove(&format!("{root}.slice")).unwrap();
 }
+
+#[tokio::test]
+async fn what_a_crash_left_without_limits_gets_them() {
+    let root = format!("longshore-kubelet-crash-{}", std::process::id());
+    let Some(cgroups) = open(&root, None).await else { return };
+    let hand = cgroups.0.hand.clone();
+    // As far as an agent came that was killed.
+    hand.make(&format!("{root}/kubepods/podg")).unwrap();
+    let guaranteed =
+        pod("g", r#"{"limits":{"cpu":"1","memory":"64Mi"},"requests":{"cpu":"1","memory":"64Mi"}}"#);
+    cgroups.ensure(&guaranteed).await.unwrap();
+    let file = if hand.version() == Version::V1 { "memory.limit_in_bytes" } else { "memory.max" };
+    let bound = hand.read(&format!("{root}/kubepods/podg"), "memory", file).unwrap().unwrap();
+    assert_eq!(bound, (64 << 20).to_string());
+    cgroups.remove(&PodUid::from("g")).await.unwrap();
+    for name in ["kubepods/burstable", "kubepods/besteffort", "kubepods", ""] {
+        hand.remove(format!("{root}/{name}").trim_end_matches('/')).unwrap();
+    }
+}
