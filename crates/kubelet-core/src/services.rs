@@ -28,15 +28,17 @@ pub fn service_env<'a>(pod: &Pod, services: impl Iterator<Item = &'a Service>) -
     let links = pod.spec.as_ref().and_then(|s| s.enable_service_links).unwrap_or(true);
     let mut env = BTreeMap::new();
     let mut api_server = None;
+    let mut has_own = false;
     for service in services {
         if service.namespace == "default" && service.name == "kubernetes" {
             api_server = Some(service);
         } else if links && service.namespace == namespace {
+            // As upstream has it: one of the Pod's own namespace takes the name from the API server's.
+            has_own |= service.name == "kubernetes";
             add(&mut env, service);
         }
     }
-    // Last: a Service of the Pod's own that is called `kubernetes` gives way.
-    api_server.into_iter().for_each(|s| add(&mut env, s));
+    api_server.into_iter().filter(|_| !has_own).for_each(|s| add(&mut env, s));
     env
 }
 
@@ -89,7 +91,6 @@ mod tests {
         let all = [
             service("default", "kubernetes", "10.96.0.1", &[("https", 443, "TCP")]),
             service("shop", "my-db", "fd00::2", &[("", 5432, "TCP"), ("dns-x", 53, "UDP")]),
-            service("shop", "kubernetes", "10.96.9.9", &[("", 1, "TCP")]),
             service("other", "db", "10.96.0.3", &[("", 1, "TCP")]),
         ];
         let p = pod("containers: []");
@@ -105,7 +106,7 @@ mod tests {
             "KUBERNETES_SERVICE_PORT=443",
             "KUBERNETES_SERVICE_PORT_HTTPS=443",
         ];
-        let got: Vec<_> = lines(&p).into_iter().filter(|l| !l.starts_with("KUBERNETES_PORT_1_")).collect();
+        let got = lines(&p);
         assert_eq!(got[..8], kubernetes);
         assert_eq!(
             got[8..],
@@ -124,6 +125,16 @@ mod tests {
                 "MY_DB_SERVICE_PORT_DNS_X=53",
             ]
         );
-        assert_eq!(lines(&pod("{containers: [], enableServiceLinks: false}")), kubernetes);
+        let unlinked = pod("{containers: [], enableServiceLinks: false}");
+        assert_eq!(lines(&unlinked), kubernetes);
+
+        // One of the Pod's own namespace takes the name, whoever is listed first.
+        let own = service("shop", "kubernetes", "10.96.9.9", &[("", 1, "TCP")]);
+        for both in [[&all[0], &own], [&own, &all[0]]] {
+            let env = service_env(&p, both.into_iter());
+            assert_eq!(env["KUBERNETES_SERVICE_HOST"], "10.96.9.9");
+            assert!(!env.contains_key("KUBERNETES_SERVICE_PORT_HTTPS"), "{env:?}");
+            assert_eq!(service_env(&unlinked, both.into_iter())["KUBERNETES_SERVICE_HOST"], "10.96.0.1");
+        }
     }
 }
