@@ -17,6 +17,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{KillCause, Stage, Verdicts, Waiting};
 use crate::observed::{ContainerState, Observed};
+pub use resources::granted;
 
 /// Everything [`status`] looks at.
 #[derive(Clone, Copy, Debug)]

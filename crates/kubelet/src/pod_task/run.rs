@@ -1,13 +1,14 @@
 //! The running Pod: one pass of the loop, and the wait between passes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::time::Mono;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_core::observed::ContainerState;
 use kubelet_core::pod::policy::restarts_all;
-use kubelet_core::pod::{ContainerKind, Intent, KillCause, Plan, PlanInput, Stage, Waiting};
+use kubelet_core::pod::{ContainerKind, Intent, KillCause, Plan, PlanInput, Stage, Waiting, granted};
 use kubelet_core::recipe::spec_of;
 
 use super::{PodTask, Step, is_terminal, name};
@@ -240,16 +241,19 @@ impl PodTask {
 
     /// Volumes, sandbox, containers. True if all that was planned came up; otherwise a retry is due.
     async fn bring_up(&mut self, intent: &Intent, plan: &Plan) -> bool {
-        let pod = &intent.pod;
-        if !self.network_ready(pod) {
+        // What is shown is what is asked for; what is started has what was granted.
+        let granted = granted(&intent.pod, &self.status);
+        let pod = granted.map_or_else(|| intent.pod.clone(), Arc::new);
+        let given = Intent { pod, ..intent.clone() };
+        if !self.network_ready(&given.pod) {
             self.retry_after(Duration::from_secs(1));
             return false;
         }
-        self.node.objects.follow(pod);
-        let Some(parent) = self.ensure_cgroup(pod).await else { return false };
-        let Some(volumes) = self.mount_volumes(intent).await else { return false };
+        self.node.objects.follow(&given.pod);
+        let Some(parent) = self.ensure_cgroup(&given.pod).await else { return false };
+        let Some(volumes) = self.mount_volumes(&given).await else { return false };
         if let Some(new) = &plan.sandbox {
-            let Some(id) = self.create_sandbox(intent, new.attempt, &parent).await else { return false };
+            let Some(id) = self.create_sandbox(&given, new.attempt, &parent).await else { return false };
             if !self.look_at_new_sandbox(&id).await {
                 return false;
             }
@@ -258,7 +262,7 @@ impl PodTask {
         if plan.start.is_empty() {
             return true;
         }
-        self.start_all(intent, &plan.start, &parent, &volumes).await
+        self.start_all(&given, &plan.start, &parent, &volumes).await
     }
 
     /// The Pod's cgroup, before anything is put in it. None, with an event and a retry, if it is not there.

@@ -121,7 +121,7 @@ impl View<'_> {
             allocated_resources: c.resources.as_ref().and_then(|r| r.requests.clone()),
             ..blank(c)
         };
-        if let Some(old) = old.filter(|o| o.container_id == status.container_id) {
+        if let Some(old) = old.filter(|o| o.resources.is_some()) {
             super::resources::keep_granted(&mut status, old);
         }
         status.state = match i.state {
@@ -160,6 +160,9 @@ impl View<'_> {
         old: Option<&ContainerStatus>,
     ) -> ContainerStatus {
         let mut status = ContainerStatus { state: waiting(Some(self.default_reason()), None), ..blank(c) };
+        if let Some(old) = old.filter(|old| super::resources::wants_resize(c, old)) {
+            super::resources::carry_granted(&mut status, old);
+        }
         if let Some(old) = old {
             let ran = old.state.as_ref().is_some_and(|s| s.running.is_some());
             let waited = old.state.as_ref().is_some_and(|s| s.waiting.is_some());

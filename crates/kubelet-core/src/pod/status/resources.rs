@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use api::pod::Amount;
 use api::pod::resources::{aggregate_limits, aggregate_requests, is_pod_level};
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec, PodStatus, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::observed::{self, ContainerState};
@@ -104,7 +104,29 @@ fn whole(
     (!out.is_empty()).then_some(out)
 }
 
-/// What an instance was given at its start is what it has, whatever its spec says by now.
+/// The Pod with what its containers were given at their first start, where its spec asks for something else by now.
+/// None if it does not. Nobody grants more on this node, so whoever starts again gets what it had.
+#[must_use]
+pub fn granted(pod: &Pod, status: &PodStatus) -> Option<Pod> {
+    let statuses = || status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let old = |c: &Container| statuses().find(|s| s.name == c.name).filter(|s| wants_resize(c, s));
+    let spec = pod.spec.as_ref()?;
+    if !spec.containers.iter().chain(spec.init_containers.iter().flatten()).any(|c| old(c).is_some()) {
+        return None;
+    }
+    let mut granted = pod.clone();
+    let spec = granted.spec.as_mut()?;
+    for c in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+        let Some(old) = old(c) else { continue };
+        let has = old.resources.clone().unwrap_or_default();
+        let claims = c.resources.as_ref().and_then(|r| r.claims.clone());
+        let requests = old.allocated_resources.clone();
+        c.resources = Some(ResourceRequirements { requests, limits: has.limits, claims });
+    }
+    Some(granted)
+}
+
+/// What a container was given at its first start is what it has, whatever its spec says by now.
 pub(super) fn keep_granted(status: &mut ContainerStatus, old: &ContainerStatus) {
     if old.allocated_resources.is_some() && old.allocated_resources != status.allocated_resources {
         status.allocated_resources.clone_from(&old.allocated_resources);
@@ -117,13 +139,20 @@ pub(super) fn keep_granted(status: &mut ContainerStatus, old: &ContainerStatus) 
     }
 }
 
-/// Whether the spec asks for other resources than the running instance has.
+/// The next instance gets what those before it had, also when none of them is left.
+pub(super) fn carry_granted(status: &mut ContainerStatus, old: &ContainerStatus) {
+    status.allocated_resources.clone_from(&old.allocated_resources);
+    status.resources.clone_from(&old.resources);
+}
+
+/// Whether the spec asks for other resources than the container was given when it was first started.
 pub(super) fn wants_resize(c: &Container, status: &ContainerStatus) -> bool {
-    let runs = status.state.as_ref().is_some_and(|s| s.running.is_some());
+    let was_started = status.resources.is_some();
     let wanted = c.resources.as_ref();
     let has = status.resources.as_ref().and_then(|r| r.limits.as_ref());
-    runs && (!same_amounts(wanted.and_then(|r| r.requests.as_ref()), status.allocated_resources.as_ref())
-        || !same_amounts(wanted.and_then(|r| r.limits.as_ref()), has))
+    was_started
+        && (!same_amounts(wanted.and_then(|r| r.requests.as_ref()), status.allocated_resources.as_ref())
+            || !same_amounts(wanted.and_then(|r| r.limits.as_ref()), has))
 }
 
 fn same_amounts(a: Option<&List>, b: Option<&List>) -> bool {

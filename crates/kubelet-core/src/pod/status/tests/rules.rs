@@ -5,6 +5,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proptest::prelude::*;
 
 use super::*;
+use crate::pod::granted;
 
 fn phase(status: &PodStatus) -> &str {
     status.phase.as_deref().unwrap_or_default()
@@ -342,7 +343,7 @@ fn a_pod_tells_what_it_has_as_a_whole() {
 }
 
 #[test]
-fn a_resize_stays_pending_until_the_container_is_another() {
+fn a_resize_stays_pending_whatever_the_container_does() {
     let spec = |cpu: &str| {
         format!(
             "containers: [{{name: app, image: 'app:1', resources: {{requests: {{cpu: {cpu}, memory: 1Gi}}}}}}]"
@@ -360,14 +361,32 @@ fn a_resize_stays_pending_until_the_container_is_another() {
     let resized = case.publish();
     assert!(pending(&resized));
     let app = &resized.container_statuses.as_ref().expect("statuses")[0];
-    let granted = app.allocated_resources.as_ref().expect("requests");
-    assert_eq!(granted["cpu"].0, "100m");
+    let requests = app.allocated_resources.as_ref().expect("requests");
+    assert_eq!(requests["cpu"].0, "100m");
     // The same amount in other words is no wish.
     case.pod.spec = crate::testing::pod_yaml(&spec("'0.1'")).spec;
     assert!(!pending(&case.status()));
     case.pod.spec = crate::testing::pod_yaml(&spec("200m")).spec;
-    case.observed.containers = vec![Instance { id: "app-1".into(), ..instance("app") }];
-    assert!(!pending(&case.publish()));
+    let given = |status: &PodStatus, pod: &Pod| {
+        let pod = granted(pod, status).expect("asked for something else");
+        let resources = pod.spec.expect("spec").containers.remove(0).resources.expect("resources");
+        resources.requests.expect("requests")["cpu"].0.clone()
+    };
+    // Crashed, vanished, started again: what it was given stays, and so does the wish.
+    for observed in [
+        vec![Instance { state: ContainerState::Exited, exit_code: 1, ..instance("app") }],
+        vec![],
+        vec![Instance { id: "app-1".into(), ..instance("app") }],
+    ] {
+        case.observed.containers = observed;
+        let status = case.publish();
+        assert!(pending(&status));
+        assert_eq!(given(&status, &case.pod), "100m");
+    }
+    case.pod.spec = crate::testing::pod_yaml(&spec("100m")).spec;
+    let status = case.publish();
+    assert!(!pending(&status));
+    assert_eq!(granted(&case.pod, &status), None);
 }
 
 proptest! {
