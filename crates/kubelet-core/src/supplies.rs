@@ -30,7 +30,7 @@ pub struct TokenWant {
 }
 
 /// What came of asking.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Supplies {
     /// There is an API server to ask.
     pub has_server: bool,
@@ -62,10 +62,12 @@ pub struct Bound {
     pub claim_uid: String,
     /// What the claim says of its size.
     pub sizes: Claimed,
+    /// Why this node is the wrong one for it.
+    pub misplaced: Option<String>,
 }
 
 /// One object.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Supply<T> {
     Found(Arc<T>),
     /// The API server says that it does not exist.
@@ -153,7 +155,35 @@ impl TokenWant {
     }
 }
 
+// === impl Supply ===
+
+/// Without the object, which may be a Secret.
+impl<T> std::fmt::Debug for Supply<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Supply::Found(_) => f.write_str("Found"),
+            Supply::Missing => f.write_str("Missing"),
+            Supply::Failed(why) => f.debug_tuple("Failed").field(why).finish(),
+        }
+    }
+}
+
 // === impl Supplies ===
+
+/// Without tokens and what is in Secrets.
+impl std::fmt::Debug for Supplies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let tokens = self.tokens.iter().map(|(want, token)| (want, token.as_ref().map(|_| "…")));
+        f.debug_struct("Supplies")
+            .field("has_server", &self.has_server)
+            .field("config_maps", &self.config_maps)
+            .field("secrets", &self.secrets)
+            .field("tokens", &tokens.collect::<BTreeMap<_, _>>())
+            .field("claims", &self.claims)
+            .field("trust_bundles", &self.trust_bundles)
+            .finish()
+    }
+}
 
 impl Supplies {
     /// A ConfigMap; none if it is optional and does not exist.
@@ -269,6 +299,21 @@ volumes:
         assert!(wants.tokens.into_iter().eq([token("", 3600), token("vault", 600)]));
         assert_eq!(all(&Wants::of_volumes(&p).secrets), "proj-secret vol-secret");
         assert_eq!(all(&Wants::of_container(&p, "main").config_maps), "env-map");
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        let mut s = Supplies::default();
+        let secret = Secret {
+            string_data: Some(BTreeMap::from([("k".to_owned(), "hidden".to_owned())])),
+            ..Default::default()
+        };
+        s.secrets.insert("s".into(), Supply::Found(Arc::new(secret)));
+        s.tokens.insert(TokenWant { audience: "a".into(), seconds: 1 }, Ok("hidden".into()));
+        let file = crate::volumes::File { data: b"hidden".to_vec(), mode: 0o600, uid: 0 };
+        let shown = format!("{s:?} {file:?}");
+        assert!(!shown.contains("hidden") && !shown.contains("104, 105"), "{shown}");
+        assert!(shown.contains("Found") && shown.contains("6 bytes"), "{shown}");
     }
 
     #[test]

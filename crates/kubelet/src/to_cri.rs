@@ -318,6 +318,7 @@ mod tests {
         };
         let config = RecipeConfig::default();
         let recipe = recipe::sandbox(&SandboxInput {
+            groups: &[],
             pod: &pod,
             attempt: 2,
             node: &node,
@@ -332,6 +333,7 @@ mod tests {
             ("img".to_owned(), ResolvedVolume::Image { reference: "sha256:beef".into() }),
         ]);
         let recipe = recipe::container(&ContainerInput {
+            groups: &[],
             pod: &pod,
             name: "main",
             kind: ContainerKind::Regular,

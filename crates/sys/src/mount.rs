@@ -42,6 +42,8 @@ pub enum Busy {
     Refuse,
     /// Take it out of the tree now; the kernel lets go when the last user does.
     Detach,
+    /// Give up what its server was asked for and has not answered. `EBUSY` if somebody uses it nevertheless.
+    Force,
 }
 
 /// Mounts the file or directory `source` over `target`. `recursive` takes along what is mounted below.
@@ -76,6 +78,7 @@ pub fn unmount(parent: impl AsFd, name: &OsStr, busy: Busy) -> io::Result<()> {
     let flags = match busy {
         Busy::Refuse => UnmountFlags::NOFOLLOW,
         Busy::Detach => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+        Busy::Force => UnmountFlags::NOFOLLOW | UnmountFlags::FORCE,
     };
     Ok(m::unmount(path, flags)?)
 }

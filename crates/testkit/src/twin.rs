@@ -63,6 +63,7 @@ impl Twins {
         };
         let pod = prepare(*pod, Origin::File("twin"), &self.facts.name, Wall::from_secs(0))?;
         let sandbox = recipe::sandbox(&SandboxInput {
+            groups: &[],
             pod: &pod,
             attempt: 0,
             node: &self.facts,
@@ -83,6 +84,7 @@ impl Twins {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let (hosts, message) = (self.file(name, "hosts")?, self.file(name, "message")?);
         let recipe = recipe::container(&ContainerInput {
+            groups: &[],
             pod,
             name: &spec.name,
             kind: ContainerKind::Regular,

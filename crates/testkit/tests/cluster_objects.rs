@@ -265,13 +265,64 @@ fn a_claim_is_what_it_is_bound_to() {
     local_volume(&c, &dir, "Filesystem");
     c.create(&claiming("writer", "echo kept > /data/file; exec sleep 1000", MOUNTED));
     c.eventually("told why it waits", || {
-        c.run(&["describe", "pod", "writer"]).contains("PVC is not bound").then_some(())
+        let why = "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], failed to process volumes=[data]: error processing PVC default/data: PVC is not bound";
+        c.run(&["describe", "pod", "writer"]).contains(why).then_some(())
     });
     bind_claim(&c);
     c.wait_pod("writer", "ready", is_ready);
     c.eventually("written", || (std::fs::read_to_string(dir.join("file")).ok()? == "kept\n").then_some(()));
     c.run(&["delete", "pod", "writer", "--timeout=30s"]);
     assert!(dir.join("file").exists(), "the volume outlives the Pod");
+}
+
+/// Ends when it is told to; the next instance is not told yet.
+const UNTIL_TOLD: &str = "trap exit TERM; while [ ! -e /tmp/go ]; do sleep 0.1; done";
+
+/// Lets the Pod's container end, and waits until it runs again. The API server is not needed for that.
+fn end_container(c: &Cluster, name: &str) {
+    let count = |p: &Pod| container(p, "main").map_or(0, |s| s.restart_count);
+    let before = count(&c.get(name).unwrap());
+    let (code, _, err) = c.pods(&["exec", name, "--", "touch", "/tmp/go"]);
+    assert_eq!(code, 0, "{err}");
+    c.until("running again", || c.get(name).filter(|p| count(p) > before && is_ready(p)).map(|_| ()));
+}
+
+#[test]
+fn what_was_mounted_once_does_not_keep_a_container_from_starting() {
+    let Some(mut c) = Cluster::usual() else { return };
+    let dir = c.node.dir().join("volume");
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::write(dir.join("file"), "kept").unwrap();
+    local_volume(&c, &dir, "Filesystem");
+    bind_claim(&c);
+    let protect = r#"{"metadata":{"finalizers":["kubernetes.io/pvc-protection"]}}"#;
+    c.run(&["patch", "pvc", "data", "-p", protect]);
+    c.run(&["annotate", "pv", "disk", "pv.beta.kubernetes.io/gid=4321"]);
+    c.run(&["create", "secret", "generic", "login", "--from-literal=password=s3cret"]);
+    let mounts = "volumeMounts: [{ name: data, mountPath: /data }, { name: login, mountPath: /login }]";
+    let pod = claiming("web", UNTIL_TOLD, mounts)
+        .replace("volumes: [", "volumes: [{ name: login, secret: { secretName: login } }, ");
+    c.create(&pod);
+    c.wait_pod("web", "ready", is_ready);
+
+    // The claim ends after its last Pod; until then it is good, for others too.
+    c.run(&["delete", "pvc", "data", "--wait=false"]);
+    c.run(&["delete", "secret", "login"]);
+    assert!(!c.run(&["get", "pvc", "data", "-o", "jsonpath={.metadata.deletionTimestamp}"]).is_empty());
+    end_container(&c, "web");
+    let sees = |c: &Cluster| c.exec("web", "main", &["sh", "-c", "cat /data/file /login/password; id -G"]);
+    assert!(sees(&c).starts_with("kepts3cret"), "{}", sees(&c));
+    assert!(sees(&c).split_whitespace().any(|gid| gid == "4321"), "{}", sees(&c));
+    let why = "MountVolume.SetUp failed for volume \"login\" : secret \"login\" not found";
+    c.eventually("told", || c.run(&["describe", "pod", "web"]).contains(why).then_some(()));
+    c.create(&claiming("late", STAY, MOUNTED));
+    c.wait_pod("late", "ready", is_ready);
+
+    c.stop_server();
+    end_container(&c, "web");
+    c.start_server();
+    c.wait_pod("web", "ready again", |p| is_ready(p) && container(p, "main").unwrap().restart_count == 2);
+    assert!(sees(&c).starts_with("kepts3cret"), "{}", sees(&c));
 }
 
 /// A block device that lies in a file, for as long as this lives.
@@ -314,7 +365,7 @@ fn a_local_device_is_passed_into_the_container() {
 
     // As a directory it is not to be had, and the Pod is told so.
     c.create(&claiming("wrong", STAY, MOUNTED));
-    let words = "volume disk has volumeMode Block, but is specified in volumeMounts";
+    let words = "volume data has volumeMode Block, but is specified in volumeMounts";
     c.eventually("refused", || c.run(&["describe", "pod", "wrong"]).contains(words).then_some(()));
 }
 

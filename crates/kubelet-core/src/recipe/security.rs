@@ -40,7 +40,7 @@ pub(super) fn of_sandbox(input: &SandboxInput<'_>) -> Result<SandboxSecurity, Re
         privileged: api::pod::containers(pod).any(|c| is_privileged(c)),
         run_as_user: sc.run_as_user,
         run_as_group: sc.run_as_group,
-        supplemental_groups: groups(&sc),
+        supplemental_groups: groups(&sc, input.groups),
         groups_policy: groups_policy(&sc).map_err(RecipeError::sandbox)?,
         selinux: sc.se_linux_options.as_ref().map(selinux),
         // A profile of the Pod is for its containers; the sandbox always runs confined.
@@ -82,7 +82,7 @@ pub(super) fn of_container(
         run_as_user: run_as_user.or(image_uid),
         run_as_username: if run_as_user.is_none() { image_name } else { String::new() },
         run_as_group: own.run_as_group.or(of_pod.run_as_group),
-        supplemental_groups: groups(&of_pod),
+        supplemental_groups: groups(&of_pod, input.groups),
         groups_policy: groups_policy(&of_pod).map_err(RecipeError::config)?,
         selinux: own.se_linux_options.as_ref().or(of_pod.se_linux_options.as_ref()).map(selinux),
         seccomp: seccomp(profile, &input.config.seccomp_root, input.config.seccomp_default)?,
@@ -137,9 +137,11 @@ fn namespaces(
     })
 }
 
-/// fsGroup first, then the Pod's own list.
-fn groups(sc: &PodSecurityContext) -> Vec<i64> {
-    sc.fs_group.into_iter().chain(sc.supplemental_groups.iter().flatten().copied()).collect()
+/// fsGroup first, then the Pod's own list, then what its volumes say and the list does not.
+fn groups(sc: &PodSecurityContext, of_volumes: &[i64]) -> Vec<i64> {
+    let own = || sc.supplemental_groups.iter().flatten().copied();
+    let more = of_volumes.iter().copied().filter(|gid| !own().any(|g| g == *gid));
+    sc.fs_group.into_iter().chain(own()).chain(more).collect()
 }
 
 fn groups_policy(sc: &PodSecurityContext) -> Result<GroupsPolicy, String> {
@@ -283,6 +285,10 @@ mod tests {
         let s = of(&with("fsGroup: 1, supplementalGroups: [2, 3], supplementalGroupsPolicy: Strict", ""))
             .unwrap();
         assert_eq!((s.supplemental_groups, s.groups_policy), (vec![1, 2, 3], GroupsPolicy::Strict));
+        let listed: PodSecurityContext =
+            serde_json::from_str(r#"{"fsGroup": 1, "supplementalGroups": [2, 3]}"#).unwrap();
+        assert_eq!(groups(&listed, &[3, 4]), [1, 2, 3, 4]);
+        assert_eq!(groups(&PodSecurityContext::default(), &[4]), [4]);
         assert_eq!(
             of(&with("supplementalGroupsPolicy: Odd", "")).unwrap_err(),
             "unsupported supplementalGroupsPolicy: Odd"

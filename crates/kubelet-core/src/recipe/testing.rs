@@ -91,6 +91,7 @@ impl Bench {
 
     pub(crate) fn input<'a>(&'a self, name: &'a str) -> ContainerInput<'a> {
         ContainerInput {
+            groups: &[],
             pod: &self.pod,
             name,
             kind: ContainerKind::Regular,
@@ -115,6 +116,7 @@ impl Bench {
 
     pub(crate) fn sandbox_input(&self) -> SandboxInput<'_> {
         SandboxInput {
+            groups: &[],
             pod: &self.pod,
             attempt: 1,
             node: &self.node,

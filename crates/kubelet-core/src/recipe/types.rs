@@ -18,6 +18,8 @@ use crate::supplies::Supplies;
 #[derive(Clone, Copy, Debug)]
 pub struct SandboxInput<'a> {
     pub pod: &'a Pod,
+    /// Groups that the Pod's volumes say their users are in.
+    pub groups: &'a [i64],
     pub attempt: u32,
     pub node: &'a NodeFacts,
     pub config: &'a RecipeConfig,
@@ -32,6 +34,8 @@ pub struct SandboxInput<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct ContainerInput<'a> {
     pub pod: &'a Pod,
+    /// Groups that the Pod's volumes say their users are in.
+    pub groups: &'a [i64],
     pub name: &'a str,
     pub kind: ContainerKind,
     pub restart_count: u32,

@@ -9,12 +9,19 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Content by relative path.
 pub type Payload = BTreeMap<String, File>;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct File {
     pub data: Vec<u8>,
     pub mode: u32,
     /// Who owns it; nearly always root.
     pub uid: u32,
+}
+
+/// Without its content, which may be secret.
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "File {{ {} bytes, mode: {:o}, uid: {} }}", self.data.len(), self.mode, self.uid)
+    }
 }
 
 /// What is in the volume now.

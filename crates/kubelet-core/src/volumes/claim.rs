@@ -5,16 +5,32 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec, Pod, Vo
 
 use super::csi::ClaimRef;
 use super::{Context, Source, csi, host_path, nfs};
+use crate::supplies::Bound;
 
 pub(super) fn read(context: &Context<'_>, volume: &Volume) -> Option<Result<Source, String>> {
     let source = volume.persistent_volume_claim.as_ref()?;
-    Some(bound(context, &source.claim_name, source.read_only == Some(true)))
+    Some(bound(context, volume, &source.claim_name, source.read_only == Some(true)))
 }
+
+/// The claim a volume comes from, if it comes from one.
+pub(super) fn name(pod: &Pod, volume: &Volume) -> Option<String> {
+    let own = volume.persistent_volume_claim.as_ref().map(|c| c.claim_name.clone());
+    own.or_else(|| volume.ephemeral.as_ref().map(|_| ephemeral_claim(pod, &volume.name)))
+}
+
+/// The group a volume says its users are in. What is no number is nobody's group, as upstream has it.
+pub(super) fn gid(bound: &Bound) -> Option<i64> {
+    bound.volume.metadata.annotations.as_ref()?.get(GID)?.parse().ok()
+}
+
+/// Upstream's default.
+const FS_TYPE: &str = "ext4";
+const GID: &str = "pv.beta.kubernetes.io/gid";
 
 /// A controller makes the claim and calls it after the Pod and the volume.
 pub(super) fn read_ephemeral(context: &Context<'_>, volume: &Volume) -> Option<Result<Source, String>> {
     volume.ephemeral.as_ref()?;
-    Some(bound(context, &ephemeral_claim(context.pod, &volume.name), false))
+    Some(bound(context, volume, &ephemeral_claim(context.pod, &volume.name), false))
 }
 
 /// The claim of an ephemeral volume.
@@ -23,11 +39,11 @@ pub fn ephemeral_claim(pod: &Pod, volume: &str) -> String {
     format!("{}-{volume}", pod.metadata.name.as_deref().unwrap_or_default())
 }
 
-fn bound(context: &Context<'_>, claim: &str, read_only: bool) -> Result<Source, String> {
+fn bound(context: &Context<'_>, own: &Volume, claim: &str, read_only: bool) -> Result<Source, String> {
     let namespace = context.pod.metadata.namespace.as_deref().unwrap_or_default();
     let found = context.supplies.volume_of(claim);
     let volume = found.map_err(|e| format!("error processing PVC {namespace}/{claim}: {e}"))?;
-    let mut source = source(context, &volume.volume, read_only)?;
+    let mut source = source(context, &own.name, &volume.volume, read_only)?;
     if let Source::Csi(csi) = &mut source {
         let (namespace, name) = (namespace.to_owned(), claim.to_owned());
         let (uid, sizes) = (volume.claim_uid.clone(), volume.sizes.clone());
@@ -36,20 +52,32 @@ fn bound(context: &Context<'_>, claim: &str, read_only: bool) -> Result<Source, 
     Ok(source)
 }
 
-fn source(context: &Context<'_>, volume: &PersistentVolume, read_only: bool) -> Result<Source, String> {
+/// `own` is what the Pod calls the volume.
+fn source(
+    context: &Context<'_>,
+    own: &str,
+    volume: &PersistentVolume,
+    read_only: bool,
+) -> Result<Source, String> {
     let name = volume.metadata.name.clone().unwrap_or_default();
     let Some(spec) = &volume.spec else { return Err(format!("PersistentVolume {name} has no spec")) };
     let block = spec.volume_mode.as_deref() == Some("Block");
     if block && context.usage.is_mounted {
-        return Err(format!("volume {name} has volumeMode Block, but is specified in volumeMounts"));
+        return Err(format!("volume {own} has volumeMode Block, but is specified in volumeMounts"));
     }
     if let Some(driver) = &spec.csi {
         csi::persistent(volume, driver, read_only, block)
     } else if let Some(local) = &spec.local {
         let path = local.path.clone();
+        let fs_type = local.fs_type.clone().unwrap_or_else(|| FS_TYPE.to_owned());
+        // It becomes part of the name of a program.
+        if fs_type.is_empty() || !fs_type.bytes().all(|b| b.is_ascii_alphanumeric()) {
+            return Err(format!("PersistentVolume {name} has an invalid fsType {fs_type:?}"));
+        }
+        let options = spec.mount_options.clone().unwrap_or_default();
         Ok(match block {
             true => Source::Device { path, spec_name: name },
-            false => Source::Local { path, spec_name: name },
+            false => Source::Local { path, spec_name: name, fs_type, options },
         })
     } else if block {
         Err(format!("PersistentVolume {name} is of kind {}, which cannot be a device", kind_of(spec)))

@@ -110,7 +110,11 @@ fn only_user(pod: &Pod) -> Option<u32> {
     let spec = pod.spec.as_ref()?;
     let of_pod = spec.security_context.as_ref().and_then(|s| s.run_as_user);
     let user = |c: &Container| c.security_context.as_ref().and_then(|s| s.run_as_user).or(of_pod);
-    let mut users = spec.init_containers.iter().flatten().chain(&spec.containers).map(user);
+    let own = spec.init_containers.iter().flatten().chain(&spec.containers).map(user);
+    // One that joins to look around shares the files too.
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    let of_ephemeral = ephemeral.map(|c| c.security_context.as_ref().and_then(|s| s.run_as_user).or(of_pod));
+    let mut users = own.chain(of_ephemeral);
     let first = users.next()??;
     users.all(|u| u == Some(first)).then(|| u32::try_from(first).ok())?
 }

@@ -15,6 +15,17 @@ pub enum FilesKind {
     Secret,
 }
 
+/// What files the kubelet writes into the volume, if it writes any.
+pub(super) fn kind(volume: &Volume) -> Option<FilesKind> {
+    let kinds = [
+        (volume.config_map.is_some(), FilesKind::ConfigMap),
+        (volume.secret.is_some(), FilesKind::Secret),
+        (volume.projected.is_some(), FilesKind::Projected),
+        (volume.downward_api.is_some(), FilesKind::DownwardApi),
+    ];
+    kinds.into_iter().find(|(is_it, _)| *is_it).map(|(_, kind)| kind)
+}
+
 pub(super) fn read_downward(context: &Context<'_>, volume: &Volume) -> Option<Result<Source, String>> {
     let source = volume.downward_api.as_ref()?;
     let mode = source.default_mode.unwrap_or(DEFAULT_MODE);

@@ -39,6 +39,10 @@ pub struct Desired {
     pub fs_group: Option<FsGroup>,
     /// Containers may only read it, whatever their volumeMount says.
     pub read_only: bool,
+    /// A group that the containers of the Pod are in because of it.
+    pub gid: Option<i64>,
+    /// Why this node is the wrong one for it. One that is set up already stays.
+    pub misplaced: Option<String>,
 }
 
 /// Where a volume's content comes from.
@@ -55,11 +59,14 @@ pub enum Source {
         payload: Payload,
         size: Option<u64>,
     },
-    /// A directory of this node that belongs to a PersistentVolume.
+    /// A directory of this node, or a device with a file system, that belongs to a PersistentVolume.
     Local {
         path: String,
         /// The name of the PersistentVolume.
         spec_name: String,
+        /// What a device is formatted with that holds nothing.
+        fs_type: String,
+        options: Vec<String>,
     },
     /// A device of this node.
     Device {
@@ -99,6 +106,8 @@ pub enum ChangePolicy {
 pub struct Refused {
     pub volume: String,
     pub message: String,
+    /// It is a claim's, and what that is bound to is not known or not fit.
+    pub of_claim: bool,
 }
 
 /// Every volume that some container of the Pod mounts, in the order of the spec. Volumes nobody
@@ -156,7 +165,9 @@ const KINDS: &[Kind] = &[
 ];
 
 fn one(context: &Context<'_>, volume: &Volume) -> Result<Desired, Refused> {
-    let refused = |message: String| Refused { volume: volume.name.clone(), message };
+    let claim = claim::name(context.pod, volume);
+    let of_claim = claim.is_some();
+    let refused = |message: String| Refused { volume: volume.name.clone(), message, of_claim };
     if !is_file_name(&volume.name) {
         return Err(refused("not a name a directory can have".into()));
     }
@@ -183,12 +194,25 @@ fn one(context: &Context<'_>, volume: &Volume) -> Result<Desired, Refused> {
         let message = format!("volume {name} has volumeMode Filesystem, but is specified in volumeDevices");
         return Err(refused(message));
     }
+    let bound = claim.and_then(|claim| context.supplies.volume_of(&claim).ok());
     Ok(Desired {
         name: volume.name.clone(),
         fs_group: fs_group(context.pod, &source),
         read_only: matches!(source, Source::Files { .. } | Source::Image { .. }) || is_read_only(volume),
         source,
+        gid: bound.and_then(claim::gid),
+        misplaced: bound.and_then(|b| b.misplaced.clone()),
     })
+}
+
+/// A volume whose files the kubelet writes, as far as the spec alone tells: where it is, not what is in it.
+#[must_use]
+pub fn written(pod: &Pod, name: &str) -> Option<Desired> {
+    let volume = pod.spec.as_ref()?.volumes.iter().flatten().find(|v| v.name == name)?;
+    let kind = files::kind(volume).filter(|_| is_file_name(name))?;
+    let source = Source::Files { kind, payload: Payload::new(), size: None };
+    let (name, fs_group) = (name.to_owned(), fs_group(pod, &source));
+    Some(Desired { name, source, fs_group, read_only: true, gid: None, misplaced: None })
 }
 
 /// A hostPath belongs to the host and an image to its maker; the rest may be the Pod's. For volumes that live and die

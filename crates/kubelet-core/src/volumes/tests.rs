@@ -200,7 +200,12 @@ fn claims_are_what_they_are_bound_to() {
     };
     assert_eq!(
         claim(Ok(json!({"local": {"path": "/mnt/a"}}))),
-        Ok(Source::Local { path: "/mnt/a".into(), spec_name: "pv".into() })
+        Ok(Source::Local {
+            path: "/mnt/a".into(),
+            spec_name: "pv".into(),
+            fs_type: "ext4".into(),
+            options: vec![],
+        })
     );
     let share =
         json!({"nfs": {"server": "fd00::1", "path": "/x", "readOnly": true}, "mountOptions": ["hard"]});
@@ -220,6 +225,28 @@ fn claims_are_what_they_are_bound_to() {
     let block = json!({"volumeMode": "Block", "hostPath": {"path": "/dev/x"}});
     assert!(claim(Ok(block)).unwrap_err().contains("volumeMode Block"));
     assert!(claim(Ok(json!({"nfs": {"server": "-o", "path": "/x"}}))).unwrap_err().contains("invalid NFS"));
+}
+
+#[test]
+fn the_group_of_a_volume_is_a_number() {
+    for (annotation, want) in [("4321", Some(4321)), ("staff", None), ("", None)] {
+        let meta = json!({"name": "pv", "annotations": {"pv.beta.kubernetes.io/gid": annotation}});
+        let volume = serde_json::from_value(json!({"metadata": meta})).unwrap();
+        let bound = crate::supplies::Bound { volume, ..Default::default() };
+        assert_eq!(super::claim::gid(&bound), want, "{annotation}");
+    }
+}
+
+#[test]
+fn a_container_that_joins_is_a_user_too() {
+    let owner = |joined: Value| {
+        let extra = json!({"securityContext": {"runAsUser": 7}, "ephemeralContainers": [joined]});
+        let file = super::config::private_file(&pod(json!([]), extra), Vec::new(), 0o644);
+        (file.uid, file.mode)
+    };
+    assert_eq!(owner(json!({"name": "debug"})), (7, 0o600));
+    let other = json!({"name": "debug", "securityContext": {"runAsUser": 8}});
+    assert_eq!(owner(other), (0, 0o644));
 }
 
 #[test]

@@ -72,6 +72,8 @@ struct PodTask {
     retry: Retry,
     /// Logins for registries that the Pod brings along.
     pull_secrets: Arc<[PullSecret]>,
+    /// Groups that the Pod's volumes say their users are in.
+    volume_groups: Vec<i64>,
     /// When the earliest image back-off ends.
     image_retry: Option<Mono>,
     /// When a source first saw the Pod.
@@ -135,6 +137,7 @@ impl PodTask {
             failed: BTreeMap::new(),
             retry: Retry::default(),
             pull_secrets: Arc::default(),
+            volume_groups: Vec::new(),
             image_retry: None,
             deadline: None,
             blocker: None,

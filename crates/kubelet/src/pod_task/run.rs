@@ -233,9 +233,12 @@ impl PodTask {
             refreshed = self.node.volumes.mount(&intent.pod) => refreshed,
             () = self.ending() => return,
         };
-        if let Err(error) = refreshed {
-            tracing::warn!(pod = name(&intent.pod), pod_uid = %self.uid, %error, "volumes not refreshed");
-            self.tell_failed_mount(&intent.pod, &error);
+        match refreshed {
+            Ok(mounted) => mounted.stale.iter().for_each(|error| self.tell_stale(&intent.pod, error)),
+            Err(error) => {
+                tracing::warn!(pod = name(&intent.pod), pod_uid = %self.uid, %error, "volumes not refreshed");
+                self.tell_failed_mount(&intent.pod, &error);
+            }
         }
     }
 

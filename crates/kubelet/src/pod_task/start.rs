@@ -34,6 +34,9 @@ pub(super) type ReadyVolumes = BTreeMap<String, ResolvedVolume>;
 /// The largest environment file.
 const ENV_FILE_MAX: u64 = 64 * 1024;
 
+/// Finding out what a claim is bound to, as volumes call it.
+const PROCESS: &str = "process";
+
 /// How long a call of the runtime may hold up the end of its Pod.
 const CUT_OFF_AFTER: Duration = Duration::from_secs(10);
 
@@ -69,12 +72,25 @@ impl PodTask {
         };
         self.image_retry = None;
         match mounted {
-            Ok(mounted) => Some(mounted.into_iter().map(|(name, m)| (name, resolved(m))).collect()),
+            Ok(mounted) => {
+                // Old files are better than none: upstream too starts on what was mounted once.
+                mounted.stale.iter().for_each(|error| self.tell_stale(pod, error));
+                self.volume_groups = mounted.groups;
+                Some(mounted.places.into_iter().map(|(name, m)| (name, resolved(m))).collect())
+            }
             Err(error) => {
                 self.tell_failed_mount(pod, &error);
                 self.retry_with_backoff();
                 None
             }
+        }
+    }
+
+    /// A volume that is only as it was. That nobody can say what a claim is bound to is no event: it is mounted.
+    pub(super) fn tell_stale(&self, pod: &Pod, error: &VolumeError) {
+        tracing::warn!(pod = name(pod), pod_uid = %self.uid, %error, "volume not refreshed");
+        if error.act != PROCESS {
+            self.tell_failed_mount(pod, error);
         }
     }
 
@@ -134,6 +150,7 @@ impl PodTask {
         let node = NodeFacts { resolv_conf: self.resolver().await?, ..self.node.facts.recipe.clone() };
         let made = recipe::sandbox(&SandboxInput {
             pod,
+            groups: &self.volume_groups,
             attempt,
             node: &node,
             config: &self.node.settings.recipe,
@@ -414,6 +431,7 @@ impl PodTask {
         let userns = self.userns(pod).await.map_err(refuse)?;
         let mut input = ContainerInput {
             pod,
+            groups: &self.volume_groups,
             name: &start.name,
             kind: start.kind,
             restart_count,
@@ -613,13 +631,16 @@ fn image_policy<'a>(pod: &'a Pod, volume: &str) -> Option<&'a str> {
 /// The event of a volume that is not ready, in upstream's words.
 fn told(error: &VolumeError) -> (&'static str, String) {
     let VolumeError { act, volume, message, .. } = error;
+    let unmounted = |attach: &str, process: &str| {
+        let text = format!(
+            "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[{attach}], failed to process volumes=[{process}]: {message}"
+        );
+        ("FailedMount", text)
+    };
     let (reason, step) = match *act {
-        "attach" => {
-            let text = format!(
-                "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[{volume}], failed to process volumes=[]: {message}"
-            );
-            return ("FailedMount", text);
-        }
+        "attach" => return unmounted(volume, ""),
+        PROCESS => return unmounted("", volume),
+        "check node of" => ("FailedMount", "MountVolume.NodeAffinity check"),
         "stage" => ("FailedMount", "MountVolume.MountDevice"),
         "stage device of" => ("FailedMapVolume", "MapVolume.SetUpDevice"),
         "map device of" => ("FailedMapVolume", "MapVolume.MapPodDevice"),

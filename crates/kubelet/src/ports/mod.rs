@@ -20,9 +20,10 @@ pub use storage::{NoStorage, Storage};
 /// Volumes of Pods on this node: everything between a Pod's `spec.volumes` and a host path.
 #[async_trait]
 pub trait Volumes: Send + Sync + 'static {
-    /// Makes every volume of the Pod ready (idempotent; also refreshes downward API content) and says
-    /// where each one is. Called before every start of a container and on each periodic sync.
-    async fn mount(&self, pod: &Pod) -> Result<MountedVolumes, VolumeError>;
+    /// Makes every volume of the Pod ready (idempotent; also refreshes what files show) and says where
+    /// each one is. Called before every start of a container and on each periodic sync. An error if one
+    /// of them cannot be had; one that was ready before and only cannot be brought up to date stays.
+    async fn mount(&self, pod: &Pod) -> Result<Mounted, VolumeError>;
     /// Prepares the subPath bind mount of one volumeMount and returns its host path.
     /// `sub_path` is already expanded. `index` is the position of the volumeMount in the container.
     async fn sub_path(
@@ -40,6 +41,16 @@ pub trait Volumes: Send + Sync + 'static {
     async fn remove(&self, uid: &PodUid) -> Result<(), VolumeError>;
     /// Pods that still have a directory under the root, from whatever earlier life.
     async fn known(&self) -> Result<Vec<PodUid>, VolumeError>;
+}
+
+/// What came of making a Pod's volumes ready.
+#[derive(Clone, Debug, Default)]
+pub struct Mounted {
+    pub places: MountedVolumes,
+    /// Why some of them are only as they were.
+    pub stale: Vec<VolumeError>,
+    /// Groups that the volumes say their users are in.
+    pub groups: Vec<i64>,
 }
 
 /// Host paths by volume name.

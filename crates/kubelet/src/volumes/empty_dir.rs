@@ -19,7 +19,7 @@ pub(super) const PLUGIN: &str = "kubernetes.io~empty-dir";
 pub(super) fn set_up(site: &Site<'_>, medium: &Medium) -> io::Result<PathBuf> {
     let path = site.path(PLUGIN);
     let parent = site.parent(PLUGIN)?;
-    if site.is_ready(PLUGIN) && is_there(site, medium) {
+    if stands(site, medium) {
         return Ok(path);
     }
     let dir = match medium {
@@ -44,6 +44,11 @@ pub(super) fn set_up(site: &Site<'_>, medium: &Medium) -> io::Result<PathBuf> {
     }
     site.set_ready(PLUGIN)?;
     Ok(path)
+}
+
+/// Whether it was made to the end, and is there.
+pub(super) fn stands(site: &Site<'_>, medium: &Medium) -> bool {
+    site.is_ready(PLUGIN) && is_there(site, medium)
 }
 
 const OPEN: Mode = Mode::from_raw_mode(0o777);

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
+use kubelet_core::volumes::atomic::DATA;
 use kubelet_core::volumes::{FilesKind, Payload};
 use rustix::fs::Mode;
 use sys::fd;
@@ -45,6 +46,12 @@ pub(super) fn set_up(
         fs_group::set(dir.as_fd(), gid, Access::ReadOnly)?;
     }
     Ok(site.path(plugin(kind)))
+}
+
+/// Whether files were written once: the link to them is made last.
+pub(super) fn stands(site: &Site<'_>, kind: FilesKind) -> bool {
+    let dir = site.pod.open_volume(plugin(kind), site.volume);
+    dir.is_ok_and(|dir| rustix::fs::readlinkat(dir, DATA, Vec::new()).is_ok())
 }
 
 fn disk_dir(parent: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {

@@ -1,36 +1,57 @@
 //! One lane per Pod: its volume operations run one after the other, on threads of their own.
 //!
 //! A call into a dead file server can hang for ever, and then neither a runtime's worker nor another
-//! Pod may hang with it. The thread that hangs keeps its Pod's lane; everybody else passes by.
+//! Pod may hang with it. The thread that hangs keeps its Pod's lane; everybody else passes by. Whoever
+//! waits for it learns what it is at, on which volume, and since when.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use base::class::Class;
 use base::ids::PodUid;
-use tokio::sync::{Mutex as Lane, Semaphore, oneshot};
+use base::time::{Clock, Mono};
+use tokio::sync::{Mutex as Turn, Semaphore, oneshot};
 use tokio::time::timeout;
 
 use super::retry;
 use crate::ports::VolumeError;
 
-#[derive(Debug)]
 pub(super) struct Lanes {
-    deadline: Duration,
-    lanes: Mutex<HashMap<PodUid, Arc<Lane<()>>>>,
-    /// How many may run at once; one that is given up on no longer counts.
+    clock: Arc<dyn Clock>,
+    /// Held for map operations only.
+    lanes: Mutex<HashMap<PodUid, Arc<Lane>>>,
+    /// How many may begin at once; one that is slow no longer counts.
     slots: Semaphore,
 }
 
+#[derive(Default)]
+struct Lane {
+    turn: Arc<Turn<()>>,
+    busy: Mutex<Option<Step>>,
+}
+
+/// What is under way.
+struct Step {
+    /// None: the Pod's volumes as a whole.
+    volume: Option<String>,
+    what: String,
+    since: Mono,
+}
+
 const SLOTS: usize = 16;
+/// Slots are there so that a hundred Pods do not walk the disk at once. Who takes longer than this most likely waits
+/// for somebody else, and may not keep the slot: a dead file server has many Pods.
+const SLOW: Duration = Duration::from_secs(1);
 /// Nothing here recurses.
 const STACK: usize = 512 << 10;
 
 // === impl Lanes ===
 
 impl Lanes {
-    pub(super) fn new(deadline: Duration) -> Self {
-        Self { deadline, lanes: Mutex::default(), slots: Semaphore::new(SLOTS) }
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, lanes: Mutex::default(), slots: Semaphore::new(SLOTS) }
     }
 
     /// Runs `work` in the Pod's lane and waits for it, but not for ever. Work that was begun goes on
@@ -39,10 +60,12 @@ impl Lanes {
         &self,
         act: &'static str,
         pod: &PodUid,
+        patience: Duration,
         work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
     ) -> Result<T, VolumeError> {
         let lane = Arc::clone(self.all().entry(pod.clone()).or_default());
-        let result = self.run_in(act, pod, lane, work).await;
+        let result = self.run_in(act, pod, patience, &lane, work).await;
+        drop(lane);
         // Whoever still waits holds the lane too; the last one leaves the map clean.
         self.all().retain(|_, lane| Arc::strong_count(lane) > 1);
         result
@@ -52,36 +75,79 @@ impl Lanes {
         &self,
         act: &'static str,
         pod: &PodUid,
-        lane: Arc<Lane<()>>,
+        patience: Duration,
+        lane: &Arc<Lane>,
         work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
     ) -> Result<T, VolumeError> {
-        let Ok(turn) = timeout(self.deadline, lane.lock_owned()).await else {
-            return Err(retry(act, pod.as_str(), &"an earlier operation on this Pod's volumes still hangs"));
+        let Ok(turn) = timeout(patience, lane.turn.clone().lock_owned()).await else {
+            return Err(self.late(act, pod, lane));
         };
-        let _slot = self.slots.acquire().await;
-        let (answer, answered) = oneshot::channel();
+        let slot = self.slots.acquire().await;
+        let (answer, mut answered) = oneshot::channel();
         let thread = std::thread::Builder::new().name("volumes".into()).stack_size(STACK);
+        let (mine, clock) = (lane.clone(), self.clock.clone());
         let started = thread.spawn(move || {
+            CURRENT.set(Some((mine.clone(), clock)));
+            waiting_for(None, format!("{act} the Pod's volumes"));
             let result = work();
-            drop(turn);
+            *mine.busy() = None;
+            drop((turn, mine, CURRENT.take()));
             let _ = answer.send(result);
         });
         if let Err(e) = started {
             return Err(retry(act, pod.as_str(), &e));
         }
-        match timeout(self.deadline, answered).await {
+        let soon = timeout(SLOW.min(patience), &mut answered).await;
+        drop(slot);
+        let answered = match soon {
+            Ok(answered) => Ok(answered),
+            Err(_) => timeout(patience.saturating_sub(SLOW), answered).await,
+        };
+        match answered {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(retry(act, pod.as_str(), &"the operation panicked")),
-            Err(_) => {
-                let message = format!("no answer within {:?}; a file system may hang", self.deadline);
-                Err(retry(act, pod.as_str(), &message))
-            }
+            Err(_) => Err(self.late(act, pod, lane)),
         }
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<PodUid, Arc<Lane<()>>>> {
+    /// Nothing to retry: whoever is asked again will say the same until the operation has ended.
+    fn late(&self, act: &'static str, pod: &PodUid, lane: &Lane) -> VolumeError {
+        let now = self.clock.now().mono;
+        let (volume, message) = match &*lane.busy() {
+            Some(Step { volume, what, since }) => {
+                (volume.clone(), format!("still waiting after {}s for: {what}", now.since(*since).as_secs()))
+            }
+            None => (None, "an earlier operation on this Pod's volumes has not ended".to_owned()),
+        };
+        let volume = volume.unwrap_or_else(|| pod.as_str().to_owned());
+        VolumeError { act, volume, message, class: Class::Wait }
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<PodUid, Arc<Lane>>> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+// === impl Lane ===
+
+impl Lane {
+    fn busy(&self) -> MutexGuard<'_, Option<Step>> {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+thread_local! {
+    /// The lane that the work of this thread runs in.
+    static CURRENT: RefCell<Option<(Arc<Lane>, Arc<dyn Clock>)>> = const { RefCell::new(None) };
+}
+
+/// Says what the work of this thread is at from now on.
+pub(super) fn waiting_for(volume: Option<&str>, what: String) {
+    CURRENT.with_borrow(|current| {
+        let Some((lane, clock)) = current else { return };
+        let step = Step { volume: volume.map(str::to_owned), what, since: clock.now().mono };
+        *lane.busy() = Some(step);
+    });
 }
 
 #[cfg(test)]
@@ -89,58 +155,84 @@ impl Lanes {
 mod tests {
     use std::sync::mpsc;
 
+    use futures_util::future::join_all;
+
     use super::*;
+    use crate::clock::SystemClock;
+
+    /// For what shall not end, and for what shall: on a busy machine a thread may begin late.
+    const SHORT: Duration = Duration::from_millis(50);
+    const LONG: Duration = Duration::from_secs(60);
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
         tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
     }
 
+    fn lanes() -> Lanes {
+        Lanes::new(Arc::new(SystemClock::new()))
+    }
+
     #[test]
-    fn a_hung_pod_hurts_itself_only() {
+    fn a_hung_pod_hurts_itself_only_and_is_named() {
         block_on(async {
-            let lanes = Lanes::new(Duration::from_millis(100));
+            let lanes = lanes();
             let (release, hang) = mpsc::channel::<()>();
+            let (begun, has_begun) = oneshot::channel();
             let (a, b) = (PodUid::from("a"), PodUid::from("b"));
-            let error = lanes.run("set up", &a, move || {
+            let hung = lanes.run("set up", &a, SHORT, move || {
+                waiting_for(Some("v"), "mount server:/share".into());
+                let _ = begun.send(());
                 let _ = hang.recv();
                 Ok(())
             });
-            assert!(error.await.unwrap_err().message.contains("no answer within"));
-            assert_eq!(lanes.run("set up", &b, || Ok(7)).await.unwrap(), 7);
-            let error = lanes.run("unmount", &a, || Ok(())).await.unwrap_err();
-            assert!(error.message.contains("still hangs"), "{error}");
+            assert_eq!(hung.await.unwrap_err().class, Class::Wait);
+            has_begun.await.unwrap();
+            assert_eq!(lanes.run("set up", &b, LONG, || Ok(7)).await.unwrap(), 7);
+            let late = lanes.run("unmount", &a, SHORT, || Ok(())).await.unwrap_err();
+            assert_eq!((late.volume.as_str(), late.class), ("v", Class::Wait));
+            assert!(late.message.starts_with("still waiting after "), "{late}");
+            assert!(late.message.ends_with("s for: mount server:/share"), "{late}");
             release.send(()).unwrap();
-            assert_eq!(lanes.run("unmount", &a, || Ok(8)).await.unwrap(), 8);
+            assert_eq!(lanes.run("unmount", &a, LONG, || Ok(8)).await.unwrap(), 8);
             assert!(lanes.all().is_empty());
         });
     }
 
     #[test]
-    fn more_hung_pods_than_slots() {
+    fn many_hung_pods_hurt_nobody_else() {
         block_on(async {
-            let lanes = Lanes::new(Duration::from_millis(20));
+            let lanes = lanes();
             let mut release = Vec::new();
-            for n in 0..SLOTS + 4 {
+            let pods: Vec<PodUid> = (0..2 * SLOTS).map(|n| PodUid::from(n.to_string())).collect();
+            let hung = join_all(pods.iter().map(|pod| {
                 let (tx, hang) = mpsc::channel::<()>();
                 release.push(tx);
-                let pod = PodUid::from(n.to_string());
-                let hung = lanes.run("set up", &pod, move || {
+                lanes.run("set up", pod, LONG, move || {
                     let _ = hang.recv();
                     Ok(())
-                });
-                assert!(hung.await.is_err());
-            }
-            assert_eq!(lanes.run("set up", &PodUid::from("ok"), || Ok(1)).await.unwrap(), 1);
+                })
+            }));
+            let ok = PodUid::from("ok");
+            let other = async {
+                let answer = lanes.run("set up", &ok, LONG, || Ok(1)).await;
+                // Long before anybody gives up on the others.
+                drop(release);
+                answer
+            };
+            let begun = std::time::Instant::now();
+            let (_, answer) = tokio::join!(hung, other);
+            assert_eq!(answer.unwrap(), 1);
+            assert!(begun.elapsed() < LONG / 2, "{:?}", begun.elapsed());
         });
     }
 
     #[test]
     fn a_panic_is_an_error() {
         block_on(async {
-            let lanes = Lanes::new(Duration::from_secs(5));
-            let error = lanes.run::<()>("set up", &PodUid::from("a"), || panic!("on purpose")).await;
+            let lanes = lanes();
+            let error = lanes.run::<()>("set up", &PodUid::from("a"), LONG, || panic!("on purpose")).await;
             assert!(error.unwrap_err().message.contains("panicked"));
-            assert_eq!(lanes.run("set up", &PodUid::from("a"), || Ok(1)).await.unwrap(), 1);
+            assert_eq!(lanes.run("set up", &PodUid::from("a"), LONG, || Ok(1)).await.unwrap(), 1);
         });
     }
 }

@@ -1,6 +1,8 @@
-//! local: a directory of this node, bound to a place of the Pod's own; or one of its devices.
+//! local: a directory or a file system of this node, in a place of the Pod's own; or one of its devices.
 
+use std::fs;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
@@ -9,14 +11,23 @@ use sys::{mount, mountinfo};
 
 use super::csi::is_device;
 use super::fs_group::{self, Access};
-use super::host_path;
+use super::lane::waiting_for;
 use super::site::{OWN_MODE, Site};
+use super::{device, host_path};
 
 pub(super) const PLUGIN: &str = "kubernetes.io~local-volume";
 
-/// Binds the directory unless it is bound. The first Pod on the node gives it to its group; another that shares it takes
-/// it as it is, because a second walk would take it from the first.
-pub(super) fn set_up(site: &Site<'_>, source: &Path, read_only: bool) -> io::Result<PathBuf> {
+/// What a PersistentVolume says of how it is mounted.
+pub(super) struct Manner<'a> {
+    pub(super) fs_type: &'a str,
+    pub(super) options: &'a [String],
+    pub(super) read_only: bool,
+}
+
+/// Makes the volume appear in the Pod's place unless it is there: a directory is bound, a device mounted. The first Pod on
+/// the node gives it to its group; another that shares it takes it as it is, because a second walk would take it from
+/// the first.
+pub(super) fn set_up(site: &Site<'_>, source: &Path, manner: &Manner<'_>) -> io::Result<PathBuf> {
     let named = |e: io::Error| io::Error::new(e.kind(), format!("path {}: {e}", source.display()));
     let parent = site.parent(PLUGIN)?;
     let below = fd::make_dir(&parent, site.name(), OWN_MODE)?;
@@ -26,17 +37,32 @@ pub(super) fn set_up(site: &Site<'_>, source: &Path, read_only: bool) -> io::Res
         return Ok(path);
     }
     let root = host_path::open(source).map_err(named)?;
+    let kind = fs::metadata(source).map_err(named)?.file_type();
     let is_shared = is_elsewhere(&path)?;
     if !is_bound {
-        mount::bind(&root, &below, false).map_err(named)?;
+        waiting_for(Some(site.volume), format!("mount {}", source.display()));
+        if kind.is_dir() {
+            mount::bind(&root, &below, false).map_err(named)?;
+            device::restrict(&path, manner.options)?;
+        } else if kind.is_block_device() {
+            device::mount(source, &path, manner)?;
+        } else {
+            return Err(io::Error::other("only directory and block device are supported"));
+        }
     }
-    if let Some(group) = site.fs_group.filter(|_| !read_only && !is_shared) {
+    if let Some(group) = site.fs_group.filter(|_| !manner.read_only && !is_shared) {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let top = fd::open_beneath(&parent, Path::new(site.name()), flags, OWN)?;
         fs_group::apply(top, group, Access::ReadWrite)?;
     }
     site.set_ready(PLUGIN)?;
     Ok(path)
+}
+
+/// Whether it is bound, and was to the end.
+pub(super) fn stands(site: &Site<'_>) -> bool {
+    let is_bound = || fd::is_mount_point(site.parent(PLUGIN)?, site.name());
+    site.is_ready(PLUGIN) && is_bound().unwrap_or(false)
 }
 
 /// The device itself; containers get it under another name.

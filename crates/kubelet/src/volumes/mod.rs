@@ -1,28 +1,34 @@
 //! Volumes on this node: the adapter behind [`ports::Volumes`].
 //!
 //! What to provide is decided in [`kubelet_core::volumes`]; here each kind is a file and a line in
-//! [`set_up`]. Nothing is remembered: what exists is read from the disk and the mount table each
-//! time, so a restarted agent knows as much as one that never stopped. Every path a Pod can reach is
-//! walked by descriptor (docs/decisions/005.md), and every operation runs in its Pod's own [`lane`].
+//! [`set_up`]. What exists is read from the disk and the mount table each time, so a restarted agent
+//! knows as much as one that never stopped; only what a claim was bound to is remembered, for as long as
+//! the API server is away. Every path a Pod can reach is walked by descriptor (docs/decisions/005.md),
+//! and every operation runs in its Pod's own [`lane`].
 
 mod atomic_writer;
 mod csi;
+mod device;
 mod empty_dir;
 mod figures;
 mod files;
 mod fs_group;
 mod host_path;
+mod insist;
 mod lane;
 mod local;
 mod memory_dir;
 mod nfs;
+mod program;
+mod ready;
 mod site;
 mod sub_path;
 mod teardown;
 
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -38,12 +44,13 @@ use kubelet_core::supplies::Wants;
 use kubelet_core::volumes::{self as core, Desired, Source};
 use tokio_util::sync::CancellationToken;
 
-use crate::ports::{self, MountedVolume, MountedVolumes, NoObjects, Objects, VolumeError};
+use crate::ports::{self, Mounted, MountedVolume, NoObjects, Objects, VolumeError};
 pub use csi::CsiParts;
 use csi::CsiVolumes;
 pub use figures::{Amount, Figures, VolumeFigures};
 use lane::Lanes;
-use site::{Site, Tree};
+use ready::{Ask, Outcome, Ready};
+use site::{PodDir, Site, Tree};
 
 /// Volumes below the kubelet's root directory.
 pub struct NodeVolumes {
@@ -52,6 +59,9 @@ pub struct NodeVolumes {
     objects: Arc<dyn Objects>,
     /// None where nothing speaks to drivers.
     csi: Option<Arc<CsiVolumes>>,
+    /// What volumes were when they last became ready, but for those whose files we write. Held for map
+    /// operations only.
+    remembered: Mutex<HashMap<PodUid, BTreeMap<String, Desired>>>,
 }
 
 struct Inner {
@@ -61,8 +71,10 @@ struct Inner {
     rng: Mutex<Rng>,
 }
 
-/// An operation that has not answered by then is reported; the Pod alone waits for it.
-pub const DEADLINE: Duration = Duration::from_secs(120);
+/// How long a Pod that is to start waits before it says what for. Whoever is late goes on.
+const SET_UP_PATIENCE: Duration = Duration::from_secs(120);
+/// How long a Pod that is to go waits before it names its blocker.
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(30);
 
 // === impl NodeVolumes ===
 
@@ -72,14 +84,15 @@ impl NodeVolumes {
         let inner = Inner {
             tree: Tree::open(root)?,
             allocatable: ArcSwap::from_pointee(allocatable),
-            clock,
+            clock: clock.clone(),
             rng: Mutex::new(rng),
         };
         Ok(Self {
             inner: Arc::new(inner),
-            lanes: Lanes::new(DEADLINE),
+            lanes: Lanes::new(clock),
             objects: Arc::new(NoObjects),
             csi: None,
+            remembered: Mutex::default(),
         })
     }
 
@@ -136,24 +149,28 @@ impl NodeVolumes {
     }
 
     /// What the drivers make of their volumes, each by itself: one that hangs holds up no other.
-    async fn driven(
-        &self,
-        pod: &Pod,
-        uid: &PodUid,
-        volumes: Vec<Desired>,
-    ) -> Vec<Result<(String, MountedVolume), VolumeError>> {
-        if volumes.is_empty() {
+    async fn driven(&self, pod: &Pod, uid: &PodUid, asks: Vec<Ask>) -> Vec<Outcome> {
+        if asks.is_empty() {
             return Vec::new();
         }
         let pod = Arc::new(pod.clone());
-        let one = async |volume: Desired| {
-            let Desired { name, source, fs_group, .. } = volume;
-            let (Source::Csi(source), Some(csi)) = (source, &self.csi) else {
-                return Err(reject(SET_UP, &name, "this node speaks to no CSI drivers".into()));
-            };
-            csi.set_up(&pod, uid, &name, &source, fs_group).await.map(|place| (name, place))
+        join_all(asks.into_iter().map(|ask| self.driven_one(&pod, uid, ask))).await
+    }
+
+    async fn driven_one(&self, pod: &Arc<Pod>, uid: &PodUid, ask: Ask) -> Outcome {
+        let (volume, error) = ask.split()?;
+        let (Source::Csi(source), Some(csi)) = (&volume.source, &self.csi) else {
+            return Err(reject(SET_UP, &volume.name, "this node speaks to no CSI drivers".into()));
         };
-        join_all(volumes.into_iter().map(one)).await
+        let standing = || csi.standing(pod, uid, source);
+        let made = match error {
+            Some(error) => Err(error),
+            None => match volume.misplaced.as_ref().filter(|_| standing().is_none()) {
+                Some(why) => Err(reject(CHECK_NODE, &source.spec_name, why.clone())),
+                None => csi.set_up(pod, uid, &volume.name, source, volume.fs_group).await,
+            },
+        };
+        Ready::of(volume.clone(), made, standing)
     }
 
     /// What drivers published for the Pod goes before anything is unmounted from under them.
@@ -161,22 +178,38 @@ impl NodeVolumes {
         let Some(csi) = self.csi.as_ref().filter(|csi| csi.knows(uid)) else { return Ok(()) };
         let (inner, work_uid) = (Arc::clone(&self.inner), uid.clone());
         let work = move || teardown::unmount_sub_paths(&inner.tree, work_uid.as_str());
-        self.lanes.run(teardown::ACT, uid, work).await?;
+        self.lanes.run(teardown::ACT, uid, UNMOUNT_PATIENCE, work).await?;
         csi.tear_down(uid).await
     }
 
-    /// Another deadline than [`DEADLINE`].
-    #[must_use]
-    pub fn with_deadline(mut self, deadline: Duration) -> Self {
-        self.lanes = Lanes::new(deadline);
-        self
+    /// Each volume of the Pod, or why it cannot be had and what it was before.
+    async fn desired(&self, pod: &Pod, uid: &PodUid) -> Vec<Ask> {
+        let supplies = self.objects.supply(pod, &Wants::of_volumes(pod)).await;
+        let all = core::desired(pod, &self.inner.allocatable.load(), &supplies);
+        let remembered = self.remembered();
+        let was = |name: &str| remembered.get(uid).and_then(|all| all.get(name)).cloned();
+        let one = |shall: Result<Desired, core::Refused>| match shall {
+            Ok(volume) => Ask { was: was(&volume.name), shall: Ok(volume) },
+            Err(e) => {
+                let was = was(&e.volume).or_else(|| core::written(pod, &e.volume));
+                let act = if e.of_claim { PROCESS } else { SET_UP };
+                Ask { was, shall: Err(reject(act, &e.volume, e.message)) }
+            }
+        };
+        all.into_iter().map(one).collect()
     }
 
-    /// Each volume of the Pod, or why it cannot be had.
-    async fn desired(&self, pod: &Pod) -> Vec<Result<Desired, VolumeError>> {
-        let supplies = self.objects.supply(pod, &Wants::of_volumes(pod)).await;
-        let all = core::desired(pod, &self.inner.allocatable.load(), &supplies).into_iter();
-        all.map(|d| d.map_err(|e| reject(SET_UP, &e.volume, e.message))).collect()
+    /// For when the API server is away. What we write ourselves is on the disk, and too secret to be held here.
+    fn remember(&self, uid: &PodUid, ready: &[Ready]) {
+        let kept = ready.iter().filter(|r| !matches!(r.volume.source, Source::Files { .. }));
+        let kept: BTreeMap<_, _> = kept.map(|r| (r.volume.name.clone(), r.volume.clone())).collect();
+        if !kept.is_empty() {
+            self.remembered().insert(uid.clone(), kept);
+        }
+    }
+
+    fn remembered(&self) -> MutexGuard<'_, HashMap<PodUid, BTreeMap<String, Desired>>> {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the node has for Pods bounds volumes in memory; it may change while we run.
@@ -193,20 +226,18 @@ impl std::fmt::Debug for NodeVolumes {
 
 #[async_trait]
 impl ports::Volumes for NodeVolumes {
-    async fn mount(&self, pod: &Pod) -> Result<MountedVolumes, VolumeError> {
+    async fn mount(&self, pod: &Pod) -> Result<Mounted, VolumeError> {
         let uid = uid_of(pod)?;
-        let desired = self.desired(pod).await;
-        let is_driven =
-            |d: &Result<Desired, VolumeError>| matches!(d, Ok(Desired { source: Source::Csi(_), .. }));
-        let (driven, own): (Vec<_>, Vec<_>) = desired.into_iter().partition(is_driven);
-        let driven = driven.into_iter().flatten().collect();
+        let asks = self.desired(pod, &uid).await;
+        let (driven, own): (Vec<_>, Vec<_>) = asks.into_iter().partition(Ask::is_driven);
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
-        let own = self.lanes.run(SET_UP, &uid, move || inner.mount(&work_uid, own));
+        let own = self.lanes.run(SET_UP, &uid, SET_UP_PATIENCE, move || inner.mount(&work_uid, own));
         let (own, driven) = tokio::join!(own, self.driven(pod, &uid, driven));
-        let mut mounted = own?;
-        mounted.extend(driven.into_iter().collect::<Result<Vec<_>, _>>()?);
-        Ok(mounted)
+        let all: Result<Vec<Ready>, VolumeError> = own?.into_iter().chain(driven).collect();
+        let all = all?;
+        self.remember(&uid, &all);
+        Ok(ready::mounted(all))
     }
 
     async fn sub_path(
@@ -218,17 +249,14 @@ impl ports::Volumes for NodeVolumes {
         sub_path: &str,
     ) -> Result<PathBuf, VolumeError> {
         let uid = uid_of(pod)?;
-        let is_it = |d: &Result<Desired, VolumeError>| match d {
-            Ok(d) => d.name == volume,
-            Err(e) => e.volume == volume,
-        };
-        let desired = self.desired(pod).await.into_iter().find(is_it);
-        let desired =
-            desired.ok_or_else(|| reject(SUB_PATH, volume, "the Pod has no such volume".into()))??;
+        let found = self.desired(pod, &uid).await.into_iter().find(|ask| ask.name() == volume);
+        let found = found.ok_or_else(|| reject(SUB_PATH, volume, "the Pod has no such volume".into()))?;
+        let (desired, _) = found.split()?;
         let want = sub_path::Wanted { container: container.to_owned(), index, sub_path: sub_path.to_owned() };
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
-        self.lanes.run(SUB_PATH, &uid, move || inner.sub_path(&work_uid, &desired, &want)).await
+        let work = move || inner.sub_path(&work_uid, &desired, &want);
+        self.lanes.run(SUB_PATH, &uid, SET_UP_PATIENCE, work).await
     }
 
     async fn unmount(&self, uid: &PodUid) -> Result<(), VolumeError> {
@@ -236,14 +264,19 @@ impl ports::Volumes for NodeVolumes {
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
         let work = move || teardown::remove_volumes(&inner.tree, work_uid.as_str());
-        self.lanes.run(teardown::ACT, uid, work).await
+        self.lanes.run(teardown::ACT, uid, UNMOUNT_PATIENCE, work).await?;
+        self.remembered().remove(uid);
+        Ok(())
     }
 
     async fn remove(&self, uid: &PodUid) -> Result<(), VolumeError> {
         self.take_from_drivers(uid).await?;
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
-        self.lanes.run(teardown::ACT, uid, move || teardown::remove_pod(&inner.tree, work_uid.as_str())).await
+        let work = move || teardown::remove_pod(&inner.tree, work_uid.as_str());
+        self.lanes.run(teardown::ACT, uid, UNMOUNT_PATIENCE, work).await?;
+        self.remembered().remove(uid);
+        Ok(())
     }
 
     async fn known(&self) -> Result<Vec<PodUid>, VolumeError> {
@@ -251,35 +284,33 @@ impl ports::Volumes for NodeVolumes {
         // Listing our own directory belongs to no Pod.
         let lane = PodUid::from("");
         let work = move || inner.tree.pods().map_err(|e| retry("list", "pods", &e));
-        self.lanes.run("list", &lane, work).await
+        self.lanes.run("list", &lane, SET_UP_PATIENCE, work).await
     }
 }
 
 // === impl Inner ===
 
 impl Inner {
-    /// Makes ready what can be had; the first volume that cannot is the error.
-    fn mount(
-        &self,
-        uid: &PodUid,
-        desired: Vec<Result<Desired, VolumeError>>,
-    ) -> Result<MountedVolumes, VolumeError> {
+    /// Makes ready what can be had, each volume by itself.
+    fn mount(&self, uid: &PodUid, asks: Vec<Ask>) -> Result<Vec<Outcome>, VolumeError> {
         let pod = self.tree.pod(uid.as_str()).map_err(|e| retry(SET_UP, uid.as_str(), &e))?;
         teardown::forget_removed(&pod).map_err(|message| retry(SET_UP, uid.as_str(), &message))?;
-        let mut mounted = MountedVolumes::new();
-        let mut refused = None;
-        for volume in desired {
-            let place = volume.and_then(|volume| {
-                let site = Site { pod: &pod, volume: &volume.name, fs_group: volume.fs_group };
-                let place = self.set_up(&site, &volume).map_err(|e| retry(SET_UP, &volume.name, &e))?;
-                Ok((volume.name, place))
-            });
-            match place {
-                Ok((name, place)) => _ = mounted.insert(name, place),
-                Err(error) => _ = refused.get_or_insert(error),
-            }
-        }
-        refused.map_or(Ok(mounted), Err)
+        Ok(asks.into_iter().map(|ask| self.mount_one(&pod, ask)).collect())
+    }
+
+    fn mount_one(&self, pod: &PodDir, ask: Ask) -> Outcome {
+        let is_known = ask.is_known();
+        let (volume, error) = ask.split()?;
+        let site = Site { pod, volume: &volume.name, fs_group: volume.fs_group };
+        let standing = || ready::standing(&site, &volume, is_known);
+        let made = match error {
+            Some(error) => Err(error),
+            None => match volume.misplaced.as_ref().filter(|_| standing().is_none()) {
+                Some(why) => Err(reject(CHECK_NODE, &volume.name, why.clone())),
+                None => self.set_up(&site, &volume).map_err(|e| retry(SET_UP, &volume.name, &e)),
+            },
+        };
+        Ready::of(volume.clone(), made, standing)
     }
 
     /// One line per kind.
@@ -291,9 +322,10 @@ impl Inner {
                 files::set_up(site, *kind, payload, *size, &mut || self.stamp())?
             }
             Source::Nfs { share, options } => nfs::set_up(site, share, options)?,
-            Source::Local { path, spec_name } => {
+            Source::Local { path, spec_name, fs_type, options } => {
                 let site = Site { volume: spec_name, ..*site };
-                local::set_up(&site, Path::new(path), volume.read_only)?
+                let manner = local::Manner { fs_type, options, read_only: volume.read_only };
+                local::set_up(&site, Path::new(path), &manner)?
             }
             Source::Device { path, .. } => {
                 let path = local::device(Path::new(path))?;
@@ -355,6 +387,9 @@ pub fn share_root(root: &Path) -> io::Result<bool> {
 }
 
 const SET_UP: &str = "set up";
+/// What a claim is bound to is found out before anything is set up.
+const PROCESS: &str = "process";
+const CHECK_NODE: &str = "check node of";
 const SUB_PATH: &str = "prepare subPath of";
 
 fn uid_of(pod: &Pod) -> Result<PodUid, VolumeError> {

@@ -1,16 +1,21 @@
 //! nfs: mounted by the system's own program, which speaks to the server's helpers where the version needs them.
 
 use std::io;
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use rustix::fs::Mode;
 use sys::fd;
 
+use super::lane::waiting_for;
+use super::program::{self, how};
 use super::site::Site;
 
 pub(super) const PLUGIN: &str = "kubernetes.io~nfs";
+
+/// The program itself gives up after two minutes. One that has not by then is not going to.
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// Mounts the share unless it is mounted. A server that does not answer holds this thread, and with it the Pod's
 /// lane, and nobody else.
@@ -18,6 +23,7 @@ pub(super) fn set_up(site: &Site<'_>, share: &str, options: &[String]) -> io::Re
     let parent = site.parent(PLUGIN)?;
     fd::make_dir(&parent, site.name(), Mode::from_raw_mode(0o750))?;
     let path = site.path(PLUGIN);
+    waiting_for(Some(site.volume), format!("mount {share}"));
     if fd::is_mount_point(&parent, site.name())? {
         return Ok(path);
     }
@@ -26,14 +32,11 @@ pub(super) fn set_up(site: &Site<'_>, share: &str, options: &[String]) -> io::Re
     if !options.is_empty() {
         mount.arg("-o").arg(options.join(","));
     }
-    let done = mount.arg(share).arg(&path).stdin(Stdio::null()).output()?;
-    if done.status.success() {
+    mount.arg(share).arg(&path);
+    let ended = program::run(&mut mount, PATIENCE)?;
+    if ended.status.success() {
         return Ok(path);
     }
-    let how = match (done.status.code(), done.status.signal()) {
-        (Some(code), _) => format!("exit status {code}"),
-        (None, signal) => format!("signal {}", signal.unwrap_or(0)),
-    };
-    let words = String::from_utf8_lossy(&done.stderr);
-    Err(io::Error::other(format!("mount failed: {how}: mounting {share}: {}", words.trim())))
+    let (how, words) = (how(ended.status), ended.err);
+    Err(io::Error::other(format!("mount failed: {how}: mounting {share}: {words}")))
 }

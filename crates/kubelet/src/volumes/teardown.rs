@@ -16,6 +16,8 @@ use sys::mount::{self, Busy};
 use sys::mountinfo::{self, Mount};
 use sys::tree;
 
+use super::insist::{self, Patience};
+use super::lane::waiting_for;
 use super::site::{PodDir, Tree, VOLUMES, is_file_name};
 use super::{reject, retry, sub_path};
 use crate::ports::VolumeError;
@@ -73,6 +75,7 @@ fn without_mounts(tree: &Tree, pods: &OwnedFd, uid: &str) -> Result<Option<PodDi
     }
     let path = tree.path.join(uid);
     unmount_all(pods, &tree.path, &path)?;
+    waiting_for(None, "remove the files of the Pod's volumes".to_owned());
     // Opened only now: a mount may have covered the Pod's directory itself.
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let dir = fd::open_beneath(pods, Path::new(name), flags, OWN).map_err(|e| failed(&e))?;
@@ -117,6 +120,9 @@ fn unmount_all(pods: &OwnedFd, base: &Path, pod: &Path) -> Result<(), VolumeErro
         while let Some(mount) = left.get(next) {
             // Detaching a mount would take along what is mounted in it.
             let may_detach = is_ours(pod, mount) && !left.iter().any(|other| other.parent == mount.id);
+            let from = mount.source.to_string_lossy();
+            let what = format!("unmount {} ({} from {from})", mount.mount_point.display(), mount.fs_type);
+            waiting_for(Some(&name_of(pod, &mount.mount_point)), what);
             match unmount_one(pods, base, mount, may_detach) {
                 Ok(()) => {
                     left.remove(next);
@@ -136,6 +142,12 @@ fn unmount_all(pods: &OwnedFd, base: &Path, pod: &Path) -> Result<(), VolumeErro
 
 fn unmount_one(pods: &OwnedFd, base: &Path, mount: &Mount, may_detach: bool) -> io::Result<()> {
     let (parent, name) = parent_of(pods, base, &mount.mount_point)?;
+    if insist::is_remote(&mount.fs_type) && !may_detach {
+        let id = mount.id;
+        let is_gone = || mountinfo::read().is_ok_and(|all| all.iter().all(|m| m.id != id));
+        let unmount = move |busy| mount::unmount(&parent, &name, busy);
+        return insist::unmount(&Patience::USUAL, unmount, is_gone);
+    }
     match mount::unmount(&parent, &name, Busy::Refuse) {
         Err(e) if e.raw_os_error() == Some(libc::EBUSY) && may_detach => {
             mount::unmount(&parent, &name, Busy::Detach)

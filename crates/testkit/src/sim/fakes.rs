@@ -14,8 +14,8 @@ use base::rng::Rng;
 use base::time::{Clock, Mono, Now, Wall};
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Volume};
 use kubelet::ports::{
-    Cgroups, GrpcHealth, HttpAnswer, HttpGet, MountedVolume, MountedVolumes, Net, NetError, PodFiles,
-    VolumeError, Volumes,
+    Cgroups, GrpcHealth, HttpAnswer, HttpGet, Mounted, MountedVolume, Net, NetError, PodFiles, VolumeError,
+    Volumes,
 };
 
 /// Tokio's (paused) time, and a wall clock that can be moved by hand.
@@ -99,7 +99,7 @@ impl FakeDisk {
 
 #[async_trait]
 impl Volumes for FakeDisk {
-    async fn mount(&self, pod: &Pod) -> Result<MountedVolumes, VolumeError> {
+    async fn mount(&self, pod: &Pod) -> Result<Mounted, VolumeError> {
         let uid = uid(pod);
         let volumes: Vec<&Volume> = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).collect();
         self.lock().directories.insert(uid.clone());
@@ -111,7 +111,8 @@ impl Volumes for FakeDisk {
             Some(image) => MountedVolume::Image { reference: image.reference.clone().unwrap_or_default() },
             None => MountedVolume::Host { path: format!("/pods/{uid}/{}", v.name).into(), read_only: false },
         };
-        Ok(volumes.into_iter().map(|v| (v.name.clone(), place(v))).collect())
+        let places = volumes.into_iter().map(|v| (v.name.clone(), place(v))).collect();
+        Ok(Mounted { places, ..Mounted::default() })
     }
 
     async fn sub_path(

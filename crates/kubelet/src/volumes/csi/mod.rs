@@ -206,6 +206,11 @@ impl CsiVolumes {
         }
     }
 
+    /// Where the volume is, if it was published for the Pod, now or in an earlier life of the agent.
+    pub(super) fn standing(&self, pod: &Arc<Pod>, uid: &PodUid, volume: &CsiVolume) -> Option<MountedVolume> {
+        self.is_ready(&Job { pod: pod.clone(), uid: uid.clone(), volume: volume.clone(), group: None })
+    }
+
     /// Remembers what can be measured.
     fn note(&self, key: (PodUid, String), volume: &CsiVolume, ready: &MountedVolume) {
         let (MountedVolume::Host { path, .. } | MountedVolume::Device { path, .. }) = ready else { return };

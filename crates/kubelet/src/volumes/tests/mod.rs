@@ -5,6 +5,7 @@ mod attack;
 mod crash;
 mod files;
 mod kinds;
+mod stale;
 mod teardown;
 
 use std::fs;
@@ -22,7 +23,7 @@ use sys::mountinfo::{self, Mount};
 use sys::scratch;
 
 use super::NodeVolumes;
-use crate::ports::{MountedVolume, MountedVolumes, VolumeError, Volumes};
+use crate::ports::{Mounted, MountedVolume, MountedVolumes, VolumeError, Volumes};
 
 struct Fixed;
 
@@ -56,6 +57,10 @@ impl Node {
     }
 
     fn mount(&self, pod: &Pod) -> Result<MountedVolumes, VolumeError> {
+        self.mount_all(pod).map(|mounted| mounted.places)
+    }
+
+    fn mount_all(&self, pod: &Pod) -> Result<Mounted, VolumeError> {
         self.runtime.block_on(self.volumes.mount(pod))
     }
 

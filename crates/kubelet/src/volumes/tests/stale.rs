@@ -1,0 +1,198 @@
+//! What was ready once stays, whatever becomes of where it came from.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use base::class::Class;
+use kubelet_core::supplies::{Bound, Supplies, Supply, Wants};
+use tokio::sync::watch;
+
+use super::*;
+use crate::ports::Objects;
+
+/// An API server whose answers the test gives.
+#[derive(Default)]
+struct Shelf(Mutex<Supplies>);
+
+#[async_trait]
+impl Objects for Shelf {
+    fn follow(&self, _: &Pod) {}
+
+    fn forget(&self, _: &PodUid) {}
+
+    fn bell(&self, _: &PodUid) -> watch::Receiver<u64> {
+        watch::channel(0).1
+    }
+
+    async fn supply(&self, _: &Pod, _: &Wants) -> Supplies {
+        self.0.lock().unwrap().clone()
+    }
+
+    async fn service_env(&self, _: &Pod) -> Result<BTreeMap<String, String>, String> {
+        Ok(BTreeMap::new())
+    }
+
+    async fn runtime_handler(&self, class: &str) -> Result<String, String> {
+        Ok(class.to_owned())
+    }
+}
+
+fn secret() -> Supply<k8s_openapi::api::core::v1::Secret> {
+    Supply::Found(Arc::new(serde_json::from_value(json!({"data": {"key": "b2xk"}})).unwrap()))
+}
+
+fn disk(path: &Path, misplaced: Option<String>) -> Result<Arc<Bound>, String> {
+    let volume = json!({
+        "metadata": {"name": "pv", "annotations": {"pv.beta.kubernetes.io/gid": "777"}},
+        "spec": {"local": {"path": path}},
+    });
+    let volume = serde_json::from_value(volume).unwrap();
+    Ok(Arc::new(Bound { volume, misplaced, ..Bound::default() }))
+}
+
+impl Shelf {
+    fn put(&self, secret: Supply<k8s_openapi::api::core::v1::Secret>, disk: Result<Arc<Bound>, String>) {
+        let (secrets, claims) = ([("s".to_owned(), secret)].into(), [("c".to_owned(), disk)].into());
+        *self.0.lock().unwrap() = Supplies { has_server: true, secrets, claims, ..Supplies::default() };
+    }
+}
+
+fn local_pv(path: &Path, more: Value) -> Result<Arc<Bound>, String> {
+    let mut spec = json!({"local": {"path": path, "fsType": "ext4"}});
+    for (key, value) in more.as_object().unwrap() {
+        spec[key] = value.clone();
+    }
+    let volume = json!({"metadata": {"name": "pv"}, "spec": spec});
+    Ok(Arc::new(Bound { volume: serde_json::from_value(volume).unwrap(), ..Bound::default() }))
+}
+
+fn on_node_of(test: impl FnOnce(&Shelf, &mut dyn FnMut() -> Node, &Path) + Send) {
+    scratch::run(|dir| {
+        let shelf = Arc::new(Shelf::default());
+        let mut life = || {
+            let mut node = Node::new(dir);
+            node.volumes = node.volumes.with_objects(shelf.clone());
+            node
+        };
+        let disk = dir.join("disk");
+        fs::create_dir(&disk).unwrap();
+        test(&shelf, &mut life, &disk);
+    });
+}
+
+fn both() -> Pod {
+    let volumes = json!([
+        {"name": "secret", "secret": {"secretName": "s"}},
+        {"name": "v", "persistentVolumeClaim": {"claimName": "c"}},
+    ]);
+    pod_with(volumes, json!({}))
+}
+
+#[test]
+fn what_cannot_be_refreshed_stays_as_it_was() {
+    on_node_of(|shelf, life, path| {
+        let (node, pod) = (life(), both());
+        shelf.put(secret(), disk(path, None));
+        let ready = node.mount_all(&pod).unwrap();
+        assert!(ready.stale.is_empty(), "{:?}", ready.stale);
+        assert_eq!(ready.groups, [777]);
+        fs::create_dir(path.join("sub")).unwrap();
+
+        shelf.put(Supply::Missing, Err("failed to fetch PVC from API server: refused".into()));
+        let still = node.mount_all(&pod).unwrap();
+        assert_eq!((&still.places, &still.groups), (&ready.places, &ready.groups));
+        let told: Vec<_> = still.stale.iter().map(|e| (e.act, e.volume.as_str())).collect();
+        assert_eq!(told, [("set up", "secret"), ("process", "v")]);
+        let MountedVolume::Host { path: files, .. } = &still.places["secret"] else { panic!("{still:?}") };
+        assert_eq!(fs::read(files.join("key")).unwrap(), b"old");
+        node.sub_path(&pod, 0, "sub").unwrap();
+
+        // Another life of the agent finds the files; what a claim was it cannot know.
+        let next = life();
+        assert_eq!(next.mount(&pod).unwrap_err().volume, "v");
+        shelf.put(Supply::Missing, disk(path, None));
+        let still = next.mount_all(&pod).unwrap();
+        assert_eq!((&still.places, still.stale.len()), (&ready.places, 1));
+
+        // What it was is no longer of interest once it is gone.
+        next.unmount().unwrap();
+        next.assert_clean();
+        shelf.put(secret(), Err("gone".into()));
+        assert_eq!(next.mount(&pod).unwrap_err().volume, "v");
+        next.unmount().unwrap();
+    });
+}
+
+#[test]
+fn what_was_never_there_is_refused() {
+    on_node_of(|shelf, life, path| {
+        let (node, pod) = (life(), both());
+        shelf.put(Supply::Missing, disk(path, None));
+        let error = node.mount(&pod).unwrap_err();
+        assert_eq!((error.volume.as_str(), error.class), ("secret", Class::Reject));
+        node.unmount().unwrap();
+        node.assert_clean();
+    });
+}
+
+/// A block device that lies in a file, for as long as this lives.
+struct Disk(String);
+
+impl Disk {
+    fn make(file: &Path) -> Option<Self> {
+        fs::File::create(file).unwrap().set_len(4 << 20).unwrap();
+        let out = std::process::Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        out.status.success().then(|| Self(String::from_utf8(out.stdout).unwrap().trim().to_owned()))
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_device_becomes_a_file_system_once() {
+    on_node_of(|shelf, life, path| {
+        let Some(disk) = Disk::make(&path.join("image")) else { return };
+        let (node, pod) = (life(), both());
+        let options = json!({"mountOptions": ["noatime"]});
+        for content in ["", "kept"] {
+            shelf.put(secret(), local_pv(Path::new(&disk.0), options.clone()));
+            let at = node.mount_v(&pod);
+            assert_eq!(fs::read_to_string(at.join("file")).unwrap_or_default(), content);
+            fs::write(at.join("file"), "kept").unwrap();
+            let mounts = node.mounts();
+            let mount = mounts.iter().find(|m| m.mount_point == at).unwrap();
+            assert_eq!(mount.fs_type, "ext4");
+            node.unmount().unwrap();
+            node.assert_clean();
+        }
+        // Neither the one nor the other.
+        shelf.put(secret(), local_pv(&path.join("image"), json!({})));
+        let error = node.mount(&pod).unwrap_err();
+        assert_eq!(error.message, "only directory and block device are supported");
+        shelf.put(secret(), local_pv(path, options));
+        node.mount_v(&pod);
+        node.unmount().unwrap();
+    });
+}
+
+#[test]
+fn the_node_matters_only_at_first() {
+    on_node_of(|shelf, life, path| {
+        let (node, pod) = (life(), both());
+        let elsewhere = || disk(path, Some("no matching NodeSelectorTerms".into()));
+        shelf.put(secret(), elsewhere());
+        let error = node.mount(&pod).unwrap_err();
+        assert_eq!((error.act, error.message.as_str()), ("check node of", "no matching NodeSelectorTerms"));
+        shelf.put(secret(), disk(path, None));
+        let ready = node.mount_all(&pod).unwrap();
+        shelf.put(secret(), elsewhere());
+        let still = node.mount_all(&pod).unwrap();
+        assert_eq!((still.places, still.stale.len()), (ready.places, 0));
+        node.unmount().unwrap();
+    });
+}
