@@ -21,6 +21,9 @@ pub use follow::{read, stream};
 /// Raw bytes taken from the file in one step.
 const STEP: usize = 32 * 1024;
 
+/// Bytes by which a packed file is recognised.
+const BEGINNING: u64 = 4 * 1024;
+
 /// What of a log is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -125,16 +128,26 @@ impl Cursor {
     /// Leaves the file that has been read to its end for the one that follows it.
     pub fn advance(&mut self) -> io::Result<()> {
         self.decoder.end_of_file();
-        if let Source::Plain { inode, live: true, .. } = self.file {
-            self.pass_own_rotation(inode)?;
+        if matches!(self.file, Source::Plain { live: true, .. }) {
+            self.pass_own_rotation()?;
         }
         loop {
             if let Some((stem, name)) = self.rotated()?.into_iter().next() {
-                self.file = self.open_rotated(&name)?;
+                let opened = self.open_rotated(&name);
                 self.passed = Some(stem);
+                match opened {
+                    Ok(file) => self.file = file,
+                    // Pruned between the listing and the opening: what follows is still there.
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                    Err(e) => return Err(e),
+                }
                 return Ok(());
             }
-            let (file, newest) = open_live(&self.dir, &self.log)?;
+            let (file, newest) = match open_live(&self.dir, &self.log) {
+                // Renamed just now: then it is to be found under its new name.
+                Err(e) if e.kind() == io::ErrorKind::NotFound && !self.rotated()?.is_empty() => continue,
+                opened => opened?,
+            };
             // Otherwise it was rotated once more just now, and that file comes first.
             if newest <= self.passed {
                 let inode = file.metadata()?.ino();
@@ -144,15 +157,44 @@ impl Cursor {
         }
     }
 
-    /// The oldest rotation that is not behind us is the file we just read, unless it can be seen to
-    /// be another one.
-    fn pass_own_rotation(&mut self, inode: u64) -> io::Result<()> {
-        let Some((stem, name)) = self.rotated()?.into_iter().next() else { return Ok(()) };
-        let other = !name.ends_with(COMPRESSED) && self.dir.stat(&name).is_ok_and(|s| s.st_ino != inode);
-        if !other {
+    /// The file we just read is the oldest rotation that is not behind us, unless it was pruned: then that is another
+    /// one, which is still to be read.
+    fn pass_own_rotation(&mut self) -> io::Result<()> {
+        if let Some((stem, name)) = self.rotated()?.into_iter().next()
+            && self.is_own(&name)?
+        {
             self.passed = Some(stem);
         }
         Ok(())
+    }
+
+    /// Whether this is the file that we hold, under the name it has now. A packed one is another file, with the same
+    /// beginning; lines carry times, so that no two files begin alike.
+    fn is_own(&self, name: &str) -> io::Result<bool> {
+        let Source::Plain { file, inode, .. } = &self.file else { return Ok(false) };
+        if !name.ends_with(COMPRESSED) {
+            match self.dir.stat(name) {
+                Ok(found) => return Ok(found.st_ino == *inode),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let packed = match name.ends_with(COMPRESSED) {
+            true => self.dir.open(name),
+            false => self.dir.open(&format!("{name}{COMPRESSED}")),
+        };
+        let packed = match packed {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            packed => packed?,
+        };
+        let mut beginning = Vec::new();
+        // One that cannot be unpacked is compared as far as it goes.
+        let _ = MultiGzDecoder::new(packed).take(BEGINNING).read_to_end(&mut beginning);
+        let mut own = vec![0; beginning.len()];
+        match file.read_exact_at(&mut own, 0) {
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            read => read.map(|()| own == beginning),
+        }
     }
 
     fn rotated(&self) -> io::Result<Vec<(String, String)>> {

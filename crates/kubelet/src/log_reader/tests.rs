@@ -95,6 +95,7 @@ enum Act {
     Rename,
     Reopen,
     Compress,
+    Prune,
     Read(u8),
 }
 
@@ -152,6 +153,36 @@ impl World {
     }
 }
 
+impl World {
+    /// Removes the oldest rotation.
+    fn prune(&self) {
+        if let Some((_, name)) = log_rotation::rotated_since("0.log", &self.names(), None).into_iter().next()
+        {
+            std::fs::remove_file(self.dir.path().join(name)).unwrap();
+        }
+    }
+
+    /// The text of everything that is still there.
+    fn kept(&self) -> String {
+        let rotated = log_rotation::rotated_since("0.log", &self.names(), None);
+        let names = rotated.into_iter().map(|(_, name)| name).chain(["0.log".to_owned()]);
+        let mut text = String::new();
+        for name in names {
+            let file = File::open(self.dir.path().join(&name)).unwrap();
+            let mut raw = String::new();
+            match name.ends_with(".gz") {
+                true => MultiGzDecoder::new(file).read_to_string(&mut raw).unwrap(),
+                false => { file }.read_to_string(&mut raw).unwrap(),
+            };
+            for line in raw.lines() {
+                text += line.split_once(" F ").unwrap().1;
+                text += "\n";
+            }
+        }
+        text
+    }
+}
+
 fn read_some(cursor: &mut Cursor, steps: u8, text: &mut Vec<u8>) {
     for _ in 0..steps {
         match cursor.step().unwrap() {
@@ -188,6 +219,7 @@ proptest! {
                 Act::Rename => world.rename(),
                 Act::Reopen => world.reopen(),
                 Act::Compress => world.compress(),
+                Act::Prune => world.prune(),
                 Act::Read(steps) => read_some(&mut cursor, steps, &mut text),
             }
         }
@@ -227,5 +259,47 @@ async fn a_missing_log_is_an_error_and_a_lost_reader_ends_the_task() {
     drop(read(path("0.log"), options, CancellationToken::new()).await.unwrap());
     while tokio::runtime::Handle::current().metrics().num_alive_tasks() > before {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}
+
+fn acts_of_a_laggard() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        4 => (1u8..5).prop_map(Act::Write),
+        3 => Just(Act::Rename),
+        3 => Just(Act::Reopen),
+        2 => Just(Act::Compress),
+        2 => Just(Act::Prune),
+        1 => (1u8..4).prop_map(Act::Read),
+    ];
+    prop::collection::vec(act, 0..60)
+}
+
+proptest! {
+    #[test]
+    fn what_was_not_pruned_is_read_once_and_in_order(acts in acts_of_a_laggard()) {
+        let mut world = World::new();
+        let path = LogPath::below(world.dir.path(), &world.dir.path().join("0.log")).unwrap();
+        let mut cursor = Cursor::open(&path, &Options { follow: true, ..Options::default() }).unwrap();
+        let mut text = Vec::new();
+        for act in acts {
+            match act {
+                Act::Write(n) => (0..n).for_each(|_| world.write("F")),
+                Act::Piece => world.write("P"),
+                Act::Rename => world.rename(),
+                Act::Reopen => world.reopen(),
+                Act::Compress => world.compress(),
+                Act::Prune => world.prune(),
+                Act::Read(steps) => read_some(&mut cursor, steps, &mut text),
+            }
+        }
+        world.reopen();
+        read_some(&mut cursor, 255, &mut text);
+        let text = String::from_utf8(text).unwrap();
+        let mut written = world.written.lines();
+        prop_assert!(text.lines().all(|line| written.any(|w| w == line)), "twice, or out of order: {text}");
+        let read: std::collections::HashSet<&str> = text.lines().collect();
+        for line in world.kept().lines() {
+            prop_assert!(read.contains(line), "{line:?} is there and was not read");
+        }
     }
 }
