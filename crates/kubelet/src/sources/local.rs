@@ -1,11 +1,9 @@
-//! Pods given by command. Each is kept in a file of its own, written durably before the command is
+//! Pods given by command. Each is kept in [files](records) of its own, written durably before the command is
 //! answered, so what was accepted survives a crash.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use api::json::ToJson;
@@ -16,11 +14,14 @@ use base::time::Wall;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::{Context, MANIFEST_MAX, Outlet, SourceName, SourceUpdate, names};
+use super::{Context, Outlet, SourceName, SourceUpdate, names};
+
+mod records;
+
+use records::{Found, Record};
 
 /// Pods that may be held at once.
 const PODS_MAX: usize = 1000;
@@ -46,15 +47,6 @@ struct Held {
 struct Stored {
     record: Record,
     pod: Arc<Pod>,
-}
-
-/// What a file holds: the manifest as it was given, and when. The Pod, its UID included, follows
-/// from the two.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Record {
-    submitted_at_nanos: i64,
-    manifest: Value,
 }
 
 /// What became of a submitted Pod.
@@ -116,27 +108,34 @@ pub async fn run(
 // === impl LocalPods ===
 
 impl LocalPods {
-    /// Reads back what is on disk. A file that cannot be read is reported and left where it is; it
-    /// takes no other Pod with it.
+    /// Reads back what is on disk. A record that is broken is set aside and its copy taken. Where that is no better, or
+    /// the Pod is not accepted any more, it is reported; it takes no other Pod with it.
     pub async fn open(context: Context, directory: PathBuf) -> Result<(Arc<Self>, LocalSets), LocalError> {
         let read = {
             let directory = directory.clone();
-            move || read_all(&directory)
+            move || records::read_all(&directory)
         };
-        let files = blocking(read).await.map_err(|error| LocalError::Disk {
+        let found = blocking(read).await.map_err(|error| LocalError::Disk {
             act: "read",
             path: directory.clone(),
             error,
         })?;
         let mut pods = BTreeMap::new();
-        for (path, bytes) in files {
-            match bytes.map_err(|e| e.to_string()).and_then(|b| revive(&context, &b)) {
+        for Found { path, record, mended } in found {
+            let place = path.display().to_string();
+            if let Some(error) = mended {
+                tracing::error!(
+                    path = place,
+                    error,
+                    "took the copy of a broken record of a Pod given by command"
+                );
+            }
+            match record.and_then(|record| revive(&context, record)) {
                 Ok(stored) => {
                     let (namespace, name) = names(&stored.pod);
                     pods.insert((namespace.to_owned(), name.to_owned()), stored);
                 }
                 Err(error) => {
-                    let place = path.display().to_string();
                     tracing::error!(path = place, error, "could not read back a Pod given by command");
                     context.problems.set(SourceName::Local, &place, &error);
                 }
@@ -166,9 +165,9 @@ impl LocalPods {
             None => Outcome::Created,
         };
         let record = Record { submitted_at_nanos: now.0, manifest };
-        let (path, bytes) = (self.path(&key), serde_json::to_vec(&record).unwrap_or_default());
-        let written = path.clone();
-        blocking(move || write_durably(&written, &bytes)).await.map_err(|error| LocalError::Disk {
+        let path = self.path(&key);
+        let (written, kept) = (path.clone(), record.clone());
+        blocking(move || records::write(&written, &kept)).await.map_err(|error| LocalError::Disk {
             act: "write",
             path,
             error,
@@ -191,7 +190,7 @@ impl LocalPods {
         let Some(stored) = held.pods.get(&key).cloned() else { return Ok(None) };
         let path = self.path(&key);
         let gone = path.clone();
-        blocking(move || remove_durably(&gone)).await.map_err(|error| LocalError::Disk {
+        blocking(move || records::remove(&gone)).await.map_err(|error| LocalError::Disk {
             act: "remove",
             path,
             error,
@@ -265,57 +264,11 @@ impl Held {
     }
 }
 
-fn revive(context: &Context, bytes: &[u8]) -> Result<Stored, String> {
-    let record: Record = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+fn revive(context: &Context, record: Record) -> Result<Stored, String> {
     let manifest = decode_pod(record.manifest.clone(), &mut |_| {}).map_err(|e| e.to_string())?;
     let at = Wall(record.submitted_at_nanos);
     let pod = prepare(manifest, Origin::Local(at), &context.node, context.clock.now().wall);
     Ok(Stored { record, pod: Arc::new(pod.map_err(|e| e.to_string())?) })
-}
-
-type ReadFile = (PathBuf, io::Result<Vec<u8>>);
-
-fn read_all(directory: &Path) -> io::Result<Vec<ReadFile>> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(directory)?.take(10 * PODS_MAX) {
-        let path = entry?.path();
-        match path.extension().and_then(|e| e.to_str()) {
-            Some("json") => files.push((path.clone(), read_bounded(&path))),
-            // What a crash left half written was never acknowledged.
-            Some("tmp") => drop(std::fs::remove_file(&path)),
-            _ => {}
-        }
-    }
-    files.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok(files)
-}
-
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)?;
-    file.take(2 * MANIFEST_MAX as u64).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = path.with_extension("tmp");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
-    sync_parent(path)
-}
-
-fn remove_durably(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => sync_parent(path),
-    }
-}
-
-fn sync_parent(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 
 async fn blocking<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {

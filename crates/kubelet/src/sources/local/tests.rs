@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+use std::path::Path;
+
 use super::*;
 use crate::sources::CHANNEL;
 use crate::sources::test_context::{context, manifest, pod_names};
@@ -98,6 +100,44 @@ async fn pods_survive_a_crash_with_their_identity() {
         &std::fs::metadata(store.join("default_web.json")).unwrap().permissions(),
     );
     assert_eq!(mode & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn a_pod_outlives_what_a_disk_made_of_its_record() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("pods");
+    let (json, copy) = (store.join("default_web.json"), store.join("default_web.copy"));
+    let (uid, good) = {
+        let (local, _rx, _) = open(directory.path(), 1_700_000_000).await;
+        let (pod, _) = local.apply(pod("web", "x:1")).await.unwrap();
+        (pod.metadata.uid.clone(), std::fs::read(&json).unwrap())
+    };
+    // One bit, a cut, nothing left, gone; and the same with the copy.
+    let mut bit = good.clone();
+    bit[good.len() / 2] ^= 1;
+    let damages = [Some(bit), Some(good[..good.len() / 2].to_vec()), Some(Vec::new()), None];
+    for path in [&json, &copy] {
+        for damage in &damages {
+            match damage {
+                Some(bytes) => std::fs::write(path, bytes).unwrap(),
+                None => std::fs::remove_file(path).unwrap(),
+            }
+            let (_, mut rx, context) = open(directory.path(), 1_800_000_000).await;
+            let set = rx.recv().await.unwrap().pods;
+            assert_eq!(set.first().and_then(|p| p.metadata.uid.clone()), uid, "{damage:?}");
+            assert!(context.problems.list().is_empty());
+            assert_eq!(
+                (std::fs::read(&json).unwrap(), std::fs::read(&copy).unwrap()),
+                (good.clone(), good.clone())
+            );
+        }
+    }
+    assert_eq!(std::fs::read(store.join("default_web.json.corrupt")).unwrap(), b"", "set aside");
+    for path in [&json, &copy] {
+        std::fs::write(path, "{").unwrap();
+    }
+    let (_, mut rx, context) = open(directory.path(), 1_800_000_000).await;
+    assert!(rx.recv().await.unwrap().pods.is_empty() && context.problems.list().len() == 1);
 }
 
 #[tokio::test]
