@@ -16,6 +16,9 @@ use tokio_util::sync::CancellationToken;
 use crate::files::RealFiles;
 use crate::{KUBERNETES, agent_cmd, console};
 
+/// For file work to finish when the agent has ended.
+const BLOCKED_WORK: Duration = Duration::from_secs(1);
+
 /// Loads the configuration, tells every mistake at once, or runs.
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
     agent_cmd::obey(load(args, &RealFiles), run)
@@ -35,7 +38,10 @@ fn run(loaded: Loaded) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("start the event loop: {error}")),
     };
-    match runtime.block_on(serve(loaded, verbosity)) {
+    let ended = runtime.block_on(serve(loaded, verbosity));
+    // File work that hangs holds its thread. A process that is to end does not wait for it.
+    runtime.shutdown_timeout(BLOCKED_WORK);
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }

@@ -250,15 +250,13 @@ async fn say(to: &Pieces, text: String) -> Option<()> {
 /// The file of a service, where such files are: the first that is there.
 async fn copy_file(root: &'static Path, service: &str, to: &Pieces) -> Option<()> {
     let usual = [service.to_owned(), format!("{service}.log"), format!("{service}/{service}.log")];
-    let pieces = to.clone();
-    let copied = tokio::task::spawn_blocking(move || {
+    let found = tokio::task::spawn_blocking(move || {
         let open = |path: &String| open_below(root, path).map(std::fs::File::from);
         let is_file = |file: &std::fs::File| file.metadata().is_ok_and(|m| m.is_file());
-        let found = usual.iter().filter_map(|path| open(path).ok()).find(is_file);
-        found.map(|file| system_logs::copy(file, &pieces))
+        usual.iter().filter_map(|path| open(path).ok()).find(is_file)
     });
-    match copied.await.ok().flatten() {
-        Some(copied) => copied.then_some(()),
+    match found.await.ok().flatten() {
+        Some(file) => system_logs::copy(file, to).await.then_some(()),
         None => say(to, format!("\nlog not found for {service}\n")).await,
     }
 }

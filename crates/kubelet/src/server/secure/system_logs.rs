@@ -14,6 +14,7 @@ use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
 use http::header::{
     ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, LAST_MODIFIED, LOCATION, RANGE,
 };
@@ -222,7 +223,7 @@ fn escape(text: &str) -> String {
 }
 
 /// A way for pieces, and what comes out of it.
-pub(super) fn channel() -> (Pieces, impl futures_util::Stream<Item = io::Result<Bytes>> + Send + 'static) {
+pub(super) fn channel() -> (Pieces, impl Stream<Item = io::Result<Bytes>> + Send + 'static) {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let pieces =
         futures_util::stream::unfold(receiver, |mut r| async move { r.recv().await.map(|p| (p, r)) });
@@ -231,25 +232,32 @@ pub(super) fn channel() -> (Pieces, impl futures_util::Stream<Item = io::Result<
 
 /// The file as it is now, piece by piece as the reader takes them.
 fn send(file: impl Read + Send + 'static) -> Body {
-    let (sender, pieces) = channel();
-    tokio::task::spawn_blocking(move || copy(file, &sender));
-    Body::from_stream(pieces)
+    Body::from_stream(pieces(file))
 }
 
-/// Blocks on the file and on the reader. Whether all of it was taken.
-pub(super) fn copy(mut file: impl Read, to: &Pieces) -> bool {
-    let mut buffer = vec![0; PIECE];
-    loop {
-        let piece = match file.read(&mut buffer) {
-            Ok(0) => return true,
-            Ok(n) => Ok(Bytes::copy_from_slice(&buffer[..n])),
-            Err(error) => Err(error),
-        };
+/// Whether all of it was taken.
+pub(super) async fn copy(file: impl Read + Send + 'static, to: &Pieces) -> bool {
+    let mut pieces = std::pin::pin!(pieces(file));
+    while let Some(piece) = pieces.next().await {
         let broken = piece.is_err();
-        if to.blocking_send(piece).is_err() || broken {
+        if to.send(piece).await.is_err() || broken {
             return false;
         }
     }
+    true
+}
+
+/// Each piece is read when it is asked for. A thread that waited for a slow reader would be one less for everybody.
+fn pieces(file: impl Read + Send + 'static) -> impl Stream<Item = io::Result<Bytes>> + Send {
+    futures_util::stream::try_unfold(file, |mut file| async {
+        let read = tokio::task::spawn_blocking(move || {
+            let mut buffer = vec![0; PIECE];
+            let n = file.read(&mut buffer)?;
+            buffer.truncate(n);
+            Ok((n > 0).then(|| (Bytes::from(buffer), file)))
+        });
+        read.await.map_err(io::Error::other)?
+    })
 }
 
 #[cfg(test)]
@@ -313,6 +321,40 @@ mod tests {
         for (text, expected) in rows {
             assert_eq!(range(text, 100), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn readers_that_wait_keep_no_thread() {
+        let one_thread = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        let dir = Box::leak(Box::new(tempfile::tempdir().unwrap()));
+        let root: &'static Path = dir.path();
+        std::fs::write(root.join("long.log"), vec![b'x'; 1 << 20]).unwrap();
+        let (direct, queried) = one_thread.block_on(async {
+            let direct = show(root, "/long.log".to_owned(), &HeaderMap::new()).await.unwrap();
+            let asked = journal::read(&Query::parse(Some("query=long"))).unwrap().unwrap();
+            let mut queried = asked.answer(root).into_body().into_data_stream();
+            // It is on its way.
+            let first = queried.next().await.unwrap().unwrap();
+            for _ in 0..20 {
+                let other =
+                    tokio::task::spawn_blocking(|| std::thread::sleep(std::time::Duration::from_millis(2)));
+                let other = tokio::time::timeout(std::time::Duration::from_secs(20), other).await;
+                other.expect("somebody holds the thread").unwrap();
+            }
+            let direct = axum::body::to_bytes(direct.into_body(), 2 << 20).await.unwrap();
+            let mut length = first.len();
+            while let Some(piece) = queried.next().await {
+                length += piece.unwrap().len();
+            }
+            (direct.len(), length)
+        });
+        // Where it fails, the runtime would wait for its thread.
+        one_thread.shutdown_background();
+        assert_eq!((direct, queried), (1 << 20, 1 << 20));
     }
 
     #[test]
