@@ -43,6 +43,9 @@ impl LocalApi {
     /// Runs the command with the client's input, and on a terminal if it has one.
     pub(super) async fn exec_stream(&self, pod: &Pod, request: Request<Body>) -> Result<Response, ApiError> {
         let query = Query::parse(request.uri().query());
+        if let Some(what) = query.left_out() {
+            return Err(ApiError::Bad(what.to_owned()));
+        }
         let cmd: Vec<String> = query.all("command").map(str::to_owned).collect();
         if cmd.is_empty() {
             return Err(ApiError::Bad("you must specify at least one command for the container".to_owned()));

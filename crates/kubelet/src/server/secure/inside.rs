@@ -9,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use base::time::Clock;
 use base::verbosity::Verbosity;
-use http::StatusCode;
-use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::header::{CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderValue, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{container_logs, pages, run, stream, system_logs};
@@ -66,6 +66,9 @@ pub struct About {
     /// Flags and what they are set to.
     pub flags: BTreeMap<String, String>,
 }
+
+/// Seconds until the runtime, which has too many streams waiting to be opened, forgets one: upstream's figure.
+const LATER: HeaderValue = HeaderValue::from_static("60");
 
 /// A refusal as upstream words it: plain text.
 #[derive(Debug)]
@@ -259,6 +262,9 @@ impl Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let headers = [(CONTENT_TYPE, "text/plain; charset=utf-8"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
-        (self.0, headers, self.1).into_response()
+        let later = (self.0 == StatusCode::TOO_MANY_REQUESTS).then_some([(RETRY_AFTER, LATER)]);
+        let mut response = (self.0, headers, self.1).into_response();
+        response.headers_mut().extend(later.into_iter().flatten());
+        response
     }
 }

@@ -9,6 +9,7 @@ use http::header::CONTENT_TYPE;
 
 use super::inside::{Inside, Refusal, Target};
 use super::query::Query;
+use super::stream;
 
 /// Runs a command and answers with all it wrote.
 pub(super) async fn run(
@@ -18,6 +19,7 @@ pub(super) async fn run(
 ) -> Result<Response, Refusal> {
     let found = inside.find_with(&target)?;
     let query = Query::parse(query.as_deref());
+    stream::whole(&query)?;
     let text = query.get("cmd").unwrap_or_default();
     let command: Vec<String> = text.split(' ').map(str::to_owned).collect();
     let id = inside.running(&found, &target.container).await.map_err(|e| Refusal::of(&e))?;

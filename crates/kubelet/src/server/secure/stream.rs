@@ -80,6 +80,7 @@ pub(super) async fn port_forward(
 }
 
 fn wants(query: &Query) -> Result<Wants, Refusal> {
+    whole(query)?;
     let on = |name: &str| query.get(name) == Some("1");
     let tty = on("tty");
     // A terminal has one output.
@@ -88,6 +89,11 @@ fn wants(query: &Query) -> Result<Wants, Refusal> {
         return Err(Refusal::bad("you must specify at least 1 of stdin, stdout, stderr"));
     }
     Ok(wants)
+}
+
+/// A command of which a word is missing is another command.
+pub(super) fn whole(query: &Query) -> Result<(), Refusal> {
+    query.left_out().map_or(Ok(()), |what| Err(Refusal::bad(what)))
 }
 
 /// Ports that a WebSocket client must name in advance; with SPDY every stream names its own.
@@ -102,15 +108,34 @@ fn ports(request: &Request<Body>) -> Result<Vec<i32>, Refusal> {
         return Ok(Vec::new());
     }
     let query = Query::parse(request.uri().query());
-    let texts: Vec<&str> = query.all("port").flat_map(|v| v.split(',')).collect();
-    if texts.is_empty() {
-        return Err(Refusal::bad("query parameter \"port\" is required"));
+    let mut ports = Vec::new();
+    for text in query.all("port") {
+        if text.is_empty() {
+            return Err(Refusal::bad("query parameter \"port\" cannot be empty"));
+        }
+        for one in text.split(',') {
+            match parse_port(one) {
+                Ok(0) => return Err(Refusal::bad(format!("port {text:?} must be > 0"))),
+                Ok(port) => ports.push(i32::from(port)),
+                Err(why) => {
+                    let why = format!("strconv.ParseUint: parsing {one:?}: {why}");
+                    return Err(Refusal::bad(format!("unable to parse {text:?} as a port: {why}")));
+                }
+            }
+        }
     }
-    let port = |text: &&str| match text.parse::<u16>() {
-        Ok(port @ 1..) => Ok(i32::from(port)),
-        _ => Err(Refusal::bad(format!("unable to parse {text:?} as a port"))),
-    };
-    texts.iter().map(port).collect()
+    match ports.is_empty() {
+        true => Err(Refusal::bad("query parameter \"port\" is required")),
+        false => Ok(ports),
+    }
+}
+
+/// A number as Go reads it: digits and nothing else.
+fn parse_port(text: &str) -> Result<u16, &'static str> {
+    match !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+        true => text.parse().map_err(|_| "value out of range"),
+        false => Err("invalid syntax"),
+    }
 }
 
 fn require_upgrade(request: &Request<Body>) -> Result<(), Refusal> {
@@ -161,13 +186,28 @@ mod tests {
                 .uri(format!("/portForward/ns/p?{query}"))
                 .header("upgrade", upgrade)
                 .header("sec-websocket-protocol", protocol);
-            ports(&request.body(Body::empty()).unwrap()).map_err(|r| r.0.as_u16())
+            ports(&request.body(Body::empty()).unwrap()).map_err(|r| (r.0.as_u16(), r.1))
         };
         assert!(ask("", "SPDY/3.1", "").unwrap().is_empty());
         assert!(ask("SPDY/3.1+portforward.k8s.io", "websocket", "").unwrap().is_empty());
         assert_eq!(ask("v4.channel.k8s.io", "websocket", "port=80,443&port=1").unwrap(), [80, 443, 1]);
-        for bad in ["", "port=", "port=0", "port=65536", "port=x", "port=-1"] {
-            assert_eq!(ask("v4.channel.k8s.io", "WebSocket", bad).unwrap_err(), 400, "{bad}");
+        let unread = |all: &str, one: &str, why: &str| {
+            format!("unable to parse {all:?} as a port: strconv.ParseUint: parsing {one:?}: {why}")
+        };
+        let rows = [
+            ("", "query parameter \"port\" is required".to_owned()),
+            ("port=", "query parameter \"port\" cannot be empty".to_owned()),
+            ("port=80&port=", "query parameter \"port\" cannot be empty".to_owned()),
+            ("port=0", "port \"0\" must be > 0".to_owned()),
+            ("port=80,0", "port \"80,0\" must be > 0".to_owned()),
+            ("port=65536", unread("65536", "65536", "value out of range")),
+            ("port=1,x", unread("1,x", "x", "invalid syntax")),
+            ("port=1,", unread("1,", "", "invalid syntax")),
+            ("port=-1", unread("-1", "-1", "invalid syntax")),
+            ("port=%2B1", unread("+1", "+1", "invalid syntax")),
+        ];
+        for (bad, text) in rows {
+            assert_eq!(ask("v4.channel.k8s.io", "WebSocket", bad).unwrap_err(), (400, text), "{bad}");
         }
     }
 }
