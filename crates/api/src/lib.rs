@@ -1,5 +1,6 @@
 //! Kubernetes kinds and configuration kinds: decoding, defaults and validation.
 
+pub mod bearer;
 pub mod config;
 pub mod debugging;
 pub mod field;

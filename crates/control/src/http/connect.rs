@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::bearer;
 use http::{HeaderMap, HeaderName, Request, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -157,7 +158,6 @@ fn passed_headers(sent: &HeaderMap, upgrading: bool, target: &Target) -> HeaderM
         header::TRANSFER_ENCODING,
         header::PROXY_AUTHORIZATION,
         header::HOST,
-        header::AUTHORIZATION,
         header::COOKIE,
     ];
     let mut out: HeaderMap = HeaderMap::new();
@@ -167,6 +167,7 @@ fn passed_headers(sent: &HeaderMap, upgrading: bool, target: &Target) -> HeaderM
             out.append(name.clone(), value.clone());
         }
     }
+    bearer::strip(&mut out);
     if upgrading {
         out.insert(header::CONNECTION, http::HeaderValue::from_static("Upgrade"));
         if let Some(protocol) = sent.get(header::UPGRADE) {
@@ -186,5 +187,34 @@ fn passed_headers(sent: &HeaderMap, upgrading: bool, target: &Target) -> HeaderM
 fn strip_connection(headers: &mut HeaderMap) {
     for name in [header::CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE] {
         headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_of_the_client_are_not_passed_on() {
+        let target = Target { tls: true, host: "10.0.0.1".to_owned(), port: 10250, path: "/".to_owned() };
+        // "secret", as a browser encodes it.
+        let protocols = "v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.c2VjcmV0";
+        let sent = [
+            ("authorization", "Bearer secret"),
+            ("cookie", "secret"),
+            ("impersonate-user", "secret"),
+            ("connection", "Upgrade"),
+            ("upgrade", "websocket"),
+            ("sec-websocket-protocol", protocols),
+        ];
+        let pair = |(name, value): (&'static str, &str)| {
+            (HeaderName::from_static(name), http::HeaderValue::from_str(value).unwrap())
+        };
+        let passed = passed_headers(&sent.into_iter().map(pair).collect(), true, &target);
+        let text = format!("{passed:?}");
+        assert!(!text.contains("secret") && !text.contains("c2VjcmV0"), "{text}");
+        assert_eq!(passed.get("sec-websocket-protocol").unwrap(), "v4.channel.k8s.io");
+        assert_eq!(passed.get("upgrade").unwrap(), "websocket");
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use api::bearer;
 use futures_util::FutureExt;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, header};
@@ -179,7 +180,7 @@ async fn authenticate(app: &App, head: &mut Parts, peer: &Peer) -> Result<Arc<Us
         None => user,
     };
     impersonate::strip(&mut head.headers);
-    head.headers.remove(header::AUTHORIZATION);
+    bearer::strip(&mut head.headers);
     Ok(user)
 }
 

@@ -223,6 +223,7 @@ fn pass_on(from: &HeaderMap, to: &mut HeaderMap) {
             to.append(name.clone(), value.clone());
         }
     }
+    api::bearer::strip(to);
 }
 
 /// What tells the client that its connection is upgraded. None when it sent no WebSocket key.

@@ -230,4 +230,12 @@ fn secrets_of_the_client_do_not_reach_the_runtime() {
     assert_eq!(method, Method::GET);
     assert!(!format!("{headers:?}").contains("secret"));
     assert_eq!(headers.get(STREAM_PROTOCOL).unwrap(), "v4.channel.k8s.io");
+    // A browser has no other place for its token than the list of protocols.
+    let request = Request::builder().header("upgrade", "websocket").header("connection", "Upgrade").header(
+        "sec-websocket-protocol",
+        "base64url.bearer.authorization.k8s.io.c2VjcmV0, v4.channel.k8s.io",
+    );
+    let (_, headers) = ask(&Speech::Runtime, What::Ports, &request.body(Body::empty()).unwrap());
+    assert!(!format!("{headers:?}").contains("c2VjcmV0"), "{headers:?}");
+    assert_eq!(headers.get(WS_PROTOCOL).unwrap(), "v4.channel.k8s.io");
 }

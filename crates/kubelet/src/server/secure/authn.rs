@@ -7,10 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use base::time::{Clock, Wall};
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use rustls::RootCertStore;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
@@ -24,8 +21,6 @@ use super::files::Files;
 use super::remember::Remembered;
 use super::tls::TlsError;
 
-/// A token in the list of WebSocket protocols: browsers cannot set headers.
-const WEBSOCKET_BEARER: &str = "base64url.bearer.authorization.k8s.io.";
 /// The attribute of a subject that is the user's uid.
 const UID_OID: &str = "1.3.6.1.4.1.57683.2";
 const AUTHENTICATED: &str = "system:authenticated";
@@ -219,20 +214,11 @@ fn read(path: &Path) -> Result<Read, TlsError> {
         .map_err(|e| failed("use the client CA file", e.to_string()))
 }
 
-/// The token of `Authorization: Bearer`, or of the protocol a browser may name instead.
-pub(super) fn bearer(headers: &HeaderMap) -> Option<String> {
-    let from_header = headers.get(AUTHORIZATION).and_then(|value| {
-        let (scheme, token) = value.to_str().ok()?.trim().split_once(' ')?;
-        let token = token.trim();
-        (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| token.to_owned())
-    });
-    let token = from_header.or_else(|| {
-        let protocols = headers.get_all(SEC_WEBSOCKET_PROTOCOL).into_iter().filter_map(|v| v.to_str().ok());
-        let encoded =
-            protocols.flat_map(|p| p.split(',')).find_map(|p| p.trim().strip_prefix(WEBSOCKET_BEARER))?;
-        String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok().filter(|t| !t.is_empty())
-    });
-    token.filter(|t| t.len() <= TOKEN_MAX)
+/// The token a request shows. One that is too long is nobody's.
+pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<String>, Unauthorized> {
+    let shown = api::bearer::token(headers);
+    let shown = shown.inspect_err(|error| tracing::debug!(%error, "a token is not looked at"));
+    Ok(shown.map_err(|_| Unauthorized)?.filter(|t| t.len() <= TOKEN_MAX))
 }
 
 /// What a token is remembered by: the token itself is not kept.

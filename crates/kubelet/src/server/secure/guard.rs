@@ -111,7 +111,9 @@ impl Guard {
         if let Ok(Some(user)) = proof {
             return Ok(user);
         }
-        if let (Some(good_for), Some(token)) = (self.rules.tokens, bearer(&head.headers)) {
+        if let Some(good_for) = self.rules.tokens
+            && let Some(token) = bearer(&head.headers)?
+        {
             return self.by_token(&token, good_for).await;
         }
         proof?;
