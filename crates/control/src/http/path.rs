@@ -96,6 +96,22 @@ fn segments(path: &str) -> Option<Vec<Cow<'_, str>>> {
     path.trim_matches('/').split('/').map(decode).collect()
 }
 
+/// What follows the subresource in a path, as it was sent: the path that whoever it leads to is asked for. Segments are
+/// counted as [`read`] does, since an object may have the name of a subresource.
+pub(crate) fn beyond<'p>(path: &'p str, resource: &Resource) -> &'p str {
+    let mut before = if resource.group.is_empty() { 2 } else { 3 };
+    let path = path.trim_start_matches('/');
+    if path.split('/').nth(before).and_then(decode).is_some_and(|s| s == "watch") {
+        before += 1;
+    }
+    if !resource.namespace.is_empty() {
+        before += 2;
+    }
+    // Its kind, its name, its subresource.
+    before += 3;
+    path.match_indices('/').nth(before - 1).map_or("/", |(at, _)| &path[at..])
+}
+
 /// Percent-encoding, as paths and queries use it.
 pub(crate) mod percent {
     use std::borrow::Cow;
@@ -166,6 +182,26 @@ mod tests {
                 ),
             };
             assert_eq!(seen, told, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_follows_a_subresource_is_passed_on_as_it_was_sent() {
+        let rows = [
+            ("/api/v1/nodes/n/proxy", "/"),
+            ("/api/v1/nodes/n/proxy/", "/"),
+            ("/api/v1/nodes/n/proxy/logs/", "/logs/"),
+            ("//api/v1/nodes/n/proxy//logs", "//logs"),
+            ("/api/v1/nodes/proxy/proxy/a%2Fb", "/a%2Fb"),
+            ("/api/v1/nodes/n%3A1/proxy/proxy/x", "/proxy/x"),
+            ("/api/v1/namespaces/proxy/pods/proxy-1/proxy/x", "/x"),
+            ("/api/v1/namespaces/a/services/proxy/proxy/", "/"),
+            ("/api/v1/watch/namespaces/a/pods/p/proxy/x", "/x"),
+        ];
+        for (path, rest) in rows {
+            let asked = read(&http::Method::GET, path, false, None);
+            let seen = asked.resource.map(|r| (r.subresource.clone(), beyond(path, &r)));
+            assert_eq!(seen, Some(("proxy".to_owned(), rest)), "{path}");
         }
     }
 

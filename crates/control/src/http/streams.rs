@@ -1,11 +1,13 @@
 //! log, exec, attach, portforward and proxy: finding out where they lead.
 
+use http::header;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use serde_json::Value;
 
 use super::answer::{self, Answer};
 use super::connect::Target;
+use super::path::{self, percent};
 use super::verbs::Serving;
 use crate::doc;
 use crate::refusal::Refusal;
@@ -50,10 +52,17 @@ impl Serving<'_> {
         }
     }
 
-    /// A WebSocket begins with a GET; what it does inside is no reading.
+    /// A WebSocket begins with a GET; what it does inside is no reading. That holds too where a kubelet is asked through
+    /// us: it sees our certificate, which may do everything, so that nobody but us can hold back who may not.
     fn confirm_creation(&self, name: &str) -> Result<(), Refusal> {
-        let streams = matches!(name, "exec" | "attach" | "portforward");
-        if streams && self.asking.attributes.verb == "get" {
+        let acts = match (&*self.kind.plural, name) {
+            ("pods", "exec" | "attach" | "portforward") => true,
+            ("nodes", "proxy") => {
+                self.asking.head.headers.contains_key(header::UPGRADE) || is_an_act(self.path_beyond())
+            }
+            _ => false,
+        };
+        if acts && self.asking.attributes.verb != "create" {
             let mut attributes = self.asking.attributes.clone();
             attributes.verb = "create".into();
             self.app.authorizer.check(&attributes)?;
@@ -198,16 +207,30 @@ impl Serving<'_> {
         self.asking.attributes.resource.as_ref().map(|r| r.namespace.as_str()).unwrap_or_default()
     }
 
-    /// What follows `/proxy`, as it was sent, with the query.
+    /// What follows `/proxy`, as it was sent.
+    fn path_beyond(&self) -> &str {
+        let resource = self.asking.attributes.resource.as_ref();
+        resource.map_or("/", |resource| path::beyond(self.asking.head.uri.path(), resource))
+    }
+
+    /// The same with the query.
     fn rest_of_path(&self) -> String {
-        let uri = &self.asking.head.uri;
-        let rest =
-            uri.path().split_once("/proxy").map(|(_, rest)| rest).filter(|r| !r.is_empty()).unwrap_or("/");
+        let (uri, rest) = (&self.asking.head.uri, self.path_beyond());
         match uri.query() {
             Some(query) => format!("{rest}?{query}"),
             None => rest.to_owned(),
         }
     }
+}
+
+/// Whether a kubelet that is asked for this path does something. A path that it might read in another way than we do
+/// counts as such.
+fn is_an_act(path: &str) -> bool {
+    let Some(decoded) = percent::decode(path) else { return true };
+    let mut segments = decoded.split('/').filter(|s| !s.is_empty() && *s != ".").peekable();
+    let first = segments.peek().copied().unwrap_or_default();
+    ["exec", "attach", "portForward", "run"].iter().any(|act| act.eq_ignore_ascii_case(first))
+        || segments.any(|s| s == "..")
 }
 
 /// `[scheme:]name[:port]`
@@ -239,7 +262,6 @@ fn check_proxyable(host: &str) -> Result<(), Refusal> {
     if fine { Ok(()) } else { Err(Refusal::bad_request("address not allowed")) }
 }
 
-/// The container somebody means.
 /// A kubelet refuses in plain words; clients look for them in a Status.
 async fn explain(answer: Answer) -> Refusal {
     let code = answer.status().as_u16();
@@ -255,6 +277,7 @@ async fn explain(answer: Answer) -> Refusal {
     }
 }
 
+/// The container somebody means.
 fn choose_container<'p>(pod: &'p Value, asked: &'p str) -> Result<&'p str, Refusal> {
     let names = |field: &str| -> Vec<&'p str> {
         doc::list(pod, field).iter().filter_map(|c| c["name"].as_str()).collect()
@@ -337,5 +360,31 @@ mod tests {
         assert_eq!(split_name("web"), ("", "web", ""));
         assert_eq!(encode_query(&[("command", "sh -c"), ("tty", "1")]), "?command=sh%20-c&tty=1");
         assert!(check_proxyable("127.0.0.1").is_err() && check_proxyable("10.1.2.3").is_ok());
+    }
+
+    #[test]
+    fn what_a_kubelet_does_is_told_from_what_it_tells() {
+        for path in [
+            "/exec/ns/p/c",
+            "//exec/ns/p/c",
+            "/./exec/ns/p/c",
+            "/%65xec/ns/p/c",
+            "/%2Fexec/ns/p/c",
+            "/EXEC/ns/p/c",
+            "/attach/ns/p/c",
+            "/portForward/ns/p",
+            "/run/ns/p/c",
+            "/exec",
+            "/pods/../exec/ns/p/c",
+            "/pods/%2e%2e/exec/ns/p/c",
+            "/%zz",
+        ] {
+            assert!(is_an_act(path), "{path}");
+        }
+        for path in
+            ["/", "/pods", "/containerLogs/exec/run/attach", "/logs/run/x..log", "/runningpods/", "/execs"]
+        {
+            assert!(!is_an_act(path), "{path}");
+        }
     }
 }
