@@ -288,6 +288,15 @@ async fn slow_clients_are_cut_off() {
     let begun = Instant::now();
     let mut silent = TcpStream::connect(server.address).await.unwrap();
     assert_eq!(silent.read(&mut [0; 16]).await.unwrap_or(0), 0);
+    // A handshake after which nothing is said, or not enough to know in which protocol, or no more than that.
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".as_slice();
+    for beginning in [b"".as_slice(), b"PRI * HT", preface] {
+        let mut stream = server.connect().await;
+        stream.write_all(beginning).await.unwrap();
+        stream.flush().await.unwrap();
+        let cut = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut Vec::new())).await;
+        assert!(cut.is_ok(), "after {beginning:?}");
+    }
     // A head that never ends.
     let answer = server.raw(b"GET /api HTTP/1.1\r\nHost: x\r\n").await;
     assert!(answer.is_none_or(|a| a.code == 408));
@@ -295,8 +304,43 @@ async fn slow_clients_are_cut_off() {
     let head = request("root", &format!("POST {MAPS}"), "Content-Type: application/json\r\n", 10);
     let answer = server.raw(head.as_bytes()).await.expect("an answer");
     assert_eq!((answer.code, answer.status()["reason"].as_str()), (408, Some("Timeout")));
-    assert!(begun.elapsed() < Duration::from_secs(30));
+    assert!(begun.elapsed() < Duration::from_secs(60));
     server.is_well().await;
+}
+
+#[tokio::test]
+async fn who_reads_what_comes_from_elsewhere_may_pause() {
+    const LARGE: usize = 32 << 20;
+    let stall = Duration::from_millis(300);
+    let server = Server::start(Limits::default(), Patience { stall, ..Patience::default() }).await;
+    let node =
+        br#"{"metadata":{"name":"n"},"status":{"addresses":[{"type":"InternalIP","address":"127.0.0.1"}]}}"#;
+    let made = server.ask("root", "POST /api/v1/nodes", "Content-Type: application/json\r\n", node).await;
+    assert_eq!(made.code, 201, "{}", String::from_utf8_lossy(&made.body));
+    let kubelet = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = kubelet.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let (mut stream, _) = kubelet.accept().await.unwrap();
+        let _ = stream.read(&mut [0; 4096]).await;
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n");
+        let _ = stream.write_all(head.as_bytes()).await;
+        let _ = stream.write_all(&vec![b'x'; LARGE]).await;
+    });
+    let mut stream = server.connect().await;
+    let line = format!("GET /api/v1/nodes/http:n:{port}/proxy/containerLogs/a/b/c?follow=true");
+    stream.write_all(request("root", &line, "", 0).as_bytes()).await.unwrap();
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).await.unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200");
+    // Long enough for all buffers to fill, and then for the kernel to lose its patience.
+    tokio::time::sleep(stall * 15).await;
+    let (mut read, mut buffer) = (0, vec![0; 1 << 20]);
+    while read < LARGE {
+        match stream.read(&mut buffer).await {
+            Ok(n @ 1..) => read += n,
+            ended => panic!("cut off after {read} bytes: {ended:?}"),
+        }
+    }
 }
 
 #[tokio::test]

@@ -5,23 +5,26 @@ use std::io;
 use std::net::SocketAddr;
 use std::num::NonZero;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::App;
 use super::handler;
 use super::limits::Patience;
-use super::wire;
+use super::wire::{self, Sending};
 use crate::auth::authn;
 use crate::run::ANSWERS_FIRST;
 
@@ -45,6 +48,8 @@ const FAREWELL: Duration = Duration::from_secs(5);
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) shown: Arc<authn::Peer>,
+    /// Told when the client may stop reading for as long as it likes.
+    pub(crate) may_pause: Arc<Notify>,
 }
 
 /// A server whose address is taken and which nobody is served by yet.
@@ -161,15 +166,19 @@ async fn converse(
     let _ = stream.set_nodelay(true);
     let patience = app.patience;
     let stall = u32::try_from(patience.stall.as_millis()).unwrap_or(u32::MAX);
-    let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, stall);
+    let _ = sockopt::set_tcp_user_timeout(&stream, stall);
     let stream = match tokio::time::timeout(patience.handshake, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%error, %address, "TLS handshake failed"),
         Err(_) => return tracing::debug!(%address, "TLS handshake timed out"),
     };
     let shown = Arc::new(authn::Peer::new(stream.get_ref().1.peer_certificates()));
-    let peer = Peer { address, shown };
+    let may_pause = Arc::new(Notify::new());
+    let peer = Peer { address, shown, may_pause: may_pause.clone() };
+    let asked = Arc::new(AtomicBool::new(false));
+    let has_asked = asked.clone();
     let service = service_fn(move |request| {
+        has_asked.store(true, Ordering::Relaxed);
         let (app, peer) = (app.clone(), peer.clone());
         async move { Ok::<_, Infallible>(handler::answer(app, peer, request).await) }
     });
@@ -179,6 +188,10 @@ async fn converse(
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = sending.drive(connection.as_mut()) => ended,
+        () = bear_with(&sending, &may_pause) => return,
+        () = never_asks(&asked, patience.head) => {
+            return tracing::debug!(%address, "nothing was asked");
+        }
         () = token.cancelled() => {
             connection.as_mut().graceful_shutdown();
             sending.drive(connection).await
@@ -186,6 +199,29 @@ async fn converse(
     };
     if let Err(error) = ended {
         tracing::trace!(%error, %address, "connection ended");
+    }
+}
+
+/// From when it is told, bears with a reader that takes nothing: a log or a shell may be held by a person. Never ends.
+async fn bear_with(sending: &Sending<TlsStream<TcpStream>>, may_pause: &Notify) {
+    may_pause.notified().await;
+    sending.look(|stream| {
+        let stream = stream.get_ref().0;
+        let _ = sockopt::set_tcp_user_timeout(stream, 0);
+        // One that is gone is found by asking.
+        let _ = sockopt::set_socket_keepalive(stream, true);
+        let _ = sockopt::set_tcp_keepidle(stream, PING_EVERY);
+        let _ = sockopt::set_tcp_keepintvl(stream, PING_PATIENCE);
+    });
+    std::future::pending().await
+}
+
+/// Ends when no request has come in time. Until the protocol is known nobody else looks at the clock, and in HTTP/2 a
+/// client that answers pings could stay for ever without having said who it is.
+async fn never_asks(asked: &AtomicBool, patience: Duration) {
+    tokio::time::sleep(patience).await;
+    if asked.load(Ordering::Relaxed) {
+        std::future::pending().await
     }
 }
 

@@ -43,6 +43,8 @@ impl Serving<'_> {
             ("nodes", "proxy") => self.node_target().await?,
             _ => return Err(Refusal::no_resource()),
         };
+        // How fast it is taken is a matter of the two ends.
+        self.asking.peer.may_pause.notify_one();
         let mut head = http::request::Request::new(()).into_parts().0;
         std::mem::swap(&mut head, &mut self.asking.head);
         let answer = self.app.connector.pass_on(&target, head, body).await?;

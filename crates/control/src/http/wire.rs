@@ -70,6 +70,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sending<S> {
     }
 }
 
+impl<S> Sending<S> {
+    /// Shows the stream below.
+    pub(super) fn look(&self, at: impl FnOnce(&S)) {
+        at(&lock(&self.0).stream);
+    }
+}
+
 /// An upgraded connection lives on, and is nobody's to drive.
 impl<S> Drop for Sending<S> {
     fn drop(&mut self) {
