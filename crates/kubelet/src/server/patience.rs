@@ -3,30 +3,63 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// Fails a read or a write that has been waiting for longer than the limit.
+/// Fails a read or a write that has been waiting for longer than its limit.
 #[derive(Debug)]
 pub(super) struct Patience<S> {
     stream: S,
-    limit: Duration,
+    reads: Limit,
+    writes: Limit,
     read: Wait,
     write: Wait,
 }
 
-/// Runs only while something is waited for.
+/// How long is waited, in milliseconds. Clones are the same: who knows what is being sent can change it.
+#[derive(Clone, Debug)]
+pub(super) struct Limit(Arc<AtomicU64>);
+
+/// Since when something is waited for, and what wakes us.
 #[derive(Debug, Default)]
-struct Wait(Option<Pin<Box<Sleep>>>);
+struct Wait(Option<(Instant, Pin<Box<Sleep>>)>);
+
+// === impl Limit ===
+
+impl Limit {
+    pub(super) const NEVER: Duration = Duration::MAX;
+
+    pub(super) fn new(limit: Duration) -> Self {
+        let new = Self(Arc::default());
+        new.set(limit);
+        new
+    }
+
+    /// Holds from now on, also for what is waited for already.
+    pub(super) fn set(&self, limit: Duration) {
+        self.0.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Option<Duration> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|l| *l != u64::MAX).map(Duration::from_millis)
+    }
+}
 
 // === impl Patience ===
 
 impl<S> Patience<S> {
     pub(super) fn new(stream: S, limit: Duration) -> Self {
-        Self { stream, limit, read: Wait::default(), write: Wait::default() }
+        Self::with(stream, Limit::new(limit), Limit::new(limit))
+    }
+
+    /// With a limit for each direction.
+    pub(super) fn with(stream: S, reads: Limit, writes: Limit) -> Self {
+        Self { stream, reads, writes, read: Wait::default(), write: Wait::default() }
     }
 }
 
@@ -38,7 +71,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patience<S> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let polled = Pin::new(&mut this.stream).poll_read(cx, buf);
-        this.read.judge(polled, this.limit, cx)
+        this.read.judge(polled, &this.reads, cx)
     }
 }
 
@@ -46,19 +79,19 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patience<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         let polled = Pin::new(&mut this.stream).poll_write(cx, buf);
-        this.write.judge(polled, this.limit, cx)
+        this.write.judge(polled, &this.writes, cx)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let polled = Pin::new(&mut this.stream).poll_flush(cx);
-        this.write.judge(polled, this.limit, cx)
+        this.write.judge(polled, &this.writes, cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let polled = Pin::new(&mut this.stream).poll_shutdown(cx);
-        this.write.judge(polled, this.limit, cx)
+        this.write.judge(polled, &this.writes, cx)
     }
 
     fn poll_write_vectored(
@@ -68,7 +101,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patience<S> {
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         let polled = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
-        this.write.judge(polled, this.limit, cx)
+        this.write.judge(polled, &this.writes, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -82,14 +115,26 @@ impl Wait {
     fn judge<T>(
         &mut self,
         polled: Poll<io::Result<T>>,
-        limit: Duration,
+        limit: &Limit,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<T>> {
         if polled.is_ready() {
             self.0 = None;
             return polled;
         }
-        let sleep = self.0.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + limit)));
+        let Some(limit) = limit.get() else {
+            self.0 = None;
+            return Poll::Pending;
+        };
+        let (since, sleep) = self.0.get_or_insert_with(|| {
+            let now = Instant::now();
+            (now, Box::pin(tokio::time::sleep_until(now + limit)))
+        });
+        // The limit may have been moved since.
+        let until = *since + limit;
+        if sleep.deadline() != until {
+            sleep.as_mut().reset(until);
+        }
         ready!(sleep.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }

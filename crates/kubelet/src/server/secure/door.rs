@@ -1,4 +1,4 @@
-//! The listener: TLS, HTTP/1.1 and HTTP/2, bounded in connections, patient with nobody.
+//! The listener: TLS, HTTP/1.1, bounded in connections, patient only with those who may pause.
 
 use std::convert::Infallible;
 use std::io;
@@ -9,11 +9,11 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::response::Response;
-use http::Request;
+use http::{Request, StatusCode, Uri};
 use hyper::body::Incoming;
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -24,20 +24,15 @@ use tower::ServiceExt;
 
 use super::authn::Peer;
 use super::guard::Guard;
+use super::query::Query;
 use super::tls::Identity;
+use crate::server::patience::{Limit, Patience};
 
 /// Connections at once; more wait in the kernel's queue. A stream keeps its own.
 const CONNECTIONS: usize = 2048;
-const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-/// For the head of a request to arrive, and for a kept-alive connection to ask again.
-const HEAD_TIME: Duration = Duration::from_secs(90);
-/// For a reader to take what was sent.
-const STALL_TIME: Duration = Duration::from_secs(90);
 /// Bytes of a request's head: a command may be long.
 const HEAD_LIMIT: usize = 1 << 20;
 const HEADERS: usize = 200;
-/// Requests at once on one HTTP/2 connection.
-const REQUESTS: u32 = 250;
 /// A silent peer is asked whether it lives this often, and given up when it does not answer.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_PATIENCE: Duration = Duration::from_secs(15);
@@ -47,6 +42,18 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// For requests under way to finish when the server stops.
 const FAREWELL: Duration = Duration::from_secs(3);
 
+/// How long a client is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    pub(super) handshake: Duration,
+    /// For the head of a request to arrive, and for a kept-alive connection to ask again.
+    pub(super) head: Duration,
+    /// For a reader to take more of its answer.
+    pub(super) stall: Duration,
+    /// The same for one who follows a log: it may be read by a person.
+    pub(super) pause: Duration,
+}
+
 /// What a connection is served with.
 #[derive(Clone)]
 pub(super) struct House {
@@ -54,6 +61,17 @@ pub(super) struct House {
     pub(super) guard: Arc<Guard>,
     pub(super) identity: Arc<Identity>,
     pub(super) acceptor: TlsAcceptor,
+    pub(super) times: Times,
+}
+
+// === impl Times ===
+
+impl Default for Times {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        // Upstream's figure for a pause.
+        Self { handshake: seconds(10), head: seconds(90), stall: seconds(90), pause: Duration::from_hours(4) }
+    }
 }
 
 /// Serves until cancelled; requests under way then get a moment to finish.
@@ -95,7 +113,11 @@ async fn accept(
 async fn converse(house: House, stream: TcpStream, address: SocketAddr, token: CancellationToken) {
     watch_over(&stream);
     house.identity.refresh().await;
-    let stream = match tokio::time::timeout(HANDSHAKE_TIME, house.acceptor.accept(stream)).await {
+    let times = house.times;
+    let patience = Limit::new(times.stall);
+    // Below the encryption, where every byte that is taken counts. Reading is watched by whoever reads a head.
+    let stream = Patience::with(stream, Limit::new(Limit::NEVER), patience.clone());
+    let stream = match tokio::time::timeout(times.handshake, house.acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%error, %address, "TLS handshake failed"),
         Err(_) => return tracing::debug!(%address, "TLS handshake timed out"),
@@ -103,11 +125,26 @@ async fn converse(house: House, stream: TcpStream, address: SocketAddr, token: C
     let peer = Arc::new(Peer::new(stream.get_ref().1.peer_certificates()));
     let (router, guard) = (house.router, house.guard);
     let service = service_fn(move |request| {
-        let (router, guard, peer) = (router.clone(), guard.clone(), peer.clone());
-        async move { Ok::<_, Infallible>(answer(router, &guard, &peer, request).await) }
+        let (router, guard, peer, patience) = (router.clone(), guard.clone(), peer.clone(), patience.clone());
+        async move {
+            let follows = follows(request.uri());
+            let answer = answer(router, &guard, &peer, request).await;
+            patience.set(match answer.status() {
+                // Streams have an idea of their own of how long nothing may move.
+                StatusCode::SWITCHING_PROTOCOLS => Limit::NEVER,
+                StatusCode::OK if follows => times.pause,
+                _ => times.stall,
+            });
+            Ok::<_, Infallible>(answer)
+        }
     });
-    let builder = builder();
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(times.head)
+        .max_buf_size(HEAD_LIMIT)
+        .max_headers(HEADERS)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -126,7 +163,7 @@ async fn answer(router: Router, guard: &Guard, peer: &Peer, request: Request<Inc
     match guard.admit(peer, &head).await {
         Ok(user) => {
             // What proved who asks goes no further.
-            head.headers.remove(http::header::AUTHORIZATION);
+            api::bearer::strip(&mut head.headers);
             head.extensions.insert(user);
             let request = Request::from_parts(head, Body::new(body));
             router.oneshot(request).await.unwrap_or_else(|never| match never {})
@@ -135,33 +172,17 @@ async fn answer(router: Router, guard: &Guard, peer: &Peer, request: Request<Inc
     }
 }
 
-/// A peer that is gone without a word is noticed by the kernel: quickly when there is something to send, and when
-/// there is not, by asking.
+/// Whether the answer goes on for as long as something is written, so that its reader may pause.
+fn follows(uri: &Uri) -> bool {
+    uri.path().starts_with("/containerLogs/") && Query::parse(uri.query()).flag("follow")
+}
+
+/// A peer that is gone without a word is noticed by the kernel: by asking when there is nothing to send, and when there
+/// is, because nothing of it is acknowledged. A reader that has paused does acknowledge: it is ours to judge.
 fn watch_over(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
-    let stall = u32::try_from(STALL_TIME.as_millis()).unwrap_or(u32::MAX);
-    let _ = sockopt::set_tcp_user_timeout(stream, stall);
     let _ = sockopt::set_socket_keepalive(stream, true);
     let _ = sockopt::set_tcp_keepidle(stream, PING_EVERY);
     let _ = sockopt::set_tcp_keepintvl(stream, PING_PATIENCE);
     let _ = sockopt::set_tcp_keepcnt(stream, PINGS);
-}
-
-fn builder() -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIME)
-        .max_buf_size(HEAD_LIMIT)
-        .max_headers(HEADERS);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(REQUESTS)
-        .max_header_list_size(HEAD_LIMIT as u32)
-        .max_send_buf_size(64 * 1024)
-        .keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_PATIENCE);
-    builder
 }

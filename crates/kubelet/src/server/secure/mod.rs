@@ -79,6 +79,7 @@ pub struct Open {
     config: Arc<rustls::ServerConfig>,
     identity: Arc<tls::Identity>,
     guard: Arc<guard::Guard>,
+    times: door::Times,
 }
 
 /// Takes the address, so that a conflict or a bad certificate is known before anything else starts. Without `reviews`
@@ -99,7 +100,8 @@ pub async fn open(
     });
     let read = read.await.unwrap_or_else(|e| Err(TlsError::Rules(e.to_string())));
     let (identity, config, guard) = read?;
-    Ok(Open { listener, config: Arc::new(config), identity, guard: Arc::new(guard) })
+    let times = door::Times::default();
+    Ok(Open { listener, config: Arc::new(config), identity, guard: Arc::new(guard), times })
 }
 
 /// `0.0.0.0` means every address of both families, as Go's servers take it, whatever the kernel's own habit is.
@@ -132,8 +134,8 @@ impl Open {
 
     /// Serves until cancelled. Then requests get a moment to finish, and `streams` too.
     pub async fn serve(self, router: Router, streams: Streams, token: CancellationToken) {
-        let Self { listener, config, identity, guard } = self;
-        let house = door::House { router, guard, identity, acceptor: TlsAcceptor::from(config) };
+        let Self { listener, config, identity, guard, times } = self;
+        let house = door::House { router, guard, identity, acceptor: TlsAcceptor::from(config), times };
         door::serve(listener, house, token).await;
         streams.drain(DRAIN).await;
     }

@@ -147,9 +147,13 @@ impl Bench {
     }
 
     async fn ask(&self, client: &Client, method: &str, path: &str, token: &str) -> (u16, String) {
-        let mut stream = client.connect(self.address).await;
         let auth =
             if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
+        self.send(client, method, path, &auth).await
+    }
+
+    async fn send(&self, client: &Client, method: &str, path: &str, auth: &str) -> (u16, String) {
+        let mut stream = client.connect(self.address).await;
         let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{auth}Connection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
@@ -226,6 +230,7 @@ fn reviewed() -> GuardRules {
 async fn nobody_is_answered_who_is_not_known_and_allowed() {
     let bench = Bench::new(None, reviewed()).await;
     let nobody = Client::new(None);
+    let many = format!("/exec/ns/p/c?output=1{}", "&command=x".repeat(5000));
     let rows: &[(&str, &str, &str, u16, &str)] = &[
         ("GET", "/healthz", "", 401, "Unauthorized"),
         ("GET", "/healthz", "stranger", 401, "Unauthorized"),
@@ -267,6 +272,17 @@ async fn nobody_is_answered_who_is_not_known_and_allowed() {
         ("GET", "/containerLogs/ns/p/c", "reader", 404, "pod \"p\" does not exist"),
         ("GET", "/containerLogs/ns/p/c?tailLines=-1", "reader", 422, "{\"message\": \"Invalid request.\"}"),
         ("POST", "/checkpoint/ns/p/c?timeout=x", "admin", 404, "pod does not exist"),
+        // A command of which a word is missing is another command.
+        ("POST", &many, "admin", 400, "more than 4096 query parameters"),
+        (
+            "POST",
+            "/exec/ns/p/c?output=1&command=%ff",
+            "admin",
+            400,
+            "query parameter \"command=%ff\" is no text",
+        ),
+        ("POST", "/attach/ns/p/c?output=1&x=%00", "admin", 400, "query parameter \"x=%00\" is no text"),
+        ("POST", "/run/ns/manifest/c?cmd=ls+%ff", "admin", 400, "query parameter \"cmd=ls+%ff\" is no text"),
     ];
     for (method, path, token, status, text) in rows {
         let answer = bench.ask(&nobody, method, path, token).await;
@@ -274,6 +290,107 @@ async fn nobody_is_answered_who_is_not_known_and_allowed() {
     }
     let (status, _) = bench.ask(&nobody, "GET", "/metrics", "monitor").await;
     assert_eq!(status, 200);
+}
+
+#[tokio::test]
+async fn a_browser_shows_its_token_among_its_protocols() {
+    let bench = Bench::new(None, GuardRules { anonymous: true, ..reviewed() }).await;
+    let token = "Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.YWRtaW4";
+    let rows = [
+        (format!("Upgrade: websocket\r\n{token}, v4.channel.k8s.io\r\n"), 200),
+        (format!("Upgrade: websocket\r\n{token}\r\n"), 401),
+        (format!("Upgrade: websocket\r\n{token}\r\n{token}, x\r\n"), 401),
+        // Nobody else may.
+        (format!("{token}, v4.channel.k8s.io\r\n"), 403),
+    ];
+    for (headers, status) in rows {
+        let headers = format!("Connection: Upgrade\r\n{headers}");
+        let answer = bench.send(&Client::new(None), "GET", "/healthz", &headers).await;
+        assert_eq!(answer.0, status, "{headers}");
+    }
+}
+
+#[test]
+fn who_comes_too_often_is_told_when_to_come_again() {
+    let error = cri::Error::new("exec", "c", tonic::Code::ResourceExhausted, "too many");
+    let answer = axum::response::IntoResponse::into_response(inside::Refusal::of(&error));
+    assert_eq!((answer.status().as_u16(), &answer.headers()["retry-after"]), (429, &"60".parse().unwrap()));
+    let other = axum::response::IntoResponse::into_response(inside::Refusal::bad(""));
+    assert!(!other.headers().contains_key("retry-after"));
+}
+
+/// A door with little patience, and behind it what is larger than all buffers.
+async fn hurried(times: door::Times) -> (Client, SocketAddr, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let rules = Rules {
+        address: "127.0.0.1:0".parse().unwrap(),
+        certificate: CertSource::SelfSigned { dir: dir.path().to_owned(), host: "node".to_owned() },
+        tls: TlsRules::default(),
+        guard: GuardRules { anonymous: true, ..GuardRules::default() },
+    };
+    let mut open = open(rules, None, Arc::new(SystemClock::new())).await.unwrap();
+    open.times = times;
+    let address = open.address().unwrap();
+    let large = || async {
+        let pieces = std::iter::repeat_n(bytes::Bytes::from_static(&[b'x'; 1 << 16]), LARGE >> 16);
+        axum::body::Body::from_stream(futures_util::stream::iter(pieces.map(Ok::<_, io::Error>)))
+    };
+    let upgrade = |mut request: http::Request<axum::body::Body>| async move {
+        let client = hyper::upgrade::on(&mut request);
+        tokio::spawn(async move {
+            let mut client = hyper_util::rt::TokioIo::new(client.await.unwrap());
+            let _ = client.write_all(&vec![b'x'; LARGE]).await;
+            let _ = client.shutdown().await;
+        });
+        (http::StatusCode::SWITCHING_PROTOCOLS, [("connection", "upgrade"), ("upgrade", "SPDY/3.1")])
+    };
+    let router = Router::new()
+        .route("/exec/a/b/c", axum::routing::get(upgrade))
+        .route("/containerLogs/a/b/c", axum::routing::get(large));
+    tokio::spawn(open.serve(router, Streams::new(Duration::ZERO), CancellationToken::new()));
+    (Client::new(None), address, dir)
+}
+
+const LARGE: usize = 32 << 20;
+
+#[tokio::test]
+async fn who_says_nothing_after_the_handshake_loses_the_place() {
+    let times = door::Times { head: Duration::from_millis(200), ..door::Times::default() };
+    let (client, address, _dir) = hurried(times).await;
+    for beginning in [b"".as_slice(), b"PRI * HT", b"GET / HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
+    {
+        let mut stream = client.connect(address).await;
+        stream.write_all(beginning).await.unwrap();
+        let mut heard = Vec::new();
+        let cut = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut heard)).await;
+        assert!(cut.is_ok(), "after {beginning:?}");
+        assert!(heard.is_empty() || heard.starts_with(b"HTTP/1.1 4"), "HTTP/2 is not spoken: {heard:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_reader_of_a_stream_may_pause_and_a_reader_of_an_answer_may_not() {
+    let stall = Duration::from_millis(200);
+    let (client, address, _dir) = hurried(door::Times { stall, ..door::Times::default() }).await;
+    let rows = [
+        ("/exec/a/b/c", "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n", true),
+        ("/containerLogs/a/b/c?follow=true", "Connection: close\r\n", true),
+        ("/containerLogs/a/b/c?follow=false", "Connection: close\r\n", false),
+    ];
+    for (path, headers, may) in rows {
+        let mut stream = client.connect(address).await;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).await.unwrap();
+        // Long enough for all buffers to fill, and then for the limit to pass.
+        tokio::time::sleep(stall * 15).await;
+        let (mut read, mut buffer) = (0, vec![0; 1 << 20]);
+        while let Ok(n @ 1..) = stream.read(&mut buffer).await {
+            read += n;
+        }
+        assert_eq!(read >= LARGE, may, "{path}: {read} bytes");
+    }
 }
 
 #[tokio::test]
