@@ -429,16 +429,22 @@ fn a_corrupt_record_takes_no_volume_from_its_pod() {
     sh(&c, "one", "echo kept > /v/file");
     let record = root(&c).join("pods").join(uid(&one)).join("volumes/kubernetes.io~csi/pv-1/vol_data.json");
 
-    // Nobody says that the Pod is wanted before its objects can be read.
+    // Nobody says that the Pod is wanted while its objects cannot be read.
     c.agent.kill9();
+    c.stop_server();
     std::fs::write(&record, "").unwrap();
     let before = d.asked("GetInfo").len();
     c.start_agent();
-    c.eventually("registered again", || (d.asked("GetInfo").len() > before).then_some(()));
+    let aside = record.with_extension("json.corrupt");
+    c.until("registered again", || (d.asked("GetInfo").len() > before).then_some(()));
+    c.until("set aside", || aside.exists().then_some(()));
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert!(d.asked("NodeUnstageVolume").is_empty());
+    c.start_server();
     c.eventually("written anew", || std::fs::read_to_string(&record).ok().filter(|t| t.contains("vol-1")));
     c.create(&mounting("two", CLAIM));
     c.wait_pod("two", "ready", is_ready);
-    assert_eq!(std::fs::read_to_string(record.with_extension("json.corrupt")).unwrap(), "");
+    assert_eq!(std::fs::read_to_string(aside).unwrap(), "");
     assert!(d.asked("NodeUnstageVolume").is_empty());
     assert_eq!(sh(&c, "one", "cat /v/file"), "kept\n");
 
