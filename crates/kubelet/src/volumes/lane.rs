@@ -136,9 +136,12 @@ impl Lane {
     }
 }
 
+/// Where a thread works, and the clock there.
+type Here = (Arc<Lane>, Arc<dyn Clock>);
+
 thread_local! {
     /// The lane that the work of this thread runs in.
-    static CURRENT: RefCell<Option<(Arc<Lane>, Arc<dyn Clock>)>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Here>> = const { RefCell::new(None) };
 }
 
 /// Says what the work of this thread is at from now on.
