@@ -19,7 +19,7 @@ use sys::tree;
 use super::insist::{self, Patience};
 use super::lane::waiting_for;
 use super::site::{PodDir, Tree, VOLUMES, is_file_name};
-use super::{reject, retry, sub_path};
+use super::{nfs, reject, retry, sub_path};
 use crate::ports::VolumeError;
 
 pub(super) const ACT: &str = "unmount";
@@ -123,7 +123,11 @@ fn unmount_all(pods: &OwnedFd, base: &Path, pod: &Path) -> Result<(), VolumeErro
             let from = mount.source.to_string_lossy();
             let what = format!("unmount {} ({} from {from})", mount.mount_point.display(), mount.fs_type);
             waiting_for(Some(&name_of(pod, &mount.mount_point)), what);
-            match unmount_one(pods, base, mount, may_detach) {
+            let done = match is_share(pod, mount) {
+                true => unmount_share(pods, base, mount),
+                false => unmount_one(pods, base, mount, may_detach),
+            };
+            match done {
                 Ok(()) => {
                     left.remove(next);
                 }
@@ -142,18 +146,20 @@ fn unmount_all(pods: &OwnedFd, base: &Path, pod: &Path) -> Result<(), VolumeErro
 
 fn unmount_one(pods: &OwnedFd, base: &Path, mount: &Mount, may_detach: bool) -> io::Result<()> {
     let (parent, name) = parent_of(pods, base, &mount.mount_point)?;
-    if insist::is_remote(&mount.fs_type) && !may_detach {
-        let id = mount.id;
-        let is_gone = || mountinfo::read().is_ok_and(|all| all.iter().all(|m| m.id != id));
-        let unmount = move |busy| mount::unmount(&parent, &name, busy);
-        return insist::unmount(&Patience::USUAL, unmount, is_gone);
-    }
     match mount::unmount(&parent, &name, Busy::Refuse) {
         Err(e) if e.raw_os_error() == Some(libc::EBUSY) && may_detach => {
             mount::unmount(&parent, &name, Busy::Detach)
         }
         other => other,
     }
+}
+
+/// One that we mounted from a server, which may be dead.
+fn unmount_share(pods: &OwnedFd, base: &Path, mount: &Mount) -> io::Result<()> {
+    let (parent, name) = parent_of(pods, base, &mount.mount_point)?;
+    let id = mount.id;
+    let is_gone = || mountinfo::read().is_ok_and(|all| all.iter().all(|m| m.id != id));
+    insist::unmount(&Patience::USUAL, move |busy| mount::unmount(&parent, &name, busy), is_gone)
 }
 
 fn parent_of(pods: &OwnedFd, base: &Path, mount_point: &Path) -> io::Result<(OwnedFd, OsString)> {
@@ -174,6 +180,14 @@ fn is_ours(pod: &Path, mount: &Mount) -> bool {
         [first, _, _, _] => first == sub_path::DIR,
         _ => false,
     }
+}
+
+/// Ours alone: what a driver mounted from a server is the driver's to take away.
+fn is_share(pod: &Path, mount: &Mount) -> bool {
+    let parts = parts(pod, &mount.mount_point);
+    let is_place =
+        matches!(parts.as_slice(), [first, plugin, _] if first == VOLUMES && plugin == nfs::PLUGIN);
+    is_place && insist::is_remote(&mount.fs_type)
 }
 
 /// The volume a path below the Pod's directory belongs to, or the path itself.
