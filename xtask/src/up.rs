@@ -174,7 +174,9 @@ fn clear(node: Node, mut agent: Agent, binary: &Path) -> Result<()> {
         std::thread::sleep(Duration::from_millis(100));
     }
     step("stopping the kubelet and containerd");
-    agent.stop();
+    if let Err(error) = agent.stop() {
+        complain(error.to_string());
+    }
     node.stop()?;
     step("nothing is left behind");
     Ok(())

@@ -75,14 +75,14 @@ impl Harness {
 
     /// The agent ends in good order, and another program takes its place: its next version, or upstream's kubelet.
     pub fn replace_agent(&mut self, binary: &Path) {
-        self.agent.stop();
+        self.agent.stop().unwrap_or_else(|e| panic!("{e}"));
         self.agent = Agent::start(&self.node, binary, &self.options).unwrap_or_else(|e| panic!("{e}"));
         self.wait_until_up();
     }
 
     /// The agent ends in good order and begins again with other settings.
     pub fn reconfigure_agent(&mut self, options: AgentOptions) {
-        self.agent.stop();
+        self.agent.stop().unwrap_or_else(|e| panic!("{e}"));
         self.options = options;
         self.start_agent();
     }

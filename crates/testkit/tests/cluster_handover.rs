@@ -171,7 +171,7 @@ fn static_pods_outlive_their_kubelet() {
         assert_eq!(static_identity(&c), begun, "{proof}: {}", kubelet.display());
     }
     unnoticed(&witness);
-    c.agent.stop();
+    c.agent.stop().unwrap();
     c.apply("static", &manifest("trap exit TERM; while :; do sleep 0.1; done"));
     c.start_agent();
     c.eventually("what was edited meanwhile is another Pod", || {

@@ -157,7 +157,7 @@ fn go(c: &mut Cluster, way: Way) {
     match way {
         Way::Killed => c.restart_agent(),
         Way::Stopped => {
-            c.agent.stop();
+            c.agent.stop().unwrap();
             c.start_agent();
         }
         Way::Replaced => {
@@ -251,7 +251,7 @@ fn streams_end_with_a_kubelet_that_goes_and_lose_nothing_before() {
         if kill {
             c.agent.kill9();
         } else {
-            c.agent.stop();
+            c.agent.stop().unwrap();
             assert!(begun.elapsed() < Duration::from_secs(14), "it waited {:?} for streams", begun.elapsed());
         }
         let (code, _) = shell.end(Duration::from_secs(10));
@@ -272,7 +272,7 @@ fn a_corrupt_memory_is_set_aside_and_named() {
     c.create(&pod("web", "", probe, STAY));
     let web = c.wait_pod("web", "ready", is_ready);
     let dir = c.pod_dir(&web);
-    c.agent.stop();
+    c.agent.stop().unwrap();
     let witness = Witness::start(&c);
     let status = dir.join("status.json");
     let text = fs::read_to_string(&status).unwrap();

@@ -422,7 +422,7 @@ fn streams_of_a_stopping_kubelet_get_a_moment_to_end() {
         Piped::start(&c, &["exec", "-i", "box", "--", "sh", "-c", "echo begun; sleep 2; echo ended"]);
     assert_eq!(shell.line(), "begun\n");
     let begun = Instant::now();
-    c.agent.stop();
+    c.agent.stop().unwrap();
     assert!(begun.elapsed() < Duration::from_secs(15));
     assert_eq!(shell.finish(), (0, "ended\n".to_owned()));
     c.start_agent();

@@ -306,7 +306,7 @@ fn a_stopped_agent_leaves_its_containers_running() {
     let Some(mut h) = Harness::usual() else { return };
     h.apply("one", &sleeper("one", ""));
     let id = container_id(&h.wait_ready("one"), "main").to_owned();
-    h.agent.stop();
+    h.agent.stop().unwrap();
     assert_eq!(h.agent.ended().and_then(|s| s.code()), Some(0), "{}", h.agent.last_words());
     assert!(!h.agent.root().join("pods.sock").exists());
     h.until("the sandbox and the container run on", || (demos(&h).len() == 2).then_some(()));
@@ -347,7 +347,7 @@ fn an_agent_told_to_end_while_it_starts_pods_leaves_nothing_half_made() {
         names.iter().for_each(|name| h.apply(name, &sleeper(name, "")));
         thread::sleep(Duration::from_millis(50 + rng.below(500)));
         let begun = Instant::now();
-        h.agent.stop();
+        h.agent.stop().unwrap();
         assert!(begun.elapsed() < Duration::from_secs(10), "it waited {:?}", begun.elapsed());
         let [tasks, known] = running(&h, &client, &runtime);
         assert_eq!(tasks, known, "what runs in round {round} can be reached");

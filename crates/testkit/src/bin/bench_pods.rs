@@ -111,7 +111,7 @@ async fn run(effort: Effort) -> Outcome<bool> {
     bench.one_by_one().await?;
     bench.crowd().await?;
     let Bench { node, mut agent, missed, .. } = bench;
-    agent.stop();
+    agent.stop()?;
     node.stop()?;
     Ok(!missed)
 }

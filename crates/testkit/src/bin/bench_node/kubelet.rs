@@ -66,8 +66,9 @@ impl<'a> Bench<'a> {
     pub(crate) async fn run(mut self, turn: usize, rests: bool, figures: &mut Figures) -> Outcome<()> {
         let ran = self.all(turn, rests, figures).await;
         let words = if ran.is_err() { self.agent.last_words() } else { String::new() };
-        self.agent.stop();
-        ran.map_err(|error| format!("{error}\n{words}").into())
+        let stopped = self.agent.stop();
+        ran.map_err(|error| format!("{error}\n{words}"))?;
+        Ok(stopped?)
     }
 
     async fn all(&mut self, turn: usize, rests: bool, figures: &mut Figures) -> Outcome<()> {
