@@ -67,7 +67,7 @@ fn crowd(count: usize) -> (Vec<String>, String) {
     let mut text = CONFIG.to_owned();
     for (n, (kind, spec, fields)) in (0..count).zip(kinds.iter().cycle()) {
         names.push(format!("{kind}-{n}"));
-        text += &pod(&names[n], &format!("{SELECTOR}{spec}"), fields, STAY);
+        text += &pod(&names[n], &format!("{SELECTOR}{spec}"), fields, &format!("echo here; {STAY}"));
     }
     (names, text)
 }
@@ -171,6 +171,20 @@ fn go(c: &mut Cluster, way: Way) {
     }
 }
 
+/// People who look at some of the crowd when the kubelet goes.
+fn look_on(c: &Cluster, names: &[String]) -> Vec<Stream> {
+    let looking = names.iter().take(5).flat_map(|name| {
+        let follow = Stream::start(c, &["logs", "-f", name, "-c", "main"]);
+        let shell = Stream::start(c, &["exec", name, "-c", "main", "--", "sh", "-c", "echo here; sleep 600"]);
+        [follow, shell]
+    });
+    let looking: Vec<Stream> = looking.collect();
+    for stream in &looking {
+        assert_eq!(stream.line(), "here");
+    }
+    looking
+}
+
 /// What kubectl makes of many objects.
 #[derive(Deserialize)]
 struct Items<T> {
@@ -221,8 +235,12 @@ fn a_kubelet_that_goes_in_any_way_is_not_missed() {
     let witness = Witness::start(&c);
     for way in [Way::Killed, Way::Stopped, Way::Replaced] {
         let name = format!("{way:?}").to_lowercase();
+        let looking = look_on(&c, &names);
         begin_things(&c, &name);
         go(&mut c, way);
+        for stream in looking {
+            stream.end(Duration::from_secs(20));
+        }
         end_things(&c, &name);
         let complaints = witness.complaints();
         assert!(complaints.is_empty(), "{way:?}:\n{}", complaints.join("\n"));

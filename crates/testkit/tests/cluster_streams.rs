@@ -395,6 +395,29 @@ fn nobody_comes_in_who_may_not() {
     let (code, text) = ask(&reader, "/exec/default/box/main?command=id&output=1");
     assert!(code == 403 && text.contains("verb=create"), "{code} {text}");
     assert_eq!(ask(&reader, "/metrics").0, 403, "metrics have a subresource of their own");
+    // The API server may do everything at the kubelet; who asks it to may do no more than without it.
+    let through = |path: &str, more: &[&str]| {
+        let mut curl = c.node.command("curl");
+        curl.args(["-sk", "-o", "/dev/null", "-w", "%{http_code}", "--http1.1", "--max-time", "5"]);
+        let url = format!("{}/api/v1/nodes/demo/proxy{path}", c.server.url());
+        let curl =
+            curl.args(["-H", &format!("Authorization: Bearer {reader}"), "--path-as-is"]).args(more).arg(url);
+        String::from_utf8_lossy(&curl.output().unwrap().stdout).into_owned()
+    };
+    let upgrade = [
+        "-HConnection: Upgrade",
+        "-HUpgrade: websocket",
+        "-HSec-WebSocket-Version: 13",
+        "-HSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        "-HSec-WebSocket-Protocol: v4.channel.k8s.io",
+    ];
+    assert_eq!(through("/pods", &[]), "200");
+    for path in ["/exec", "/%65xec", "//exec"] {
+        let path = format!("{path}/default/box/main?command=id&output=1");
+        assert_eq!(through(&path, &upgrade), "403", "{path}");
+        assert_eq!(through(&path, &[]), "403", "{path}");
+    }
+    assert_eq!(through("/pods", &upgrade), "403", "nobody upgrades who may only read");
     // What the administrator sees through the API server.
     let raw = |path: &str| c.run(&["get", "--raw", &format!("/api/v1/nodes/demo/proxy{path}")]);
     assert_eq!(raw("/healthz"), "ok");
