@@ -20,6 +20,9 @@ pub const OWN_CONDITIONS: [&str; 8] = [
     "AllContainersRestarting",
 ];
 
+/// The reason of a DisruptionTarget that the kubelet wrote itself.
+pub(super) const BY_KUBELET: &str = "TerminationByKubelet";
+
 /// Whether the Pod's task has to hear of the new version. Most versions are echoes of the status the
 /// kubelet wrote itself; what others write into the status counts only where Ready depends on it.
 #[must_use]

@@ -4,7 +4,7 @@ use api::json::ToJson;
 use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
 use serde_json::{Map, Value, json};
 
-use super::news::OWN_CONDITIONS;
+use super::news::{BY_KUBELET, OWN_CONDITIONS};
 
 /// What the API server last said of a Pod.
 #[derive(Clone, Copy, Debug)]
@@ -50,15 +50,22 @@ fn patch(known: &Reported<'_>, status: &PodStatus) -> Option<Value> {
     wanted.nominated_node_name.clone_from(&known.status.nominated_node_name);
     wanted.resource_claim_statuses.clone_from(&known.status.resource_claim_statuses);
     wanted.extended_resource_claim_status.clone_from(&known.status.extended_resource_claim_status);
+    wanted
+        .node_allocatable_resource_claim_statuses
+        .clone_from(&known.status.node_allocatable_resource_claim_statuses);
     let (old, new) = (object(known.status), object(&wanted));
     let change = difference(&old, &new);
     (!change.is_empty()).then(|| json!({"metadata": {"uid": known.uid}, "status": change}))
 }
 
-/// Ours as we see them, those of others as the API server has them; one that both may write is ours once
-/// we have written it.
+/// Ours as we see them, those of others as the API server has them. One that both may write is ours only while we tell
+/// that the Pod has ended by our hand: what another says before or after is his.
 fn merged_conditions(known: &PodStatus, status: &PodStatus) -> Vec<PodCondition> {
-    let is_ours = |c: &PodCondition| OWN_CONDITIONS.contains(&c.type_.as_str()) || c.type_ == SHARED;
+    let ends_now = !is_terminal(known) && is_terminal(status);
+    let is_ours = |c: &PodCondition| {
+        OWN_CONDITIONS.contains(&c.type_.as_str())
+            || (c.type_ == SHARED && ends_now && c.reason.as_deref() == Some(BY_KUBELET))
+    };
     let ours: Vec<&PodCondition> = status.conditions.iter().flatten().filter(|c| is_ours(c)).collect();
     let theirs =
         known.conditions.iter().flatten().filter(|c| {

@@ -81,13 +81,29 @@ fn conditions_of_others_stay() {
 }
 
 #[test]
-fn a_disruption_is_told_and_kept() {
-    let disrupted = json!({"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "mine"}]});
-    assert_eq!(told(json!({}), disrupted.clone())["conditions"], disrupted["conditions"]);
-    let foreign = json!({"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "drain"}]});
-    assert_eq!(told(foreign.clone(), json!({})), json!("nothing"));
-    let merged = told(foreign, disrupted);
-    assert_eq!(merged["conditions"], json!([{"type": "DisruptionTarget", "reason": "mine"}]));
+fn a_disruption_is_ours_to_tell_only_as_we_end_the_pod() {
+    let because = |phase: &str, reason: &str| json!({"phase": phase, "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason}]});
+    let (running, failed) = (json!({"phase": "Running"}), json!({"phase": "Failed"}));
+    let ours = because("Failed", "TerminationByKubelet");
+    assert_eq!(told(running.clone(), ours.clone())["conditions"], ours["conditions"]);
+    let merged = told(because("Running", "drain"), ours.clone());
+    assert_eq!(merged["conditions"], json!([{"type": "DisruptionTarget", "reason": "TerminationByKubelet"}]));
+    assert_eq!(told(because("Running", "drain"), running), json!("nothing"));
+    // What another wrote is his to change, though we have seen what it was before.
+    assert_eq!(told(because("Running", "B"), because("Running", "A")), json!("nothing"));
+    assert_eq!(told(because("Failed", "B"), ours), json!("nothing"));
+    assert_eq!(told(because("Failed", "B"), failed), json!("nothing"));
+}
+
+#[test]
+fn what_the_scheduler_and_controllers_say_stays() {
+    let api = json!({
+        "nominatedNodeName": "n2",
+        "resourceClaimStatuses": [{"name": "c", "resourceClaimName": "x"}],
+        "extendedResourceClaimStatus": {"requestMappings": [], "resourceClaimName": "x"},
+        "nodeAllocatableResourceClaimStatuses": [{"containers": ["a"], "resourceClaimName": "x"}],
+    });
+    assert_eq!(told(api, json!({})), json!("nothing"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodCondition, PodStatus};
 
-use super::super::news::OWN_CONDITIONS;
+use super::super::news::{BY_KUBELET, OWN_CONDITIONS};
 use super::super::plan::sandbox_change;
 use super::super::policy::{is_sidecar, may_restart_all};
 use super::containers::find;
@@ -50,8 +50,10 @@ impl View<'_> {
         let known = api.or(self.input.previous.conditions.as_ref());
         let ours = |c: &&PodCondition| !OWN_CONDITIONS.contains(&c.type_.as_str());
         let mut all: Vec<PodCondition> = known.into_iter().flatten().filter(ours).cloned().collect();
-        let disruption = self.input.previous.conditions.iter().flatten();
-        if let Some(old) = disruption.into_iter().find(|c| c.type_ == "DisruptionTarget") {
+        // What we wrote ourselves stays until the API server has it; another's word is the API server's to keep.
+        let ours =
+            |c: &&PodCondition| c.type_ == "DisruptionTarget" && c.reason.as_deref() == Some(BY_KUBELET);
+        if let Some(old) = self.input.previous.conditions.iter().flatten().find(ours) {
             all.retain(|c| c.type_ != old.type_);
             all.push(old.clone());
         }
@@ -65,7 +67,7 @@ impl View<'_> {
         if !disrupts || !is_terminal(out.phase.as_deref()) {
             return None;
         }
-        let (kind, why) = ("DisruptionTarget", "TerminationByKubelet");
+        let (kind, why) = ("DisruptionTarget", BY_KUBELET);
         let message = match reason.as_str() {
             "Preempting" => "Pod was preempted by Kubelet to accommodate a critical pod.".to_owned(),
             _ => message.clone(),
@@ -77,7 +79,8 @@ impl View<'_> {
         const KIND: &str = "PodReadyToStartContainers";
         match sandbox_change(self.input.pod, self.input.observed) {
             None => yes(KIND),
-            Some(change) => no(KIND, "PodSandboxNotReady", change.why.into()),
+            // Upstream gives no reason.
+            Some(_) => no(KIND, "", String::new()),
         }
     }
 

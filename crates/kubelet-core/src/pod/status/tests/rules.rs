@@ -214,7 +214,7 @@ fn conditions_of_the_stages() {
     case.observed.sandboxes.clear();
     let status = case.status();
     assert_eq!(short(&status, "PodScheduled"), "True");
-    assert_eq!(short(&status, "PodReadyToStartContainers"), "False:PodSandboxNotReady");
+    assert_eq!(short(&status, "PodReadyToStartContainers"), "False");
     assert_eq!(short(&status, "Initialized"), "False:ContainersNotInitialized");
     let text = "containers with incomplete status: [zeta mesh]";
     assert_eq!(condition(&status, "Initialized").message.as_deref(), Some(text));
