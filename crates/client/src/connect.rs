@@ -12,6 +12,7 @@ use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
+use rustix::net::sockopt;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -23,6 +24,14 @@ use crate::proxy::Proxy;
 
 /// Address, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A silent connection is asked whether it lives this often, and given up this much later: a dead API server is noticed
+/// in seconds, not when TCP gives up after a quarter of an hour.
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(15);
+pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// The kernel's questions may be lost on their way; so may what was sent.
+const PINGS: u32 = 3;
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// What bytes travel on.
 pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -59,13 +68,26 @@ impl Connector {
             Some(proxy) => proxy.connect(&host, port).await?,
             None => TcpStream::connect((host.as_str(), port)).await?,
         };
-        tcp.set_nodelay(true)?;
+        watch_over(&tcp)?;
         let Some(config) = self.tls else { return Ok(Stream::Plain(TokioIo::new(tcp))) };
         let name = self.server_name.unwrap_or(host);
         let name = ServerName::try_from(name).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         let tls = TlsConnector::from(config).connect(name, tcp).await?;
         Ok(Stream::Tls(Box::new(TokioIo::new(tls))))
     }
+}
+
+/// A server that is gone without a word is noticed by the kernel, whatever is spoken over the connection: when there is
+/// something to send, and when there is not, by asking.
+fn watch_over(tcp: &TcpStream) -> io::Result<()> {
+    tcp.set_nodelay(true)?;
+    let silence = u32::try_from(SILENCE.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(tcp, silence)?;
+    sockopt::set_socket_keepalive(tcp, true)?;
+    sockopt::set_tcp_keepidle(tcp, PING_INTERVAL)?;
+    sockopt::set_tcp_keepintvl(tcp, PING_TIMEOUT)?;
+    sockopt::set_tcp_keepcnt(tcp, PINGS)?;
+    Ok(())
 }
 
 impl tower_service::Service<Uri> for Connector {
@@ -134,5 +156,23 @@ impl Write for Stream {
             Stream::Plain(io) => Pin::new(io).poll_shutdown(cx),
             Stream::Tls(io) => Pin::new(io.as_mut()).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_kernel_watches_over_every_connection() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let connector = Connector { tls: None, server_name: None, proxy: None, dial: None };
+        let Stream::Plain(io) = connector.connect(uri).await.unwrap() else { panic!("not TCP") };
+        let tcp = io.inner();
+        assert!(sockopt::socket_keepalive(tcp).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(tcp).unwrap(), PING_INTERVAL);
+        assert_eq!(sockopt::tcp_user_timeout(tcp).unwrap(), 30_000);
     }
 }

@@ -13,17 +13,13 @@ use hyper::body::{Body, Incoming};
 use hyper_util::client::legacy;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use crate::connect::{Connector, Dial};
+use crate::connect::{Connector, Dial, PING_INTERVAL, PING_TIMEOUT};
 use crate::credentials::Credentials;
 use crate::error::{ApiError, ClientError};
 use crate::kubeconfig::Config;
 use crate::limit::Limiter;
 use crate::tls::{self, KeyPair};
 
-/// A silent connection is asked whether it lives this often, and given up this much later: a dead API server is noticed
-/// in seconds, not when TCP gives up after a quarter of an hour.
-const PING_INTERVAL: Duration = Duration::from_secs(15);
-const PING_TIMEOUT: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(90);
 /// A refusal's body.
 const REFUSAL_MAX: usize = 64 << 10;

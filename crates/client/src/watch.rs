@@ -23,6 +23,8 @@ const LINE_MAX: usize = ITEM_MAX;
 /// First and longest pause between attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// A watch that the server does not end by itself, this long after it was to, leads nowhere.
+const OVERTIME: Duration = Duration::from_secs(30);
 /// A watch that lived this long was healthy: the next failure begins with short pauses again.
 const HEALTHY: Duration = Duration::from_secs(30);
 
@@ -90,6 +92,8 @@ struct Lines {
     /// How much of the buffer is known to hold no line's end.
     scanned: usize,
     opened: Instant,
+    /// Later than this the server must have ended it.
+    lasts: Duration,
 }
 
 /// A list under way.
@@ -265,8 +269,10 @@ impl Watcher {
             "watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={}",
             encode(revision)
         ));
-        let response = self.client.stream(Request::get(path)).await?;
-        Ok(Lines { body: response.into_body(), buffer: BytesMut::new(), scanned: 0, opened: Instant::now() })
+        let response = self.client.open(Request::get(path)).await?;
+        let opened = Instant::now();
+        let lasts = Duration::from_secs(seconds) + OVERTIME;
+        Ok(Lines { body: response.into_body(), buffer: BytesMut::new(), scanned: 0, opened, lasts })
     }
 
     fn take(&mut self, line: &[u8]) -> Result<(), ClientError> {
@@ -354,7 +360,9 @@ impl Lines {
             if self.scanned > LINE_MAX {
                 return Err(ClientError::TooLarge { act: format!("watch {path}"), limit: LINE_MAX });
             }
-            match self.body.frame().await {
+            let late = |_| ClientError::Timeout { act: format!("watch {path}"), after: self.lasts };
+            let frame = tokio::time::timeout_at(self.opened + self.lasts, self.body.frame()).await;
+            match frame.map_err(late)? {
                 None => return Ok(None),
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {

@@ -386,3 +386,45 @@ async fn a_plugin_hands_out_tokens_and_is_not_asked_twice() {
     assert_eq!(script.asked(), ["GET /1 Bearer from-plugin -", "GET /2 Bearer from-plugin -"]);
     assert_eq!(std::fs::read_to_string(count).unwrap(), "x\n");
 }
+
+/// A server in memory that lists, and then answers nothing, or begins a watch in which nothing ever comes.
+fn mute(begins: bool) -> (Client, Arc<Mutex<Vec<String>>>) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let seen = asked.clone();
+    let dial: client::Dial = Arc::new(move || {
+        let (ours, mut theirs) = tokio::io::duplex(64 << 10);
+        let seen = seen.clone();
+        tokio::spawn(async move {
+            let mut buffer = [0; 4096];
+            while let Ok(n @ 1..) = theirs.read(&mut buffer).await {
+                let request = String::from_utf8_lossy(&buffer[..n]).into_owned();
+                let is_watch = request.contains("watch=true");
+                seen.lock().unwrap().push(request);
+                let list = r#"{"metadata":{"resourceVersion":"5"},"items":[]}"#;
+                let answer = match is_watch {
+                    false => format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{list}", list.len()),
+                    true if begins => "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_owned(),
+                    true => continue,
+                };
+                theirs.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        Ok(Box::new(ours) as Box<dyn client::Wire>)
+    });
+    (Client::over(dial, Options::default()), asked)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_on_a_dead_connection_is_left() {
+    for begins in [false, true] {
+        let (client, asked) = mute(begins);
+        let mut watcher = Watcher::new(client, Resource::new("/api/v1/pods"), Rng::new(1));
+        assert!(matches!(watcher.next().await, Event::Listed(_)));
+        // Longer than the longest watch that is asked for.
+        let quiet = tokio::time::timeout(Duration::from_secs(700), watcher.next()).await;
+        assert!(quiet.is_err());
+        let watches = asked.lock().unwrap().iter().filter(|r| r.contains("watch=true")).count();
+        assert!(watches >= 2, "{watches} watches, begun: {begins}");
+    }
+}
