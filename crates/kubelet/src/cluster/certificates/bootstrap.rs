@@ -106,7 +106,9 @@ fn rotating(
         return Credentials { config, bootstrap, rotate: false };
     };
     let kept = store.read().ok().flatten().and_then(|bytes| pem::read(&bytes).ok());
-    if kept.is_none_or(|held| held.is_expired(now)) {
+    // What the store has is not made better by a copy of itself, at every start.
+    let is_own = matches!(&certificate, Source::File(path) if same_file(path, &store.current_path()));
+    if !is_own && kept.is_none_or(|held| held.is_expired(now)) {
         let adopted = certificate.read().and_then(|c| Ok((c, key.read()?)));
         let adopted = adopted.map_err(|e| e.to_string()).and_then(|(certificate, key)| {
             pem::read(&certificate)?;
@@ -123,6 +125,12 @@ fn rotating(
     let current = Source::File(store.current_path());
     config.identity.certificate = Some((current.clone(), current));
     Credentials { config, bootstrap, rotate: true }
+}
+
+/// Whether both lead to one file that is there.
+fn same_file(a: &Path, b: &Path) -> bool {
+    let real = |path: &Path| std::fs::canonicalize(path).ok();
+    real(a).is_some_and(|a| Some(a) == real(b))
 }
 
 /// A file may hold certificates and keys in one; the store wants each once.
@@ -313,6 +321,26 @@ mod tests {
         let alone = Means { bootstrap_kubeconfig: PathBuf::new(), ..place.means.clone() };
         fs::write(&place.means.kubeconfig, "nonsense: [").unwrap();
         assert!(matches!(open(&alone, now()), Err(BootstrapError::Kubeconfig(_))));
+    }
+
+    #[test]
+    fn an_expired_certificate_of_our_own_is_not_copied_at_every_start() {
+        let place = place();
+        let alone = Means { bootstrap_kubeconfig: PathBuf::new(), ..place.means.clone() };
+        write_own(&place, 2021);
+        open(&alone, now()).unwrap().unwrap();
+        let current = place.dir.path().join("pki/kubelet-client-current.pem");
+        let text = format!(
+            "current-context: c\nclusters: [{{name: k, cluster: {{server: 'https://own:6443'}}}}]\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\nusers: [{{name: u, user: {{client-certificate: '{0}', client-key: '{0}'}}}}]\n",
+            current.display()
+        );
+        fs::write(&place.means.kubeconfig, text).unwrap();
+        let count = || fs::read_dir(place.dir.path().join("pki")).unwrap().count();
+        let before = count();
+        for _ in 0..2 {
+            assert!(open(&alone, now()).unwrap().unwrap().rotate, "it is still ours to renew");
+            assert_eq!(count(), before);
+        }
     }
 
     #[test]

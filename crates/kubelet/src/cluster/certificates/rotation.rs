@@ -162,8 +162,13 @@ impl Rotation {
             }
             None => {
                 let key = Key::generate().map_err(SigningError::Key)?;
-                let (client, purpose) = (&self.parts.client, self.parts.purpose);
-                let pem = signing::certificate(client, purpose, &key, &names, None, (PATIENCE, rng)).await?;
+                let (client, purpose) = (self.parts.client.clone(), self.parts.purpose);
+                let asking = signing::certificate(&client, purpose, &key, &names, None, (PATIENCE, rng));
+                // Whoever signs late must not sign for names that the node has no more.
+                let pem = tokio::select! {
+                    pem = asking => pem?,
+                    () = self.parts.wanted.differ_from(&names) => return Ok(()),
+                };
                 (key, pem)
             }
         };
@@ -290,6 +295,13 @@ impl Wanted {
                 let addresses = object.status.as_ref().and_then(|s| s.addresses.clone())?;
                 serving_names(node, &addresses)
             }
+        }
+    }
+
+    /// Waits until other names are known.
+    async fn differ_from(&mut self, names: &Names) {
+        while self.names().is_none_or(|now| now == *names) {
+            self.changed().await;
         }
     }
 

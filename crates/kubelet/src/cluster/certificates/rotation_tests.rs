@@ -34,6 +34,8 @@ struct Signer {
 #[derive(Default)]
 struct State {
     away: bool,
+    /// Nobody approves.
+    idle: bool,
     /// When each request came; refused ones too.
     asked: Vec<Wall>,
     signed: Vec<Wall>,
@@ -72,7 +74,8 @@ impl Signer {
                     true => (500, json!({"kind": "Status", "code": 500, "reason": "InternalError"})),
                     false => {
                         state.signed.push(now);
-                        state.last = self.sign(&serde_json::from_slice(&body).unwrap(), now);
+                        let csr = serde_json::from_slice(&body).unwrap();
+                        state.last = if state.idle { unsigned(csr) } else { self.sign(&csr, now) };
                         (201, state.last.clone())
                     }
                 }
@@ -99,6 +102,11 @@ impl Signer {
         });
         signed
     }
+}
+
+fn unsigned(mut csr: Value) -> Value {
+    csr["metadata"]["name"] = "csr-x".into();
+    csr
 }
 
 struct Scene {
@@ -167,4 +175,58 @@ async fn an_end_that_comes_is_counted_down_and_survived() {
     sleep(LIFE * 3).await;
     assert!(scene.signer.state.lock().unwrap().signed.len() >= 5, "and life goes on");
     assert_eq!(told(&mut scene.events), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_addresses_do_not_wait_for_a_signature_under_the_old_ones() {
+    let (clock, dir) = (clock(), tempfile::tempdir().unwrap());
+    let signer = Signer::new(clock.clone());
+    signer.state.lock().unwrap().idle = true;
+    let at = |address: &str| {
+        let node = json!({"metadata": {"name": "n1"}, "status": {"addresses": [{"type": "InternalIP", "address": address}]}});
+        OwnNode { asked: true, object: Some(Arc::new(serde_json::from_value(node).unwrap())) }
+    };
+    let (own, seen) = watch::channel(at("10.0.0.1"));
+    let rotation = Rotation::new(Parts {
+        purpose: Purpose::Serving,
+        store: Store::new(dir.path(), "kubelet-server"),
+        wanted: Wanted::Serving("n1".into(), seen),
+        client: signer.client(),
+        clock: clock.clone(),
+        rng: Rng::new(7),
+        metrics: Arc::default(),
+        events: NodeEvents::new(Recorder::new(clock), "n1".into()),
+    });
+    let _task = tokio::spawn(rotation.run(CancellationToken::new()));
+    let asked = || signer.state.lock().unwrap().asked.len();
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(asked(), 1);
+    own.send_replace(at("10.0.0.1"));
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(asked(), 1, "nothing that counts has changed");
+    own.send_replace(at("10.0.0.2"));
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(asked(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_refused_for_long_starts_again() {
+    let (clock, dir) = (clock(), tempfile::tempdir().unwrap());
+    let signer = Signer::new(clock.clone());
+    signer.state.lock().unwrap().away = true;
+    let rotation = Rotation::new(Parts {
+        purpose: Purpose::Client,
+        store: Store::new(dir.path(), "kubelet-client"),
+        wanted: Wanted::Client(client_names("n1")),
+        client: signer.client(),
+        clock: clock.clone(),
+        rng: Rng::new(7),
+        metrics: Arc::default(),
+        events: NodeEvents::new(Recorder::new(clock), "n1".into()),
+    });
+    let task = tokio::spawn(rotation.run(CancellationToken::new()));
+    sleep(GIVE_UP - Duration::from_secs(10)).await;
+    assert!(!task.is_finished());
+    sleep(Duration::from_secs(60)).await;
+    assert!(task.is_finished());
 }
