@@ -65,16 +65,8 @@ pub async fn watch_health(
         let answer = timeout(PATIENCE, runtime.status()).await;
         let mut next = match answer {
             Ok(Ok(answer)) => judge(answer),
-            // Silence is not a verdict about the network, and takes away none of the runtime's abilities.
-            Ok(Err(_)) | Err(_) => {
-                let old = health.borrow();
-                RuntimeHealth {
-                    runtime_ready: false,
-                    handlers: old.handlers.clone(),
-                    groups_policy: old.groups_policy,
-                    ..Default::default()
-                }
-            }
+            // Silence is no verdict: what the runtime said last still stands, of its network and of itself.
+            Ok(Err(_)) | Err(_) => RuntimeHealth { runtime_ready: false, ..health.borrow().clone() },
         };
         if next.runtime_ready {
             seen = Some(Instant::now());
@@ -112,12 +104,15 @@ fn judge(answer: v1::StatusResponse) -> RuntimeHealth {
     let conditions = answer.status.map(|s| s.conditions).unwrap_or_default();
     let find = |kind: &str| conditions.iter().find(|c| c.r#type == kind);
     let (runtime, network) = (find("RuntimeReady"), find("NetworkReady"));
-    let words = |what: &str, c: Option<&v1::RuntimeCondition>| {
-        c.filter(|c| !c.status).map(|c| text(what, c)).unwrap_or_default()
+    let words = |what: &str, c: Option<&v1::RuntimeCondition>| match c {
+        Some(c) if c.status => String::new(),
+        Some(c) => text(what, c),
+        // Upstream's words for a condition that is not there.
+        None => format!("{what}: <nil>"),
     };
     RuntimeHealth {
-        runtime_ready: runtime.is_none_or(|c| c.status),
-        network_ready: network.is_none_or(|c| c.status),
+        runtime_ready: runtime.is_some_and(|c| c.status),
+        network_ready: network.is_some_and(|c| c.status),
         network_message: words("container runtime network not ready", network),
         runtime_message: words("container runtime not ready", runtime),
         handlers: answer.runtime_handlers,
@@ -129,4 +124,35 @@ fn judge(answer: v1::StatusResponse) -> RuntimeHealth {
 /// The words of events and of the node's condition, which people search for.
 fn text(what: &str, c: &v1::RuntimeCondition) -> String {
     format!("{what}: {}={} reason:{} message:{}", c.r#type, c.status, c.reason, c.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(conditions: &[(&str, bool)]) -> v1::StatusResponse {
+        let condition = |(kind, status): &(&str, bool)| v1::RuntimeCondition {
+            r#type: (*kind).to_owned(),
+            status: *status,
+            reason: "R".to_owned(),
+            message: "M".to_owned(),
+        };
+        let conditions = conditions.iter().map(condition).collect();
+        v1::StatusResponse { status: Some(v1::RuntimeStatus { conditions }), ..Default::default() }
+    }
+
+    #[test]
+    fn a_condition_that_is_missing_is_not_met() {
+        let well = judge(answer(&[("RuntimeReady", true), ("NetworkReady", true)]));
+        assert!(well.runtime_ready && well.network_ready);
+        assert_eq!((well.runtime_message.as_str(), well.network_message.as_str()), ("", ""));
+        let bare = judge(answer(&[]));
+        assert!(!bare.runtime_ready && !bare.network_ready);
+        assert_eq!(bare.runtime_message, "container runtime not ready: <nil>");
+        assert_eq!(bare.network_message, "container runtime network not ready: <nil>");
+        let half = judge(answer(&[("RuntimeReady", true), ("NetworkReady", false)]));
+        assert!(half.runtime_ready && !half.network_ready);
+        let words = "container runtime network not ready: NetworkReady=false reason:R message:M";
+        assert_eq!(half.network_message, words);
+    }
 }
