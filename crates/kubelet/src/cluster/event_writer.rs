@@ -66,28 +66,29 @@ impl Writer {
     async fn finish(&mut self) {
         self.queue.close();
         if let Some(told) = self.unsent.take()
-            && tell(&self.cluster, &told).await.is_err_and(|e| e.class() == Class::Retry)
+            && tell(&self.cluster, &told).await.is_err_and(|e| may_pass(&e))
         {
             return;
         }
         while let Some(event) = self.queue.recv().await {
             let Some(told) = self.correlator.correlate(event, self.clock.now()) else { continue };
-            if tell(&self.cluster, &told).await.is_err_and(|e| e.class() == Class::Retry) {
+            if tell(&self.cluster, &told).await.is_err_and(|e| may_pass(&e)) {
                 return;
             }
         }
     }
 }
 
-/// An event that is refused is dropped: it will not get better.
+/// An event that the server answers is told or dropped, as upstream has it: all others wait behind it.
 async fn send(cluster: &Cluster, told: &Told, rng: &mut Rng) {
     let mut pause = Duration::from_secs(1);
     for _ in 0..TRIES {
         match tell(cluster, told).await {
             Ok(()) => return,
-            Err(error) if error.class() == Class::Retry => {
+            Err(error) if may_pass(&error) => {
                 tracing::debug!(%error, "event not sent yet");
-                tokio::time::sleep(pause / 2 + rng.up_to(pause / 2)).await;
+                let asked = error.retry_after().unwrap_or_default().min(PAUSE_MAX);
+                tokio::time::sleep(asked.max(pause / 2) + rng.up_to(pause / 2)).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             }
             Err(error) => {
@@ -97,6 +98,11 @@ async fn send(cluster: &Cluster, told: &Told, rng: &mut Rng) {
         }
     }
     tracing::warn!(reason = told.happened.reason, "event dropped: the API server is out of reach");
+}
+
+/// No answer at all, or the wish to be asked later; everything else is a verdict on this event.
+fn may_pass(error: &ClientError) -> bool {
+    error.code().map_or(error.class() == Class::Retry, |code| code == 429)
 }
 
 async fn tell(cluster: &Cluster, told: &Told) -> Result<(), ClientError> {

@@ -5,8 +5,9 @@
 //! changes quickly is told of once per answer, with its latest word. The watch and the answers to our own
 //! patches keep the other side current, which saves the read before each write.
 //!
-//! While the server is out of reach one Pod's request in a growing while asks whether it is back; then all
-//! are caught up with in one sweep, a few at a time.
+//! While the server is out of reach one Pod's request in a growing while asks whether it is back, another Pod's each
+//! time; then all are caught up with in one sweep, a few at a time. A Pod that the server fails at says nothing about
+//! the others: it alone waits.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -36,6 +37,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// A server that asks for a longer pause does not get it.
 const ASKED_MAX: Duration = Duration::from_secs(30);
+/// First and longest pause after the server failed at one Pod: a webhook of its namespace may be broken.
+const FAILED_MIN: Duration = Duration::from_secs(1);
+const FAILED_MAX: Duration = Duration::from_secs(30);
 /// What the server refused, or did not change, is not sent again before this has passed.
 const REFUSED: Duration = Duration::from_secs(30);
 /// Somebody wrote at the same moment, or it is another object by now; the watch is about to tell.
@@ -53,7 +57,9 @@ pub(super) async fn run(cluster: Arc<Cluster>, node: Arc<Node>, token: Cancellat
         in_step: HashMap::new(),
         untold: HashMap::new(),
         held: BTreeMap::new(),
+        failing: HashMap::new(),
         outage: None,
+        asked_last: None,
     };
     let _ = token.run_until_cancelled(writer.write()).await;
     writer.requests.shutdown().await;
@@ -72,8 +78,12 @@ struct Writer {
     untold: HashMap<PodUid, Instant>,
     /// What was refused: not before then, unless the Pod has something else to say.
     held: BTreeMap<PodUid, Held>,
+    /// Pods that the server fails at, with the pause of each.
+    failing: HashMap<PodUid, Duration>,
     /// Set while the server does not answer.
     outage: Option<Outage>,
+    /// Whose request was sent last.
+    asked_last: Option<PodUid>,
 }
 
 /// What either side said last.
@@ -148,7 +158,7 @@ impl Writer {
             None => PARALLEL,
         };
         self.held.retain(|_, held| held.until > now);
-        for entry in self.node.board.all() {
+        for entry in self.in_turn() {
             if self.writing.len() >= parallel {
                 return;
             }
@@ -169,7 +179,21 @@ impl Writer {
         if self.in_step.len() > 2 * api_pods.len() {
             self.in_step.retain(|uid, _| api_pods.get(uid.as_str()).is_some());
             self.untold.retain(|uid, _| api_pods.get(uid.as_str()).is_some());
+            self.failing.retain(|uid, _| api_pods.get(uid.as_str()).is_some());
         }
+    }
+
+    /// Every Pod. During an outage the one after that which was asked about last comes first: if it was this one Pod
+    /// that the server did not answer, it must not be the only one that is ever tried.
+    fn in_turn(&self) -> Vec<Entry> {
+        let mut all = self.node.board.all();
+        if self.outage.is_some()
+            && let Some(last) = &self.asked_last
+            && let Some(at) = all.iter().position(|e| self.object_of(e).is_some_and(|o| o.uid == *last))
+        {
+            all.rotate_left(at + 1);
+        }
+        all
     }
 
     /// The object that stands for the Pod: its own, or its mirror.
@@ -202,6 +226,7 @@ impl Writer {
             Report::Delete => (delete_now(&known), true),
         };
         self.writing.insert(known.uid.clone());
+        self.asked_last = Some(known.uid.clone());
         self.untold.entry(known.uid.clone()).or_insert_with(Instant::now);
         let (client, version) = (self.cluster.client.clone(), entry.version);
         self.requests.spawn(async move {
@@ -217,6 +242,10 @@ impl Writer {
     fn settle(&mut self, done: Done) {
         let Done { uid, version, outcome, deleted } = done;
         self.writing.remove(&uid);
+        let failed = outcome.as_ref().is_err_and(|e| e.class() == Class::Retry);
+        if !failed {
+            self.failing.remove(&uid);
+        }
         match outcome {
             Ok(answer) => {
                 self.outage = None;
@@ -243,7 +272,8 @@ impl Writer {
                 tracing::debug!(pod_uid = %uid, %error, "the Pod's object is gone");
                 self.hold(uid, version, REFUSED);
             }
-            Err(error) if error.class() == Class::Retry => self.back_off(&error),
+            Err(error) if failed && concerns_all(&error) => self.back_off(&error),
+            Err(error) if failed => self.hold_failing(uid, version, &error),
             Err(error) => {
                 tracing::warn!(pod_uid = %uid, %error, "the API server refuses the Pod's status");
                 self.hold(uid, version, REFUSED);
@@ -269,6 +299,19 @@ impl Writer {
         self.held.insert(uid, Held { version, until: Instant::now() + time });
     }
 
+    /// The server failed at this Pod. It is tried again after a growing while; the others are told of meanwhile.
+    fn hold_failing(&mut self, uid: PodUid, version: u64, error: &ClientError) {
+        let last = self.failing.get(&uid).copied();
+        if last.is_none() {
+            tracing::warn!(pod_uid = %uid, %error, "the API server fails at the Pod's status; trying again");
+        }
+        let pause = last.map_or(FAILED_MIN, |p| (p * 2).min(FAILED_MAX));
+        let asked = error.retry_after().unwrap_or_default().min(ASKED_MAX);
+        let spread = asked.max(pause / 2) + self.rng.up_to(pause / 2);
+        self.failing.insert(uid.clone(), pause);
+        self.hold(uid, version, spread);
+    }
+
     fn back_off(&mut self, error: &ClientError) {
         let now = Instant::now();
         if self.outage.is_some_and(|o| now < o.retry_at) {
@@ -282,6 +325,16 @@ impl Writer {
         let asked = error.retry_after().unwrap_or_default().min(ASKED_MAX);
         let retry_at = now + asked.max(pause / 2) + self.rng.up_to(pause / 2);
         self.outage = Some(Outage { pause, retry_at });
+    }
+}
+
+/// The trouble is the server's, or the way to it, and not the one Pod's: no answer, credentials that nobody takes, or the
+/// wish to be left alone.
+fn concerns_all(error: &ClientError) -> bool {
+    match error.code() {
+        None | Some(401 | 429) => true,
+        Some(503) => error.retry_after().is_some(),
+        Some(_) => false,
     }
 }
 
