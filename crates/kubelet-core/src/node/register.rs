@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use base::time::Wall;
 use k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::capacity::is_huge_page;
+use super::capacity::{is_extended, is_huge_page};
 use super::status::{self, ARCH_LABEL, Described, Fixed, Moment, OS_LABEL};
 
 const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
@@ -40,6 +41,8 @@ pub struct Registration {
     /// A controller attaches volumes, not this kubelet.
     pub controller_attach: bool,
     pub external_cloud: bool,
+    /// No book of devices is kept here: what the object has of extended resources is from an earlier machine.
+    pub without_devices: bool,
 }
 
 /// The object a new node is created with.
@@ -80,11 +83,14 @@ pub fn first(registration: &Registration, fixed: &Fixed, moment: &Moment, now: W
 
 /// The object that is there already, as far as a kubelet that starts puts it right. None if it needs nothing.
 #[must_use]
-pub fn reconcile(first: &Node, existing: &Node) -> Option<Node> {
+pub fn reconcile(registration: &Registration, first: &Node, existing: &Node) -> Option<Node> {
     let mut node = existing.clone();
     reconcile_attach(first, &mut node);
     reconcile_labels(first, &mut node);
     reconcile_huge_pages(first, &mut node);
+    if registration.without_devices {
+        zero_extended(&mut node);
+    }
     (node != *existing).then_some(node)
 }
 
@@ -132,12 +138,21 @@ fn reconcile_huge_pages(first: &Node, node: &mut Node) {
     }
 }
 
+/// Until whoever has them says so again, there are none.
+fn zero_extended(node: &mut Node) {
+    let Some(status) = &mut node.status else { return };
+    for resources in [&mut status.capacity, &mut status.allocatable].into_iter().flatten() {
+        for (_, amount) in resources.iter_mut().filter(|(name, _)| is_extended(name)) {
+            *amount = Quantity("0".to_owned());
+        }
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::node::testing::{fixed, moment};
-    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
     fn registration() -> Registration {
         Registration {
@@ -179,7 +194,7 @@ mod tests {
     #[test]
     fn an_object_that_is_right_is_left_alone() {
         let node = make(&registration());
-        assert_eq!(reconcile(&node, &node), None);
+        assert_eq!(reconcile(&registration(), &node, &node), None);
     }
 
     #[test]
@@ -189,7 +204,24 @@ mod tests {
         existing.metadata.labels.as_mut().unwrap().insert("team".into(), "red".into());
         existing.metadata.labels.as_mut().unwrap().insert("extra".into(), "1".into());
         existing.spec.as_mut().unwrap().taints = None;
-        assert_eq!(reconcile(&first, &existing), None);
+        assert_eq!(reconcile(&registration(), &first, &existing), None);
+    }
+
+    #[test]
+    fn extended_resources_of_an_earlier_machine_are_zeroed() {
+        let first = make(&registration());
+        let mut existing = first.clone();
+        let status = existing.status.as_mut().unwrap();
+        for map in [status.capacity.as_mut().unwrap(), status.allocatable.as_mut().unwrap()] {
+            map.insert("example.com/dongle".into(), Quantity("4".to_owned()));
+        }
+        assert_eq!(reconcile(&registration(), &first, &existing), None, "there is a book of devices");
+        let without = Registration { without_devices: true, ..registration() };
+        let status = reconcile(&without, &first, &existing).unwrap().status.unwrap();
+        for map in [status.capacity.unwrap(), status.allocatable.unwrap()] {
+            assert_eq!(map["example.com/dongle"].0, "0");
+            assert_ne!(map["memory"].0, "0");
+        }
     }
 
     #[test]
@@ -205,7 +237,7 @@ mod tests {
             map.insert("hugepages-1Gi".into(), q("1Gi"));
             map.insert("memory".into(), q("1Gi"));
         }
-        let fixed = reconcile(&first, &existing).unwrap();
+        let fixed = reconcile(&registration(), &first, &existing).unwrap();
         assert_eq!(fixed.metadata.labels, first.metadata.labels);
         assert_eq!(fixed.metadata.annotations, first.metadata.annotations);
         let status = fixed.status.unwrap();
@@ -215,7 +247,7 @@ mod tests {
             assert_eq!(map["memory"], q("1Gi"), "the status loop's business, not ours");
         }
         let without = make(&Registration { controller_attach: false, ..registration() });
-        let node = reconcile(&without, &first).unwrap();
+        let node = reconcile(&registration(), &without, &first).unwrap();
         assert!(!node.metadata.annotations.unwrap().contains_key(CONTROLLER_ATTACH));
     }
 }

@@ -16,7 +16,7 @@ mod machine;
 mod reporter;
 mod signals;
 
-use std::sync::Arc;
+use std::path::Path;
 use std::time::Duration;
 
 use api::config::gates::Gates;
@@ -52,7 +52,7 @@ pub(super) fn start(w: &mut Wiring<'_>) -> Result<NodeEvents, StartError> {
     let reporter = reporter::Reporter::new(reporter::Parts {
         cluster: w.cluster.clone(),
         node: w.node.clone(),
-        registration: w.loaded.config.register_node.then(|| registration(w.loaded, &fixed.name)),
+        registration: w.loaded.config.register_node.then(|| registration(w, &fixed.name)),
         update_frequency: w.loaded.config.node_status_update_frequency.to_std(),
         report_frequency: w.loaded.config.node_status_report_frequency.to_std(),
         fixed,
@@ -108,8 +108,8 @@ fn fixed(w: &Wiring<'_>, identity: &MachineIdentity) -> Fixed {
     }
 }
 
-fn registration(loaded: &Loaded, name: &str) -> Registration {
-    let Loaded { config, flags, .. } = loaded;
+fn registration(w: &Wiring<'_>, name: &str) -> Registration {
+    let Loaded { config, flags, .. } = w.loaded;
     let taints = config.register_with_taints.iter().map(|t| Taint {
         key: t.key.clone(),
         value: Some(t.value.clone()).filter(|v| !v.is_empty()),
@@ -123,7 +123,14 @@ fn registration(loaded: &Loaded, name: &str) -> Registration {
         provider_id: config.provider_id.clone(),
         controller_attach: config.enable_controller_attach_detach,
         external_cloud: flags.cloud_provider == "external",
+        without_devices: !has_device_book(&w.dirs.root),
     }
+}
+
+/// Where upstream's kubelet keeps book of devices, there is a file beside its socket.
+fn has_device_book(root: &Path) -> bool {
+    let entries = std::fs::read_dir(root.join("device-plugins")).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
 }
 
 /// Keeps a repeated complaint out of the log: the first at once, then one a minute.
@@ -155,6 +162,6 @@ impl Complaint {
 }
 
 /// The path of an object below the API root.
-fn node_path(name: &Arc<str>) -> String {
+pub(super) fn node_path(name: &str) -> String {
     format!("/api/v1/nodes/{name}")
 }

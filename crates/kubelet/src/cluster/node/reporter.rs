@@ -25,8 +25,11 @@ use crate::node::Node;
 /// First and longest pause between attempts to register.
 const REGISTER_MIN: Duration = Duration::from_millis(100);
 const REGISTER_MAX: Duration = Duration::from_secs(7);
-/// Attempts at one report.
+/// Attempts at one report while others write at the same moment.
 const TRIES: u32 = 5;
+/// First and longest pause after a report that failed.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(10);
 /// While the node is not ready for the first time, it looks this often, for so long.
 const FAST: Duration = Duration::from_millis(100);
 const FAST_FOR: Duration = Duration::from_secs(120);
@@ -61,6 +64,8 @@ pub(super) struct Reporter {
     /// When it was created in this life of the kubelet; for how long the start took.
     registered: Option<Instant>,
     was_ready: bool,
+    /// The pause after the last report, should it have failed.
+    pause: Option<Duration>,
     complaint: Complaint,
     about_addresses: Complaint,
 }
@@ -88,6 +93,7 @@ impl Reporter {
             said_rebooted: false,
             registered: None,
             was_ready: false,
+            pause: None,
             complaint: Complaint::default(),
             about_addresses: Complaint::default(),
             parts,
@@ -153,7 +159,7 @@ impl Reporter {
                     Err(gone) if gone.is_not_found() => return Err(e),
                     other => other?,
                 };
-                if let Some(wanted) = register::reconcile(&first.node, &existing) {
+                if let Some(wanted) = register::reconcile(registration, &first.node, &existing) {
                     self.latest = Some(Arc::new(self.patch(&existing, &wanted).await?));
                 } else {
                     self.latest = Some(Arc::new(existing));
@@ -181,30 +187,61 @@ impl Reporter {
         let mut own = self.parts.cluster.own_node();
         let mut health = self.parts.node.health.clone();
         let mut due = Instant::now();
+        // Not before then: the server failed, or asked for it.
+        let mut not_before = due;
         loop {
+            let hurry = !self.was_ready && self.latest.is_some() && self.started.elapsed() < FAST_FOR;
+            let next = if hurry { due.min(Instant::now() + FAST) } else { due };
             tokio::select! {
-                () = sleep_until(due) => {}
-                () = self.parts.look.changed(&mut health) => {}
+                () = sleep_until(next.max(not_before)) => {}
+                () = self.parts.look.changed(&mut health), if Instant::now() >= not_before => due = Instant::now(),
                 Ok(()) = own.changed() => {
                     let object = own.borrow_and_update().object.clone();
+                    if self.latest.is_none() && object.is_some() {
+                        // What there was nobody to tell about.
+                        due = Instant::now();
+                        not_before = due;
+                    }
                     self.notice(object).await;
                     continue;
                 }
             }
-            let withheld = match self.report().await {
+            if Instant::now() < due && !self.would_be_ready().await {
+                continue;
+            }
+            let period = match self.report().await {
                 Ok(outcome) => {
                     self.complaint.clear("node status");
-                    outcome == Outcome::Withheld
+                    self.pause = None;
+                    let usual = jittered(self.parts.update_frequency, &mut self.rng);
+                    // What was withheld is said as soon as it may be.
+                    let until_settled = SETTLE.saturating_sub(self.started.elapsed());
+                    if outcome == Outcome::Withheld { usual.min(until_settled) } else { usual }
                 }
                 Err(error) => {
                     self.complaint.log(&error, "node status");
-                    false
+                    let period = self.back_off(&error);
+                    not_before = Instant::now() + period;
+                    period
                 }
             };
-            let hurry = (!self.was_ready || withheld) && self.started.elapsed() < FAST_FOR;
-            let period = if hurry { FAST } else { jittered(self.parts.update_frequency, &mut self.rng) };
             due = Instant::now() + period;
         }
+    }
+
+    /// Whether the next report would say that the node is ready, for the first time: that is worth one before its time.
+    async fn would_be_ready(&mut self) -> bool {
+        let Some(original) = self.latest.clone() else { return false };
+        let now = self.parts.node.now().wall;
+        let moment = self.parts.look.take().await;
+        ready(&describe(&original, &self.parts.fixed, moment, now).node)
+    }
+
+    /// How long to leave the server alone.
+    fn back_off(&mut self, error: &ClientError) -> Duration {
+        let pause = self.pause.map_or(RETRY_MIN, |p| (p * 2).min(RETRY_MAX));
+        self.pause = Some(pause);
+        error.retry_after().unwrap_or_default().max(pause / 2) + self.rng.up_to(pause / 2)
     }
 
     /// The object changed on the server: what it asks of the node is done at once.
@@ -241,9 +278,9 @@ impl Reporter {
         for attempt in 0..TRIES {
             match self.try_report(attempt).await {
                 Ok(outcome) => return Ok(outcome),
+                Err(e) if e.is_conflict() => last = Some(e),
                 // Out of reach is out of reach, and gone is gone: five attempts at once find nothing new.
-                Err(e) if e.code().is_none() || e.is_not_found() => return Err(e),
-                Err(e) => last = Some(e),
+                Err(e) => return Err(e),
             }
         }
         Err(last.unwrap_or_else(|| ClientError::Credentials("no attempt was made".to_owned())))
