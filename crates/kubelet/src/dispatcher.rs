@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::pod::static_pod::is_static;
 use base::ids::PodUid;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_core::observed::FoundPod;
@@ -28,6 +29,10 @@ const SWEEP: Duration = Duration::from_secs(60);
 const SEARCH_AGAIN: Duration = Duration::from_secs(5);
 /// Pause before a task that panicked is started again.
 const RESPAWN: Duration = Duration::from_secs(1);
+/// What a Pod that makes way for a critical one gets at least.
+const VICTIM_MIN: Duration = Duration::from_secs(10);
+/// The one verdict that labels on their way here could change.
+const NODE_AFFINITY: &str = "NodeAffinity";
 
 pub struct Dispatcher {
     node: Arc<Node>,
@@ -47,8 +52,11 @@ pub struct Dispatcher {
     unclaimed: HashMap<PodUid, FullName>,
     /// Ran when this life began. An earlier one let them in, and nobody asks again whether they may run here.
     settled: BTreeSet<PodUid>,
-    /// Pods that wait for another of the same name to be gone.
+    /// Static Pods that wait for another of the same name to be gone.
     parked: Vec<(SourceName, Arc<Pod>)>,
+    /// Pods that the node's labels speak against as far as they are known here; the API server is asked for them.
+    asking: BTreeSet<PodUid>,
+    questions: JoinSet<PodUid>,
     /// Pods that the node itself ends.
     orders: mpsc::Receiver<EndOrder>,
     /// Turns with the loop; the syncloop health check looks at it.
@@ -93,6 +101,14 @@ struct Task {
     admitted: bool,
     /// The same UID was wanted again while this one was ending.
     again: Option<(SourceName, Arc<Pod>)>,
+    /// Cancelled when it has finished.
+    over: CancellationToken,
+}
+
+/// A Pod that makes way for a critical one.
+struct Victim {
+    pod: Arc<Pod>,
+    over: CancellationToken,
 }
 
 // === impl Dispatcher ===
@@ -119,6 +135,8 @@ impl Dispatcher {
             unclaimed: HashMap::new(),
             settled: BTreeSet::new(),
             parked: Vec::new(),
+            asking: BTreeSet::new(),
+            questions: JoinSet::new(),
             // Nobody gives any.
             orders: mpsc::channel(1).1,
             beat,
@@ -171,6 +189,7 @@ impl Dispatcher {
                     }
                     self.found(found);
                 }
+                Some(Ok(uid)) = self.questions.join_next(), if !self.questions.is_empty() => self.asked(&uid),
                 () = node.observer.strangers.notified() => self.search(),
                 _ = sweep.tick() => self.search(),
             }
@@ -226,7 +245,7 @@ impl Dispatcher {
     fn want(&mut self, source: SourceName, uid: PodUid, pod: Arc<Pod>) {
         self.unclaimed.remove(&uid);
         let Some(task) = self.tasks.get_mut(&uid) else {
-            return self.begin(source, uid, pod);
+            return self.begin(source, uid, pod, false);
         };
         // A deleted Pod stays itself: its updates may shorten the grace.
         let leaving = matches!(
@@ -241,12 +260,20 @@ impl Dispatcher {
         }
     }
 
-    fn begin(&mut self, source: SourceName, uid: PodUid, pod: Arc<Pod>) {
+    /// `asked`: the labels that speak against it, should any, are the latest.
+    fn begin(&mut self, source: SourceName, uid: PodUid, pod: Arc<Pod>, asked: bool) {
+        if self.asking.contains(&uid) {
+            // What it is now will be looked at then.
+            return;
+        }
         let name = full_name(&pod);
         let taken = self.tasks.iter().any(|(u, t)| *u != uid && !t.finished && t.name == name)
             || self.unclaimed.iter().any(|(u, n)| *u != uid && *n == name);
-        if taken {
+        // Only a manifest that changed waits for what it was before. Who deletes a Pod of the API server by force wants
+        // the next one, whatever holds up the end of the last.
+        if taken && is_static(&pod) {
             tracing::info!(pod = name.1, pod_uid = %uid, "waiting for an earlier Pod of the same name to end");
+            self.unpark_one(&uid);
             self.parked.push((source, pod));
             return;
         }
@@ -259,16 +286,18 @@ impl Dispatcher {
             // It runs already, or will not run any more: nobody asks whether it may. Until it has ended it holds its place.
             return self.spawn(uid, intent, !ended);
         }
-        let holding = self.admitted();
+        let holding = self.admitted(&name);
         let admitted = self.node.admit(&pod, &holding);
         let is_admitted = admitted.is_ok();
+        let mut victims = Vec::new();
         match admitted {
-            Ok(victims) => {
-                for victim in &victims {
+            Ok(chosen) => {
+                for victim in &chosen {
                     self.node.metrics.preemptions.inc([&self.node.shortage(&pod, &holding)]);
-                    self.preempt(victim);
+                    victims.extend(self.preempt(victim));
                 }
             }
+            Err(rejection) if rejection.reason == NODE_AFFINITY && !asked && self.ask(&uid) => return,
             Err(rejection) => {
                 self.node.reject(&pod, &rejection);
                 let message = format!("Pod was rejected: {}", rejection.message);
@@ -276,16 +305,42 @@ impl Dispatcher {
                 intent.end(Kill { cause, grace: None });
             }
         }
-        self.spawn(uid, intent, is_admitted);
+        self.spawn_after(uid, intent, is_admitted, victims);
     }
 
-    /// Ends a Pod to make room for a critical one.
-    fn preempt(&self, uid: &PodUid) {
-        let Some(task) = self.tasks.get(uid) else { return };
+    /// The scheduler may have seen a label that has not come round to here: asks for the node's object. False if there
+    /// is nobody to ask.
+    fn ask(&mut self, uid: &PodUid) -> bool {
+        let Some(own) = self.node.own.clone() else { return false };
+        let of = uid.clone();
+        self.asking.insert(uid.clone());
+        self.questions.spawn(async move {
+            if let Err(error) = own.ask_again().await {
+                tracing::warn!(pod_uid = %of, %error, "the node's labels were not told");
+            }
+            of
+        });
+        true
+    }
+
+    /// The labels are the latest now. If the Pod is still wanted, it may come in or not.
+    fn asked(&mut self, uid: &PodUid) {
+        self.asking.remove(uid);
+        let wanted = self.wanted.iter().find_map(|(source, all)| Some((*source, all.get(uid)?.clone())));
+        if let Some((source, pod)) = wanted.filter(|_| !self.tasks.contains_key(uid)) {
+            self.begin(source, uid.clone(), pod, true);
+            self.publish();
+        }
+    }
+
+    /// Ends a Pod to make room for a critical one, which has to wait for it.
+    fn preempt(&self, uid: &PodUid) -> Option<Victim> {
+        let task = self.tasks.get(uid)?;
         let message = "Preempted in order to admit critical pod".to_owned();
         self.node.recorder.pod(&task.intent.borrow().pod, Kind::Warning, "Preempting", &message);
         let cause = KillCause::Node { reason: "Preempting".into(), message };
         task.intent.send_modify(|i| i.end(Kill { cause, grace: None }));
+        Some(Victim { pod: task.intent.borrow().pod.clone(), over: task.over.clone() })
     }
 
     fn obey(&self, order: EndOrder) {
@@ -294,27 +349,40 @@ impl Dispatcher {
         task.intent.send_modify(|i| i.end(Kill { cause, grace: Some(order.grace) }));
     }
 
-    /// Pods that hold their place on the node. One that is ending uses it still.
-    fn admitted(&self) -> Vec<Arc<Pod>> {
-        let holding = self.tasks.values().filter(|t| t.admitted && !t.finished);
-        holding.map(|t| t.intent.borrow().pod.clone()).collect()
+    /// Pods that hold their place on the node, as a Pod of this name finds it. One that is ending uses its place still;
+    /// if it was taken away by force, its successor has it.
+    fn admitted(&self, name: &FullName) -> Vec<Arc<Pod>> {
+        let is_predecessor = |uid: &PodUid, t: &Task| t.name == *name && !self.is_wanted(uid);
+        let holding =
+            self.tasks.iter().filter(|(uid, t)| t.admitted && !t.finished && !is_predecessor(uid, t));
+        holding.map(|(_, t)| t.intent.borrow().pod.clone()).collect()
     }
 
     fn spawn(&mut self, uid: PodUid, intent: Intent, admitted: bool) {
+        self.spawn_after(uid, intent, admitted, Vec::new());
+    }
+
+    /// The Pod has its task and its place from now on; the task begins once the victims are gone.
+    fn spawn_after(&mut self, uid: PodUid, intent: Intent, admitted: bool, victims: Vec<Victim>) {
         let name = full_name(&intent.pod);
         let intent = watch::channel(intent).0;
         let receiver = intent.subscribe();
-        self.tasks.insert(uid.clone(), Task { intent, name, finished: false, admitted, again: None });
-        self.launch(uid, receiver, Duration::ZERO);
+        let gone = are_gone(self.node.clone(), victims, intent.subscribe());
+        let over = CancellationToken::new();
+        self.tasks.insert(uid.clone(), Task { intent, name, finished: false, admitted, again: None, over });
+        self.launch(uid, receiver, gone);
     }
 
-    fn launch(&mut self, uid: PodUid, intent: watch::Receiver<Intent>, delay: Duration) {
+    fn launch(
+        &mut self,
+        uid: PodUid,
+        intent: watch::Receiver<Intent>,
+        before: impl Future<Output = ()> + Send + 'static,
+    ) {
         let node = self.node.clone();
         let of = uid.clone();
         let handle = self.running.spawn(async move {
-            if !delay.is_zero() {
-                tokio::time::sleep(delay).await;
-            }
+            before.await;
             pod_task::run(node, of, intent).await;
         });
         self.ids.insert(handle.id(), uid);
@@ -322,7 +390,7 @@ impl Dispatcher {
 
     /// A source dropped the Pod.
     fn remove(&mut self, uid: &PodUid) {
-        self.parked.retain(|(_, p)| p.metadata.uid.as_deref() != Some(uid.as_str()));
+        self.unpark_one(uid);
         let Some(task) = self.tasks.get_mut(uid) else { return };
         task.again = None;
         let kill = Kill { cause: KillCause::Removed, grace: None };
@@ -346,9 +414,10 @@ impl Dispatcher {
         if let Err(error) = ended {
             tracing::error!(pod = task.name.1, pod_uid = %uid, %error, "Pod task died and is started again");
             let intent = task.intent.subscribe();
-            return self.launch(uid, intent, RESPAWN);
+            return self.launch(uid, intent, tokio::time::sleep(RESPAWN));
         }
         task.finished = true;
+        task.over.cancel();
         let again = task.again.take();
         let label = static_label(&task.intent.borrow().pod);
         let gone = !self.is_wanted(&uid);
@@ -365,6 +434,10 @@ impl Dispatcher {
         }
         self.unpark();
         self.publish();
+    }
+
+    fn unpark_one(&mut self, uid: &PodUid) {
+        self.parked.retain(|(_, p)| p.metadata.uid.as_deref() != Some(uid.as_str()));
     }
 
     /// A name may have become free.
@@ -476,7 +549,7 @@ impl Dispatcher {
 const STATIC_LABELS: [&str; 2] = ["", "true"];
 
 fn static_label(pod: &Pod) -> &'static str {
-    STATIC_LABELS[usize::from(api::pod::static_pod::is_static(pod))]
+    STATIC_LABELS[usize::from(is_static(pod))]
 }
 
 impl std::fmt::Debug for Dispatcher {
@@ -521,6 +594,27 @@ async fn search(node: Arc<Node>, known: BTreeSet<PodUid>) -> Found {
         }
     }
     Found { strangers: all, runtime, complete }
+}
+
+/// Waits until the victims are gone, or the Pod that waits for them is to go itself. Each has half as long again as its
+/// grace, as upstream has it; one that takes longer is told of and waited for no more.
+async fn are_gone(node: Arc<Node>, victims: Vec<Victim>, mut waiting: watch::Receiver<Intent>) {
+    let all = victims.into_iter().map(|Victim { pod, over }| {
+        let node = node.clone();
+        let grace = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds).unwrap_or(0);
+        let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+        async move {
+            let patience = (grace + grace / 2).max(VICTIM_MIN);
+            if tokio::time::timeout(patience, over.cancelled()).await.is_err() {
+                let text = "Container runtime did not kill the pod within specified grace period.";
+                node.recorder.pod(&pod, Kind::Warning, "ExceededGracePeriod", text);
+            }
+        }
+    });
+    tokio::select! {
+        _ = futures_util::future::join_all(all) => {}
+        _ = waiting.wait_for(|i| i.stage > Stage::Run) => {}
+    }
 }
 
 /// The API server was told that the Pod is over.

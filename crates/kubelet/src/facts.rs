@@ -171,40 +171,6 @@ fn thermal_paths(cpus: &Path) -> Vec<String> {
 
 // --- addresses ---
 
-/// The node's addresses, primary first: those given, else what the node's name means here, else the
-/// address towards the default route. Empty on a machine that has none.
-pub fn node_ips(given: &[IpAddr], node_name: &str) -> Result<Vec<IpAddr>, String> {
-    let local = local_addresses();
-    let wanted: Vec<IpAddr> = given.iter().copied().filter(|ip| !ip.is_unspecified()).collect();
-    if !wanted.is_empty() {
-        wanted.iter().try_for_each(|ip| usable(*ip, &local))?;
-        return Ok(wanted);
-    }
-    let family_v6 = given.first().is_some_and(IpAddr::is_ipv6);
-    let fits = |ip: &IpAddr| ip.is_ipv6() == family_v6 && usable(*ip, &local).is_ok();
-    let by_name = node_name.parse().ok().into_iter().chain(resolve(node_name)).find(|ip| fits(ip));
-    Ok(by_name.or_else(|| towards_default_route(family_v6)).into_iter().collect())
-}
-
-fn usable(ip: IpAddr, local: &BTreeSet<IpAddr>) -> Result<(), String> {
-    let link_local = match ip {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
-    let refusal = if ip.is_loopback() {
-        "can't be a loopback address"
-    } else if ip.is_multicast() {
-        "can't be a multicast address"
-    } else if link_local {
-        "can't be a link-local address"
-    } else if !local.contains(&ip) {
-        "is not an address of this host"
-    } else {
-        return Ok(());
-    };
-    Err(format!("node IP {ip} {refusal}"))
-}
-
 pub(crate) fn resolve(name: &str) -> Vec<IpAddr> {
     (name, 0).to_socket_addrs().map(|all| all.map(|a| a.ip()).collect()).unwrap_or_default()
 }
@@ -267,16 +233,6 @@ mod tests {
             fs::write(dir.path().join(name).join("nr_hugepages"), count).unwrap();
         }
         assert_eq!(huge_pages(dir.path()), BTreeMap::from([(2 << 20, 3), (1 << 30, 0)]));
-    }
-
-    #[test]
-    fn a_given_address_must_be_a_real_one_of_this_host() {
-        let local = BTreeSet::from(["10.0.0.1".parse().unwrap()]);
-        assert!(usable("10.0.0.1".parse().unwrap(), &local).is_ok());
-        for bad in ["127.0.0.1", "224.0.0.1", "169.254.1.1", "10.0.0.2", "fe80::1"] {
-            let error = usable(bad.parse().unwrap(), &local).unwrap_err();
-            assert!(error.contains(bad), "{error}");
-        }
     }
 
     #[test]

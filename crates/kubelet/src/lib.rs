@@ -16,6 +16,7 @@ pub mod gc;
 pub mod health;
 mod hearing;
 pub mod hooks;
+pub mod host_ips;
 pub mod images;
 mod iptables;
 pub mod local_api;

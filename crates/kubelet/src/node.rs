@@ -1,20 +1,24 @@
 //! What every Pod task shares: the ports, the clock, the settings. Built once, never changed.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::ids::PodUid;
+use base::quantity::Quantity;
 use base::rng::Rng;
 use base::time::{Clock, Now};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
 use kubelet_core::admission::{self, AdmitInput, NodeOffer, Rejection};
+use kubelet_core::node::capacity::is_extended;
 use kubelet_core::recipe;
 use tokio::sync::watch;
 
-use crate::cluster::own_node::OwnNode;
+use crate::cluster::own_node::OwnNodeView;
 use crate::events::{Kind, Recorder};
 use crate::health::RuntimeHealth;
+use crate::host_ips::HostIps;
 use crate::images::ImagePuller;
 use crate::metrics::Metrics;
 use crate::observer::Observer;
@@ -44,7 +48,8 @@ pub struct Node {
     pub facts: NodeFacts,
     pub offer: NodeOffer,
     /// This node's object, where there is an API server: its labels and taints are what counts.
-    pub own: Option<watch::Receiver<OwnNode>>,
+    pub own: Option<OwnNodeView>,
+    pub host_ips: HostIps,
     /// The machine is going down: nobody is let in any more.
     pub shutting_down: watch::Sender<bool>,
     pub settings: PodSettings,
@@ -107,7 +112,7 @@ impl Node {
     /// What the node offers, with labels and taints as the API server has them; until it is registered, as
     /// it will be.
     fn offer_now(&self) -> Cow<'_, NodeOffer> {
-        let object = self.own.as_ref().and_then(|own| own.borrow().object.clone());
+        let object = self.own.as_ref().and_then(OwnNodeView::object);
         let shutting_down = *self.shutting_down.borrow();
         if object.is_none() && !shutting_down {
             return Cow::Borrowed(&self.offer);
@@ -116,7 +121,14 @@ impl Node {
         let Some(object) = object else { return Cow::Owned(offer) };
         offer.labels = object.metadata.labels.clone().unwrap_or_default();
         offer.taints = object.spec.as_ref().and_then(|s| s.taints.clone()).unwrap_or_default();
+        offer.extended = extended(&object);
         Cow::Owned(offer)
+    }
+
+    /// What recipes have to know of the machine, with its addresses as they are now.
+    #[must_use]
+    pub fn recipe_facts(&self) -> recipe::NodeFacts {
+        recipe::NodeFacts { host_ips: self.host_ips.now(), ..self.facts.recipe.clone() }
     }
 
     /// Tells the user that it may not.
@@ -130,6 +142,15 @@ impl Node {
     pub fn rng_for(&self, uid: &str) -> Rng {
         Rng::new(self.settings.seed ^ u64::from(base::fnv::fnv1a32(uid.as_bytes())))
     }
+}
+
+/// Resources beyond the machine's own that the object says there are.
+fn extended(node: &NodeObject) -> BTreeMap<String, i64> {
+    let allocatable = node.status.iter().flat_map(|s| s.allocatable.iter().flatten());
+    allocatable
+        .filter(|(name, _)| is_extended(name))
+        .filter_map(|(name, q)| Some((name.clone(), q.0.parse::<Quantity>().ok()?.value())))
+        .collect()
 }
 
 impl std::fmt::Debug for Node {

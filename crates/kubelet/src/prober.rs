@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::events::Recorder;
+use crate::host_ips::HostIps;
 use crate::metrics::ProbeMetrics;
 use crate::ports::{Net, Runtime};
 
@@ -48,7 +49,7 @@ pub struct Hands {
     pub recorder: Recorder,
     pub metrics: Arc<ProbeMetrics>,
     /// The address of Pods in the host's network.
-    pub host_ip: Option<String>,
+    pub host_ips: HostIps,
     /// Seed of the spread of first probes.
     pub seed: u64,
     /// When the agent started.
@@ -99,7 +100,16 @@ impl Prober {
     ) -> Self {
         let started = clock.now();
         let metrics = Arc::default();
-        Self::new(Hands { runtime, net, clock, recorder, metrics, host_ip: None, seed: 0, started })
+        Self::new(Hands {
+            runtime,
+            net,
+            clock,
+            recorder,
+            metrics,
+            host_ips: HostIps::fixed(Vec::new()),
+            seed: 0,
+            started,
+        })
     }
 
     /// The Pod's verdicts, now and from now on.
@@ -176,7 +186,7 @@ impl Prober {
         let on_host = pod.spec.as_ref().is_some_and(|s| s.host_network == Some(true));
         let ip = match observed.ready_sandbox().and_then(|s| s.ips.first()) {
             Some(ip) => Some(ip.to_string()),
-            None if on_host => self.hands.host_ip.clone(),
+            None if on_host => self.hands.host_ips.now().first().map(ToString::to_string),
             None => None,
         };
         let mut containers = BTreeMap::new();

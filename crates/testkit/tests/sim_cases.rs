@@ -400,6 +400,14 @@ fn pods_wait_for_the_network_unless_they_live_on_the_hosts() {
         assert!(told(&agent, "p-1", "NetworkNotReady", text) > 0, "{:?}", agent.recorder.of("p-1"));
         assert_eq!(agent.phase("p-1"), "Pending");
         assert!(world.runtime.is_running("h", "a"), "{:?}", agent.recorder.of("h-1"));
+        // A runtime that falls silent has not said that its network is well.
+        let before = agent.node.health.borrow().network_message.clone();
+        world.runtime.restart(secs(20));
+        pass(secs(10)).await;
+        let silent = agent.node.health.borrow().clone();
+        assert!(!silent.runtime_ready && !silent.network_ready);
+        assert_eq!(silent.network_message, before);
+        pass(secs(20)).await;
         world.runtime.set_network_ready(true);
         pass(secs(5)).await;
         assert_eq!(agent.phase("p-1"), "Running");
@@ -700,5 +708,80 @@ fn a_clock_set_back_between_two_instances_does_not_make_the_dead_one_the_newest(
         pass(secs(60)).await;
         assert_eq!(world.runtime.journal().starts("p", "a"), 2);
         assert!(world.runtime.is_running("p", "a"));
+    });
+}
+
+#[test]
+fn a_critical_pod_waits_for_its_victims() {
+    play(async {
+        let world = World::new(70);
+        world.runtime.script("victim", "a", [Behaviour::ignores_term()]);
+        let asks = |name: &str| Container {
+            resources: Some(ResourceRequirements {
+                requests: Some([("cpu".to_owned(), Quantity("3".into()))].into()),
+                ..Default::default()
+            }),
+            ..container(name)
+        };
+        let victim = PodSpec { termination_grace_period_seconds: Some(20), ..one(vec![asks("a")]) };
+        let vital = PodSpec {
+            priority_class_name: Some("system-node-critical".into()),
+            priority: Some(2_000_001_000),
+            ..one(vec![asks("b")])
+        };
+        let (victim, vital) = (pod("victim", 1, victim), pod("vital", 1, vital));
+        let as_api = |p: &Arc<Pod>| {
+            let mut p = (**p).clone();
+            p.metadata.annotations = None;
+            Arc::new(p)
+        };
+        let (victim, vital) = (as_api(&victim), as_api(&vital));
+        let agent = boot(&world, std::slice::from_ref(&victim)).await;
+        pass(secs(5)).await;
+        assert_eq!(agent.phase("victim-1"), "Running");
+        agent.want(&[victim.clone(), vital.clone()]).await;
+        pass(secs(15)).await;
+        assert!(world.runtime.is_running("victim", "a"), "it has its grace");
+        assert_eq!(world.runtime.journal().starts("vital", "b"), 0);
+        // Its place is taken already.
+        let third = as_api(&pod("third", 1, one(vec![asks("c")])));
+        agent.want(&[victim, vital, third]).await;
+        pass(secs(15)).await;
+        assert!(world.runtime.is_running("vital", "b"));
+        assert_eq!(agent.phase("victim-1"), "Failed");
+        assert_eq!(agent.phase("third-1"), "Failed");
+        let journal = world.runtime.journal();
+        let exit = journal.entries().iter().find(|e| matches!(e.op, Op::Exit { .. }) && e.container == "a");
+        let begun = journal.entries().iter().find(|e| e.op == Op::RunSandbox && e.pod_uid == "vital-1");
+        assert!(exit.unwrap().at <= begun.unwrap().at);
+        assert_eq!(told(&agent, "victim-1", "ExceededGracePeriod", ""), 0);
+    });
+}
+
+#[test]
+fn a_victim_that_does_not_go_is_told_of_and_waited_for_no_more() {
+    play(async {
+        let world = World::new(71);
+        let asks = |name: &str| Container {
+            resources: Some(ResourceRequirements {
+                requests: Some([("cpu".to_owned(), Quantity("3".into()))].into()),
+                ..Default::default()
+            }),
+            ..container(name)
+        };
+        let vital = PodSpec { priority: Some(2_000_001_000), ..one(vec![asks("b")]) };
+        let (victim, vital) = (pod("victim", 1, one(vec![asks("a")])), pod("vital", 1, vital));
+        let mut plain = (*victim).clone();
+        plain.metadata.annotations = None;
+        let victim = Arc::new(plain);
+        let agent = boot(&world, std::slice::from_ref(&victim)).await;
+        pass(secs(5)).await;
+        world.disk.lock().stuck = true;
+        agent.want(&[victim, vital]).await;
+        pass(secs(8)).await;
+        assert_eq!(world.runtime.journal().starts("vital", "b"), 0);
+        pass(secs(10)).await;
+        assert!(world.runtime.is_running("vital", "b"));
+        assert_eq!(told(&agent, "victim-1", "ExceededGracePeriod", "Container runtime did not kill"), 1);
     });
 }

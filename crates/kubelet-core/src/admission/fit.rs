@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::downward::Allocatable;
+use super::NodeOffer;
 use crate::pod_resources::{Amounts, overhead, pod_requests};
 use crate::recipe::{Protocol, protocol};
 
@@ -23,7 +23,8 @@ impl Insufficient {
 
 /// What the node cannot give the Pod beside the others. Extended resources the node does not know
 /// are not its business.
-pub(super) fn insufficient(pod: &Pod, others: &[&Pod], node: &Allocatable) -> Vec<Insufficient> {
+pub(super) fn insufficient(pod: &Pod, others: &[&Pod], offer: &NodeOffer) -> Vec<Insufficient> {
+    let node = &offer.allocatable;
     let mut out = Vec::new();
     let count = i64::try_from(others.len()).unwrap_or(i64::MAX);
     if count + 1 > node.pods {
@@ -43,6 +44,9 @@ pub(super) fn insufficient(pod: &Pod, others: &[&Pod], node: &Allocatable) -> Ve
     check("ephemeral-storage", node.ephemeral_storage);
     for name in wanted.keys().filter(|n| n.starts_with("hugepages-")) {
         check(name, node.hugepages.get(name).copied().unwrap_or(0));
+    }
+    for (name, capacity) in &offer.extended {
+        check(name, *capacity);
     }
     out
 }

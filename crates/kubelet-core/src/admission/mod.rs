@@ -34,6 +34,8 @@ pub struct NodeOffer {
     /// What the Node object repels Pods with.
     pub taints: Vec<Taint>,
     pub allocatable: Allocatable,
+    /// Extended resources that the Node object has, and how much of each.
+    pub extended: BTreeMap<String, i64>,
     pub sysctls: Allowlist,
     /// The kernel enforces AppArmor profiles.
     pub app_armor: bool,
@@ -80,7 +82,7 @@ pub fn admit(input: &AdmitInput<'_>) -> Result<Vec<PodUid>, Rejection> {
 /// The first resource of which there is too little for the Pod.
 #[must_use]
 pub fn shortage(input: &AdmitInput<'_>) -> Option<String> {
-    let short = fit::insufficient(input.pod, input.others, &input.node.allocatable);
+    let short = fit::insufficient(input.pod, input.others, input.node);
     short.into_iter().next().map(|s| s.resource)
 }
 
@@ -167,10 +169,8 @@ fn check_general(input: &AdmitInput<'_>) -> Result<Vec<PodUid>, Rejection> {
 
 fn failures(input: &AdmitInput<'_>) -> Vec<Failure> {
     let (pod, node) = (input.pod, input.node);
-    let mut out: Vec<Failure> = fit::insufficient(pod, input.others, &node.allocatable)
-        .into_iter()
-        .map(Failure::Insufficient)
-        .collect();
+    let mut out: Vec<Failure> =
+        fit::insufficient(pod, input.others, node).into_iter().map(Failure::Insufficient).collect();
     let mut predicate = |ok: bool, name, why| {
         if !ok {
             out.push(Failure::Predicate { name, why });

@@ -13,6 +13,7 @@ fn node() -> NodeOffer {
         ]),
         taints: Vec::new(),
         allocatable: facts().allocatable,
+        extended: BTreeMap::new(),
         sysctls: Allowlist::new("6.1.0", &[]).unwrap(),
         app_armor: false,
         strict_groups: false,
@@ -107,6 +108,27 @@ fn rejections() {
     let nameless =
         pod("{containers: [], securityContext: {appArmorProfile: {type: Localhost, localhostProfile: ' '}}}");
     assert_eq!(try_admit(&nameless, &[], &able).unwrap_err().0, "AppArmor");
+}
+
+#[test]
+fn extended_resources_count_where_the_node_has_them() {
+    let wants = |n: u32| {
+        pod(&format!(
+            "containers: [{{name: a, resources: {{requests: {{example.com/dongle: {n}, example.com/elsewhere: 9}}}}}}]"
+        ))
+    };
+    assert!(try_admit(&wants(5), &[], &node()).is_ok(), "nobody knows it here");
+    let extended = BTreeMap::from([("example.com/dongle".to_owned(), 4)]);
+    let has_four = NodeOffer { extended, ..node() };
+    assert!(try_admit(&wants(4), &[], &has_four).is_ok());
+    let text = |requested, used| {
+        format!(
+            "Node didn't have enough resource: example.com/dongle, requested: {requested}, used: {used}, capacity: 4"
+        )
+    };
+    let reason = "OutOfexample.com/dongle".to_owned();
+    assert_eq!(try_admit(&wants(5), &[], &has_four).unwrap_err(), (reason.clone(), text(5, 0)));
+    assert_eq!(try_admit(&wants(2), &[&wants(3)], &has_four).unwrap_err(), (reason, text(2, 3)));
 }
 
 #[test]

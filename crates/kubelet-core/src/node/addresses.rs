@@ -79,6 +79,16 @@ pub fn describe(sources: &Sources, now: &[NodeAddress]) -> Result<Vec<NodeAddres
     Ok(ips.iter().map(|ip| address("InternalIP", &ip.to_string())).chain([hostname]).collect())
 }
 
+/// The addresses that Pods are told for the host: internal ones before external ones, the first of them and the first of
+/// the other family.
+#[must_use]
+pub fn host_ips(addresses: &[NodeAddress]) -> Vec<IpAddr> {
+    let of = |kind: &'static str| addresses.iter().filter(move |a| a.type_ == kind);
+    let mut all = of("InternalIP").chain(of("ExternalIP")).filter_map(|a| a.address.parse::<IpAddr>().ok());
+    let Some(first) = all.next() else { return Vec::new() };
+    [first].into_iter().chain(all.find(|ip| ip.is_ipv6() != first.is_ipv6())).collect()
+}
+
 /// The value of `alpha.kubernetes.io/provided-node-ip`, which tells a cloud controller what was asked for.
 #[must_use]
 pub fn provided(sources: &Sources) -> Option<String> {
@@ -180,6 +190,29 @@ mod tests {
         }
         let nowhere = sources(|s| (s.default_v4, s.default_v6) = (None, None));
         assert!(text(&nowhere, &[]).starts_with("can't get ip address of node n1."));
+    }
+
+    #[test]
+    fn pods_are_told_one_address_of_each_family_and_internal_ones_first() {
+        let cases: &[(&[(&str, &str)], &[&str])] = &[
+            (&[], &[]),
+            (&[("Hostname", "10.0.0.1")], &[]),
+            (&[("InternalIP", "fd00::5"), ("Hostname", "n1")], &["fd00::5"]),
+            (&[("ExternalIP", "1.2.3.4"), ("InternalIP", "10.0.0.5")], &["10.0.0.5"]),
+            (&[("ExternalIP", "1.2.3.4"), ("InternalIP", "fd00::5")], &["fd00::5", "1.2.3.4"]),
+            (
+                &[("InternalIP", "10.0.0.5"), ("InternalIP", "10.0.0.6"), ("InternalIP", "fd00::5")],
+                &["10.0.0.5", "fd00::5"],
+            ),
+            (&[("InternalIP", "not one"), ("ExternalIP", "1.2.3.4")], &["1.2.3.4"]),
+        ];
+        for (known, want) in cases {
+            let known: Vec<NodeAddress> = known.iter().map(|(kind, text)| address(kind, text)).collect();
+            let want: Vec<IpAddr> = want.iter().map(|text| ip(text)).collect();
+            assert_eq!(host_ips(&known), want, "{known:?}");
+        }
+        let only_v6 = sources(|s| s.default_v4 = None);
+        assert_eq!(host_ips(&describe(&only_v6, &[]).unwrap()), [ip("fd00::9")]);
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod port;
 mod root;
 mod settings;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +33,7 @@ use base::verbosity::Verbosity;
 use kubelet_core::admission::NodeOffer;
 use kubelet_core::cgroup::Driver;
 use kubelet_core::downward::Allocatable;
+use kubelet_core::node::addresses::Sources;
 use kubelet_core::node::capacity::{self, PodLimit, Reserved};
 use kubelet_core::recipe;
 use kubelet_core::sysctl::Allowlist;
@@ -43,6 +44,7 @@ use tokio_util::sync::CancellationToken;
 use crate::bus::Places;
 use crate::clock::SystemClock;
 use crate::cluster::objects::ApiObjects;
+use crate::cluster::own_node::OwnNodeView;
 use crate::cluster::{self, Cluster, Wiring};
 use crate::dispatcher::{Dispatcher, EndOrder, Known};
 use crate::drivers::registration::Registrar;
@@ -50,6 +52,7 @@ use crate::drivers::{Drivers, Measured};
 use crate::events::Recorder;
 use crate::facts::{self, Machine, go_arch};
 use crate::health::{RuntimeHealth, watch_health};
+use crate::host_ips::{self, HostIps};
 use crate::images::{Credentials, ImagePuller, NodeFiles, Records, load_providers};
 use crate::local_api::{self, LocalApi};
 use crate::lock_file::{Contention, LockFile};
@@ -142,6 +145,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
         cluster,
         drivers,
         figures,
+        host_ips: watch::Sender::default(),
     };
     let (health, healthy) = watch::channel(RuntimeHealth::default());
     let (node, volumes) = parts.node(healthy, &token).await?;
@@ -158,6 +162,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     tasks.spawn(watch_health(node.runtime.clone(), health, token.clone()));
     tasks.spawn(watch_runtime(node.observer.clone(), token.clone()));
     tasks.spawn(rest::run(node.board.clone(), token.clone()));
+    tasks.spawn(host_ips::watch_machine(parts.address_sources(), parts.host_ips.clone(), token.clone()));
     if config.make_iptables_util_chains {
         tasks.spawn(iptables::keep(token.clone()));
     }
@@ -325,6 +330,8 @@ struct Parts<'a> {
     cluster: Option<Arc<Cluster>>,
     drivers: Arc<Drivers>,
     figures: Arc<VolumeFigures>,
+    /// The machine's addresses as last read.
+    host_ips: watch::Sender<Vec<IpAddr>>,
 }
 
 impl Parts<'_> {
@@ -361,13 +368,14 @@ impl Parts<'_> {
         let observer =
             Observer::new(self.runtime.clone(), files.clone(), self.clock.clone(), self.metrics.clone());
         let net = Arc::new(SocketNet);
+        let host_ips = HostIps::new(self.own_node(), self.host_ips.subscribe());
         let prober = Prober::new(Hands {
             runtime: self.runtime.clone(),
             net: net.clone(),
             clock: self.clock.clone(),
             recorder: recorder.clone(),
             metrics: self.probe_metrics.clone(),
-            host_ip: facts.recipe.host_ips.first().map(ToString::to_string),
+            host_ips: host_ips.clone(),
             seed: rng.next_u64(),
             started: self.clock.now(),
         });
@@ -377,7 +385,8 @@ impl Parts<'_> {
             userns: self.userns(),
             board: Arc::default(),
             offer: self.offer(&facts)?,
-            own: self.cluster.as_ref().map(|c| c.own_node()),
+            own: self.own_node(),
+            host_ips,
             shutting_down: watch::Sender::default(),
             settings: settings::pods(&self.start.loaded, rng.next_u64()),
             facts,
@@ -412,7 +421,7 @@ impl Parts<'_> {
     async fn facts(&self) -> Result<NodeFacts, StartError> {
         let Loaded { config, flags, .. } = &self.start.loaded;
         let name = flags.node_name(&self.machine.hostname);
-        let host_ips = facts::node_ips(&settings::given_ips(flags), &name).map_err(StartError::new)?;
+        self.find_host_ips();
         let version = self.runtime.version().await.map_err(|e| StartError::new(e.to_string()))?;
         let status = self.runtime.status().await.map_err(|e| StartError::new(e.to_string()))?;
         let default = status.runtime_handlers.iter().find(|h| h.name.is_empty());
@@ -426,7 +435,8 @@ impl Parts<'_> {
             strict_groups: status.features.is_some_and(|f| f.supplemental_groups_policy),
             recipe: recipe::NodeFacts {
                 name,
-                host_ips,
+                // Asked anew for every recipe, as the resolver below: the machine's network may change.
+                host_ips: Vec::new(),
                 allocatable: self.allocatable()?,
                 memory_capacity: self.machine.memory.total,
                 swap_capacity: self.machine.memory.swap,
@@ -436,11 +446,33 @@ impl Parts<'_> {
                 selinux: self.machine.selinux,
                 cluster_dns: settings::cluster_dns(config),
                 cluster_domain: config.cluster_domain.clone(),
-                // Read anew for every sandbox: the machine's network may change.
                 resolv_conf: None,
                 thermal_paths: self.machine.thermal_paths.clone(),
             },
         })
+    }
+
+    fn own_node(&self) -> Option<OwnNodeView> {
+        self.cluster.as_ref().map(|c| c.own_node_view())
+    }
+
+    /// Where the machine's own addresses may come from.
+    fn address_sources(&self) -> Sources {
+        let flags = &self.start.loaded.flags;
+        Sources {
+            given: flags.node_ips(),
+            hostname: flags.node_name(&self.machine.hostname),
+            external_cloud: flags.cloud_provider == "external",
+            ..Sources::default()
+        }
+    }
+
+    /// A machine without an address may get one later.
+    fn find_host_ips(&self) {
+        match host_ips::find(&self.address_sources()) {
+            Ok(ips) => _ = self.host_ips.send_replace(ips),
+            Err(error) => tracing::warn!(%error, "the node's addresses are not known"),
+        }
     }
 
     /// What the machine has, less what is kept back from Pods.
@@ -476,6 +508,7 @@ impl Parts<'_> {
             labels: labels.chain(self.start.loaded.flags.node_labels.clone()).collect(),
             taints: Vec::new(),
             allocatable: facts.recipe.allocatable.clone(),
+            extended: std::collections::BTreeMap::new(),
             sysctls: sysctls.map_err(|e| StartError::new(format!("allowedUnsafeSysctls: {e}")))?,
             app_armor: self.machine.app_armor,
             strict_groups: facts.strict_groups,

@@ -101,11 +101,6 @@ pub(super) fn listen(address: &str, port: i32) -> Result<Option<SocketAddr>, Sta
     Ok((port != 0).then(|| SocketAddr::new(ip, port)))
 }
 
-/// Addresses given as `--node-ip`; entries that are no addresses are ignored, as upstream does.
-pub(super) fn given_ips(flags: &KubeletFlags) -> Vec<IpAddr> {
-    flags.node_ip.split(',').filter_map(|s| s.trim().parse().ok()).collect()
-}
-
 /// The cluster's resolvers; entries that are no addresses are told and passed over, as upstream does.
 pub(super) fn cluster_dns(config: &KubeletConfiguration) -> Vec<IpAddr> {
     let read = |text: &String| {

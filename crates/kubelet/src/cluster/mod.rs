@@ -34,7 +34,7 @@ use crate::pod_files::PodDirs;
 use api_pods::ApiPods;
 use certificates::{Credentials, Issued};
 use node::{CsiNodeOrder, CsiNodeOrders};
-use own_node::OwnNode;
+use own_node::{OwnNode, OwnNodeView};
 
 /// The way to the API server.
 #[derive(Debug)]
@@ -193,6 +193,12 @@ impl Cluster {
     #[must_use]
     pub fn own_node(&self) -> watch::Receiver<OwnNode> {
         self.own_node.subscribe()
+    }
+
+    /// The same for who may have to ask for it.
+    #[must_use]
+    pub fn own_node_view(&self) -> OwnNodeView {
+        OwnNodeView::new(self.own_node.clone(), self.client.clone(), &self.node_name)
     }
 
     /// The certificate the cluster signed for this node's port, with serverTLSBootstrap; none until there is one.

@@ -313,7 +313,7 @@ impl PodTask {
             previous: &self.status,
             stage: intent.stage,
             kill: intent.kill.as_ref().map(|k| &k.cause),
-            host_ips: &self.node.facts.recipe.host_ips,
+            host_ips: &self.node.host_ips.now(),
             runtime_name: &self.node.facts.runtime_name,
             now: self.node.now().wall,
         })

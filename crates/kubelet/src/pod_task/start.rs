@@ -147,7 +147,7 @@ impl PodTask {
         cgroup_parent: &str,
         userns: Option<&UserNamespace>,
     ) -> Result<SandboxRecipe, String> {
-        let node = NodeFacts { resolv_conf: self.resolver().await?, ..self.node.facts.recipe.clone() };
+        let node = NodeFacts { resolv_conf: self.resolver().await?, ..self.node.recipe_facts() };
         let made = recipe::sandbox(&SandboxInput {
             pod,
             groups: &self.volume_groups,
@@ -441,7 +441,7 @@ impl PodTask {
             sub_paths: &BTreeMap::new(),
             env_files: &env_files,
             pod_ips: ips,
-            node: &self.node.facts.recipe,
+            node: &self.node.recipe_facts(),
             config: &self.node.settings.recipe,
             supplies: &supplies,
             service_env: &service_env,
@@ -605,7 +605,7 @@ impl PodTask {
 
     fn pod_ips(&self, pod: &Pod, sandbox: &[IpAddr]) -> Vec<IpAddr> {
         match host_network(pod) {
-            true => self.node.facts.recipe.host_ips.clone(),
+            true => self.node.host_ips.now(),
             false => sandbox.to_vec(),
         }
     }

@@ -37,7 +37,7 @@ impl World {
             clock: clock.clone(),
             recorder: recorder.clone(),
             metrics: metrics.clone(),
-            host_ip: Some("192.0.2.1".into()),
+            host_ips: HostIps::fixed(vec![[192, 0, 2, 1].into()]),
             seed: 1,
             // Long ago: no spread, except where a test wants it.
             started: Now { mono: Mono::default(), wall: Wall::from_secs(1_000_000) },

@@ -53,6 +53,9 @@ struct State {
     weather: Weather,
     revision: u64,
     pods: BTreeMap<String, Value>,
+    node: Value,
+    /// Answers to every write whose path has this in it.
+    refusals: Vec<(String, u16)>,
     log: Vec<Change>,
     /// Watches from before this revision are told to list again.
     floor: u64,
@@ -64,6 +67,7 @@ struct State {
 #[derive(Clone, Debug)]
 struct Change {
     revision: u64,
+    resource: &'static str,
     kind: &'static str,
     object: Value,
 }
@@ -73,6 +77,10 @@ struct Change {
 pub struct Weather {
     /// Nobody gets through.
     pub partition: bool,
+    /// Everything gets through, and nothing comes back.
+    pub black_hole: bool,
+    /// How long what happens to the node's object is held back from those who watch it.
+    pub node_lag: Duration,
     /// The longest an answer takes.
     pub latency: Duration,
     /// The longest an event of a watch is held back.
@@ -105,6 +113,8 @@ impl Weather {
     pub fn stormy() -> Weather {
         Weather {
             partition: false,
+            black_hole: false,
+            node_lag: Duration::ZERO,
             latency: Duration::from_millis(400),
             lag: Duration::from_secs(2),
             conflicts: 0.1,
@@ -125,6 +135,8 @@ impl FakeApi {
             weather: Weather::default(),
             revision: 1,
             pods: BTreeMap::new(),
+            node: json!({"metadata": {"name": NODE, "uid": NODE, "resourceVersion": "1"}}),
+            refusals: Vec::new(),
             log: Vec::new(),
             floor: 0,
             cut: CancellationToken::new(),
@@ -207,6 +219,22 @@ impl FakeApi {
         self.0.put("MODIFIED", object);
     }
 
+    /// Every write to a path with this in it is answered with this code; with zero no longer.
+    pub fn refuse_writes(&self, path: &str, code: u16) {
+        let refusals = &mut self.0.lock().refusals;
+        refusals.retain(|(of, _)| of != path);
+        if code != 0 {
+            refusals.push((path.to_owned(), code));
+        }
+    }
+
+    /// Somebody changes the node's object.
+    pub fn change_node(&self, change: &Value) {
+        let mut node = self.0.lock().node.clone();
+        merge::strategic(&mut node, change);
+        self.0.put_node(node);
+    }
+
     /// All Pods there are.
     #[must_use]
     pub fn pods(&self) -> Vec<Pod> {
@@ -254,10 +282,20 @@ impl Shared {
         object["metadata"]["resourceVersion"] = revision.to_string().into();
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         state.pods.insert(name, object.clone());
-        state.log.push(Change { revision, kind, object: object.clone() });
+        state.log.push(Change { revision, resource: "pods", kind, object: object.clone() });
         drop(state);
         self.changed.send_replace(revision);
         object
+    }
+
+    fn put_node(&self, mut object: Value) {
+        let mut state = self.lock();
+        let revision = state.next();
+        object["metadata"]["resourceVersion"] = revision.to_string().into();
+        state.node.clone_from(&object);
+        state.log.push(Change { revision, resource: "nodes", kind: "MODIFIED", object });
+        drop(state);
+        self.changed.send_replace(revision);
     }
 
     fn remove(&self, name: &str) {
@@ -265,7 +303,7 @@ impl Shared {
         let Some(mut object) = state.pods.remove(name) else { return };
         let revision = state.next();
         object["metadata"]["resourceVersion"] = revision.to_string().into();
-        state.log.push(Change { revision, kind: "DELETED", object });
+        state.log.push(Change { revision, resource: "pods", kind: "DELETED", object });
         drop(state);
         self.changed.send_replace(revision);
     }
@@ -281,6 +319,13 @@ impl Shared {
             state.draw()
         };
         tokio::time::sleep(delay).await;
+        if self.lock().weather.black_hole {
+            std::future::pending::<()>().await;
+        }
+        let refusal = self.lock().refusals.iter().find(|(of, _)| uri.path().contains(of)).map(|r| r.1);
+        if let Some(code) = refusal.filter(|_| method != Method::GET) {
+            return Ok(refuse(code, "InternalError"));
+        }
         if fails {
             return Ok(refuse(500, "InternalError"));
         }
@@ -298,12 +343,21 @@ impl Shared {
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let watched = field(query, "watch") == Some("true");
         match (method, &parts[..]) {
-            (&Method::GET, ["api", "v1", "pods"]) if watched => self.watch(query),
+            (&Method::GET, ["api", "v1", "pods"]) if watched => self.watch("pods", query),
             (&Method::GET, ["api", "v1", "pods"]) => self.list(),
-            (&Method::GET, ["api", "v1", "nodes"]) if watched => self.watch_nothing(query),
+            (&Method::GET, ["api", "v1", "nodes"]) if watched => self.watch("nodes", query),
             (&Method::GET, ["api", "v1", "nodes"]) => {
-                let node = json!({"metadata": {"name": NODE, "uid": NODE, "resourceVersion": "1"}});
-                say(200, &json!({"metadata": {"resourceVersion": "1"}, "items": [node]}))
+                let state = self.lock();
+                let meta = json!({"resourceVersion": state.revision.to_string()});
+                say(200, &json!({"metadata": meta, "items": [state.node]}))
+            }
+            (&Method::GET, ["api", "v1", "nodes", NODE]) => say(200, &self.lock().node),
+            (&Method::POST, ["api", "v1", "nodes"]) => refuse(409, "AlreadyExists"),
+            (&Method::PATCH, ["api", "v1", "nodes", NODE, ..]) => {
+                let mut node = self.lock().node.clone();
+                merge::strategic(&mut node, body);
+                self.put_node(node);
+                say(200, &self.lock().node)
             }
             (&Method::PATCH, ["api", "v1", "namespaces", _, "pods", name, "status"]) => {
                 self.patch(name, body)
@@ -350,7 +404,7 @@ impl Shared {
     }
 
     /// Everything after a revision, until the time the client named is over.
-    fn watch(self: &Arc<Self>, query: &str) -> Response<Body> {
+    fn watch(self: &Arc<Self>, resource: &'static str, query: &str) -> Response<Body> {
         let from = field(query, "resourceVersion").and_then(|r| r.parse().ok()).unwrap_or(0);
         let (floor, in_band) = {
             let mut state = self.lock();
@@ -363,6 +417,7 @@ impl Shared {
         }
         let reader = Reader {
             shared: self.clone(),
+            resource,
             changed: self.changed.subscribe(),
             seen: from,
             end: Instant::now() + seconds(query),
@@ -370,14 +425,6 @@ impl Shared {
         let lines = stream::unfold(reader, |mut reader| async move {
             let lines = reader.next().await?;
             Some((Ok(Frame::data(lines)), reader))
-        });
-        Response::new(StreamBody::new(lines).boxed_unsync())
-    }
-
-    fn watch_nothing(&self, query: &str) -> Response<Body> {
-        let lines = stream::unfold(seconds(query), |time| async move {
-            tokio::time::sleep(time).await;
-            None::<(Result<Frame<Bytes>, Infallible>, Duration)>
         });
         Response::new(StreamBody::new(lines).boxed_unsync())
     }
@@ -406,6 +453,7 @@ impl State {
 /// One watch, at the server's end.
 struct Reader {
     shared: Arc<Shared>,
+    resource: &'static str,
     changed: watch::Receiver<u64>,
     seen: u64,
     end: Instant,
@@ -419,6 +467,9 @@ impl Reader {
         loop {
             self.changed.borrow_and_update();
             let (lines, lag) = self.lines();
+            if self.shared.lock().weather.black_hole {
+                std::future::pending::<()>().await;
+            }
             if !lines.is_empty() {
                 tokio::time::sleep(lag).await;
                 return Some(lines.into());
@@ -430,8 +481,9 @@ impl Reader {
 
     fn lines(&mut self) -> (String, Duration) {
         let mut state = self.shared.lock();
-        let Weather { lag, duplicates, .. } = state.weather;
-        let fresh: Vec<Change> = state.log.iter().filter(|c| c.revision > self.seen).cloned().collect();
+        let Weather { lag, node_lag, duplicates, .. } = state.weather;
+        let ours = |c: &&Change| c.resource == self.resource && c.revision > self.seen;
+        let fresh: Vec<Change> = state.log.iter().filter(ours).cloned().collect();
         let mut lines = String::new();
         for change in fresh {
             self.seen = change.revision;
@@ -441,7 +493,8 @@ impl Reader {
                 lines += &line;
             }
         }
-        (lines, state.rng.up_to(lag))
+        let held_back = if self.resource == "nodes" { node_lag } else { Duration::ZERO };
+        (lines, held_back + state.rng.up_to(lag))
     }
 }
 

@@ -59,6 +59,8 @@ pub struct DiskState {
     pub logs: BTreeMap<(String, String), u32>,
     pub statuses: BTreeMap<PodUid, PodStatus>,
     pub faults: f64,
+    /// Nothing can be unmounted.
+    pub stuck: bool,
     rng: Option<Rng>,
 }
 
@@ -130,6 +132,9 @@ impl Volumes for FakeDisk {
     async fn unmount(&self, uid: &PodUid) -> Result<(), VolumeError> {
         loop {
             self.trouble("unmount").await?;
+            if self.lock().stuck {
+                std::future::pending::<()>().await;
+            }
             let mut state = self.lock();
             let Some(mounted) = state.mounted.get_mut(uid) else { break };
             if mounted.pop_first().is_none() {

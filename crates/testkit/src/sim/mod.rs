@@ -12,20 +12,26 @@ mod merge;
 pub mod pods;
 mod story;
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::api::config::gates::Gates;
+use ::api::config::kubelet::{KubeletConfiguration, KubeletFlags, Loaded};
 use base::rng::Rng;
 use base::time::Clock;
 use k8s_openapi::api::core::v1::Pod;
-use kubelet::cluster::{Cluster, tell_of_pods};
+use kubelet::cluster::{self, Cluster, Wiring, tell_of_pods};
 use kubelet::dispatcher::Dispatcher;
 use kubelet::events::Recorder;
+use kubelet::facts::Machine;
 use kubelet::health::{RuntimeHealth, watch_health};
+use kubelet::host_ips::HostIps;
 use kubelet::images::{Credentials, ImagePuller, Settings};
 use kubelet::metrics::Metrics;
 use kubelet::node::{Node, NodeFacts, PodSettings};
 use kubelet::observer::{Observer, watch_runtime};
+use kubelet::pod_files::PodDirs;
 use kubelet::prober::Prober;
 use kubelet::server::Beat;
 use kubelet::sources::{self, Context, Problems, SourceName, SourceUpdate};
@@ -42,6 +48,9 @@ pub use check::{Flip, check};
 pub use cluster_story::run_cluster_seed;
 pub use fakes::{FakeDisk, OpenNet, SimClock};
 pub use story::{Outcome, crash_at_every_effect, run_seed};
+
+/// The machine's own address, until its object has others.
+const HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 /// What survives an agent.
 #[derive(Clone, Debug)]
@@ -80,16 +89,22 @@ impl World {
     /// Starts a kubelet on this world. It has one source, which has not reported yet.
     #[must_use]
     pub fn boot(&self) -> Agent {
-        self.start(None)
+        self.start(None, false)
     }
 
     /// Starts a kubelet whose Pods come from the API server, which hears of them.
     #[must_use]
     pub fn boot_in_cluster(&self) -> Agent {
-        self.start(Some(Arc::new(Cluster::reached_by(self.api.client(), api::NODE))))
+        self.start(Some(Arc::new(Cluster::reached_by(self.api.client(), api::NODE))), false)
     }
 
-    fn start(&self, cluster: Option<Arc<Cluster>>) -> Agent {
+    /// The same with all that keeps the node's own object true.
+    #[must_use]
+    pub fn boot_as_node(&self) -> Agent {
+        self.start(Some(Arc::new(Cluster::reached_by(self.api.client(), api::NODE))), true)
+    }
+
+    fn start(&self, cluster: Option<Arc<Cluster>>, reports: bool) -> Agent {
         let mut tasks = JoinSet::new();
         let token = CancellationToken::new();
         let (health, healthy) = watch::channel(RuntimeHealth::default());
@@ -106,7 +121,10 @@ impl World {
             };
             let (rng, updates) = (node.rng_for("Pods"), updates.clone());
             tasks.spawn(sources::api::run(cluster.clone(), context, rng, updates, token.clone()));
-            tell_of_pods(cluster, &node, &dispatcher.known(), &mut tasks, &token);
+            match reports {
+                false => tell_of_pods(cluster, &node, &dispatcher.known(), &mut tasks, &token),
+                true => join_as_node(cluster, &node, &dispatcher, &mut tasks, &token),
+            }
         }
         tasks.spawn(watch_health(node.runtime.clone(), health, token.clone()));
         tasks.spawn(watch_runtime(node.observer.clone(), token.clone()));
@@ -138,7 +156,8 @@ impl World {
                 recorder.clone(),
             )),
             userns: None,
-            own: cluster.map(Cluster::own_node),
+            own: cluster.map(Cluster::own_node_view),
+            host_ips: HostIps::new(cluster.map(Cluster::own_node_view), watch::channel(vec![HOST]).1),
             shutting_down: tokio::sync::watch::Sender::default(),
             objects: Arc::new(kubelet::ports::NoObjects),
             board: Arc::default(),
@@ -186,6 +205,47 @@ impl Agent {
     #[must_use]
     pub fn phase(&self, uid: &str) -> String {
         self.board.get(uid).and_then(|e| e.status.phase.clone()).unwrap_or_default()
+    }
+}
+
+/// Joins the node to its cluster with the usual configuration, on a machine without files.
+fn join_as_node(
+    cluster: &Arc<Cluster>,
+    node: &Arc<Node>,
+    dispatcher: &Dispatcher,
+    tasks: &mut JoinSet<()>,
+    token: &CancellationToken,
+) {
+    let loaded = Loaded {
+        config: KubeletConfiguration::default(),
+        flags: KubeletFlags::default(),
+        gates: Gates::default(),
+        warnings: Vec::new(),
+        not_honoured: Vec::new(),
+        skipped: Vec::new(),
+    };
+    let dirs = PodDirs {
+        root: "/none".into(),
+        pod_logs: "/none".into(),
+        container_logs: "/none".into(),
+        node_hosts: "/none".into(),
+        resolv_conf: None,
+    };
+    let known = dispatcher.known();
+    let (machine, version) = (Machine::default(), "v0.0.0");
+    let mut wiring = Wiring {
+        cluster,
+        node,
+        known,
+        loaded: &loaded,
+        dirs: &dirs,
+        machine: &machine,
+        version,
+        tasks,
+        token,
+    };
+    if let Err(error) = cluster::join(&mut wiring) {
+        tracing::error!(%error, "the node does not join");
     }
 }
 
