@@ -468,7 +468,9 @@ impl Plane {
                 return Ok((plane, quiet));
             }
             Ok((Outcome::Left, _)) => {
-                let wait = LOOK_AGAIN.saturating_mul(1 << plane.times_left).min(periods.verify);
+                // After others touched it, it is left more often, and tried again at once.
+                let times = plane.times_left.min(MOST_TIMES_LEFT);
+                let wait = LOOK_AGAIN.saturating_mul(1 << times).min(periods.verify);
                 plane.look_at = Some(Instant::now() + wait);
                 plane.times_left += 1;
                 plane.resume_tidying();
