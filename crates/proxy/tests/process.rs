@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 const WEB: &str = "10.96.77.1:80";
 const OBJECTS: &str = r#"
 {"apiVersion": "v1", "kind": "List", "items": [
-  {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "here"}},
+  {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "here"},
+   "status": {"addresses": [{"type": "InternalIP", "address": "192.168.0.1"}]}},
   {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
    "spec": {"clusterIP": "10.96.77.1", "ports": [{"name": "http", "port": 80}]}},
   {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
