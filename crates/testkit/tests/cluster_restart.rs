@@ -1,6 +1,6 @@
 //! A kubelet that is stopped, killed or replaced under its Pods: nobody who watches the cluster notices.
 //!
-//! `LONGSHORE_PODS=60` has it happen under more Pods.
+//! `LONGSHORE_PODS=20` has it happen under fewer Pods.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use testkit::harness::{is_ready, listing, uid};
 use testkit::witness::Witness;
 
 const STAY: &str = "trap exit TERM; while :; do sleep 0.5; done";
-const PODS: usize = 20;
+const PODS: usize = 60;
 
 const CONFIG: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: { name: settings }\ndata: { color: blue }\n";
 
@@ -37,16 +37,16 @@ fn crowd(count: usize) -> (Vec<String>, String) {
         (
             "probed",
             String::new(),
-            "    readinessProbe: { exec: { command: ['true'] }, periodSeconds: 1 }\n    \
-             livenessProbe: { exec: { command: ['true'] }, periodSeconds: 2 }\n"
+            "    readinessProbe: { exec: { command: ['true'] }, periodSeconds: 1, timeoutSeconds: 20 }\n    \
+             livenessProbe: { exec: { command: ['true'] }, periodSeconds: 2, timeoutSeconds: 20 }\n"
                 .to_owned(),
         ),
         (
             "slow",
             String::new(),
             // Its first verdict comes late: until then only memory says that it is ready.
-            "    readinessProbe: { exec: { command: ['true'] }, periodSeconds: 30 }\n    \
-             startupProbe: { exec: { command: ['true'] }, periodSeconds: 1 }\n"
+            "    readinessProbe: { exec: { command: ['true'] }, periodSeconds: 30, timeoutSeconds: 20 }\n    \
+             startupProbe: { exec: { command: ['true'] }, periodSeconds: 1, timeoutSeconds: 20 }\n"
                 .to_owned(),
         ),
         (
@@ -286,7 +286,8 @@ fn streams_end_with_a_kubelet_that_goes_and_lose_nothing_before() {
 #[test]
 fn a_corrupt_memory_is_set_aside_and_named() {
     let Some(mut c) = Cluster::usual() else { return };
-    let probe = "    readinessProbe: { exec: { command: ['true'] }, periodSeconds: 30 }\n";
+    let probe =
+        "    readinessProbe: { exec: { command: ['true'] }, periodSeconds: 30, timeoutSeconds: 20 }\n";
     c.create(&pod("web", "", probe, STAY));
     let web = c.wait_pod("web", "ready", is_ready);
     let dir = c.pod_dir(&web);
