@@ -126,7 +126,7 @@ fn wait_ready(c: &Cluster) {
 fn the_files_of_kubeadm_make_a_node() {
     let options = ClusterOptions { identity: Identity::Token, ..ClusterOptions::default() };
     let Some(mut c) = Cluster::start(options) else { return };
-    c.agent.stop();
+    c.agent.stop().unwrap();
     let machine = Machine(c.node.dir().join("machine"));
     let authority = fs::read_to_string(c.server.dir().join("pki/ca.crt")).unwrap();
     let bootstrap = fs::read_to_string(c.node.dir().join("bootstrap.kubeconfig")).unwrap();
