@@ -166,7 +166,13 @@ fn the_kernel_tells_what_it_was_told() {
             let (chains, sets, elements, rules) = everything(family);
             assert_eq!(ask(&mut nft, &table, &Question::Tables), [What::Table]);
             let told = ask(&mut nft, &table, &Question::Chains);
-            assert_eq!(told, chains.into_iter().map(|chain| What::Chain(chain.name.clone(), Some(chain))).collect::<Vec<_>>());
+            assert_eq!(
+                told,
+                chains
+                    .into_iter()
+                    .map(|chain| What::Chain(chain.name.clone(), Some(chain)))
+                    .collect::<Vec<_>>()
+            );
             let told = ask(&mut nft, &table, &Question::Sets);
             let wanted = sets.into_iter().map(|s| What::Set(s.name.clone(), Some(s)));
             assert_eq!(told, wanted.collect::<Vec<_>>());
