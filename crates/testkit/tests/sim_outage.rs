@@ -162,8 +162,8 @@ fn one_container() -> PodSpec {
 }
 
 fn object(world: &World, name: &str) -> Pod {
-    let all = world.api.pods().into_iter();
-    all.filter(|p| p.metadata.name.as_deref() == Some(name)).next_back().expect("the Pod is there")
+    let mut all = world.api.pods().into_iter();
+    all.rfind(|p| p.metadata.name.as_deref() == Some(name)).expect("the Pod is there")
 }
 
 fn phase(world: &World, name: &str) -> String {
