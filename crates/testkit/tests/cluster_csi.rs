@@ -657,7 +657,7 @@ fn a_device_is_passed_into_the_container() {
 
     // Mounted as a directory it is refused.
     c.create(&mounting("wrong", CLAIM));
-    let words = "volume pv-1 has volumeMode Block, but is specified in volumeMounts";
+    let words = "volume v has volumeMode Block, but is specified in volumeMounts";
     c.eventually("refused", || c.run(&["describe", "pod", "wrong"]).contains(words).then_some(()));
 }
 

@@ -420,21 +420,23 @@ fn a_runtime_class_names_the_handler_also_while_the_server_is_away() {
     // Its sandbox dies while nobody can be asked.
     c.stop_server();
     let before = container_id(&one, "main").to_owned();
-    let sandbox = sandbox_of(&c, &one);
-    let killed = c.node.ctr().args(["tasks", "kill", "--signal", "KILL", &sandbox]).output().unwrap();
+    let sandboxes = sandboxes_of(&c, &one);
+    let [sandbox] = &sandboxes[..] else { panic!("one sandbox: {sandboxes:?}") };
+    let killed = c.node.ctr().args(["tasks", "kill", "--signal", "KILL", sandbox]).output().unwrap();
     assert!(killed.status.success(), "{killed:?}");
     c.until("up in a new sandbox", || {
         let now = c.get("one").filter(is_ready)?;
-        (container_id(&now, "main") != before && sandbox_of(&c, &now) != sandbox).then_some(())
+        let is_new = sandboxes_of(&c, &now).iter().any(|other| other != sandbox);
+        (container_id(&now, "main") != before && is_new).then_some(())
     });
 }
 
-/// The newest sandbox of a Pod.
-fn sandbox_of(c: &Cluster, pod: &Pod) -> String {
+/// Every sandbox of a Pod, dead ones too, in no order.
+fn sandboxes_of(c: &Cluster, pod: &Pod) -> Vec<String> {
     let label = format!("labels.\"io.kubernetes.pod.uid\"=={}", uid(pod));
     let kind = "labels.\"io.cri-containerd.kind\"==sandbox";
     let out = c.node.ctr().args(["containers", "ls", "-q", &format!("{label},{kind}")]).output().unwrap();
-    String::from_utf8(out.stdout).unwrap().lines().last().unwrap_or_default().to_owned()
+    String::from_utf8(out.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
 #[test]
