@@ -50,7 +50,9 @@ pub fn status(input: &StatusInput<'_>) -> PodStatus {
         return out;
     }
     view.container_statuses(&mut out);
+    // As upstream, before what never ran is said to have ended: a static Pod that was pending still is.
     view.set_phase(&mut out);
+    view.end_all(&mut out);
     resources::set_of_pod(view.spec, &mut out);
     view.set_readiness(&mut out);
     view.set_addresses(&mut out);

@@ -59,9 +59,6 @@ impl View<'_> {
         out.init_container_statuses = some_list(of_init);
         out.container_statuses = some_list(regular);
         out.ephemeral_container_statuses = some_list(ephemeral);
-        if self.input.stage == Stage::Terminated {
-            self.end_all(out);
-        }
         for list in [&mut out.container_statuses, &mut out.ephemeral_container_statuses] {
             list.iter_mut().for_each(|l| l.sort_by(|a, b| a.name.cmp(&b.name)));
         }
@@ -197,7 +194,10 @@ impl View<'_> {
     }
 
     /// At the very end every container that was ever started has ended, known how or not.
-    fn end_all(self, out: &mut PodStatus) {
+    pub(super) fn end_all(self, out: &mut PodStatus) {
+        if self.input.stage != Stage::Terminated {
+            return;
+        }
         let begun = |s: &ContainerStatus| {
             s.state.as_ref().is_none_or(|s| s.waiting.is_none()) || exit_of(s).is_some()
         };

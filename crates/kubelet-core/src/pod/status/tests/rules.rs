@@ -108,6 +108,23 @@ fn what_never_ran_ends_failed() {
 }
 
 #[test]
+fn a_static_pod_that_never_ran_stays_pending_to_its_end() {
+    let mut case = Case::new(&two("Always"), vec![]);
+    let source = ("kubernetes.io/config.source".to_owned(), "file".to_owned());
+    case.pod.metadata.annotations.get_or_insert_default().extend([source]);
+    case.publish();
+    (case.stage, case.kill) = (Stage::Terminated, Some(KillCause::Removed));
+    let status = case.status();
+    assert_eq!(phase(&status), "Pending");
+    let ended = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .filter(|s| s.state.as_ref().is_some_and(|s| s.terminated.is_some()));
+    assert_eq!(ended.count(), 2);
+}
+
+#[test]
 fn a_kill_by_the_node_is_said_only_when_nothing_runs() {
     let mut case = Case::new(APP, vec![instance("app")]);
     case.publish();
