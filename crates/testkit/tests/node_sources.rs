@@ -81,6 +81,18 @@ fn a_manifest_is_edited_broken_repaired_and_removed_and_its_neighbour_lives_on()
 }
 
 #[test]
+fn a_manifest_that_is_deleted_and_written_again_starts_its_pod_anew() {
+    let Some(h) = Harness::usual() else { return };
+    h.apply("one", &sleeper("one", ""));
+    let first = h.wait_ready("one");
+    h.remove("one");
+    h.apply("one", &sleeper("one", ""));
+    let again =
+        h.wait("one", "up again", |p| is_ready(p) && container_id(p, "main") != container_id(&first, "main"));
+    assert_eq!((uid(&again), restarts(&again, "main")), (uid(&first), 1));
+}
+
+#[test]
 fn one_file_may_be_the_whole_source() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("pod.yaml");

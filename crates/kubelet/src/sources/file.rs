@@ -4,7 +4,8 @@
 //! exists but is broken keeps the Pod of its last good version running: a slip of the editor must
 //! not stop a service (docs/decisions/006.md).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs::{Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -54,6 +55,7 @@ pub async fn run(
     let mut outlet = Outlet::new(SourceName::File, &context, tx, &token);
     let mut shelf = Shelf { context, path: config.path.clone(), files: BTreeMap::new(), heritage };
     let mut watch: Option<Watch> = None;
+    let mut deleted = BTreeSet::new();
     loop {
         // Watching starts before reading, so no change falls between the two.
         if watch.as_ref().is_none_or(Watch::is_stale) {
@@ -68,6 +70,12 @@ pub async fn run(
             Ok(found) => found,
             Err(_) => return,
         };
+        // As upstream: a file that was deleted is another one when it is back, whatever it says.
+        if let Some(rest) = shelf.forget(&std::mem::take(&mut deleted))
+            && !outlet.emit(rest).await
+        {
+            return;
+        }
         if let Some(pods) = shelf.take_in(found) {
             if !outlet.emit(pods).await {
                 return;
@@ -80,25 +88,25 @@ pub async fn run(
         tokio::select! {
             () = token.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
-            () = changed(&mut watch, read) => {}
+            names = changed(&mut watch, read) => deleted = names,
         }
     }
 }
 
 /// Returns when something changed and it is time to read. What arrived whole is read at once, though
 /// not twice within [`SETTLE`]; otherwise the rest is waited for. A name that went away always means
-/// waiting: editors move the old file aside before the new one takes its place.
-async fn changed(watch: &mut Option<Watch>, read: Instant) {
+/// waiting: editors move the old file aside before the new one takes its place. Names that were deleted are returned.
+async fn changed(watch: &mut Option<Watch>, read: Instant) -> BTreeSet<OsString> {
     let Some(watch) = watch else { return std::future::pending().await };
     let mut news = watch.changed().await;
     let heard = Instant::now();
     loop {
         let at = if news.arrived && !news.left { read + SETTLE } else { heard + SETTLE };
         if at <= Instant::now() {
-            return;
+            return news.deleted;
         }
         tokio::select! {
-            () = tokio::time::sleep_until(at) => return,
+            () = tokio::time::sleep_until(at) => return news.deleted,
             more = watch.changed() => news |= more,
         }
     }
@@ -194,6 +202,14 @@ struct Known {
 }
 
 impl Shelf {
+    /// Forgets the files of these names and returns the Pods of the others; `None` when there are none to forget.
+    fn forget(&mut self, names: &BTreeSet<OsString>) -> Option<Vec<Arc<Pod>>> {
+        let before = self.files.len();
+        self.files.retain(|path, _| !path.file_name().is_some_and(|name| names.contains(name)));
+        let rest = self.files.values().filter_map(|known| known.pod.clone());
+        (self.files.len() < before).then(|| rest.collect())
+    }
+
     /// Takes in what was found and returns the Pods, in the order of their files; `None` when the
     /// path could not be read, which says nothing about its Pods.
     fn take_in(&mut self, found: Found) -> Option<Vec<Arc<Pod>>> {

@@ -229,6 +229,21 @@ async fn what_is_whole_is_read_at_once_and_what_left_may_be_replaced() {
 }
 
 #[tokio::test]
+async fn a_file_that_was_deleted_is_another_one_when_it_is_back() {
+    let mut b = Bench::new("again");
+    b.next().await;
+    b.after(|d| put(d, "other.yaml", &manifest("other", "x"))).await;
+    let text = manifest("a", "x");
+    assert_eq!(pod_names(&b.after(|d| replace(d, "a.yaml", &text)).await), ["a-n1", "other-n1"]);
+    let again = |d: &Path| {
+        fs::remove_file(d.join("a.yaml")).unwrap();
+        replace(d, "a.yaml", &text);
+    };
+    assert_eq!(pod_names(&b.after(again).await), ["other-n1"]);
+    assert_eq!(pod_names(&b.next().await), ["a-n1", "other-n1"]);
+}
+
+#[tokio::test]
 async fn a_fifo_does_not_hold_us_up() {
     let mut b = Bench::new("fifo");
     b.next().await;

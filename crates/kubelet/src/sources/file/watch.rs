@@ -1,7 +1,8 @@
 //! Hearing of changes at a path by inotify. Deaf ears cost only latency: the periodic re-list
 //! finds everything.
 
-use std::ffi::OsStr;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::BitOrAssign;
 use std::path::{Path, PathBuf};
@@ -17,12 +18,14 @@ pub(super) struct Watch {
 }
 
 /// What was heard, as far as it says whether more is to come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct News {
     /// A file is there whole: written and closed, or moved in.
     pub(super) arrived: bool,
     /// A file that was read is gone, perhaps to be replaced the next moment.
     pub(super) left: bool,
+    /// Names that were deleted, and not only moved aside.
+    pub(super) deleted: BTreeSet<OsString>,
 }
 
 // === impl Watch ===
@@ -84,6 +87,10 @@ impl News {
         Self {
             arrived: mask.intersects(whole),
             left: !hidden && mask.intersects(EventMask::MOVED_FROM | EventMask::DELETE),
+            deleted: (!hidden && mask.contains(EventMask::DELETE))
+                .then(|| name.to_owned())
+                .into_iter()
+                .collect(),
         }
     }
 }
@@ -92,6 +99,7 @@ impl BitOrAssign for News {
     fn bitor_assign(&mut self, other: Self) {
         self.arrived |= other.arrived;
         self.left |= other.left;
+        self.deleted.extend(other.deleted);
     }
 }
 
