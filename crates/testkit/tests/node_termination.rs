@@ -187,6 +187,23 @@ fn post_start_holds_the_next_container_back_and_its_failure_kills() {
 }
 
 #[test]
+fn a_pre_stop_hook_goes_on_until_its_container_is_stopped() {
+    let Some(h) = quick(Containerd::V2) else { return };
+    let (dir, volume) = notes(&h, "long");
+    let hook = stop_hook(&shell("while :; do date +%s >> /notes/beats; sleep 0.2; done"));
+    let spec = format!("  terminationGracePeriodSeconds: 2\n{volume}");
+    h.apply("long", &pod("long", &spec, &[], &[("main", STUBBORN, &hook)]));
+    h.wait_ready("long");
+    h.remove("long");
+    h.wait_gone("long");
+    let beats = read(&dir, "beats");
+    let beats: Vec<u64> = beats.lines().filter_map(|l| l.parse().ok()).collect();
+    let lasted = beats.last().zip(beats.first()).map_or(0, |(last, first)| last - first);
+    // Two seconds of grace, and the two that a container gets whose hook has used them up.
+    assert!(lasted >= 3, "{beats:?}");
+}
+
+#[test]
 fn a_shorter_grace_cuts_a_running_end_short() {
     let Some(h) = quick(Containerd::V2) else { return };
     let before = h.node.census();

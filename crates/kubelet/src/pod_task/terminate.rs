@@ -255,15 +255,17 @@ impl PodTask {
     ) -> bool {
         let begun = self.node.now().mono;
         self.killing(&intent.pod, &stop.name, &format!("Stopping container {}", stop.name));
-        self.pre_stop(&intent.pod, &stop.name, &stop.id, grace).await;
-        let elapsed = self.node.now().mono.since(begun);
-        let left = Duration::from_secs(u64::try_from(grace).unwrap_or(0)).saturating_sub(elapsed);
-        let mut others = stopped.subscribe();
-        let turn = others.wait_for(|done: &Vec<String>| stop.after.iter().all(|n| done.contains(n)));
-        // The result only tells whether the turn came before the grace ran out; either way it is time.
-        let _ = tokio::time::timeout(left, turn).await;
-        let elapsed = self.node.now().mono.since(begun);
-        let worked = self.stop_container(&stop.id, stop_grace(grace, elapsed)).await;
+        let end = async {
+            let elapsed = self.node.now().mono.since(begun);
+            let left = Duration::from_secs(u64::try_from(grace).unwrap_or(0)).saturating_sub(elapsed);
+            let mut others = stopped.subscribe();
+            let turn = others.wait_for(|done: &Vec<String>| stop.after.iter().all(|n| done.contains(n)));
+            // The result only tells whether the turn came before the grace ran out; either way it is time.
+            let _ = tokio::time::timeout(left, turn).await;
+            let elapsed = self.node.now().mono.since(begun);
+            self.stop_container(&stop.id, stop_grace(grace, elapsed)).await
+        };
+        let worked = self.pre_stop(&intent.pod, &stop.name, &stop.id, grace, end).await;
         stopped.send_modify(|done| done.push(stop.name.clone()));
         worked
     }
@@ -303,9 +305,11 @@ impl PodTask {
     ) -> bool {
         self.killing(pod, container, message);
         let begun = self.node.now().mono;
-        self.pre_stop(pod, container, id, grace).await;
-        let elapsed = self.node.now().mono.since(begun);
-        self.stop_container(id, stop_grace(grace, elapsed)).await
+        let end = async {
+            let elapsed = self.node.now().mono.since(begun);
+            self.stop_container(id, stop_grace(grace, elapsed)).await
+        };
+        self.pre_stop(pod, container, id, grace, end).await
     }
 
     pub(super) async fn remove_dead(&self, ids: &[ContainerId]) -> bool {
@@ -336,13 +340,19 @@ impl PodTask {
         self.node.recorder.container(pod, container, Kind::Normal, "Killing", message);
     }
 
-    /// The preStop hook, for at most the grace period. Its failure delays nothing.
-    async fn pre_stop(&self, pod: &Pod, container: &str, id: &ContainerId, grace: i64) {
-        let Some(hook) = lifecycle(pod, container).and_then(|l| l.pre_stop.clone()) else { return };
-        let Ok(limit) = u64::try_from(grace) else { return };
-        if limit == 0 {
-            return;
-        }
+    /// The preStop hook, for at most the grace period, and then the end. Its failure delays nothing, and where the grace
+    /// runs out the hook goes on until the container is stopped, as upstream's does.
+    async fn pre_stop(
+        &self,
+        pod: &Pod,
+        container: &str,
+        id: &ContainerId,
+        grace: i64,
+        end: impl Future<Output = bool>,
+    ) -> bool {
+        let hook = lifecycle(pod, container).and_then(|l| l.pre_stop.clone());
+        let limit = u64::try_from(grace).unwrap_or_default();
+        let Some(hook) = hook.filter(|_| limit > 0) else { return end.await };
         let ip = self.pod_ip();
         let call = hooks::Call {
             pod,
@@ -352,7 +362,8 @@ impl PodTask {
             runtime: &*self.node.runtime,
             net: &*self.node.net,
         };
-        match tokio::time::timeout(Duration::from_secs(limit), hooks::run(&hook, &call)).await {
+        let mut run = std::pin::pin!(hooks::run(&hook, &call));
+        match tokio::time::timeout(Duration::from_secs(limit), run.as_mut()).await {
             Ok(Ok(done)) => self.tell_fallback(pod, &done),
             Ok(Err(error)) => {
                 tracing::warn!(pod = name(pod), container, %error, "preStop hook failed");
@@ -373,8 +384,14 @@ impl PodTask {
                     container,
                     "preStop hook not finished within the grace period"
                 );
+                let mut end = std::pin::pin!(end);
+                tokio::select! {
+                    worked = end.as_mut() => return worked,
+                    _ = run => return end.await,
+                }
             }
         }
+        end.await
     }
 
     /// A hook was answered over plain HTTP where HTTPS was wanted: the user should know.
