@@ -461,7 +461,9 @@ fn a_second_agent_finds_its_port_taken_and_touches_nothing() {
         ("healthzPort: 0\naddress: 127.0.0.1\nreadOnlyPort: 10255\n", "127.0.0.1:10255 for read-only API"),
         ("readOnlyPort: 0\n", "127.0.0.1:10248 for healthz"),
     ] {
-        let (code, err) = refused(Some(&h), dir.path(), &(private(dir.path()) + more), &flags).unwrap();
+        // The same cgroups as the first one's: they go with the node.
+        let config = format!("{}cgroupRoot: /{}\n{more}", private(dir.path()), h.node.cgroup());
+        let (code, err) = refused(Some(&h), dir.path(), &config, &flags).unwrap();
         assert_eq!(code, 1, "{err}");
         assert!(err.lines().last().unwrap_or_default().contains(words), "{err}");
     }
