@@ -194,7 +194,8 @@ mod tests {
 
     #[test]
     fn pods_are_told_one_address_of_each_family_and_internal_ones_first() {
-        let cases: &[(&[(&str, &str)], &[&str])] = &[
+        type Known = &'static [(&'static str, &'static str)];
+        let cases: &[(Known, &[&str])] = &[
             (&[], &[]),
             (&[("Hostname", "10.0.0.1")], &[]),
             (&[("InternalIP", "fd00::5"), ("Hostname", "n1")], &["fd00::5"]),
