@@ -8,6 +8,7 @@ mod bundles;
 mod claims;
 mod classes;
 mod followed;
+mod listed;
 mod pull;
 mod services;
 mod storage;
