@@ -53,7 +53,8 @@ impl CsiDriver {
                 request: value["request"].clone(),
             }
         };
-        text.lines().map(parse).collect()
+        // The driver may be in the middle of a line.
+        text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(parse).collect()
     }
 
     /// The requests of one kind.

@@ -74,18 +74,19 @@ impl Machine {
             let (name, value) = assignment.split_once('=').unwrap();
             variables.insert(format!("${name}"), value.trim_matches('"').to_owned());
         };
-        for line in drop_in.lines() {
+        // The files are led where they are written, and are not led again.
+        for line in self.led(drop_in).lines() {
             if let Some(assignment) = line.strip_prefix("Environment=") {
                 set(assignment.trim_matches('"'));
             } else if let Some(file) = line.strip_prefix("EnvironmentFile=-") {
-                fs::read_to_string(self.led(file)).unwrap_or_default().lines().for_each(&mut set);
+                fs::read_to_string(file).unwrap_or_default().lines().for_each(&mut set);
             } else if let Some(line) = line.strip_prefix("ExecStart=") {
                 command = line.to_owned();
             }
         }
         let expand = |word: &str| variables.get(word).cloned().unwrap_or_else(|| word.to_owned());
         let words = command.split(' ').map(expand).collect::<Vec<_>>().join(" ");
-        self.led(&words).split_whitespace().map(str::to_owned).collect()
+        words.split_whitespace().map(str::to_owned).collect()
     }
 }
 
