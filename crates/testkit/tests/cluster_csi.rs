@@ -8,7 +8,7 @@ use k8s_openapi::api::storage::v1::CSINode;
 use serde_json::{Value, json};
 use testkit::cluster::Cluster;
 use testkit::csi::CsiDriver;
-use testkit::harness::is_ready;
+use testkit::harness::{is_ready, phase};
 
 const DRIVER: &str = env!("CARGO_BIN_EXE_csi_driver");
 const STAY: &str = "trap exit TERM; while :; do sleep 0.1; done";
@@ -701,6 +701,11 @@ fn a_driver_is_asked_anew_how_many_volumes_it_can_have() {
     c.run(&["patch", "volumeattachment", &name, "--subresource=status", "--type=merge", "-p", status]);
     c.create(&mounting("one", CLAIM));
     c.eventually("no room", || count().filter(|n| *n == 1));
+    // Its owner makes another one, elsewhere.
+    let one = c.wait_pod("one", "given up", |p| phase(p) == "Failed").status.unwrap();
+    assert_eq!(one.reason.as_deref(), Some("VolumeAttachmentLimitExceeded"));
+    let words = "Pod was rejected: Node has reached its volume attachment limit, rejecting pod. unmounted volumes=[v], unattached volumes=[v]";
+    assert!(one.message.clone().unwrap_or_default().starts_with(words), "{one:?}");
 
     // And as often as the driver wants.
     d.set_max(5);

@@ -91,7 +91,7 @@ impl Rejection {
     /// apart, so that nobody can make labels at will.
     #[must_use]
     pub fn label(&self) -> &str {
-        const COUNTED: [&str; 14] = [
+        const COUNTED: [&str; 15] = [
             "AppArmor",
             "InvalidNodeInfo",
             "NodeShutdown",
@@ -106,6 +106,7 @@ impl Rejection {
             "SupplementalGroupsPolicyNotSupported",
             "SysctlForbidden",
             "UnexpectedAdmissionError",
+            "VolumeAttachmentLimitExceeded",
         ];
         match self.reason.as_str() {
             known if COUNTED.contains(&known) => known,

@@ -154,15 +154,13 @@ impl PodTask {
                 return Next::Wait(earliest(until, Some(at)));
             }
         }
-        match self.bring_up(intent, &plan).await {
-            true => Next::Again,
-            false => {
-                // What failed is in `self.failed`: say so, then wait.
-                self.look().await;
-                self.publish(intent, &plan.waiting).await;
-                Next::Wait(earliest(until, self.retry.not_before))
-            }
+        if self.bring_up(intent, &plan).await || self.own_kill.is_some() {
+            return Next::Again;
         }
+        // What failed is in `self.failed`: say so, then wait.
+        self.look().await;
+        self.publish(intent, &plan.waiting).await;
+        Next::Wait(earliest(until, self.retry.not_before))
     }
 
     /// The exits that restart the whole Pod are about to be removed: the next one waits longer.

@@ -9,7 +9,8 @@ use base::ids::ContainerId;
 use cri::v1;
 use futures_util::{FutureExt, TryFutureExt};
 use k8s_openapi::api::core::v1::{Container, Pod};
-use kubelet_core::pod::{ContainerKind, Intent, Stage, Start};
+use kubelet_core::admission::Rejection;
+use kubelet_core::pod::{ContainerKind, Intent, KillCause, Stage, Start};
 use kubelet_core::recipe::{
     self, ContainerInput, ContainerRecipe, Dns, ImageUser, MISSING_CLUSTER_DNS, NodeFacts, ResolvedVolume,
     SandboxInput, SandboxRecipe, UserNamespace,
@@ -36,6 +37,8 @@ const ENV_FILE_MAX: u64 = 64 * 1024;
 
 /// Finding out what a claim is bound to, as volumes call it.
 const PROCESS: &str = "process";
+/// Attaching one to a node whose driver can attach no more.
+const FIND_ROOM: &str = "find room for";
 
 /// How long a call of the runtime may hold up the end of its Pod.
 const CUT_OFF_AFTER: Duration = Duration::from_secs(10);
@@ -78,12 +81,28 @@ impl PodTask {
                 self.volume_groups = mounted.groups;
                 Some(mounted.places.into_iter().map(|(name, m)| (name, resolved(m))).collect())
             }
+            Err(error) if error.act == FIND_ROOM => {
+                self.give_up_for_want_of_room(pod, &error);
+                None
+            }
             Err(error) => {
                 self.tell_failed_mount(pod, &error);
                 self.retry_with_backoff();
                 None
             }
         }
+    }
+
+    /// The Pod fails, so that its owner makes another one where there is room.
+    fn give_up_for_want_of_room(&mut self, pod: &Pod, error: &VolumeError) {
+        let words = "Node has reached its volume attachment limit, rejecting pod.";
+        let rejection = Rejection {
+            reason: "VolumeAttachmentLimitExceeded".to_owned(),
+            message: format!("{words} {}", unmounted(&error.volume, &error.volume, "", &error.message)),
+        };
+        self.node.reject(pod, &rejection);
+        let message = format!("Pod was rejected: {}", rejection.message);
+        self.end_by_itself(KillCause::Rejected { reason: rejection.reason, message });
     }
 
     /// A volume that is only as it was. That nobody can say what a claim is bound to is no event: it is mounted.
@@ -631,15 +650,13 @@ fn image_policy<'a>(pod: &'a Pod, volume: &str) -> Option<&'a str> {
 /// The event of a volume that is not ready, in upstream's words.
 fn told(error: &VolumeError) -> (&'static str, String) {
     let VolumeError { act, volume, message, .. } = error;
-    let unmounted = |attach: &str, process: &str| {
-        let text = format!(
-            "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[{attach}], failed to process volumes=[{process}]: {message}"
-        );
-        ("FailedMount", text)
+    let unable = |attach: &str, process: &str| {
+        let all = unmounted(volume, attach, process, message);
+        ("FailedMount", format!("Unable to attach or mount volumes: {all}"))
     };
     let (reason, step) = match *act {
-        "attach" => return unmounted(volume, ""),
-        PROCESS => return unmounted("", volume),
+        "attach" | FIND_ROOM => return unable(volume, ""),
+        PROCESS => return unable("", volume),
         "check node of" => ("FailedMount", "MountVolume.NodeAffinity check"),
         "stage" => ("FailedMount", "MountVolume.MountDevice"),
         "stage device of" => ("FailedMapVolume", "MapVolume.SetUpDevice"),
@@ -647,6 +664,12 @@ fn told(error: &VolumeError) -> (&'static str, String) {
         _ => ("FailedMount", "MountVolume.SetUp"),
     };
     (reason, format!("{step} failed for volume {volume:?} : {message}"))
+}
+
+fn unmounted(volume: &str, attach: &str, process: &str, why: &str) -> String {
+    format!(
+        "unmounted volumes=[{volume}], unattached volumes=[{attach}], failed to process volumes=[{process}]: {why}"
+    )
 }
 
 fn resolved(mounted: MountedVolume) -> ResolvedVolume {

@@ -51,6 +51,8 @@ const REGISTRATION: Duration = Duration::from_secs(10);
 /// What was tried, as events call it.
 pub(super) mod act {
     pub(crate) const ATTACH: &str = "attach";
+    /// The driver can attach no more to this node.
+    pub(crate) const FIND_ROOM: &str = "find room for";
     pub(crate) const STAGE: &str = "stage";
     pub(crate) const PUBLISH: &str = "set up";
     pub(crate) const STAGE_DEVICE: &str = "stage device of";
@@ -156,8 +158,9 @@ impl CsiVolumes {
         if attaches && there.is_none() {
             self.hold(&name);
             if let Err(error) = self.parts.storage.wait_attached(&name).await {
-                self.refresh_if_exhausted(volume, object.as_deref()).await;
-                return Err(failed(act::ATTACH, volume, error));
+                let full = self.is_exhausted(volume, object.as_deref()).await;
+                // Who reads of it knows it by the name it has in the Pod.
+                return Err(named(if full { act::FIND_ROOM } else { act::ATTACH }, own_name, error));
             }
         }
         let this = self.clone();

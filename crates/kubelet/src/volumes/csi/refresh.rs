@@ -64,17 +64,20 @@ impl CsiVolumes {
         }
     }
 
-    /// A volume was not attached. If that was for want of room, others should learn that there is none.
-    pub(super) async fn refresh_if_exhausted(&self, volume: &CsiVolume, object: Option<&CSIDriver>) {
+    /// A volume was not attached. Whether that was for want of room, as drivers say whose CSIDriver asks for it; others
+    /// learn then that there is none.
+    pub(super) async fn is_exhausted(&self, volume: &CsiVolume, object: Option<&CSIDriver>) -> bool {
         if period(object).is_none() {
-            return;
+            return false;
         }
         let id = attachment_name(&volume.handle, &volume.driver, self.parts.storage.node_name());
-        let Ok(attachment) = self.parts.storage.attachment(&id).await else { return };
+        let Ok(attachment) = self.parts.storage.attachment(&id).await else { return false };
         let code = attachment.status.and_then(|s| s.attach_error?.error_code);
-        if code == Some(Code::ResourceExhausted as i32) {
+        let exhausted = code == Some(Code::ResourceExhausted as i32);
+        if exhausted {
             self.refresh(&volume.driver).await;
         }
+        exhausted
     }
 }
 
