@@ -57,6 +57,8 @@ pub struct Correlator {
     groups: Recent<Group, Alike>,
     counts: Recent<Counted, Count>,
     budgets: Recent<(About, &'static str), Budget>,
+    /// The time in the last name. Clocks stand still and jump, and no two Events may have one name.
+    named: i64,
 }
 
 /// Events that differ only in their words.
@@ -118,7 +120,11 @@ impl Correlator {
     }
 
     fn count(&mut self, event: Happened, key: Counted, now: Wall) -> Told {
-        let fresh = || Count { name: event_name(&event.about.name, now), first: now, count: 0 };
+        let named = &mut self.named;
+        let fresh = || {
+            *named = now.0.max(named.saturating_add(1));
+            Count { name: event_name(&event.about.name, *named), first: now, count: 0 }
+        };
         let known = self.counts.entry(key, fresh);
         known.count = known.count.saturating_add(1);
         let Count { name, first, count } = known.clone();
@@ -145,8 +151,8 @@ fn unversioned(about: &About) -> About {
 }
 
 /// Upstream's shape: the object's name and the time in hexadecimal.
-fn event_name(object: &str, now: Wall) -> String {
-    let suffix = format!(".{:x}", now.0);
+fn event_name(object: &str, nanoseconds: i64) -> String {
+    let suffix = format!(".{nanoseconds:x}");
     let room = 253 - suffix.len();
     let object: String = object.chars().take(room).collect();
     format!("{}{suffix}", object.trim_end_matches(['.', '-']))
@@ -255,7 +261,18 @@ mod tests {
 
     #[test]
     fn names_fit() {
-        let name = event_name(&"x".repeat(253), Wall::from_secs(1));
+        let name = event_name(&"x".repeat(253), 1_000_000_000);
         assert_eq!(name.len(), 253);
+    }
+
+    #[test]
+    fn no_two_have_one_name_while_the_clock_stands_or_jumps_back() {
+        let mut c = Correlator::default();
+        let times = [9, 9, 9, 5, 5, 10];
+        let names = times.iter().enumerate().map(|(n, at_)| {
+            let message = n.to_string();
+            c.correlate(event("p", "Pulled", &message), at(*at_)).unwrap().name
+        });
+        assert_eq!(names.collect::<BTreeSet<_>>().len(), times.len());
     }
 }
