@@ -4,6 +4,7 @@
 //! outlive every agent; users make and delete Pods whether or not the node can see it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::convert::Infallible;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -101,8 +102,8 @@ pub struct Record {
     pub requests: Vec<(Duration, Method, String)>,
     /// When all Pods were listed.
     pub lists: Vec<Duration>,
-    /// Reason and Pod of each event.
-    pub events: Vec<(String, String)>,
+    /// The Event objects, by name.
+    pub events: BTreeMap<String, Value>,
 }
 
 // === impl Weather ===
@@ -363,13 +364,25 @@ impl Shared {
                 self.patch(name, body)
             }
             (&Method::DELETE, ["api", "v1", "namespaces", _, "pods", name]) => self.take_away(name, body),
-            (_, ["api", "v1", "namespaces", _, "events", ..]) => {
-                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-                let event = (text(&body["reason"]), text(&body["involvedObject"]["name"]));
-                self.lock().record.events.push(event);
-                say(201, body)
+            (&Method::POST, ["api", "v1", "namespaces", _, "events"]) => self.keep_event(body),
+            (&Method::PATCH, ["api", "v1", "namespaces", _, "events", name]) => {
+                match self.lock().record.events.get_mut(*name) {
+                    Some(event) => {
+                        merge::strategic(event, body);
+                        say(200, event)
+                    }
+                    None => refuse(404, "NotFound"),
+                }
             }
             _ => refuse(404, "NotFound"),
+        }
+    }
+
+    fn keep_event(&self, event: &Value) -> Response<Body> {
+        let name = event["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        match self.lock().record.events.entry(name) {
+            Entry::Occupied(_) => refuse(409, "AlreadyExists"),
+            Entry::Vacant(place) => say(201, place.insert(event.clone())),
         }
     }
 

@@ -12,6 +12,9 @@ use crate::fake_runtime::{Entry, Op};
 /// A probe is in the journal from its beginning; its answer may come after another one's.
 const IN_FLIGHT: Duration = Duration::from_secs(5);
 
+/// Each start makes three events, and of one object the API server is told 25 at once.
+const QUIET: i64 = 6;
+
 /// A change of a Pod's Ready condition, as the board showed it.
 #[derive(Clone, Debug)]
 pub struct Flip {
@@ -108,6 +111,29 @@ fn unfounded_flips(world: &World, flips: &[Flip]) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// No event tells of a start that was none. Of the Pod that knew only good weather every start is told, unless it was
+/// started so often that nobody wants to hear it.
+pub(super) fn untrue_events(world: &World, favoured: &str) -> Vec<String> {
+    let (journal, mut starts) = (world.runtime.journal(), BTreeMap::<(&str, &str), i64>::new());
+    for e in journal.entries().iter().filter(|e| e.op == Op::Start) {
+        *starts.entry((&e.pod_uid, &e.container)).or_default() += 1;
+    }
+    let (events, mut told) = (world.api.record().events, BTreeMap::<(&str, &str), i64>::new());
+    for event in events.values().filter(|e| e["reason"] == "Started") {
+        let text = |field: &str| event["involvedObject"][field].as_str().unwrap_or_default();
+        let container = text("fieldPath").split(['{', '}']).nth(1).unwrap_or_default();
+        *told.entry((text("uid"), container)).or_default() += event["count"].as_i64().unwrap_or(0);
+    }
+    let is_quiet = starts.iter().filter(|(key, _)| key.0 == favoured).map(|(_, n)| n).sum::<i64>() <= QUIET;
+    let all: BTreeSet<_> = starts.keys().chain(told.keys()).collect();
+    let wrong = all.into_iter().filter_map(|key| {
+        let (told, starts) = (told.get(key).copied().unwrap_or(0), starts.get(key).copied().unwrap_or(0));
+        let is_wrong = told > starts || (key.0 == favoured && is_quiet && told < starts);
+        is_wrong.then(|| format!("{key:?} was started {starts} times, and events tell of {told}"))
+    });
+    wrong.collect()
 }
 
 /// No container is stopped before the source of the agent's life has reported: `orders` holds the

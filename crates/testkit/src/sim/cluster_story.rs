@@ -9,10 +9,13 @@ use k8s_openapi::api::core::v1::Pod;
 use kubelet_core::pod::{Report, Reported, report};
 use tokio::task::JoinHandle;
 
-use super::check::{Flip, check};
+use super::check::{Flip, check, untrue_events};
 use super::story::{Outcome, watch_ready};
 use super::{Agent, Weather, World, pass, pods};
 use crate::fake_runtime::{Faults, Quirks};
+
+/// The Pod that is made when the weather has cleared.
+const FAVOURED: &str = "favoured";
 
 /// Pods at once; their names are used again and again.
 const NAMES: u64 = 6;
@@ -148,7 +151,10 @@ impl Story {
             self.boot();
         }
         self.note("calm".into());
-        pass(Duration::from_secs(900)).await;
+        // What was held up in the storm comes first.
+        pass(Duration::from_secs(120)).await;
+        self.create(FAVOURED);
+        pass(Duration::from_secs(780)).await;
     }
 
     fn verdict(mut self) -> Outcome {
@@ -158,6 +164,7 @@ impl Story {
                 let wanted: Vec<Arc<Pod>> = self.wanted();
                 let mut wrong = check(&self.world, agent, &wanted, &flips, &self.silences());
                 wrong.extend(out_of_step(&self.world, agent));
+                wrong.extend(untrue_events(&self.world, &self.uid(FAVOURED)));
                 wrong
             }
             None => vec!["no agent at the end".into()],
@@ -176,6 +183,11 @@ impl Story {
         }
         self.watcher.take().iter().for_each(JoinHandle::abort);
         Outcome { seed: self.world.seed, wrong, log: self.log }
+    }
+
+    fn uid(&self, name: &str) -> String {
+        let pods = self.world.api.pods().into_iter().map(|p| p.metadata);
+        pods.filter(|m| m.name.as_deref() == Some(name)).find_map(|m| m.uid).unwrap_or_default()
     }
 
     fn wanted(&self) -> Vec<Arc<Pod>> {
