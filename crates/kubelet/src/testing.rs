@@ -2,12 +2,18 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
+use std::error::Error;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use base::time::{Clock, Mono, Now, Wall};
+use client::{Client, Dial, Options, Wire};
 use cri::v1;
+use http::{Request, Response};
+use hyper::body::{Body, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -48,6 +54,24 @@ pub(crate) fn status(status: u16) -> Result<HttpAnswer, NetError> {
 
 pub(crate) fn clock() -> Arc<TokioClock> {
     Arc::new(TokioClock(Instant::now()))
+}
+
+/// A client of a server that is one function.
+pub(crate) fn client_of<A, F, B>(answer: A) -> Client
+where
+    A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = hyper::Result<Response<B>>> + Send + 'static,
+    B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+{
+    let dial: Dial = Arc::new(move || {
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let service = service_fn(answer.clone());
+        let serving =
+            hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(theirs), service);
+        tokio::spawn(async move { drop(serving.await) });
+        Ok(Box::new(ours) as Box<dyn Wire>)
+    });
+    Client::over(dial, Options::default())
 }
 
 impl Clock for TokioClock {

@@ -193,6 +193,28 @@ fn read_some(cursor: &mut Cursor, steps: u8, text: &mut Vec<u8>) {
     }
 }
 
+/// What a follower reads who was there from the beginning.
+fn followed(acts: Vec<Act>) -> (World, String) {
+    let mut world = World::new();
+    let path = LogPath::below(world.dir.path(), &world.dir.path().join("0.log")).unwrap();
+    let mut cursor = Cursor::open(&path, &Options { follow: true, ..Options::default() }).unwrap();
+    let mut text = Vec::new();
+    for act in acts {
+        match act {
+            Act::Write(n) => (0..n).for_each(|_| world.write("F")),
+            Act::Piece => world.write("P"),
+            Act::Rename => world.rename(),
+            Act::Reopen => world.reopen(),
+            Act::Compress => world.compress(),
+            Act::Prune => world.prune(),
+            Act::Read(steps) => read_some(&mut cursor, steps, &mut text),
+        }
+    }
+    world.reopen();
+    read_some(&mut cursor, 255, &mut text);
+    (world, String::from_utf8(text).unwrap())
+}
+
 fn acts() -> impl Strategy<Value = Vec<Act>> {
     let act = prop_oneof![
         4 => (1u8..5).prop_map(Act::Write),
@@ -208,24 +230,8 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 proptest! {
     #[test]
     fn every_line_once_and_in_order_whatever_is_rotated_when(acts in acts()) {
-        let mut world = World::new();
-        let path = LogPath::below(world.dir.path(), &world.dir.path().join("0.log")).unwrap();
-        let mut cursor = Cursor::open(&path, &Options { follow: true, ..Options::default() }).unwrap();
-        let mut text = Vec::new();
-        for act in acts {
-            match act {
-                Act::Write(n) => (0..n).for_each(|_| world.write("F")),
-                Act::Piece => world.write("P"),
-                Act::Rename => world.rename(),
-                Act::Reopen => world.reopen(),
-                Act::Compress => world.compress(),
-                Act::Prune => world.prune(),
-                Act::Read(steps) => read_some(&mut cursor, steps, &mut text),
-            }
-        }
-        world.reopen();
-        read_some(&mut cursor, 255, &mut text);
-        prop_assert_eq!(String::from_utf8(text).unwrap(), world.written);
+        let (world, text) = followed(acts);
+        prop_assert_eq!(text, world.written);
     }
 }
 
@@ -277,24 +283,7 @@ fn acts_of_a_laggard() -> impl Strategy<Value = Vec<Act>> {
 proptest! {
     #[test]
     fn what_was_not_pruned_is_read_once_and_in_order(acts in acts_of_a_laggard()) {
-        let mut world = World::new();
-        let path = LogPath::below(world.dir.path(), &world.dir.path().join("0.log")).unwrap();
-        let mut cursor = Cursor::open(&path, &Options { follow: true, ..Options::default() }).unwrap();
-        let mut text = Vec::new();
-        for act in acts {
-            match act {
-                Act::Write(n) => (0..n).for_each(|_| world.write("F")),
-                Act::Piece => world.write("P"),
-                Act::Rename => world.rename(),
-                Act::Reopen => world.reopen(),
-                Act::Compress => world.compress(),
-                Act::Prune => world.prune(),
-                Act::Read(steps) => read_some(&mut cursor, steps, &mut text),
-            }
-        }
-        world.reopen();
-        read_some(&mut cursor, 255, &mut text);
-        let text = String::from_utf8(text).unwrap();
+        let (world, text) = followed(acts);
         let mut written = world.written.lines();
         prop_assert!(text.lines().all(|line| written.any(|w| w == line)), "twice, or out of order: {text}");
         let read: std::collections::HashSet<&str> = text.lines().collect();

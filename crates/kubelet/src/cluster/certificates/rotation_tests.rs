@@ -6,12 +6,9 @@ use std::time::SystemTime;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use client::{Dial, Options, Wire};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use kubelet_core::events::Happened;
 use kubelet_core::node::certificate::client_names;
 use rcgen::{CertificateParams, CertificateSigningRequestParams, Issuer, KeyPair};
@@ -20,7 +17,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::events::Recorder;
-use crate::testing::{TokioClock, clock};
+use crate::testing::{TokioClock, client_of, clock};
 
 const LIFE: Duration = Duration::from_secs(600);
 
@@ -50,16 +47,7 @@ impl Signer {
 
     fn client(self: &Arc<Self>) -> Client {
         let this = self.clone();
-        let dial: Dial = Arc::new(move || {
-            let (ours, theirs) = tokio::io::duplex(64 << 10);
-            let this = this.clone();
-            let service = service_fn(move |request| this.clone().answer(request));
-            let serving =
-                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(theirs), service);
-            tokio::spawn(async move { drop(serving.await) });
-            Ok(Box::new(ours) as Box<dyn Wire>)
-        });
-        Client::over(dial, Options::default())
+        client_of(move |request| this.clone().answer(request))
     }
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> hyper::Result<Response<Full<Bytes>>> {

@@ -5,20 +5,18 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use client::{Client, Dial, Options, Wire};
+use client::Client;
 use futures_util::stream;
 use http::{Method, Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use kubelet_core::supplies::{Supply, TokenWant};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::*;
-use crate::testing::{TokioClock, clock};
+use crate::testing::{TokioClock, client_of, clock};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -66,16 +64,7 @@ impl Server {
 
     fn client(self: &Arc<Self>) -> Client {
         let this = self.clone();
-        let dial: Dial = Arc::new(move || {
-            let (ours, theirs) = tokio::io::duplex(64 << 10);
-            let this = this.clone();
-            let service = service_fn(move |request| this.clone().answer(request));
-            let serving =
-                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(theirs), service);
-            tokio::spawn(async move { drop(serving.await) });
-            Ok(Box::new(ours) as Box<dyn Wire>)
-        });
-        Client::over(dial, Options::default())
+        client_of(move |request| this.clone().answer(request))
     }
 
     fn objects(self: &Arc<Self>) -> ApiObjects {
