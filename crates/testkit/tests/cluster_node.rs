@@ -6,6 +6,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Node, NodeCondition};
 use serde_json::Value;
 use testkit::cluster::{Cluster, ClusterOptions, Identity};
+use testkit::harness::is_ready;
 use testkit::node::{Agent, AgentOptions};
 
 const LEASE: [&str; 4] = ["lease", "demo", "-n", "kube-node-lease"];
@@ -168,6 +169,86 @@ fn cordoning_and_a_pod_network_reach_the_node() {
         r#"{"spec":{"podCIDR":"10.9.0.0/24","podCIDRs":["10.9.0.0/24"]}}"#,
     ]);
     c.eventually("told", || said(&c, "the runtime was told the Pod network").then_some(()));
+}
+
+#[test]
+fn a_machine_that_was_booted_again_says_so_once() {
+    let Some(mut c) = Cluster::usual() else { return };
+    let real = wait_ready(&c).status.and_then(|s| s.node_info).map(|i| i.boot_id);
+    c.agent.stop().unwrap_or_else(|e| panic!("{e}"));
+    let earlier = r#"{"status":{"nodeInfo":{"bootID":"earlier"}}}"#;
+    c.run(&["patch", "node", "demo", "--subresource=status", "-p", earlier]);
+    c.start_agent();
+    let rebooted = |c: &Cluster| {
+        let all = events(c).into_iter().filter(|e| e.reason.as_deref() == Some("Rebooted"));
+        all.map(|e| (e.type_.unwrap_or_default(), e.message.unwrap_or_default())).collect::<Vec<_>>()
+    };
+    let told = c.eventually("said", || Some(rebooted(&c)).filter(|all| !all.is_empty()));
+    let words = format!("Node demo has been rebooted, boot id: {}", real.clone().unwrap_or_default());
+    assert_eq!(told, [("Warning".to_owned(), words)]);
+    let now = wait_ready(&c).status.and_then(|s| s.node_info).map(|i| i.boot_id);
+    assert_eq!(now, real);
+    c.restart_agent();
+    let at = renewed(&c);
+    c.eventually("renewed", || renewed(&c).filter(|now| Some(*now) > at));
+    assert_eq!(rebooted(&c).len(), 1);
+}
+
+#[test]
+fn a_node_that_others_register_waits_for_its_object() {
+    let quick = "registerNode: false\nnodeLeaseDurationSeconds: 2\nnodeStatusUpdateFrequency: 1s\n";
+    let Some(c) = Cluster::with_config(quick) else { return };
+    let node = wait_ready(&c);
+    let labels = node.metadata.labels.unwrap_or_default();
+    assert!(!labels.contains_key("beta.kubernetes.io/arch"), "it registered itself: {labels:?}");
+    c.create(
+        "apiVersion: v1\nkind: Pod\nmetadata: { name: p }\nspec: { nodeName: demo, containers: [{ name: main, \
+         image: localhost/busybox:v1, command: [sleep, '1000'] }] }\n",
+    );
+    c.wait_pod("p", "ready", is_ready);
+    // Whoever made it may take it away, with its lease; nobody else brings it back.
+    c.run(&["delete", "node", "demo"]);
+    c.eventually("missed", || said(&c, "what=\"lease\"").then_some(()));
+    assert!(self::node(&c).is_none(), "it registered itself");
+    c.create("apiVersion: v1\nkind: Node\nmetadata: { name: demo }\n");
+    wait_ready(&c);
+    c.eventually("leased again", || renewed(&c));
+    assert!(c.pod("p").is_some_and(|p| is_ready(&p)));
+}
+
+#[test]
+fn a_cloud_controller_finds_what_it_needs() {
+    let agent = AgentOptions {
+        flags: vec!["--cloud-provider=external".into()],
+        config: "nodeStatusUpdateFrequency: 1s\nnodeStatusReportFrequency: 1s\n".into(),
+        ..AgentOptions::default()
+    };
+    let Some(c) = Cluster::start(ClusterOptions { agent, ..ClusterOptions::default() }) else { return };
+    let node = wait_ready(&c);
+    let taints = node.spec.unwrap_or_default().taints.unwrap_or_default();
+    let taints: Vec<_> =
+        taints.iter().map(|t| (t.key.as_str(), t.value.as_deref(), t.effect.as_str())).collect();
+    let waits = ("node.cloudprovider.kubernetes.io/uninitialized", Some("true"), "NoSchedule");
+    assert!(taints.contains(&waits), "{taints:?}");
+    let asked = node.metadata.annotations.unwrap_or_default();
+    let address = c.node.address();
+    assert_eq!(asked.get("alpha.kubernetes.io/provided-node-ip"), Some(&address), "{asked:?}");
+    // What the controller says of the machine is not taken back.
+    c.run(&["patch", "node", "demo", "-p", r#"{"spec":{"providerID":"cloud://7"}}"#]);
+    c.run(&["taint", "node", "demo", "node.cloudprovider.kubernetes.io/uninitialized-"]);
+    let given = format!(
+        r#"{{"status":{{"addresses":[{{"type":"InternalIP","address":"{address}"}},{{"type":"ExternalIP","address":"198.51.100.7"}}]}}}}"#
+    );
+    c.run(&["patch", "node", "demo", "--subresource=status", "--type=merge", "-p", &given]);
+    let beat = || condition(&self::node(&c).unwrap_or_default(), "Ready").last_heartbeat_time;
+    let before = beat();
+    c.eventually("reported again", || (beat() > before).then_some(()));
+    let node = self::node(&c).unwrap_or_default();
+    let addresses = node.status.unwrap_or_default().addresses.unwrap_or_default();
+    assert!(addresses.iter().any(|a| a.type_ == "ExternalIP"), "{addresses:?}");
+    let spec = node.spec.unwrap_or_default();
+    assert_eq!(spec.provider_id.as_deref(), Some("cloud://7"));
+    assert!(!spec.taints.unwrap_or_default().iter().any(|t| t.key == waits.0));
 }
 
 fn with_identity(identity: Identity, config: &str) -> Option<Cluster> {
