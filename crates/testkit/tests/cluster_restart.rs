@@ -12,11 +12,16 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use serde::Deserialize;
 use testkit::cluster::Cluster;
+use testkit::csi::CsiDriver;
 use testkit::harness::{is_ready, listing, uid};
 use testkit::witness::Witness;
 
 const STAY: &str = "trap exit TERM; while :; do sleep 0.5; done";
 const PODS: usize = 60;
+
+const DRIVER: &str = env!("CARGO_BIN_EXE_csi_driver");
+const DRIVEN: &str = "apiVersion: storage.k8s.io/v1\nkind: CSIDriver\nmetadata: { name: d.test }\n\
+    spec: { attachRequired: false, fsGroupPolicy: None, volumeLifecycleModes: [Ephemeral] }\n";
 
 const CONFIG: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: { name: settings }\ndata: { color: blue }\n";
 
@@ -37,16 +42,16 @@ fn crowd(count: usize) -> (Vec<String>, String) {
         (
             "probed",
             String::new(),
-            "    readinessProbe: { exec: { command: ['true'] }, periodSeconds: 1, timeoutSeconds: 20 }\n    \
-             livenessProbe: { exec: { command: ['true'] }, periodSeconds: 2, timeoutSeconds: 20 }\n"
+            "    readinessProbe: { exec: { command: ['true'] }, periodSeconds: 5, timeoutSeconds: 60 }\n    \
+             livenessProbe: { exec: { command: ['true'] }, periodSeconds: 10, timeoutSeconds: 60 }\n"
                 .to_owned(),
         ),
         (
             "slow",
             String::new(),
             // Its first verdict comes late: until then only memory says that it is ready.
-            "    readinessProbe: { exec: { command: ['true'] }, periodSeconds: 30, timeoutSeconds: 20 }\n    \
-             startupProbe: { exec: { command: ['true'] }, periodSeconds: 1, timeoutSeconds: 20 }\n"
+            "    readinessProbe: { exec: { command: ['true'] }, periodSeconds: 30, timeoutSeconds: 60 }\n    \
+             startupProbe: { exec: { command: ['true'] }, periodSeconds: 1, timeoutSeconds: 60 }\n"
                 .to_owned(),
         ),
         (
@@ -95,7 +100,7 @@ impl Stream {
     }
 
     fn line(&self) -> String {
-        self.lines.recv_timeout(Duration::from_secs(20)).unwrap()
+        self.lines.recv_timeout(Duration::from_secs(60)).unwrap()
     }
 
     /// Its exit code, and what it printed since.
@@ -116,6 +121,9 @@ impl Drop for Stream {
     }
 }
 
+/// The calls that hang.
+const CALLS: [&str; 2] = ["NodePublishVolume", "NodeUnpublishVolume"];
+
 /// How the kubelet goes.
 #[derive(Clone, Copy, Debug)]
 enum Way {
@@ -125,14 +133,22 @@ enum Way {
 }
 
 /// What is under way when the kubelet goes: a hook after a start, a hook before an end, volumes that wait for what
-/// they show.
-fn begin_things(c: &Cluster, way: &str) {
+/// they show, and calls to a driver that has not answered.
+fn begin_things(c: &Cluster, driver: &CsiDriver, way: &str) {
     let grace = "  terminationGracePeriodSeconds: 20\n";
     let hook = |kind: &str| format!("    lifecycle: {{ {kind}: {{ exec: {{ command: [sleep, '4'] }} }} }}\n");
     let missing = format!("  volumes: [{{ name: c, configMap: {{ name: later-{way} }} }}]\n");
+    let driven = "  terminationGracePeriodSeconds: 1\n  volumes: [{ name: c, csi: { driver: d.test } }]\n";
     let mount = "    volumeMounts: [{ name: c, mountPath: /c }]\n";
     c.create(&pod(&format!("leaving-{way}"), grace, &hook("preStop"), STAY));
-    c.wait_pod(&format!("leaving-{way}"), "ready", is_ready);
+    c.create(&pod(&format!("emptied-{way}"), driven, mount, STAY));
+    for name in ["leaving", "emptied"] {
+        c.wait_pod(&format!("{name}-{way}"), "ready", is_ready);
+    }
+    let before = CALLS.map(|call| driver.asked(call).len());
+    CALLS.iter().for_each(|call| driver.hang(call));
+    c.create(&pod(&format!("filled-{way}"), driven, mount, STAY));
+    c.run(&["delete", "pod", &format!("emptied-{way}"), "--wait=false"]);
     c.create(&pod(&format!("coming-{way}"), "", &hook("postStart"), STAY));
     c.create(&pod(&format!("waiting-{way}"), &missing, mount, STAY));
     c.run(&["delete", "pod", &format!("leaving-{way}"), "--wait=false"]);
@@ -140,17 +156,23 @@ fn begin_things(c: &Cluster, way: &str) {
         let shape = "jsonpath={range .items[*]}{.involvedObject.name}/{.reason} {end}";
         let events = c.run(&["get", "events", "-o", shape]);
         let all = [("coming", "Started"), ("leaving", "Killing"), ("waiting", "FailedMount")];
-        all.iter().all(|(name, reason)| events.contains(&format!("{name}-{way}/{reason} "))).then_some(())
+        let told = all.iter().all(|(name, reason)| events.contains(&format!("{name}-{way}/{reason} ")));
+        let asked = CALLS.iter().zip(before).all(|(call, before)| driver.asked(call).len() > before);
+        (told && asked).then_some(())
     });
 }
 
-fn end_things(c: &Cluster, way: &str) {
+fn end_things(c: &Cluster, driver: &CsiDriver, way: &str) {
+    CALLS.iter().for_each(|call| driver.heal(call));
     let later =
         format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{ name: later-{way} }}\ndata: {{ a: b }}\n");
     c.create(&later);
-    c.wait_pod(&format!("waiting-{way}"), "ready", is_ready);
-    c.wait_pod(&format!("coming-{way}"), "ready", is_ready);
-    c.wait_pod_gone(&format!("leaving-{way}"));
+    for name in ["waiting", "coming", "filled"] {
+        c.wait_pod(&format!("{name}-{way}"), "ready", is_ready);
+    }
+    for name in ["leaving", "emptied"] {
+        c.wait_pod_gone(&format!("{name}-{way}"));
+    }
 }
 
 fn go(c: &mut Cluster, way: Way) {
@@ -219,16 +241,10 @@ fn a_kubelet_that_goes_in_any_way_is_not_missed() {
     let count = std::env::var("LONGSHORE_PODS").ok().and_then(|n| n.parse().ok()).unwrap_or(PODS);
     c.run(&["label", "node", "demo", "colour=green"]);
     let (names, manifests) = crowd(count);
-    // The label has to have come round.
-    c.eventually("admitted", || {
-        c.create(&pod("early", "  nodeSelector: { colour: green }\n", "", STAY));
-        let fate = c.wait_pod("early", "settled", |p| is_ready(p) || testkit::harness::phase(p) == "Failed");
-        c.run(&["delete", "pod", "early", "--grace-period=0", "--force"]);
-        is_ready(&fate).then_some(())
-    });
-    c.wait_pod_gone("early");
     c.create(&manifests);
-    c.run(&["wait", "pod", "--all", "--for=condition=Ready", "--timeout=120s"]);
+    c.create(DRIVEN);
+    let driver = CsiDriver::start(DRIVER, &c, "d.test", &[]);
+    c.run(&["wait", "pod", "--all", "--for=condition=Ready", "--timeout=400s"]);
     let before: Items<Pod> = c.object(&["pods"]).unwrap();
     // What they were let in for is gone; who runs already is not asked again.
     c.run(&["label", "node", "demo", "colour=red", "--overwrite"]);
@@ -236,12 +252,12 @@ fn a_kubelet_that_goes_in_any_way_is_not_missed() {
     for way in [Way::Killed, Way::Stopped, Way::Replaced] {
         let name = format!("{way:?}").to_lowercase();
         let looking = look_on(&c, &names);
-        begin_things(&c, &name);
+        begin_things(&c, &driver, &name);
         go(&mut c, way);
         for stream in looking {
-            stream.end(Duration::from_secs(20));
+            stream.end(Duration::from_secs(60));
         }
-        end_things(&c, &name);
+        end_things(&c, &driver, &name);
         let complaints = witness.complaints();
         assert!(complaints.is_empty(), "{way:?}:\n{}", complaints.join("\n"));
     }
