@@ -86,7 +86,11 @@ pub(crate) fn test(layout: &Layout, args: &[String]) -> Result<ExitCode> {
             cargo(layout, &["test", "--quiet", "--workspace", "--locked", "--doc"], &[])
         });
     }
-    account.check("nothing left behind", || fixture::sweep_stale().into());
+    account.check("nothing left behind", || match fixture::sweep_stale() {
+        Ok(stale) if stale.is_empty() => Outcome::Passed,
+        Ok(stale) => Outcome::Failed(format!("{stale:?} had to be cleared away")),
+        Err(failure) => Outcome::Failed(failure.to_string()),
+    });
     Ok(account.tell())
 }
 
