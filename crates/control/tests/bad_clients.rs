@@ -278,9 +278,9 @@ async fn broken_requests_harm_nobody() {
 #[tokio::test]
 async fn slow_clients_are_cut_off() {
     let patience = Patience {
-        handshake: Duration::from_millis(300),
-        head: Duration::from_millis(300),
-        body: Duration::from_millis(300),
+        handshake: Duration::from_secs(1),
+        head: Duration::from_secs(1),
+        body: Duration::from_secs(1),
         ..Patience::default()
     };
     let server = Server::start(Limits::default(), patience).await;

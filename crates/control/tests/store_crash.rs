@@ -97,7 +97,11 @@ fn killed_at_any_moment_it_has_every_acknowledged_write_and_no_half_one() {
     let mut rng = Rng::new(seeds.unwrap_or_default());
     let mut story = Story::default();
     let (mut acknowledged, mut unheard) = (0, 0);
-    for kill in 0..kills {
+    // What a kill meets is a matter of luck, and of the machine.
+    for kill in 0..10 * kills {
+        if kill >= kills && unheard > 0 {
+            break;
+        }
         let child = spawn(&place);
         let told = run_and_kill(child, &mut rng);
         for (task, number) in &told {

@@ -71,7 +71,7 @@ fn a_client_keeps_its_endpoint_until_it_goes() {
     }
     let lab = Lab::new();
     let mut cluster = support::cluster();
-    let seconds = json!({"clientIP": {"timeoutSeconds": 2}});
+    let seconds = json!({"clientIP": {"timeoutSeconds": 600}});
     let over = json!({"spec": {"sessionAffinity": "ClientIP", "sessionAffinityConfig": seconds}});
     cluster.replace_services(&[service("sticky", 10, over)]);
     let everybody = [&lab.pods[0], &lab.pods[1], &lab.there];

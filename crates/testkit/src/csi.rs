@@ -111,8 +111,10 @@ impl CsiDriver {
     }
 
     fn switch(&self, name: &str, text: &str) {
-        let path = self.dir.join(name);
-        fs::write(&path, text).unwrap_or_else(|e| panic!("write {}: {e}", path.display()));
+        // In one step: the driver may be looking.
+        let (path, next) = (self.dir.join(name), self.dir.join(format!(".{name}")));
+        let written = fs::write(&next, text).and_then(|()| fs::rename(&next, &path));
+        written.unwrap_or_else(|e| panic!("write {}: {e}", path.display()));
     }
 }
 

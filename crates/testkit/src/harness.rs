@@ -20,7 +20,7 @@ pub struct Harness {
 }
 
 /// How long anything may take before a test gives up.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 // === impl Harness ===
 

@@ -1,5 +1,6 @@
 //! A watch that misses nothing: what somebody with `kubectl get pods --watch` would have seen, judged afterwards.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use crate::harness::{is_ready, phase};
 /// Writes down every event about the Pods of the namespace `default`, from its start on.
 #[derive(Debug)]
 pub struct Witness {
-    child: Child,
+    child: RefCell<Child>,
     path: PathBuf,
 }
 
@@ -46,7 +47,7 @@ impl Witness {
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|e| panic!("start kubectl: {e}"));
-        let witness = Witness { child, path };
+        let witness = Witness { child: RefCell::new(child), path };
         cluster.eventually("watched", || (!witness.sights().is_empty()).then_some(()));
         witness
     }
@@ -63,6 +64,8 @@ impl Witness {
     /// was replaced; a phase that went back.
     #[must_use]
     pub fn complaints(&self) -> Vec<String> {
+        let ended = self.child.borrow_mut().try_wait().unwrap_or_else(|e| panic!("look after kubectl: {e}"));
+        assert!(ended.is_none(), "the witness has left: {ended:?}");
         let mut last: BTreeMap<String, Pod> = BTreeMap::new();
         let mut wrong = Vec::new();
         for Sight { kind, pod } in self.sights() {
@@ -82,8 +85,9 @@ impl Witness {
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let child = self.child.get_mut();
+        let _ = child.kill();
+        let _ = child.wait();
     }
 }
 

@@ -18,6 +18,7 @@ const STAY: &str = "trap exit TERM; while :; do sleep 0.1; done";
 #[test]
 fn a_pod_runs_is_shown_and_goes() {
     let Some(c) = Cluster::usual() else { return };
+    let before = c.node.census();
     c.create(&pod("web", "", STAY));
     let web = c.wait_pod("web", "ready", is_ready);
     let status = web.status.as_ref().unwrap();
@@ -28,10 +29,9 @@ fn a_pod_runs_is_shown_and_goes() {
     assert!(container(&web, "main").unwrap().image_id.contains("sha256:"));
     let line = c.run(&["get", "pod", "web", "--no-headers"]);
     assert!(line.split_whitespace().take(4).eq(["web", "1/1", "Running", "0"]), "{line}");
-    let before = c.node.census();
     c.run(&["delete", "pod", "web", "--timeout=30s"]);
     c.wait_pod_gone("web");
-    drop(before);
+    c.wait_clean(&before);
 }
 
 #[test]

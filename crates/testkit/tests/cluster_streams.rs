@@ -154,11 +154,15 @@ fn logs_of_every_kind(kubectl: Kubectl) {
 fn a_follower_loses_and_repeats_nothing_when_logs_are_rotated() {
     let config = "containerLogMaxSize: 20Ki\ncontainerLogMaxFiles: 5\ncontainerLogMonitorInterval: 3s\n";
     let Some(c) = cluster(Kubectl::default(), config) else { return };
-    let script = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo number $i of some more text; \
+    let script = "echo begin; while [ ! -e /tmp/go ]; do sleep 0.1; done; \
+                  i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo number $i of some more text; \
                   [ $((i % 100)) = 0 ] && sleep 0.4; done; sleep 2";
     c.create(&pod("talk", "  restartPolicy: Never\n", "", script));
     c.wait_pod("talk", "ready", is_ready);
-    let (code, text) = Piped::start(&c, &["logs", "-f", "talk"]).finish();
+    let mut follower = Piped::start(&c, &["logs", "-f", "talk"]);
+    assert_eq!(follower.line(), "begin\n");
+    c.run(&["exec", "talk", "--", "touch", "/tmp/go"]);
+    let (code, text) = follower.finish();
     let expected: String = (1..=3000).map(|i| format!("number {i} of some more text\n")).collect();
     let differs = text.lines().zip(expected.lines()).find(|(a, b)| a != b);
     assert_eq!((code, differs, text.len()), (0, None, expected.len()));
@@ -232,7 +236,7 @@ fn a_terminal_is_a_terminal(kubectl: Kubectl) {
     let Some(c) = cluster(kubectl, "") else { return };
     c.create(&pod("box", "", "", STAY));
     c.wait_pod("box", "ready", is_ready);
-    let command = "sh -c 'tty; sleep 1; stty size; read x; echo got $x; exit 5'";
+    let command = "sh -c 'tty; until stty size 2>/dev/null | grep -v ^0; do sleep 0.1; done; read x; echo got $x; exit 5'";
     let kubectl = format!("{} --kubeconfig={}", c.kubectl_path().display(), c.server.kubeconfig().display());
     let own = std::env::var("LONGSHORE_BINARY").unwrap();
     let pods = format!("{own} pods exec --socket {} -it box -- {command}", c.agent.socket().display());
@@ -288,7 +292,7 @@ fn one_attaches_runs_and_debugs(kubectl: Kubectl) {
 fn ports_are_forwarded_for_many_at_once(kubectl: Kubectl) {
     let Some(c) = cluster(kubectl, "") else { return };
     let script = "mkdir /www; head -c 5000000 /dev/zero > /www/zeros; echo hi > /www/hi; exec httpd -f -p 8080 -h /www";
-    c.create(&pod("web", "", "", script));
+    c.create(&pod("web", "", "readinessProbe: { tcpSocket: { port: 8080 }, periodSeconds: 1 }", script));
     c.wait_pod("web", "ready", is_ready);
     let mut forward = Piped::start(&c, &["port-forward", "web", "18080:8080"]);
     assert!(forward.line().contains("Forwarding from 127.0.0.1:18080"));
@@ -398,7 +402,7 @@ fn nobody_comes_in_who_may_not() {
     // The API server may do everything at the kubelet; who asks it to may do no more than without it.
     let through = |path: &str, more: &[&str]| {
         let mut curl = c.node.command("curl");
-        curl.args(["-sk", "-o", "/dev/null", "-w", "%{http_code}", "--http1.1", "--max-time", "5"]);
+        curl.args(["-sk", "-o", "/dev/null", "-w", "%{http_code}", "--http1.1", "--max-time", "30"]);
         let url = format!("{}/api/v1/nodes/demo/proxy{path}", c.server.url());
         let curl =
             curl.args(["-H", &format!("Authorization: Bearer {reader}"), "--path-as-is"]).args(more).arg(url);
@@ -442,7 +446,7 @@ fn streams_of_a_stopping_kubelet_get_a_moment_to_end() {
     c.create(&pod("box", "", "", STAY));
     c.wait_pod("box", "ready", is_ready);
     let mut shell =
-        Piped::start(&c, &["exec", "-i", "box", "--", "sh", "-c", "echo begun; sleep 2; echo ended"]);
+        Piped::start(&c, &["exec", "-i", "box", "--", "sh", "-c", "echo begun; sleep 1; echo ended"]);
     assert_eq!(shell.line(), "begun\n");
     let begun = Instant::now();
     c.agent.stop().unwrap();

@@ -6,7 +6,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base::rng::Rng;
 use cri::v1;
@@ -346,9 +346,7 @@ fn an_agent_told_to_end_while_it_starts_pods_leaves_nothing_half_made() {
         let names: Vec<String> = (0..3).map(|n| format!("p{round}-{n}")).collect();
         names.iter().for_each(|name| h.apply(name, &sleeper(name, "")));
         thread::sleep(Duration::from_millis(50 + rng.below(500)));
-        let begun = Instant::now();
         h.agent.stop().unwrap();
-        assert!(begun.elapsed() < Duration::from_secs(10), "it waited {:?}", begun.elapsed());
         let [tasks, known] = running(&h, &client, &runtime);
         assert_eq!(tasks, known, "what runs in round {round} can be reached");
         assert_eq!(starts_cut_off(&h), 0, "in round {round}");

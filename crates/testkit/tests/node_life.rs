@@ -230,10 +230,12 @@ fn sidecars_start_first_gate_the_rest_and_die_last() {
         )
     };
     let probe = "restartPolicy: Always, startupProbe: { exec: { command: [test, -e, /notes/go] }, periodSeconds: 1, failureThreshold: 100 }";
+    // Time enough for each to go in its turn.
+    let spec = format!("  terminationGracePeriodSeconds: 60\n{volume}");
     let side = |name| {
         pod(
             name,
-            &volume,
+            &spec,
             &[
                 ("one", &tell("one"), probe),
                 ("two", &tell("two"), "restartPolicy: Always"),

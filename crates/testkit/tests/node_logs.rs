@@ -96,17 +96,17 @@ fn logs_have_their_places_and_are_read() {
 fn logs_are_rotated_and_followed_across() {
     let config = "containerLogMaxSize: 40Ki\ncontainerLogMaxFiles: 3\ncontainerLogMonitorInterval: 3s\n";
     let Some(h) = with_config(config) else { return };
-    let script = "i=0; while :; do for j in 1 2 3 4 5 6 7 8 9 10; do i=$((i+1)); echo line $i ...........................................; done; sleep 0.05; done";
+    let script = "echo begin; while [ ! -e /tmp/go ]; do sleep 0.1; done; i=0; while :; do for j in 1 2 3 4 5 6 7 8 9 10; do i=$((i+1)); echo line $i ...........................................; done; sleep 0.05; done";
     h.apply("chatty", &pod("chatty", "", script));
     let seen = h.wait_ready("chatty");
     let dir = directory(&h, &seen).join("main");
-    h.until("logging", || {
-        (h.pods(&["logs", "chatty-demo", "--tail", "1"]).1.starts_with("line ")).then_some(())
-    });
+    h.until("logging", || (h.pods(&["logs", "chatty-demo"]).1 == "begin\n").then_some(()));
     let (_child, mut lines) = follow(&h, "chatty-demo");
+    assert_eq!(lines.next().as_deref(), Some("begin"));
+    assert_eq!(h.pods(&["exec", "chatty-demo", "--", "touch", "/tmp/go"]).0, 0);
     let mut expected = 1;
     let mut rotated = std::collections::BTreeSet::new();
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(180);
     // Three rotations seen, and not a line lost or told twice on the way.
     while rotated.len() < 3 {
         let line = lines.next().expect("the log goes on");

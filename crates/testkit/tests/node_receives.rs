@@ -407,13 +407,13 @@ fn stop_signal_and_user_namespace() {
     let spec = format!(
         "os: {{name: linux}}, volumes: [{{name: out, hostPath: {{path: {}}}}}],
          containers: [{{name: main, image: 'localhost/busybox:v1', imagePullPolicy: Never, lifecycle: {{stopSignal: SIGUSR1}},
-           command: [sh, -c, 'trap \"echo usr1 > /out/got; exit\" USR1; trap \"echo term > /out/got; exit\" TERM; while :; do sleep 0.1; done'],
+           command: [sh, -c, 'trap \"echo usr1 > /out/got; exit\" USR1; trap \"echo term > /out/got; exit\" TERM; echo up > /out/up; while :; do sleep 0.1; done'],
            volumeMounts: [{{name: out, mountPath: /out}}]}}]",
         out.display()
     );
     h.apply("signal", &pod("signal", &spec));
     h.apply("mapped", &pod("mapped", &format!("hostUsers: false, containers: [{{name: main, {FOREVER}}}]")));
-    h.wait_ready("signal");
+    h.until("listening", || out.join("up").exists().then_some(()));
     h.remove("signal");
     h.wait_gone("signal");
     // A runtime whose CRI does not know the field yet goes by the image, which says nothing: TERM.

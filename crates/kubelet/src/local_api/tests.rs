@@ -288,7 +288,7 @@ async fn the_socket_is_for_root_and_for_one() {
     assert_eq!((mode(&b.socket()), mode(b.socket().parent().unwrap())), (0o600, 0o700));
     assert!(matches!(socket::bind(&b.socket()), Err(SocketError::Taken { .. })));
     b.token.cancel();
-    for _ in 0..500 {
+    for _ in 0..10_000 {
         if !b.socket().exists() {
             return;
         }

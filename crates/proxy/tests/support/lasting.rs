@@ -77,13 +77,14 @@ pub(crate) fn affinity(lab: &Lab, kernels: &mut [Kernel; 2]) {
                 let first = client.call(to, Protocol::Tcp);
                 assert!(matches!(first, Answer::From { .. }), "{first:?}");
                 let began = Instant::now();
+                let mut asked = began;
                 while began.elapsed() < Duration::from_secs(SECONDS + 1) {
-                    let asked = Instant::now();
                     let answer = client.call(to, Protocol::Tcp);
-                    // Nobody can say how long a busy machine took.
-                    if asked.elapsed() < Duration::from_millis(500) {
+                    // On a busy machine the client may have been silent for so long that it was forgotten.
+                    if asked.elapsed() < Duration::from_millis(1500) {
                         assert_eq!(answer, first);
                     }
+                    asked = Instant::now();
                     thread::sleep(Duration::from_millis(100));
                 }
                 // One of three times another draw is the same.

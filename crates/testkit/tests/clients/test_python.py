@@ -21,7 +21,7 @@ from kubernetes.informer import ADDED, DELETED, MODIFIED, SharedInformer
 # A killed server is what these tests are about; no need to read of it.
 logging.disable(logging.CRITICAL)
 BINARY = os.environ["LONGSHORE_BINARY"]
-PATIENCE = 30
+PATIENCE = 90
 
 
 class Server:

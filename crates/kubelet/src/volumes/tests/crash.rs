@@ -56,7 +56,11 @@ fn a_killed_agent_leaves_nothing_behind() {
     on_node(|node| {
         let mut rng = Rng::new(11);
         let mut interrupted = 0;
-        for round in 0..60 {
+        // Where a kill strikes is a matter of luck, and of the machine.
+        for round in 0..600 {
+            if round >= 60 && interrupted > 20 {
+                break;
+            }
             let mut child = Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", CHILD, "--nocapture"])
                 .env(WHERE, &node.dir)
