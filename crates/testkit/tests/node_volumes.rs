@@ -185,6 +185,28 @@ fn files_about_the_pod_follow_its_labels() {
 }
 
 #[test]
+fn volumes_lie_inside_volumes_of_files() {
+    let options = AgentOptions { config: "syncFrequency: 1s\n".into(), ..AgentOptions::default() };
+    let Some(h) = Harness::start(Containerd::default(), options) else { return };
+    let before = h.node.census();
+    let spec = format!(
+        "volumes: [
+          {{name: info, downwardAPI: {{items: [{{path: labels, fieldRef: {{fieldPath: metadata.labels}}}}]}}}},
+          {{name: disk, emptyDir: {{}}}}, {{name: mem, emptyDir: {{medium: Memory}}}}],
+         containers: [{{name: main, {FOREVER}, volumeMounts: [{{name: info, mountPath: /info}},
+          {{name: disk, mountPath: /info/disk}}, {{name: mem, mountPath: /info/a/mem}}]}}]"
+    );
+    let uid = "uid: 11111111-2222-3333-4444-666666666666,";
+    h.apply("nest", &labelled("nest", uid, "one", &spec));
+    h.wait_ready("nest");
+    let _ = sh(&h, "nest", "main", "echo on disk > /info/disk/f; echo in memory > /info/a/mem/f");
+    h.apply("nest", &labelled("nest", uid, "two", &spec));
+    h.until("followed", || (sh(&h, "nest", "main", "cat /info/labels") == "app=\"two\"").then_some(()));
+    assert_eq!(sh(&h, "nest", "main", "cat /info/disk/f /info/a/mem/f"), "on disk\nin memory\n");
+    all_gone(&h, &before, &["nest"]);
+}
+
+#[test]
 fn sub_paths_stay_inside_their_volume() {
     let Some(h) = Harness::usual() else { return };
     let before = h.node.census();

@@ -33,6 +33,9 @@ pub struct Present {
     pub payload: Option<Payload>,
     /// Visible names that are links through `..data`.
     pub links: BTreeSet<String>,
+    /// Directories at the top that no write makes. Containers have other volumes mounted there, or a subPath leads
+    /// there: whoever removed them would take those away too.
+    pub dirs: BTreeSet<String>,
     /// Everything else at the top but `..data` and its directory: what an interrupted write left.
     pub strange: BTreeSet<String>,
 }
@@ -42,7 +45,7 @@ pub struct Present {
 pub struct Steps {
     /// Write the payload to a new directory and swap `..data` to it.
     pub write: bool,
-    /// Make these visible names. Names that exist as something else are removed first.
+    /// Make these visible names. Names that exist as some other file or link are removed first.
     pub link: Vec<String>,
     /// Remove these from the top, whatever they are.
     pub remove: Vec<String>,
@@ -61,7 +64,12 @@ pub fn plan(present: &Present, wanted: &Payload) -> Steps {
     let left = present.strange.difference(&visible).cloned();
     Steps {
         write,
-        link: visible.difference(&present.links).cloned().collect(),
+        // A directory in the way stays, and hides the file, as upstream has it.
+        link: visible
+            .difference(&present.links)
+            .filter(|name| !present.dirs.contains(*name))
+            .cloned()
+            .collect(),
         remove: gone.chain(left).chain(old).collect(),
     }
 }

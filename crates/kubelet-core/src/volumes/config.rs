@@ -14,7 +14,7 @@ pub(super) fn read_config_map(context: &Context<'_>, volume: &Volume) -> Option<
     let mut payload = Payload::new();
     let added =
         add_config_map(context, &source.name, source.optional, source.items.as_deref(), mode, &mut payload);
-    Some(added.and_then(|()| files(context, FilesKind::ConfigMap, payload)))
+    Some(added.and_then(|()| files(context, volume, FilesKind::ConfigMap, payload)))
 }
 
 pub(super) fn read_secret(context: &Context<'_>, volume: &Volume) -> Option<Result<Source, String>> {
@@ -23,7 +23,7 @@ pub(super) fn read_secret(context: &Context<'_>, volume: &Volume) -> Option<Resu
     let name = source.secret_name.as_deref().unwrap_or_default();
     let mut payload = Payload::new();
     let added = add_secret(context, name, source.optional, source.items.as_deref(), mode, &mut payload);
-    Some(added.and_then(|()| files(context, FilesKind::Secret, payload)))
+    Some(added.and_then(|()| files(context, volume, FilesKind::Secret, payload)))
 }
 
 pub(super) fn add_config_map(

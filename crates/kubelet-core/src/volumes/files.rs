@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, Volume, VolumeProjection};
 
 use super::empty_dir::memory_size;
-use super::{Context, File, Payload, Source, atomic, config, trust_bundle};
+use super::{Context, File, Payload, Source, atomic, config, nested, trust_bundle};
 use crate::downward;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) fn read_downward(context: &Context<'_>, volume: &Volume) -> Option<Re
     let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
     let mut payload = Payload::new();
     let collected = collect(context, source.items.iter().flatten(), mode, &mut payload);
-    Some(collected.and_then(|()| files(context, FilesKind::DownwardApi, payload)))
+    Some(collected.and_then(|()| files(context, volume, FilesKind::DownwardApi, payload)))
 }
 
 /// Every source is read before anything is refused, so that the user learns of all that is missing at once.
@@ -43,7 +43,7 @@ pub(super) fn read_projected(context: &Context<'_>, volume: &Volume) -> Option<R
     let mut wrong: Vec<String> =
         sources.filter_map(|source| project(context, source, mode, &mut payload).err()).collect();
     let all = match wrong.len() {
-        0 => files(context, FilesKind::Projected, payload),
+        0 => files(context, volume, FilesKind::Projected, payload),
         1 => Err(wrong.remove(0)),
         _ => Err(format!("[{}]", wrong.join(", "))),
     };
@@ -78,9 +78,15 @@ fn project(
 
 pub(super) const DEFAULT_MODE: i32 = 0o644;
 
-pub(super) fn files(context: &Context<'_>, kind: FilesKind, payload: Payload) -> Result<Source, String> {
+pub(super) fn files(
+    context: &Context<'_>,
+    volume: &Volume,
+    kind: FilesKind,
+    payload: Payload,
+) -> Result<Source, String> {
     atomic::validate(&payload)?;
-    Ok(Source::Files { kind, payload, size: memory_size(context.pod, context.node, None) })
+    let nested = nested::nested(context.pod, &volume.name)?;
+    Ok(Source::Files { kind, payload, size: memory_size(context.pod, context.node, None), nested })
 }
 
 fn collect<'a>(

@@ -14,6 +14,7 @@ pub mod expand;
 mod files;
 mod host_path;
 mod image;
+mod nested;
 mod nfs;
 mod trust_bundle;
 
@@ -58,6 +59,8 @@ pub enum Source {
         kind: FilesKind,
         payload: Payload,
         size: Option<u64>,
+        /// Directories in it where containers have other volumes.
+        nested: Vec<String>,
     },
     /// A directory of this node, or a device with a file system, that belongs to a PersistentVolume.
     Local {
@@ -210,7 +213,8 @@ fn one(context: &Context<'_>, volume: &Volume) -> Result<Desired, Refused> {
 pub fn written(pod: &Pod, name: &str) -> Option<Desired> {
     let volume = pod.spec.as_ref()?.volumes.iter().flatten().find(|v| v.name == name)?;
     let kind = files::kind(volume).filter(|_| is_file_name(name))?;
-    let source = Source::Files { kind, payload: Payload::new(), size: None };
+    let nested = nested::nested(pod, name).unwrap_or_default();
+    let source = Source::Files { kind, payload: Payload::new(), size: None, nested };
     let (name, fs_group) = (name.to_owned(), fs_group(pod, &source));
     Some(Desired { name, source, fs_group, read_only: true, gid: None, misplaced: None })
 }

@@ -169,7 +169,10 @@ fn files_of_the_downward_api() {
         ),
     ] {
         let size = Some(1 << 30);
-        assert_eq!(source(volume, json!({})), Ok(Source::Files { kind, payload: want.clone(), size }));
+        assert_eq!(
+            source(volume, json!({})),
+            Ok(Source::Files { kind, payload: want.clone(), size, nested: vec![] })
+        );
     }
     for (path, why) in [
         ("..x", "start with"),
@@ -296,6 +299,21 @@ fn files_from_objects() {
 }
 
 #[test]
+fn files_know_of_the_volumes_inside_them() {
+    let mut pod = pod(json!([{"name": "v", "downwardAPI": {}}, {"name": "w", "emptyDir": {}}]), json!({}));
+    let mounts = pod.spec.as_mut().unwrap().containers[0].volume_mounts.as_mut().unwrap();
+    "/etc/app".clone_into(&mut mounts[0].mount_path);
+    "/etc/app/certs".clone_into(&mut mounts[1].mount_path);
+    let inside = |desired: &Desired| match &desired.source {
+        Source::Files { nested, .. } => nested.clone(),
+        other => panic!("{other:?}"),
+    };
+    let all = desired(&pod, &node(), &Supplies::default()).unwrap();
+    assert_eq!(inside(&all[0]), ["certs"]);
+    assert_eq!(inside(&written(&pod, "v").unwrap()), ["certs"]);
+}
+
+#[test]
 fn the_group_goes_to_what_belongs_to_the_pod() {
     let volumes = json!([
         {"name": "e", "emptyDir": {}},
@@ -325,11 +343,13 @@ fn apply(present: &Present, wanted: &Payload, steps: &Steps) -> Present {
     }
     for name in &steps.link {
         after.strange.remove(name);
+        after.dirs.remove(name);
         after.links.insert(name.clone());
     }
     for name in &steps.remove {
         after.links.remove(name);
         after.strange.remove(name);
+        after.dirs.remove(name);
     }
     after
 }
@@ -342,11 +362,12 @@ fn payloads() -> impl Strategy<Value = Payload> {
 
 fn presents() -> impl Strategy<Value = Present> {
     let names = || proptest::collection::btree_set("[a-g]", 0..4);
-    (any::<bool>(), proptest::option::of(payloads()), names(), names()).prop_map(
-        |(has, payload, links, odd)| Present {
+    (any::<bool>(), proptest::option::of(payloads()), names(), names(), names()).prop_map(
+        |(has, payload, links, odd, dirs)| Present {
             data_dir: has.then(|| "..1".to_owned()),
             payload: payload.filter(|_| has),
-            strange: odd.difference(&links).cloned().chain(["..0".to_owned()]).collect(),
+            strange: (&(&odd - &links) - &dirs).into_iter().chain(["..0".to_owned()]).collect(),
+            dirs: &dirs - &links,
             links,
         },
     )
@@ -359,7 +380,8 @@ proptest! {
         let after = apply(&present, &wanted, &plan(&present, &wanted));
         prop_assert_eq!(after.payload.as_ref(), Some(&wanted));
         let visible: BTreeSet<String> = wanted.keys().map(|p| atomic::top(p).to_owned()).collect();
-        prop_assert_eq!(&after.links, &visible);
+        prop_assert_eq!(&after.links, &(&visible - &present.dirs));
+        prop_assert_eq!(&after.dirs, &present.dirs);
         prop_assert!(after.strange.is_empty());
         prop_assert_eq!(plan(&after, &wanted), Steps::default());
     }

@@ -65,7 +65,11 @@ fn look(dir: BorrowedFd<'_>, gid: Option<u32>) -> io::Result<Present> {
             continue;
         }
         let is_ours = target(dir, name)?.is_some_and(|t| t == format!("{DATA}/{name}"));
-        let set = if is_ours { &mut present.links } else { &mut present.strange };
+        let set = match is_ours {
+            true => &mut present.links,
+            false if entry.is_dir && !name.starts_with("..") => &mut present.dirs,
+            false => &mut present.strange,
+        };
         set.insert(name.to_owned());
     }
     Ok(present)

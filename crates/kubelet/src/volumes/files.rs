@@ -3,17 +3,18 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
-use kubelet_core::volumes::atomic::DATA;
+use kubelet_core::volumes::atomic::{DATA, top};
 use kubelet_core::volumes::{FilesKind, Payload};
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 use sys::fd;
 use sys::mount::Memory;
 
 use super::fs_group::{self, Access};
 use super::site::Site;
+use super::sub_path::INSIDE;
 use super::{atomic_writer, memory_dir};
 
 pub(super) fn plugin(kind: FilesKind) -> &'static str {
@@ -25,10 +26,17 @@ pub(super) fn plugin(kind: FilesKind) -> &'static str {
     }
 }
 
+/// What is in such a volume.
+pub(super) struct Content<'a> {
+    pub(super) payload: &'a Payload,
+    /// Directories where containers have other volumes.
+    pub(super) nested: &'a [String],
+}
+
 pub(super) fn set_up(
     site: &Site<'_>,
     kind: FilesKind,
-    payload: &Payload,
+    content: &Content<'_>,
     size: Option<u64>,
     stamp: &mut dyn FnMut() -> String,
 ) -> io::Result<PathBuf> {
@@ -40,7 +48,11 @@ pub(super) fn set_up(
         _ => memory_dir::ensure(&parent, site.name(), &tmpfs)?,
     };
     let gid = site.fs_group.map(|group| group.gid);
-    atomic_writer::write(dir.as_fd(), payload, gid, stamp)?;
+    // A file of the same name makes way for another volume, unless containers use it already.
+    let is_free = |path: &&String| rustix::fs::readlinkat(&dir, top(path), Vec::new()).is_err();
+    make_nested(dir.as_fd(), content.nested.iter().filter(is_free), gid)?;
+    atomic_writer::write(dir.as_fd(), content.payload, gid, stamp)?;
+    make_nested(dir.as_fd(), content.nested.iter(), gid)?;
     if let Some(gid) = gid {
         // The files have their group since before they became visible; only the root is left.
         fs_group::set(dir.as_fd(), gid, Access::ReadOnly)?;
@@ -52,6 +64,31 @@ pub(super) fn set_up(
 pub(super) fn stands(site: &Site<'_>, kind: FilesKind) -> bool {
     let dir = site.pod.open_volume(plugin(kind), site.volume);
     dir.is_ok_and(|dir| rustix::fs::readlinkat(dir, DATA, Vec::new()).is_ok())
+}
+
+/// Makes the places where other volumes are mounted in containers.
+fn make_nested<'a>(
+    dir: BorrowedFd<'_>,
+    places: impl Iterator<Item = &'a String>,
+    gid: Option<u32>,
+) -> io::Result<()> {
+    for place in places {
+        let (mut here, mut so_far) = (dir.try_clone_to_owned()?, PathBuf::new());
+        for name in fd::names(Path::new(place))? {
+            so_far.push(name);
+            // From the top each time, because `name` may be a link to a directory of our files.
+            here = match fd::open_beneath(dir, &so_far, OFlags::PATH | OFlags::DIRECTORY, INSIDE) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                    fd::make_dir(&here, name, Mode::from_raw_mode(0o755))?
+                }
+                other => other?,
+            };
+            if let Some(gid) = gid {
+                fs_group::set(&here, gid, Access::ReadOnly)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn disk_dir(parent: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {

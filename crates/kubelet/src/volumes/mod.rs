@@ -318,8 +318,9 @@ impl Inner {
         let path = match &volume.source {
             Source::EmptyDir(medium) => empty_dir::set_up(site, medium)?,
             Source::HostPath { path, kind } => host_path::set_up(Path::new(path), *kind)?,
-            Source::Files { kind, payload, size } => {
-                files::set_up(site, *kind, payload, *size, &mut || self.stamp())?
+            Source::Files { kind, payload, size, nested } => {
+                let content = files::Content { payload, nested };
+                files::set_up(site, *kind, &content, *size, &mut || self.stamp())?
             }
             Source::Nfs { share, options } => nfs::set_up(site, share, options)?,
             Source::Local { path, spec_name, fs_type, options } => {

@@ -61,7 +61,7 @@ pub(super) fn prepare(
 }
 
 /// Links made by AtomicWriter must be followed; links that lead out must not.
-const INSIDE: Reach = Reach { symlinks: Symlinks::Beneath, mounts: Mounts::Cross };
+pub(super) const INSIDE: Reach = Reach { symlinks: Symlinks::Beneath, mounts: Mounts::Cross };
 
 /// The file at `path` below `root`; directories that are missing are made with the root's mode.
 pub(super) fn resolve(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {

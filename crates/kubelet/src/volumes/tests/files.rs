@@ -100,6 +100,69 @@ fn what_an_interrupted_write_left_is_repaired() {
     });
 }
 
+/// `v` at /etc/app, and another volume at each of these places.
+fn with_inner(mut pod: Pod, places: &[&str]) -> Pod {
+    let mut mounts = vec![json!({"name": "v", "mountPath": "/etc/app"})];
+    mounts.extend(places.iter().map(|at| json!({"name": "w", "mountPath": at})));
+    let spec = pod.spec.as_mut().unwrap();
+    spec.containers[0].volume_mounts = Some(serde_json::from_value(json!(mounts)).unwrap());
+    spec.volumes
+        .as_mut()
+        .unwrap()
+        .push(serde_json::from_value(json!({"name": "w", "emptyDir": {}})).unwrap());
+    pod
+}
+
+#[test]
+fn there_is_room_for_other_volumes_inside() {
+    on_node(|node| {
+        let pod = |labels| with_group(with_inner(downward(labels), &["/etc/app/certs", "/etc/app/a/b"]), 60);
+        let volume = node.mount_v(&pod(json!({})));
+        let first = data_dir(&volume);
+        for place in ["certs", "a", "a/b"] {
+            assert_eq!((mode(&volume.join(place)), gid(&volume.join(place))), (0o2755, 60), "{place}");
+        }
+        // Containers have them mounted, so they stay the same through every change.
+        let inode = |place: &str| volume.join(place).symlink_metadata().unwrap().ino();
+        let before = (inode("certs"), inode("a/b"));
+        node.mount_v(&pod(json!({})));
+        assert_eq!(data_dir(&volume), first);
+        node.mount_v(&pod(json!({"tier": "front"})));
+        assert_ne!(data_dir(&volume), first);
+        // Also after the Pod that named them, and those that a subPath made.
+        let sub = node.sub_path(&pod(json!({})), 0, "made").unwrap();
+        node.mount_v(&with_group(downward(json!({})), 60));
+        assert_eq!((inode("certs"), inode("a/b")), before);
+        assert_eq!(inode("made"), sub.metadata().unwrap().ino());
+        node.unmount().unwrap();
+        node.assert_clean();
+    });
+}
+
+#[test]
+fn a_volume_inside_hides_files_that_are_not_in_use_yet() {
+    on_node(|node| {
+        let pod = with_inner(downward(json!({})), &["/etc/app/deep/er", "/etc/app/labels"]);
+        let volume = node.mount_v(&pod);
+        assert!(volume.join("deep/er").is_dir() && volume.join("labels").is_dir());
+        assert!(!volume.join("deep/er/name").exists());
+        assert!(volume.join("..data/deep/er/name").exists());
+        node.unmount().unwrap();
+        // A container that joins later finds room where the files are, before and after they change.
+        let volume = node.mount_v(&downward(json!({})));
+        for labels in [json!({}), json!({"tier": "front"})] {
+            node.mount_v(&with_inner(downward(labels), &["/etc/app/deep/new"]));
+            assert!(volume.join("deep/new").is_dir());
+            assert_eq!(fs::read_to_string(volume.join("deep/er/name")).unwrap(), "web");
+        }
+        // Where a file is, no directory can be.
+        node.mount_v(&downward(json!({})));
+        let ready = node.mount_all(&with_inner(downward(json!({})), &["/etc/app/labels"])).unwrap();
+        assert_eq!(ready.stale.len(), 1, "{ready:?}");
+        assert!(volume.join("labels").is_file());
+    });
+}
+
 #[test]
 fn the_group_is_there_before_the_files_are() {
     on_node(|node| {
