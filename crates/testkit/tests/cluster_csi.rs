@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use k8s_openapi::api::core::v1::{Node, NodeStatus, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::CSINode;
 use serde_json::{Value, json};
+use testkit::claims::{CLAIM, describe, mounting, pod, volume};
 use testkit::cluster::Cluster;
 use testkit::csi::CsiDriver;
 use testkit::harness::{is_ready, phase};
 
 const DRIVER: &str = env!("CARGO_BIN_EXE_csi_driver");
-const STAY: &str = "trap exit TERM; while :; do sleep 0.1; done";
 
 fn driver(c: &Cluster, words: &[&str]) -> CsiDriver {
     let driver = CsiDriver::start(DRIVER, c, "d.test", words);
@@ -25,56 +25,6 @@ fn entry(c: &Cluster) -> Option<Value> {
     let found = object.spec.drivers.into_iter().find(|d| d.name == "d.test")?;
     Some(serde_json::to_value(found).unwrap())
 }
-
-/// The object that describes the driver.
-fn describe(c: &Cluster, spec: &str) {
-    c.create(&format!(
-        "apiVersion: storage.k8s.io/v1\nkind: CSIDriver\nmetadata: {{ name: d.test }}\nspec: {{ {spec} }}\n"
-    ));
-}
-
-fn pod(name: &str, more: &str, container: &str) -> String {
-    format!(
-        "apiVersion: v1\nkind: Pod\nmetadata: {{ name: {name} }}\nspec:\n  nodeName: demo\n  \
-         terminationGracePeriodSeconds: 1\n  containers: [{{ name: main, image: localhost/busybox:v1, \
-         command: [sh, -c, {STAY:?}], {container} }}]\n  {more}\n"
-    )
-}
-
-fn mounting(name: &str, volume: &str) -> String {
-    pod(name, &format!("volumes: [{{ name: v, {volume} }}]"), "volumeMounts: [{ name: v, mountPath: /v }]")
-}
-
-/// A PersistentVolume of the driver and the claim that is bound to it.
-fn volume(c: &Cluster, spec: &str, csi: &str) {
-    c.create(&format!(
-        "
-apiVersion: v1
-kind: PersistentVolume
-metadata: {{ name: pv-1 }}
-spec:
-  capacity: {{ storage: 1Gi }}
-  accessModes: [ReadWriteOnce]
-  storageClassName: \"\"
-  claimRef: {{ namespace: default, name: data }}
-  csi: {{ driver: d.test, volumeHandle: vol-1, {csi} }}
-  {spec}
----
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {{ name: data }}
-spec: {{ accessModes: [ReadWriteOnce], storageClassName: \"\", volumeName: pv-1, {spec_of_claim} resources: {{ requests: {{ storage: 1Gi }} }} }}
-",
-        spec_of_claim = if spec.contains("Block") { "volumeMode: Block," } else { "" },
-    ));
-    // Nobody binds claims here.
-    let uid = c.run(&["get", "pvc", "data", "-o", "jsonpath={.metadata.uid}"]);
-    c.run(&["patch", "pv", "pv-1", "-p", &format!(r#"{{"spec":{{"claimRef":{{"uid":"{uid}"}}}}}}"#)]);
-    let status = r#"{"status":{"phase":"Bound","capacity":{"storage":"1Gi"}}}"#;
-    c.run(&["patch", "pvc", "data", "--subresource=status", "-p", status]);
-}
-
-const CLAIM: &str = "persistentVolumeClaim: { claimName: data }";
 
 fn root(c: &Cluster) -> PathBuf {
     c.agent.root().canonicalize().unwrap()
