@@ -96,7 +96,7 @@ impl CsiVolumes {
             return Ok(());
         }
         let secrets = self.secrets(volume.stage_secret.as_ref(), "NodeStageSecretRef").await?;
-        books::make_dir(&places.staging).map_err(|e| {
+        books::make_mount_point(&places.staging).map_err(|e| {
             format!(
                 "{PLUGIN}: blockMapper.stageVolumeForBlock failed to create dir {}: {e}",
                 places.staging.display()

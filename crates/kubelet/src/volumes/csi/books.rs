@@ -58,6 +58,16 @@ pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o750).create(dir)
 }
 
+/// Makes a directory for a driver to mount something on. What may be mounted there already is not looked at: its server
+/// may be dead.
+pub(super) fn make_mount_point(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), make_dir)?;
+    match fs::DirBuilder::new().mode(0o750).create(path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
 /// What the file in `dir` says; none if there is none. One that cannot be understood is set aside, and named.
 pub(super) fn read(dir: &Path) -> Option<Entry> {
     match parse(dir) {

@@ -109,7 +109,7 @@ impl CsiVolumes {
         let was_known = books::read(&dir).is_some();
         let io =
             |e: io::Error| format!("{PLUGIN}: attacher.MountDevice failed to create dir {target:?}:  {e}");
-        books::make_dir(&target).map_err(io)?;
+        books::make_mount_point(&target).map_err(io)?;
         books::write(&dir, &volume.staged_data())
             .map_err(|e| format!("{PLUGIN}: failed to save volume info data: {e}"))?;
         if let Err(error) = self.ask_to_stage(session, job, &target, context, secrets).await {

@@ -103,18 +103,21 @@ impl CsiVolumes {
             return Ok(());
         }
         self.lock().staged.remove(unique);
-        let (path, close): (PathBuf, Box<dyn Fn() -> std::io::Result<()> + Send + Sync>) = match &staged.place
-        {
+        type Close = Box<dyn Fn() -> std::io::Result<()> + Send + Sync>;
+        let (path, is_staged, close): (PathBuf, bool, Close) = match &staged.place {
+            // Nobody looks whether it is there: what is mounted there may hang whoever looks, or be dead.
             Place::Mount(dir) => {
-                let dir = dir.clone();
-                (dir.join(books::GLOBAL_MOUNT), Box::new(move || books::close(&dir, books::GLOBAL_MOUNT)))
+                let (path, dir) = (dir.join(books::GLOBAL_MOUNT), dir.clone());
+                (path, true, Box::new(move || books::close(&dir, books::GLOBAL_MOUNT)))
             }
             Place::Device => {
                 let places = Places::new(&self.root, &staged.name);
-                (places.staging.clone(), Box::new(move || places.close()))
+                let path = places.staging.clone();
+                let is_there = books::is_mounted(&path) || path.symlink_metadata().is_ok();
+                (path, is_there, Box::new(move || places.close()))
             }
         };
-        if session.offers.stage && path.symlink_metadata().is_ok() {
+        if session.offers.stage && is_staged {
             self.calls(&session, "NodeUnstageVolume");
             let request = NodeUnstageVolumeRequest {
                 volume_id: staged.entry.handle.clone(),
