@@ -1,7 +1,8 @@
 //! fsGroup: everything in a volume belongs to a group that may use it.
 
+use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use kubelet_core::volumes::{ChangePolicy, FsGroup};
@@ -54,6 +55,9 @@ pub(super) fn apply(root: OwnedFd, group: FsGroup, access: Access) -> io::Result
 }
 
 /// The same; a walk that takes long tells how far it has come.
+///
+/// A file that nobody may change (its server squashes root, it lies in a snapshot, it is immutable) stays as it is and
+/// holds up nobody, as upstream has it.
 pub(super) fn apply_telling(
     root: OwnedFd,
     group: FsGroup,
@@ -65,30 +69,63 @@ pub(super) fn apply_telling(
     }
     let walk = root.try_clone()?;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let (began, mut progress) = (Instant::now(), Progress::default());
+    let (began, mut progress, mut kept) = (Instant::now(), Progress::default(), Kept::default());
     tree::visit(walk, &mut |dir: BorrowedFd<'_>, entry| {
         progress.step(began.elapsed()).into_iter().for_each(&mut *tell);
         let file = openat(dir, &entry.name, flags, Mode::empty())?;
-        set(&file, group.gid, access)
+        change(file.as_fd(), group.gid, access, &mut |e| kept.note(&entry.name, &e))
     })
     .map_err(io::Error::other)?;
-    set(&root, group.gid, access)
+    change(root.as_fd(), group.gid, access, &mut |e| kept.note(OsStr::new("."), &e))?;
+    if let Some(first) = kept.first {
+        tracing::warn!(
+            gid = group.gid,
+            failures = kept.failures,
+            first,
+            "files of a volume keep their group or mode"
+        );
+    }
+    Ok(())
 }
 
-/// Gives one file, directory or link to the group. Links have no mode.
-pub(super) fn set(file: impl std::os::fd::AsFd, gid: u32, access: Access) -> io::Result<()> {
-    let file = file.as_fd();
+/// What nobody may change.
+#[derive(Debug, Default)]
+struct Kept {
+    failures: u64,
+    first: Option<String>,
+}
+
+impl Kept {
+    fn note(&mut self, name: &OsStr, error: &io::Error) -> io::Result<()> {
+        self.failures += 1;
+        self.first.get_or_insert_with(|| format!("{}: {error}", name.display()));
+        Ok(())
+    }
+}
+
+/// Gives one file, directory or link to the group.
+pub(super) fn set(file: impl AsFd, gid: u32, access: Access) -> io::Result<()> {
+    change(file.as_fd(), gid, access, &mut Err)
+}
+
+/// The same; `failed` decides what becomes of a change that is not allowed. Links have no mode.
+fn change(
+    file: BorrowedFd<'_>,
+    gid: u32,
+    access: Access,
+    failed: &mut dyn FnMut(io::Error) -> io::Result<()>,
+) -> io::Result<()> {
     let st = fd::stat(file)?;
     let kind = FileType::from_raw_mode(st.st_mode);
     let old = st.st_mode & 0o7777;
     let new = old | mask(kind, access);
     let moved = st.st_gid != gid;
     if moved {
-        fd::chown(file, None, Some(gid))?;
+        fd::chown(file, None, Some(gid)).or_else(&mut *failed)?;
     }
     // A new group clears the setuid and setgid bits, so the mode is set after it.
     if kind != FileType::Symlink && (moved || new != old) {
-        fd::chmod(file, Mode::from_raw_mode(new))?;
+        fd::chmod(file, Mode::from_raw_mode(new)).or_else(&mut *failed)?;
     }
     Ok(())
 }

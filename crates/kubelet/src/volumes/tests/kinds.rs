@@ -272,3 +272,28 @@ fn the_group_gets_everything_in_the_volume() {
         assert_eq!((gid(&root.join("late")), gid(&root)), (51, 51));
     });
 }
+
+#[test]
+fn a_file_that_nobody_may_change_holds_up_nobody() {
+    on_node(|node| {
+        let root = node.dir.join("v");
+        fs::create_dir_all(root.join("d")).unwrap();
+        for name in ["d/a", "d/fixed", "d/z", "late"] {
+            fs::write(root.join(name), "").unwrap();
+        }
+        // As in a directory of snapshots.
+        let fixed = root.join("d/fixed");
+        bind(&fixed, &fixed);
+        let flags = rustix::mount::MountFlags::BIND | rustix::mount::MountFlags::RDONLY;
+        rustix::mount::mount_remount(&fixed, flags, c"").unwrap();
+        let group = FsGroup { gid: 50, policy: ChangePolicy::Always };
+        fs_group::apply(fd::open_dir(&root).unwrap(), group, Access::ReadWrite).unwrap();
+        for name in ["", "d", "d/a", "d/z", "late"] {
+            assert_eq!(gid(&root.join(name)), 50, "{name}");
+        }
+        assert_eq!(gid(&fixed), 0);
+        // Files of our own are ours to change.
+        let file = super::super::host_path::open(&fixed).unwrap();
+        assert!(fs_group::set(&file, 50, Access::ReadWrite).is_err());
+    });
+}
