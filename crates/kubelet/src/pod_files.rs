@@ -178,7 +178,7 @@ impl PodFiles for DiskPodFiles {
     async fn termination_message(&self, path: &str) -> io::Result<String> {
         let path = PathBuf::from(path);
         self.run(move |i| {
-            let (bytes, _) = read_end(&i.dirs.root, &path, MAX_MESSAGE as u64)?;
+            let (bytes, _) = read_end(&i.pods(), &path, MAX_MESSAGE as u64)?;
             Ok(tail::last_bytes(&String::from_utf8_lossy(&bytes), MAX_MESSAGE).to_owned())
         })
         .await
@@ -216,7 +216,7 @@ impl PodFiles for DiskPodFiles {
             let decoded = read_bounded(&mut file, MAX_STATUS).and_then(|text| saved::decode(&text));
             if let Err(error) = &decoded {
                 // It is no memory; the runtime and the API server still know the truth.
-                let path = i.dirs.root.join("pods").join(&uid).join(STATUS_ASIDE);
+                let path = i.pods().join(&uid).join(STATUS_ASIDE);
                 tracing::warn!(path = %path.display(), %error, "a Pod's last status is corrupt and was set aside");
                 rustix::fs::renameat(&dir, STATUS, &dir, STATUS_ASIDE)?;
             }
@@ -251,18 +251,17 @@ impl PodFiles for DiskPodFiles {
 
 impl Inner {
     fn pod_path(&self, paths: &PodPaths) -> PathBuf {
-        self.dirs.root.join("pods").join(&paths.uid)
+        self.pods().join(&paths.uid)
     }
 
     fn pod_dir(&self, paths: &PodPaths) -> io::Result<OwnedFd> {
-        let root = open_or_make(&self.dirs.root, 0o750)?;
-        sys::fd::make_dirs(root, &Path::new("pods").join(&paths.uid), mode(0o750))
+        let pods = open_or_make(&self.pods(), 0o750)?;
+        sys::fd::make_dirs(pods, Path::new(&paths.uid), mode(0o750))
     }
 
     fn existing_pod_dir(&self, uid: &str) -> io::Result<Option<OwnedFd>> {
-        let rel = Path::new("pods").join(uid);
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        match sys::fd::open_dir(&self.dirs.root).and_then(|r| sys::fd::open_beneath(r, &rel, flags, OWN)) {
+        let (rel, flags) = (Path::new(uid), OFlags::RDONLY | OFlags::DIRECTORY);
+        match sys::fd::open_dir(&self.pods()).and_then(|pods| sys::fd::open_beneath(pods, rel, flags, OWN)) {
             Ok(dir) => Ok(Some(dir)),
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e),

@@ -76,6 +76,25 @@ async fn layout_and_modes() {
 }
 
 #[tokio::test]
+async fn the_directory_of_pods_may_be_a_link_of_the_operators() {
+    let s = Scratch::new();
+    let f = s.files();
+    for dir in ["root", "data"] {
+        fs::create_dir(s.0.join(dir)).unwrap();
+    }
+    symlink("../data", s.0.join("root/pods")).unwrap();
+    f.prepare(&pod()).await.unwrap();
+    let message = f.prepare_container(&pod(), "main").await.unwrap();
+    assert!(message.starts_with(s.0.join("root/pods/u-1")), "{}", message.display());
+    fs::write(&message, "last words").unwrap();
+    assert_eq!(f.termination_message(message.to_str().unwrap()).await.unwrap(), "last words");
+    let uid = base::ids::PodUid::from("u-1");
+    f.save_status(&uid, &k8s_openapi::api::core::v1::PodStatus::default()).await.unwrap();
+    assert!(f.load_status(&uid).await.unwrap().is_some());
+    assert!(s.0.join("data/u-1/status.json").exists());
+}
+
+#[tokio::test]
 async fn a_planted_symlink_is_refused() {
     let s = Scratch::new();
     let f = s.files();

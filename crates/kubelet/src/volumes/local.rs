@@ -38,7 +38,7 @@ pub(super) fn set_up(site: &Site<'_>, source: &Path, manner: &Manner<'_>) -> io:
     }
     let root = host_path::open(source).map_err(named)?;
     let kind = fs::metadata(source).map_err(named)?.file_type();
-    let is_shared = is_elsewhere(&path)?;
+    let is_shared = is_elsewhere(site)?;
     if !is_bound {
         waiting_for(Some(site.volume), format!("mount {}", source.display()));
         if kind.is_dir() {
@@ -76,7 +76,8 @@ pub(super) fn device(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// Whether another Pod has the same volume: its name is the PersistentVolume's, so the last part of the path tells.
-fn is_elsewhere(path: &Path) -> io::Result<bool> {
+pub(super) fn is_elsewhere(site: &Site<'_>) -> io::Result<bool> {
+    let path = site.real_path(PLUGIN);
     let name = path.file_name();
     let is_other = |m: &mountinfo::Mount| {
         let parts: Vec<_> = m.mount_point.components().rev().take(2).map(|c| c.as_os_str()).collect();

@@ -15,8 +15,10 @@ use sys::tree;
 /// `<root>/pods`.
 #[derive(Debug)]
 pub(super) struct Tree {
-    /// Free of symlinks, as the mount table shows it.
+    /// As the operator calls it. Others are told this one: a driver in a container has it and no other.
     pub(super) path: PathBuf,
+    /// Free of symlinks, as the mount table shows it.
+    pub(super) real: PathBuf,
 }
 
 /// `<root>/pods/<uid>`.
@@ -24,6 +26,7 @@ pub(super) struct Tree {
 pub(super) struct PodDir {
     pub(super) dir: OwnedFd,
     pub(super) path: PathBuf,
+    pub(super) real: PathBuf,
 }
 
 /// Where one volume goes.
@@ -36,21 +39,28 @@ pub(super) struct Site<'a> {
 
 pub(super) const OWN_MODE: Mode = Mode::from_raw_mode(0o750);
 pub(super) const VOLUMES: &str = "volumes";
+const PODS: &str = "pods";
 
 // === impl Tree ===
 
 impl Tree {
     pub(super) fn open(root: &Path) -> io::Result<Self> {
         std::fs::DirBuilder::new().recursive(true).mode(0o750).create(root)?;
-        let tree = Self { path: root.canonicalize()?.join("pods") };
+        let path = std::path::absolute(root)?.join(PODS);
+        let real = match path.is_symlink() {
+            true => path.canonicalize()?,
+            false => root.canonicalize()?.join(PODS),
+        };
+        let tree = Self { path, real };
         tree.open_pods()?;
         Ok(tree)
     }
 
     /// Not held open: the root may be mounted over, by us ([`super::share_root`]) or by the operator.
     pub(super) fn open_pods(&self) -> io::Result<OwnedFd> {
-        let root = self.path.parent().unwrap_or(&self.path);
-        fd::make_dir(fd::open_dir(root)?, OsStr::new("pods"), OWN_MODE)
+        let parent = self.real.parent().unwrap_or(&self.real);
+        let name = self.real.file_name().unwrap_or(OsStr::new(PODS));
+        fd::make_dir(fd::open_dir(parent)?, name, OWN_MODE)
     }
 
     /// The Pod's directory, made when missing.
@@ -59,7 +69,7 @@ impl Tree {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{uid:?} is no Pod UID")));
         }
         let dir = fd::make_dir(self.open_pods()?, OsStr::new(uid), OWN_MODE)?;
-        Ok(PodDir { dir, path: self.path.join(uid) })
+        Ok(PodDir { dir, path: self.path.join(uid), real: self.real.join(uid) })
     }
 
     pub(super) fn pods(&self) -> io::Result<Vec<PodUid>> {
@@ -88,6 +98,11 @@ impl Site<'_> {
 
     pub(super) fn path(&self, plugin: &str) -> PathBuf {
         self.pod.path.join(VOLUMES).join(plugin).join(self.volume)
+    }
+
+    /// The same as the mount table shows it.
+    pub(super) fn real_path(&self, plugin: &str) -> PathBuf {
+        self.pod.real.join(VOLUMES).join(plugin).join(self.volume)
     }
 
     pub(super) fn name(&self) -> &OsStr {

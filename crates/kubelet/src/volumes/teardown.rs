@@ -41,7 +41,7 @@ pub(super) fn unmount_sub_paths(tree: &Tree, uid: &str) -> Result<(), VolumeErro
     if !is_file_name(uid) {
         return Err(reject(ACT, uid, format!("{uid:?} is no Pod UID")));
     }
-    let dir = tree.path.join(uid).join(sub_path::DIR);
+    let dir = tree.real.join(uid).join(sub_path::DIR);
     let failed = |e: &dyn std::fmt::Display| retry(ACT, uid, e);
     let mounts = mountinfo::below(&dir).map_err(|e| failed(&e))?;
     if mounts.is_empty() {
@@ -49,7 +49,7 @@ pub(super) fn unmount_sub_paths(tree: &Tree, uid: &str) -> Result<(), VolumeErro
     }
     let pods = tree.open_pods().map_err(|e| failed(&e))?;
     for mount in &mounts {
-        unmount_one(&pods, &tree.path, mount, true).map_err(|e| failed(&describe(mount, &e)))?;
+        unmount_one(&pods, &tree.real, mount, true).map_err(|e| failed(&describe(mount, &e)))?;
     }
     Ok(())
 }
@@ -73,13 +73,13 @@ fn without_mounts(tree: &Tree, pods: &OwnedFd, uid: &str) -> Result<Option<PodDi
     if !exists(pods, name).map_err(|e| failed(&e))? {
         return Ok(None);
     }
-    let path = tree.path.join(uid);
-    unmount_all(pods, &tree.path, &path)?;
+    let real = tree.real.join(uid);
+    unmount_all(pods, &tree.real, &real)?;
     waiting_for(None, "remove the files of the Pod's volumes".to_owned());
     // Opened only now: a mount may have covered the Pod's directory itself.
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let dir = fd::open_beneath(pods, Path::new(name), flags, OWN).map_err(|e| failed(&e))?;
-    Ok(Some(PodDir { dir, path }))
+    Ok(Some(PodDir { dir, path: tree.path.join(uid), real }))
 }
 
 /// Ends a removal that a crash interrupted, before the Pod (a static one, come back) gets new volumes.

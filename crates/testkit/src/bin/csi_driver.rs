@@ -304,8 +304,12 @@ fn shape(capability: Option<&v1::VolumeCapability>) -> Value {
     }
 }
 
+/// The table knows no symlinks on the way to a mount point.
 fn is_mounted(path: &str) -> bool {
-    sys::mountinfo::read().unwrap().iter().any(|m| m.mount_point == Path::new(path))
+    let path = Path::new(path);
+    let real = path.parent().and_then(|dir| Some(dir.canonicalize().ok()?.join(path.file_name()?)));
+    let real = real.unwrap_or_else(|| path.to_owned());
+    sys::mountinfo::read().unwrap().iter().any(|m| m.mount_point == real)
 }
 
 fn bind(source: &Path, target: &Path, read_only: bool) -> Result<(), Status> {

@@ -138,10 +138,13 @@ pub(super) fn staging(root: &Path) -> PathBuf {
     root.join("plugins").join("kubernetes.io").join("csi")
 }
 
-/// Whether something is mounted exactly there. The mount table is asked, never the mount: its server may be dead.
+/// Whether something is mounted exactly there. The mount table is asked, never the mount: its server may be dead. The
+/// table knows no symlinks; those above the mount point are the operator's.
 pub(super) fn is_mounted(path: &Path) -> bool {
+    let real = path.parent().and_then(|dir| Some(dir.canonicalize().ok()?.join(path.file_name()?)));
+    let real = real.as_deref().unwrap_or(path);
     let mounts = sys::mountinfo::read().unwrap_or_default();
-    mounts.iter().any(|m| m.mount_point == path)
+    mounts.iter().any(|m| m.mount_point == real)
 }
 
 /// Removes an empty directory or file, and is content if there is none.
@@ -190,6 +193,21 @@ mod tests {
         close(&dir, MOUNT).unwrap();
         close(&dir, MOUNT).unwrap();
         assert!(!dir.exists());
+    }
+
+    #[test]
+    fn a_mount_is_found_behind_a_link() {
+        sys::scratch::run(|dir| {
+            let (real, named) = (dir.join("real"), dir.join("named"));
+            make_mount_point(&real.join("a/m")).unwrap();
+            make_mount_point(&real.join("a/m")).unwrap();
+            std::os::unix::fs::symlink(&real, &named).unwrap();
+            assert!(!is_mounted(&named.join("a/m")) && !is_mounted(&named.join("none/m")));
+            let open = |path: &Path| crate::volumes::host_path::open(path).unwrap();
+            sys::mount::bind(open(dir), open(&real.join("a/m")), false).unwrap();
+            assert!(is_mounted(&named.join("a/m")) && is_mounted(&real.join("a/m")));
+            assert!(!is_mounted(&named.join("a")));
+        });
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl std::fmt::Debug for CsiParts {
 
 /// The volumes that drivers mount on this node.
 pub(super) struct CsiVolumes {
-    /// The kubelet's root, free of symlinks.
+    /// The kubelet's root, as the operator calls it and drivers know it.
     root: PathBuf,
     parts: CsiParts,
     lanes: Lanes,

@@ -5,6 +5,7 @@ mod attack;
 mod crash;
 mod files;
 mod kinds;
+mod links;
 mod stale;
 mod teardown;
 
