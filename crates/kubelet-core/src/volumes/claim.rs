@@ -26,6 +26,7 @@ pub(super) fn gid(bound: &Bound) -> Option<i64> {
 /// Upstream's default.
 const FS_TYPE: &str = "ext4";
 const GID: &str = "pv.beta.kubernetes.io/gid";
+const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 
 /// A controller makes the claim and calls it after the Pod and the volume.
 pub(super) fn read_ephemeral(context: &Context<'_>, volume: &Volume) -> Option<Result<Source, String>> {
@@ -52,6 +53,17 @@ fn bound(context: &Context<'_>, own: &Volume, claim: &str, read_only: bool) -> R
     Ok(source)
 }
 
+/// The annotation is older than the field, and counts more.
+fn mount_options(volume: &PersistentVolume, spec: &PersistentVolumeSpec) -> Vec<String> {
+    let annotated = volume.metadata.annotations.as_ref().and_then(|a| a.get(MOUNT_OPTIONS));
+    let mut options = match annotated {
+        Some(text) => text.split(',').map(str::to_owned).collect(),
+        None => spec.mount_options.clone().unwrap_or_default(),
+    };
+    options.retain(|option| !option.is_empty());
+    options
+}
+
 /// `own` is what the Pod calls the volume.
 fn source(
     context: &Context<'_>,
@@ -74,7 +86,7 @@ fn source(
         if fs_type.is_empty() || !fs_type.bytes().all(|b| b.is_ascii_alphanumeric()) {
             return Err(format!("PersistentVolume {name} has an invalid fsType {fs_type:?}"));
         }
-        let options = spec.mount_options.clone().unwrap_or_default();
+        let options = mount_options(volume, spec);
         Ok(match block {
             true => Source::Device { path, spec_name: name },
             false => Source::Local { path, spec_name: name, fs_type, options },
@@ -82,9 +94,12 @@ fn source(
     } else if block {
         Err(format!("PersistentVolume {name} is of kind {}, which cannot be a device", kind_of(spec)))
     } else if let Some(host) = &spec.host_path {
-        host_path::source(host)
+        match mount_options(volume, spec).is_empty() {
+            true => host_path::source(host),
+            false => Err("mount options are not supported for this volume type".to_owned()),
+        }
     } else if let Some(share) = &spec.nfs {
-        nfs::source(share, spec.mount_options.as_deref().unwrap_or_default())
+        nfs::source(share, &mount_options(volume, spec))
     } else {
         let kind = kind_of(spec);
         Err(format!(

@@ -214,6 +214,8 @@ fn claims_are_what_they_are_bound_to() {
         json!({"nfs": {"server": "fd00::1", "path": "/x", "readOnly": true}, "mountOptions": ["hard"]});
     let options = vec!["ro".to_owned(), "hard".to_owned()];
     assert_eq!(claim(Ok(share)), Ok(Source::Nfs { share: "[fd00::1]:/x".into(), options }));
+    let host = json!({"hostPath": {"path": "/x"}, "mountOptions": ["ro"]});
+    assert_eq!(claim(Ok(host)), Err("mount options are not supported for this volume type".into()));
     assert_eq!(claim(Err("PVC is not bound")), Err("error processing PVC shop/c: PVC is not bound".into()));
     let csi = json!({"capacity": {"storage": "1Gi"}, "csi": {"driver": "d", "volumeHandle": "h"}});
     let Ok(Source::Csi(driven)) = claim(Ok(csi)) else { panic!("no driver") };
@@ -228,6 +230,30 @@ fn claims_are_what_they_are_bound_to() {
     let block = json!({"volumeMode": "Block", "hostPath": {"path": "/dev/x"}});
     assert!(claim(Ok(block)).unwrap_err().contains("volumeMode Block"));
     assert!(claim(Ok(json!({"nfs": {"server": "-o", "path": "/x"}}))).unwrap_err().contains("invalid NFS"));
+}
+
+#[test]
+fn mount_options_of_an_annotation_count_first() {
+    let table = [
+        (json!({}), json!(["hard"]), "hard"),
+        (json!({"volume.beta.kubernetes.io/mount-options": "soft,,ro"}), json!(["hard"]), "soft,ro"),
+        (json!({"volume.beta.kubernetes.io/mount-options": ""}), json!(["hard"]), ""),
+    ];
+    for (annotations, options, want) in table {
+        let volume = json!({
+            "metadata": {"name": "pv", "annotations": annotations},
+            "spec": {"nfs": {"server": "s", "path": "/x"}, "mountOptions": options},
+        });
+        let bound =
+            crate::supplies::Bound { volume: serde_json::from_value(volume).unwrap(), ..Default::default() };
+        let claims = [("c".to_owned(), Ok(std::sync::Arc::new(bound)))].into();
+        let supplies = Supplies { has_server: true, claims, ..Supplies::default() };
+        let pod = pod(json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]), json!({}));
+        match &desired(&pod, &node(), &supplies).unwrap()[0].source {
+            Source::Nfs { options, .. } => assert_eq!(options.join(","), want),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]
