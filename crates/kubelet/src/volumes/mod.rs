@@ -199,6 +199,18 @@ impl NodeVolumes {
         all.into_iter().map(one).collect()
     }
 
+    async fn desired_one(&self, pod: &Pod, uid: &PodUid, volume: &str) -> Result<Desired, VolumeError> {
+        let found = self.desired(pod, uid).await.into_iter().find(|ask| ask.name() == volume);
+        let found = found.ok_or_else(|| reject(SUB_PATH, volume, "the Pod has no such volume".into()))?;
+        found.split().map(|(desired, _)| desired)
+    }
+
+    /// Where the volume is, as far as that is known without asking anybody: it was made ready before.
+    fn known_place(&self, pod: &Pod, uid: &PodUid, volume: &str) -> Option<Desired> {
+        let was = self.remembered().get(uid).and_then(|all| all.get(volume)).cloned();
+        was.or_else(|| core::written(pod, volume))
+    }
+
     /// For when the API server is away. What we write ourselves is on the disk, and too secret to be held here.
     fn remember(&self, uid: &PodUid, ready: &[Ready]) {
         let kept = ready.iter().filter(|r| !matches!(r.volume.source, Source::Files { .. }));
@@ -249,9 +261,10 @@ impl ports::Volumes for NodeVolumes {
         sub_path: &str,
     ) -> Result<PathBuf, VolumeError> {
         let uid = uid_of(pod)?;
-        let found = self.desired(pod, &uid).await.into_iter().find(|ask| ask.name() == volume);
-        let found = found.ok_or_else(|| reject(SUB_PATH, volume, "the Pod has no such volume".into()))?;
-        let (desired, _) = found.split()?;
+        let desired = match self.known_place(pod, &uid, volume) {
+            Some(desired) => desired,
+            None => self.desired_one(pod, &uid, volume).await?,
+        };
         let want = sub_path::Wanted { container: container.to_owned(), index, sub_path: sub_path.to_owned() };
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();

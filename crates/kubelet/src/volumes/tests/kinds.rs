@@ -220,7 +220,8 @@ fn sub_paths_that_lead_out() {
         }
         assert_eq!(fs::read_dir(node.dir.join("secret")).unwrap().count(), 0);
         assert_eq!(node.mounts(), []);
-        let image = super::pod(json!({"image": {"reference": "a/b:1"}}));
+        let mut image = super::pod(json!({"image": {"reference": "a/b:1"}}));
+        image.metadata.uid = Some("another".into());
         assert_eq!(node.sub_path(&image, 0, "x").unwrap_err().class, Class::Reject);
     });
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use base::class::Class;
@@ -13,7 +14,7 @@ use crate::ports::Objects;
 
 /// An API server whose answers the test gives.
 #[derive(Default)]
-struct Shelf(Mutex<Supplies>);
+struct Shelf(Mutex<Supplies>, AtomicUsize);
 
 #[async_trait]
 impl Objects for Shelf {
@@ -26,6 +27,7 @@ impl Objects for Shelf {
     }
 
     async fn supply(&self, _: &Pod, _: &Wants) -> Supplies {
+        self.1.fetch_add(1, Ordering::Relaxed);
         self.0.lock().unwrap().clone()
     }
 
@@ -121,6 +123,27 @@ fn what_cannot_be_refreshed_stays_as_it_was() {
         shelf.put(secret(), Err("gone".into()));
         assert_eq!(next.mount(&pod).unwrap_err().volume, "v");
         next.unmount().unwrap();
+    });
+}
+
+#[test]
+fn a_sub_path_asks_nobody_for_what_is_known() {
+    on_node_of(|shelf, life, path| {
+        let (node, pod) = (life(), both());
+        shelf.put(secret(), disk(path, None));
+        node.mount_all(&pod).unwrap();
+        let asked = || shelf.1.load(Ordering::Relaxed);
+        assert_eq!(asked(), 1);
+        let sub_path = |node: &Node, volume| {
+            node.runtime.block_on(node.volumes.sub_path(&pod, "c", 0, volume, "")).unwrap()
+        };
+        sub_path(&node, "v");
+        assert_eq!(fs::read(sub_path(&node, "secret").join("key")).unwrap(), b"old");
+        assert_eq!(asked(), 1);
+        // Another life does not know what the claim was.
+        sub_path(&life(), "v");
+        assert_eq!(asked(), 2);
+        node.unmount().unwrap();
     });
 }
 
