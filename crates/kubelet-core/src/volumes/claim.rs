@@ -28,6 +28,11 @@ const FS_TYPE: &str = "ext4";
 const GID: &str = "pv.beta.kubernetes.io/gid";
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 
+/// Whether only one Pod may have a volume at a time. With several modes nobody knows which one a Pod means.
+pub(super) fn is_exclusive(modes: &[String]) -> bool {
+    modes == ["ReadWriteOncePod"]
+}
+
 /// A controller makes the claim and calls it after the Pod and the volume.
 pub(super) fn read_ephemeral(context: &Context<'_>, volume: &Volume) -> Option<Result<Source, String>> {
     volume.ephemeral.as_ref()?;
@@ -87,9 +92,10 @@ fn source(
             return Err(format!("PersistentVolume {name} has an invalid fsType {fs_type:?}"));
         }
         let options = mount_options(volume, spec);
+        let exclusive = is_exclusive(spec.access_modes.as_deref().unwrap_or_default());
         Ok(match block {
-            true => Source::Device { path, spec_name: name },
-            false => Source::Local { path, spec_name: name, fs_type, options },
+            true => Source::Device { path, spec_name: name, exclusive },
+            false => Source::Local { path, spec_name: name, fs_type, options, exclusive },
         })
     } else if block {
         Err(format!("PersistentVolume {name} is of kind {}, which cannot be a device", kind_of(spec)))

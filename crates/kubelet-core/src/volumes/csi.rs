@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::storage::v1::CSIDriver;
 use sha2::{Digest, Sha256};
 
+use super::claim::is_exclusive;
 use super::expand::Claimed;
 use super::{Context, Source};
 
@@ -158,6 +159,12 @@ impl CsiVolume {
     #[must_use]
     pub fn access_mode(&self) -> &str {
         self.access_modes.first().map_or("ReadWriteOnce", String::as_str)
+    }
+
+    /// For one Pod at a time.
+    #[must_use]
+    pub fn is_exclusive(&self) -> bool {
+        is_exclusive(&self.access_modes)
     }
 
     #[must_use]

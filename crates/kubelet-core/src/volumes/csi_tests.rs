@@ -53,6 +53,21 @@ spec:
 }
 
 #[test]
+fn one_mode_alone_keeps_other_pods_away() {
+    for (modes, want) in [
+        ("[ReadWriteOncePod]", true),
+        ("[ReadWriteOncePod, ReadOnlyMany]", false),
+        ("[ReadWriteOnce]", false),
+        ("[]", false),
+    ] {
+        let v = volume(&format!(
+            "{{metadata: {{name: p}}, spec: {{accessModes: {modes}, csi: {{driver: d, volumeHandle: h}}}}}}"
+        ));
+        assert_eq!(v.is_exclusive(), want, "{modes}");
+    }
+}
+
+#[test]
 fn who_gives_the_volume_to_the_group() {
     let rwo = volume(
         "{metadata: {name: p}, spec: {accessModes: [ReadWriteOnce], csi: {driver: d, volumeHandle: h, fsType: ext4}}}",

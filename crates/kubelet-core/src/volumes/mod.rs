@@ -70,11 +70,14 @@ pub enum Source {
         /// What a device is formatted with that holds nothing.
         fs_type: String,
         options: Vec<String>,
+        /// For one Pod at a time.
+        exclusive: bool,
     },
     /// A device of this node.
     Device {
         path: String,
         spec_name: String,
+        exclusive: bool,
     },
     /// What a CSI driver mounts.
     Csi(Box<CsiVolume>),
@@ -102,6 +105,9 @@ pub enum ChangePolicy {
     Always,
     OnRootMismatch,
 }
+
+/// Why a Pod does not get a volume that is for one Pod at a time; upstream's words.
+pub const IN_USE: &str = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
 
 /// A volume that cannot be had on this node, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

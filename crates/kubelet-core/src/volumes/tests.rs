@@ -208,6 +208,7 @@ fn claims_are_what_they_are_bound_to() {
             spec_name: "pv".into(),
             fs_type: "ext4".into(),
             options: vec![],
+            exclusive: false,
         })
     );
     let share =

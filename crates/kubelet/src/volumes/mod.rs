@@ -10,6 +10,7 @@ mod atomic_writer;
 mod csi;
 mod device;
 mod empty_dir;
+mod exclusive;
 mod figures;
 mod files;
 mod fs_group;
@@ -47,6 +48,7 @@ use tokio_util::sync::CancellationToken;
 use crate::ports::{self, Mounted, MountedVolume, NoObjects, Objects, VolumeError};
 pub use csi::CsiParts;
 use csi::CsiVolumes;
+use exclusive::Holders;
 pub use figures::{Amount, Figures, VolumeFigures};
 use lane::Lanes;
 use ready::{Ask, Outcome, Ready};
@@ -69,6 +71,7 @@ struct Inner {
     allocatable: ArcSwap<Allocatable>,
     clock: Arc<dyn Clock>,
     rng: Mutex<Rng>,
+    holders: Holders,
 }
 
 /// How long a Pod that is to start waits before it says what for. Whoever is late goes on.
@@ -86,6 +89,7 @@ impl NodeVolumes {
             allocatable: ArcSwap::from_pointee(allocatable),
             clock: clock.clone(),
             rng: Mutex::new(rng),
+            holders: Holders::default(),
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -220,6 +224,11 @@ impl NodeVolumes {
         }
     }
 
+    fn forget(&self, uid: &PodUid) {
+        self.remembered().remove(uid);
+        self.inner.holders.forget(uid);
+    }
+
     fn remembered(&self) -> MutexGuard<'_, HashMap<PodUid, BTreeMap<String, Desired>>> {
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -278,7 +287,7 @@ impl ports::Volumes for NodeVolumes {
         let work_uid = uid.clone();
         let work = move || teardown::remove_volumes(&inner.tree, work_uid.as_str());
         self.lanes.run(teardown::ACT, uid, UNMOUNT_PATIENCE, work).await?;
-        self.remembered().remove(uid);
+        self.forget(uid);
         Ok(())
     }
 
@@ -288,7 +297,7 @@ impl ports::Volumes for NodeVolumes {
         let work_uid = uid.clone();
         let work = move || teardown::remove_pod(&inner.tree, work_uid.as_str());
         self.lanes.run(teardown::ACT, uid, UNMOUNT_PATIENCE, work).await?;
-        self.remembered().remove(uid);
+        self.forget(uid);
         Ok(())
     }
 
@@ -308,10 +317,10 @@ impl Inner {
     fn mount(&self, uid: &PodUid, asks: Vec<Ask>) -> Result<Vec<Outcome>, VolumeError> {
         let pod = self.tree.pod(uid.as_str()).map_err(|e| retry(SET_UP, uid.as_str(), &e))?;
         teardown::forget_removed(&pod).map_err(|message| retry(SET_UP, uid.as_str(), &message))?;
-        Ok(asks.into_iter().map(|ask| self.mount_one(&pod, ask)).collect())
+        Ok(asks.into_iter().map(|ask| self.mount_one(&pod, uid, ask)).collect())
     }
 
-    fn mount_one(&self, pod: &PodDir, ask: Ask) -> Outcome {
+    fn mount_one(&self, pod: &PodDir, uid: &PodUid, ask: Ask) -> Outcome {
         let is_known = ask.is_known();
         let (volume, error) = ask.split()?;
         let site = Site { pod, volume: &volume.name, fs_group: volume.fs_group };
@@ -320,10 +329,37 @@ impl Inner {
             Some(error) => Err(error),
             None => match volume.misplaced.as_ref().filter(|_| standing().is_none()) {
                 Some(why) => Err(reject(CHECK_NODE, &volume.name, why.clone())),
-                None => self.set_up(&site, &volume).map_err(|e| retry(SET_UP, &volume.name, &e)),
+                None => self.set_up_for(uid, &site, &volume),
             },
         };
         Ready::of(volume.clone(), made, standing)
+    }
+
+    /// Sets it up unless it is another Pod's.
+    fn set_up_for(
+        &self,
+        uid: &PodUid,
+        site: &Site<'_>,
+        volume: &Desired,
+    ) -> Result<MountedVolume, VolumeError> {
+        let set_up = || self.set_up(site, volume).map_err(|e| retry(SET_UP, &volume.name, &e));
+        let (name, act, is_elsewhere) = match &volume.source {
+            Source::Local { spec_name, exclusive: true, .. } => {
+                let site = Site { volume: spec_name, ..*site };
+                let found = local::is_elsewhere(&site);
+                (spec_name, SET_UP, found.map_err(|e| retry(SET_UP, spec_name, &e))?)
+            }
+            Source::Device { spec_name, exclusive: true, .. } => (spec_name, csi::act::STAGE_DEVICE, false),
+            _ => return set_up(),
+        };
+        if is_elsewhere || !self.holders.take(name, uid) {
+            return Err(retry(act, name, &core::IN_USE));
+        }
+        let made = set_up();
+        if made.is_err() {
+            self.holders.give_back(name, uid);
+        }
+        made
     }
 
     /// One line per kind.
@@ -336,7 +372,7 @@ impl Inner {
                 files::set_up(site, *kind, &content, *size, &mut || self.stamp())?
             }
             Source::Nfs { share, options } => nfs::set_up(site, share, options)?,
-            Source::Local { path, spec_name, fs_type, options } => {
+            Source::Local { path, spec_name, fs_type, options, .. } => {
                 let site = Site { volume: spec_name, ..*site };
                 let manner = local::Manner { fs_type, options, read_only: volume.read_only };
                 local::set_up(&site, Path::new(path), &manner)?

@@ -67,6 +67,7 @@ impl CsiVolumes {
     ) -> Result<MountedVolume, VolumeError> {
         let volume = &job.volume;
         let refuse = |e: String| failed(act::STAGE_DEVICE, volume, e);
+        self.check_alone(job).map_err(|e| refuse(e.to_owned()))?;
         let session = self.session(&volume.driver).await.map_err(|e| {
             refuse(format!("{PLUGIN}: blockMapper.SetUpDevice failed to get CSI client: {e}"))
         })?;

@@ -39,6 +39,7 @@ impl CsiVolumes {
         attaches: bool,
     ) -> Result<MountedVolume, VolumeError> {
         let volume = &job.volume;
+        self.check_alone(job).map_err(|e| failed(act::PUBLISH, volume, e))?;
         let stage = if volume.is_persistent() { act::STAGE } else { act::PUBLISH };
         let missing = |e: String| match volume.is_persistent() {
             true => format!("{PLUGIN}: attacher.MountDevice failed to create newCsiDriverClient: {e}"),

@@ -177,11 +177,18 @@ impl CsiVolumes {
 
     /// Every volume that some Pod's directory tells of.
     fn published_on_disk(&self) -> Vec<Entry> {
-        let of_pod = |uid: String| {
-            let mounts = books::list(&books::of_pod(&self.root, &uid));
-            mounts.into_iter().chain(self.devices_of(&uid)).map(|kept| kept.entry)
-        };
-        self.pods_on_disk().flat_map(of_pod).collect()
+        self.pods_on_disk().flat_map(|uid| self.entries_of(&uid)).collect()
+    }
+
+    /// Whether another Pod's directory tells of the volume.
+    pub(super) fn has_another(&self, unique: &str, uid: &str) -> bool {
+        let others = self.pods_on_disk().filter(|other| other != uid);
+        others.flat_map(|other| self.entries_of(&other)).any(|entry| entry.unique_name() == unique)
+    }
+
+    fn entries_of(&self, uid: &str) -> impl Iterator<Item = Entry> + use<> {
+        let mounts = books::list(&books::of_pod(&self.root, uid));
+        mounts.into_iter().chain(self.devices_of(uid)).map(|kept| kept.entry)
     }
 
     /// The records of Pods' volumes that tell nothing: any staged volume may be theirs.

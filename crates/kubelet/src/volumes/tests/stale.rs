@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use base::class::Class;
 use kubelet_core::supplies::{Bound, Supplies, Supply, Wants};
+use kubelet_core::volumes as core;
 use tokio::sync::watch;
 
 use super::*;
@@ -144,6 +145,61 @@ fn a_sub_path_asks_nobody_for_what_is_known() {
         sub_path(&life(), "v");
         assert_eq!(asked(), 2);
         node.unmount().unwrap();
+    });
+}
+
+#[test]
+fn a_volume_for_one_pod_is_given_to_one_at_a_time() {
+    on_node_of(|shelf, life, path| {
+        let (node, first) = (life(), both());
+        let mut second = both();
+        second.metadata.uid = Some("another".into());
+        let pv = |modes: Value| shelf.put(secret(), local_pv(path, json!({"accessModes": modes})));
+        pv(json!(["ReadWriteOncePod"]));
+        node.mount_v(&first);
+        for node in [&node, &life()] {
+            node.mount_v(&first);
+            let error = node.mount(&second).unwrap_err();
+            assert_eq!((error.act, error.volume.as_str(), error.class), ("set up", "pv", Class::Retry));
+            assert_eq!(error.message, core::IN_USE);
+        }
+        // Of several modes nobody knows which is meant.
+        pv(json!(["ReadWriteOncePod", "ReadOnlyMany"]));
+        node.mount_v(&second);
+        node.runtime.block_on(node.volumes.unmount(&PodUid::from("another"))).unwrap();
+        pv(json!(["ReadWriteOncePod"]));
+        assert!(node.mount(&second).is_err());
+        node.unmount().unwrap();
+        node.mount_v(&second);
+        assert!(node.mount(&first).is_err());
+        node.runtime.block_on(node.volumes.remove(&PodUid::from("another"))).unwrap();
+        node.mount_v(&first);
+        node.unmount().unwrap();
+    });
+}
+
+#[test]
+fn a_device_for_one_pod_is_given_to_one_at_a_time() {
+    on_node_of(|shelf, life, path| {
+        let Some(disk) = Disk::make(&path.join("image")) else { return };
+        let node = life();
+        let device = json!([{"name": "c", "volumeDevices": [{"name": "v", "devicePath": "/dev/x"}]}]);
+        let pod = |uid: &str| {
+            let volume = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+            let mut pod = pod_with(volume, json!({"containers": device}));
+            pod.metadata.uid = Some(uid.into());
+            pod
+        };
+        let modes = json!({"volumeMode": "Block", "accessModes": ["ReadWriteOncePod"]});
+        shelf.put(secret(), local_pv(Path::new("/dev/none"), modes.clone()));
+        assert!(node.mount(&pod("b")).unwrap_err().message.contains("/dev/none"), "what fails holds nothing");
+        shelf.put(secret(), local_pv(Path::new(&disk.0), modes));
+        node.mount(&pod("a")).unwrap();
+        node.mount(&pod("a")).unwrap();
+        let error = node.mount(&pod("b")).unwrap_err();
+        assert_eq!((error.act, error.message.as_str()), ("stage device of", core::IN_USE));
+        node.runtime.block_on(node.volumes.unmount(&PodUid::from("a"))).unwrap();
+        node.mount(&pod("b")).unwrap();
     });
 }
 
