@@ -106,6 +106,9 @@ struct State {
     published: BTreeMap<(PodUid, String), stats::Published>,
     /// What the node says is in use: a controller does not detach it.
     in_use: BTreeSet<String>,
+    /// What an earlier life left is among them. Before that nothing is said: a node that leaves out a volume it still has
+    /// may lose it.
+    settled: bool,
 }
 
 /// One volume of one Pod.
@@ -272,7 +275,7 @@ impl CsiVolumes {
     /// The node says that it uses the volume, until the [`sweep`] finds that it does not.
     fn hold(&self, name: &str) {
         let mut state = self.lock();
-        if state.in_use.insert(name.to_owned()) {
+        if state.in_use.insert(name.to_owned()) && state.settled {
             self.parts.storage.report_in_use(state.in_use.iter().cloned().collect());
         }
     }

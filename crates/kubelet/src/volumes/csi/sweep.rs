@@ -58,6 +58,8 @@ impl CsiVolumes {
 
     /// One pass. True if something is left to be done.
     async fn sweep(self: &Arc<Self>) -> bool {
+        // Before anything is waited for.
+        self.settle_in_use().await;
         let corrupt = self.corrupt_on_disk();
         for dir in &corrupt {
             let dir = dir.display();
@@ -146,6 +148,7 @@ impl CsiVolumes {
             state.in_use.iter().filter(|n| wanted.contains(*n)).cloned().collect();
         in_use.extend(on_disk);
         state.in_use.clone_from(&in_use);
+        state.settled = true;
         self.parts.storage.report_in_use(in_use.into_iter().collect());
     }
 
@@ -198,5 +201,113 @@ impl CsiVolumes {
 
     fn pods_on_disk(&self) -> impl Iterator<Item = String> + use<> {
         books::names(&self.root.join("pods")).into_iter().map(|(uid, _)| uid)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use base::ids::PodUid;
+    use k8s_openapi::api::core::v1::Pod;
+    use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+    use kubelet_core::supplies::TokenWant;
+    use kubelet_core::volumes::csi::{ClaimRef, SecretRef, key};
+    use kubelet_core::volumes::expand::News;
+
+    use super::*;
+    use crate::drivers::Measured;
+    use crate::drivers::registration::Registrar;
+    use crate::events::Recorder;
+    use crate::ports::{NoStorage, Storage};
+    use crate::testing::clock;
+    use crate::volumes::CsiParts;
+
+    /// What the node said is in use, word for word.
+    #[derive(Default)]
+    struct Told(Mutex<Vec<Vec<String>>>);
+
+    #[async_trait]
+    impl Storage for Told {
+        async fn driver(&self, name: &str) -> Result<Option<Arc<CSIDriver>>, String> {
+            NoStorage.driver(name).await
+        }
+
+        async fn wait_attached(&self, volume: &str) -> Result<(), String> {
+            NoStorage.wait_attached(volume).await
+        }
+
+        async fn attachment(&self, name: &str) -> Result<VolumeAttachment, String> {
+            NoStorage.attachment(name).await
+        }
+
+        async fn secret(&self, reference: &SecretRef) -> Result<BTreeMap<String, String>, String> {
+            NoStorage.secret(reference).await
+        }
+
+        async fn tokens(&self, pod: &Pod, wants: &[TokenWant]) -> Result<String, String> {
+            NoStorage.tokens(pod, wants).await
+        }
+
+        async fn tell_claim(&self, claim: &ClaimRef, news: &News) -> Result<(), String> {
+            NoStorage.tell_claim(claim, news).await
+        }
+
+        fn report_in_use(&self, volumes: Vec<String>) {
+            self.0.lock().unwrap().push(volumes);
+        }
+
+        fn node_name(&self) -> &str {
+            "n"
+        }
+    }
+
+    fn volumes(root: &Path, told: &Arc<Told>) -> Arc<CsiVolumes> {
+        let clock = clock();
+        let measured = Measured { metrics: Arc::default(), clock: clock.clone() };
+        let drivers = Arc::default();
+        let parts = CsiParts {
+            registrar: Registrar {
+                drivers: Arc::clone(&drivers),
+                csi_node: None,
+                measured: measured.clone(),
+            },
+            drivers,
+            storage: told.clone(),
+            measured,
+            recorder: Recorder::new(clock),
+            figures: Arc::default(),
+        };
+        Arc::new(CsiVolumes::new(root.to_owned(), parts))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_an_earlier_life_left_is_in_use_from_the_first_word_on() {
+        let root = tempfile::tempdir().unwrap();
+        let data = [(key::DRIVER, "d"), (key::HANDLE, "left")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        books::write(&books::staging(root.path()).join("d/x"), &data.into()).unwrap();
+        let told = Arc::new(Told::default());
+        let volumes = volumes(root.path(), &told);
+        let use_one = |name: &str| {
+            volumes.want(name, &PodUid::from("u"), "pv");
+            volumes.hold(name);
+        };
+        use_one("new");
+        assert!(told.0.lock().unwrap().is_empty(), "who does not know yet what it has says nothing");
+        // The driver of what is left is not there, so that has to wait.
+        let sweeping = tokio::spawn({
+            let volumes = volumes.clone();
+            async move { volumes.sweep().await }
+        });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        use_one("newer");
+        assert!(!sweeping.is_finished());
+        let left = "kubernetes.io/csi/d^left";
+        assert_eq!(*told.0.lock().unwrap(), [vec![left, "new"], vec![left, "new", "newer"]]);
+        assert!(sweeping.await.unwrap());
     }
 }
