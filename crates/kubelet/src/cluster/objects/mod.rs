@@ -22,6 +22,7 @@ use async_trait::async_trait;
 use base::ids::PodUid;
 use base::rng::Rng;
 use base::time::Clock;
+use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_core::supplies::{Supplies, Wants};
 use tokio::sync::watch;
@@ -201,22 +202,20 @@ impl Objects for ApiObjects {
             let object = self.object(&key);
             async move { (key, object.get(age).await) }
         });
-        for (key, known) in futures_util::future::join_all(objects).await {
+        // Side by side: a Pod with many claims waits for the slowest answer, not for the sum of them.
+        let claims = wants.claims.iter().map(|claim| claims::volume_of(&self.cluster, pod, claim));
+        let tokens = wants.tokens.iter().map(|want| self.tokens.get(pod, want));
+        let (objects, claims, tokens) = tokio::join!(join_all(objects), join_all(claims), join_all(tokens));
+        for (key, known) in objects {
             match key.kind {
                 Kind::ConfigMap => _ = supplies.config_maps.insert(key.name, known.into_config_map()),
                 Kind::Secret => _ = supplies.secrets.insert(key.name, known.into_secret()),
             }
         }
-        for claim in &wants.claims {
-            let volume = claims::volume_of(&self.cluster, pod, claim).await;
-            supplies.claims.insert(claim.clone(), volume);
-        }
+        supplies.claims.extend(wants.claims.iter().cloned().zip(claims));
+        supplies.tokens.extend(wants.tokens.iter().cloned().zip(tokens));
         if let Some(bundles) = self.bundles.as_ref().filter(|_| wants.trust_bundles) {
             supplies.trust_bundles = Some(bundles.all().await);
-        }
-        for want in &wants.tokens {
-            let token = self.tokens.get(pod, want).await;
-            supplies.tokens.insert(want.clone(), token);
         }
         supplies
     }

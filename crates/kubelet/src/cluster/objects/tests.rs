@@ -34,6 +34,8 @@ struct State {
     objects: Vec<(&'static str, Value)>,
     /// Tokens that were given out.
     tokens: usize,
+    /// How long it thinks about each answer.
+    slow: Duration,
 }
 
 /// Counts itself for as long as it lives.
@@ -81,6 +83,10 @@ impl Server {
         let body = request.into_body().collect().await?.to_bytes();
         let query = uri.query().unwrap_or_default();
         let away = self.state.lock().unwrap().away;
+        let slow = self.state.lock().unwrap().slow;
+        if !slow.is_zero() {
+            sleep(slow).await;
+        }
         let say = |code: u16, body: Value| {
             let body = Full::new(Bytes::from(body.to_string())).boxed_unsync();
             Response::builder().status(code).body(body).unwrap()
@@ -192,6 +198,20 @@ async fn tokens_go_with_their_pod_and_those_that_come_too_late_when_they_end() {
     sleep(secs(3601)).await;
     tokens.get(&here, &want(3600)).await.unwrap();
     assert_eq!(tokens.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_and_tokens_are_asked_for_side_by_side() {
+    let server = Server::new();
+    let objects = server.objects();
+    server.state.lock().unwrap().slow = secs(1);
+    let (claims, tokens) = (["a", "b", "c"].map(String::from), [600, 700, 800].map(want));
+    let wants = Wants { claims: claims.into(), tokens: tokens.into(), ..Wants::default() };
+    let began = tokio::time::Instant::now();
+    let supplies = objects.supply(&pod("u", json!({})), &wants).await;
+    assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
+    assert_eq!((supplies.claims.len(), supplies.tokens.len()), (3, 3));
+    assert!(supplies.tokens.values().all(Result::is_ok), "{:?}", supplies.tokens);
 }
 
 #[tokio::test(start_paused = true)]
