@@ -329,7 +329,10 @@ impl Inner {
             Some(error) => Err(error),
             None => match volume.misplaced.as_ref().filter(|_| standing().is_none()) {
                 Some(why) => Err(reject(CHECK_NODE, &volume.name, why.clone())),
-                None => self.set_up_for(uid, &site, &volume),
+                None => {
+                    let once = (is_known && is_set_up_once(&volume.source)).then(standing).flatten();
+                    once.map_or_else(|| self.set_up_for(uid, &site, &volume), Ok)
+                }
             },
         };
         Ready::of(volume.clone(), made, standing)
@@ -441,6 +444,12 @@ const SET_UP: &str = "set up";
 const PROCESS: &str = "process";
 const CHECK_NODE: &str = "check node of";
 const SUB_PATH: &str = "prepare subPath of";
+
+/// What belongs to the host is looked at when the Pod starts. What becomes of it later is not our business: nothing is
+/// made again that somebody took away.
+fn is_set_up_once(source: &Source) -> bool {
+    matches!(source, Source::HostPath { .. } | Source::Device { .. })
+}
 
 fn uid_of(pod: &Pod) -> Result<PodUid, VolumeError> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();

@@ -139,6 +139,22 @@ fn host_paths_of_every_type() {
 }
 
 #[test]
+fn a_host_path_is_looked_at_once() {
+    on_node(|node| {
+        let dir = node.dir.join("made");
+        let pod = pod(json!({"hostPath": {"path": dir.to_str().unwrap(), "type": "DirectoryOrCreate"}}));
+        node.mount(&pod).unwrap();
+        fs::remove_dir(&dir).unwrap();
+        let still = node.mount_all(&pod).unwrap();
+        assert!(still.stale.is_empty() && still.places.contains_key("v"), "{still:?}");
+        assert!(!dir.exists(), "what somebody took away from a running Pod is not made again");
+        node.unmount().unwrap();
+        node.mount(&pod).unwrap();
+        assert!(dir.exists());
+    });
+}
+
+#[test]
 fn what_has_no_host_path_or_no_api_server() {
     on_node(|node| {
         let mounted = node.mount(&pod(json!({"image": {"reference": "a/b:1"}}))).unwrap();
