@@ -64,7 +64,8 @@ const STATUS_TMP: &str = "status.json.tmp";
 const STATUS_ASIDE: &str = "status.json.corrupt";
 const MAX_STATUS: u64 = 1 << 20;
 const MAX_MESSAGE: usize = 4096;
-const MAX_HOSTS: u64 = 1 << 20;
+/// Ad blockers fill hosts files with whole dictionaries.
+const MAX_HOSTS: u64 = 64 << 20;
 /// Enough for the last 80 lines of which 2048 bytes are kept, one line being at most 16 KiB.
 const LOG_WINDOW: u64 = 64 << 10;
 /// The longest file name of the usual file systems.
@@ -250,6 +251,11 @@ impl PodFiles for DiskPodFiles {
 // === impl Inner ===
 
 impl Inner {
+    /// A symlink up to here is the operator's.
+    fn pods(&self) -> PathBuf {
+        self.dirs.root.join("pods")
+    }
+
     fn pod_path(&self, paths: &PodPaths) -> PathBuf {
         self.pods().join(&paths.uid)
     }

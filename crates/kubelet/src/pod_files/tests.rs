@@ -95,6 +95,13 @@ async fn the_directory_of_pods_may_be_a_link_of_the_operators() {
 }
 
 #[tokio::test]
+async fn a_hosts_file_may_be_long() {
+    let s = Scratch::new();
+    fs::write(s.0.join("hosts"), vec![b'#'; 4 << 20]).unwrap();
+    assert_eq!(s.files().node_hosts().await.unwrap().len(), 4 << 20);
+}
+
+#[tokio::test]
 async fn a_planted_symlink_is_refused() {
     let s = Scratch::new();
     let f = s.files();
