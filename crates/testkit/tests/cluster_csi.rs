@@ -1,7 +1,8 @@
 //! CSI drivers on a node of a cluster: a real driver, real mounts, real containers.
 #![allow(clippy::unwrap_used)]
 
-use std::path::PathBuf;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Node, NodeStatus, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::CSINode;
@@ -343,6 +344,104 @@ fn a_hung_driver_hurts_its_own_pod_only_and_is_named() {
     c.eventually("told why", || c.run(&["describe", "pod", "refused"]).contains(words).then_some(()));
     d.heal("NodePublishVolume");
     c.wait_pod("refused", "ready", is_ready);
+}
+
+/// A file system whose server never answers; whoever looks at it waits, until this is dropped.
+fn hung_file_system(at: &Path) -> std::fs::File {
+    let server = std::fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
+    let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
+    let data = std::ffi::CString::new(data).unwrap();
+    rustix::mount::mount("dead", at, "fuse", rustix::mount::MountFlags::empty(), &*data).unwrap();
+    server
+}
+
+#[test]
+fn a_staged_file_system_that_hangs_holds_up_nobody_and_is_unstaged() {
+    let Some(mut c) = Cluster::usual() else { return };
+    if !Path::new("/dev/fuse").exists() {
+        return;
+    }
+    describe(&c, "attachRequired: false, fsGroupPolicy: None");
+    let d = driver(&c, &["stage"]);
+    volume(&c, "", "fsType: ext4");
+    c.create(&mounting("one", CLAIM));
+    c.wait_pod("one", "ready", is_ready);
+    let staging = PathBuf::from(d.asked("NodeStageVolume")[0]["staging"].as_str().unwrap());
+    let server = hung_file_system(&staging);
+
+    // Another life asks for it to be staged again, and looks at nothing.
+    d.fail("NodePublishVolume", 13);
+    c.restart_agent();
+    c.create(&mounting("two", CLAIM));
+    c.eventually("staged again", || (d.asked("NodeStageVolume").len() > 1).then_some(()));
+    c.create(&pod("other", "", ""));
+    c.wait_pod("other", "ready", is_ready);
+
+    c.run(&["delete", "pod", "one", "two", "--wait=false"]);
+    c.wait_pod_gone("one");
+    c.wait_pod_gone("two");
+    c.eventually("unstaged", || d.asked("NodeUnstageVolume").pop());
+    c.eventually("clean", || (!staging.with_file_name("vol_data.json").exists()).then_some(()));
+    drop(server);
+}
+
+#[test]
+fn a_volume_for_one_pod_waits_for_the_first_to_go() {
+    let Some(c) = Cluster::usual() else { return };
+    describe(&c, "attachRequired: false, fsGroupPolicy: None");
+    let d = driver(&c, &["stage"]);
+    volume(&c, "", "fsType: ext4");
+    c.run(&["patch", "pv", "pv-1", "-p", r#"{"spec":{"accessModes":["ReadWriteOncePod"]}}"#]);
+    c.create(&mounting("one", CLAIM));
+    c.wait_pod("one", "ready", is_ready);
+    c.create(&mounting("two", CLAIM));
+    let told = c.eventually("told", || events_of(&c, "Pod", "FailedMount").pop());
+    assert_eq!(
+        told,
+        "MountVolume.SetUp failed for volume \"pv-1\" : volume uses the ReadWriteOncePod access mode and is already \
+         in use by another pod"
+    );
+    assert_eq!(d.asked("NodePublishVolume").len(), 1);
+    c.run(&["delete", "pod", "one", "--wait=false"]);
+    c.wait_pod("two", "ready", is_ready);
+}
+
+#[test]
+fn a_driver_is_told_the_root_as_the_operator_calls_it() {
+    let Some(mut c) = Cluster::usual() else { return };
+    c.agent.stop().unwrap();
+    let named = c.agent.root();
+    let real = named.with_file_name("moved");
+    std::fs::rename(&named, &real).unwrap();
+    std::os::unix::fs::symlink(&real, &named).unwrap();
+    c.start_agent();
+    describe(&c, "attachRequired: false, fsGroupPolicy: None");
+    let d = driver(&c, &["stage"]);
+    volume(&c, "", "fsType: ext4");
+    c.create(&mounting("one", CLAIM));
+    c.wait_pod("one", "ready", is_ready);
+    let published = d.asked("NodePublishVolume").pop().unwrap();
+    for path in [&published["staging"], &published["target"]] {
+        assert!(Path::new(path.as_str().unwrap()).starts_with(&named), "{path}");
+    }
+    sh(&c, "one", "echo kept > /v/file");
+
+    // It is found where it is, and nobody is asked again.
+    c.restart_agent();
+    c.eventually("registered again", || (d.asked("GetInfo").len() >= 2).then_some(()));
+    c.run(&["annotate", "pod", "one", "look=again"]);
+    c.create(&pod("other", "", ""));
+    c.wait_pod("other", "ready", is_ready);
+    assert_eq!(d.asked("NodePublishVolume").len(), 1);
+    c.run(&["delete", "pod", "one", "--wait=false"]);
+    c.wait_pod_gone("one");
+    c.eventually("unstaged", || d.asked("NodeUnstageVolume").pop());
+    c.eventually("clean", || {
+        let left = mounts_below(&c, "plugins").len()
+            + mounts_below(&c, "pods").iter().filter(|m| m.ends_with("mount")).count();
+        (left == 0).then_some(())
+    });
+    assert_eq!(std::fs::read_to_string(d.volume("vol-1").join("file")).unwrap(), "kept\n");
 }
 
 #[test]
