@@ -80,6 +80,23 @@ proptest! {
         }
     }
 
+    #[test]
+    fn what_is_refused_is_as_if_it_had_not_been_tried(
+        worlds in prop::collection::vec(world(), 2),
+        refusals in prop::collection::vec(any::<bool>(), 100),
+    ) {
+        let (is, should) = (content(&worlds[0], Family::V4), content(&worlds[1], Family::V4));
+        let steps = compare(&is, &should, &[]);
+        let (mut known, mut done) = (should.clone(), is.clone());
+        for (step, is_refused) in steps.iter().zip(refusals.iter().cycle()) {
+            match is_refused {
+                true => known.withhold(step, &is),
+                false => done.apply(step),
+            }
+        }
+        prop_assert_eq!(&known, &done);
+    }
+
     /// A virtual server is never bound before it is there, and never there without what it needs.
     #[test]
     fn steps_keep_their_order(worlds in prop::collection::vec(world(), 2)) {

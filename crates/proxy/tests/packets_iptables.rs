@@ -13,9 +13,9 @@ use proxy::observed::{Observed, Triggers};
 use proxy::ports::Dataplane;
 use proxy_core::objects::Family;
 use proxy_core::rules::{Mode, Settings};
-use support::lasting;
 use support::matrix::{Kernel, check, objects};
 use support::{Lab, MASQUERADE_BIT, settings};
+use support::{lasting, strange};
 
 /// The programs of a flavour, if packages were unpacked.
 fn programs(flavour: &str, family: Family) -> Option<Programs> {
@@ -76,7 +76,7 @@ fn open(flavour: &str, family: Family) -> Box<dyn Dataplane> {
 
 /// The flavour that most machines have does; the kernel does the rest for both.
 #[test]
-fn connections_flows_and_affinity_last_as_long_as_they_should() {
+fn connections_flows_and_affinity_last_as_they_should_whatever_else_there_is() {
     const FLAVOUR: &str = "nft";
     if support::skipped() || programs(FLAVOUR, Family::V4).is_none() {
         return;
@@ -89,4 +89,5 @@ fn connections_flows_and_affinity_last_as_long_as_they_should() {
     in_lab(&|lab, kernels| lasting::connections(lab, kernels, |family| open(FLAVOUR, family)));
     in_lab(&lasting::flows);
     in_lab(&lasting::affinity);
+    in_lab(&strange::harms_nobody);
 }

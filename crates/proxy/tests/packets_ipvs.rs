@@ -20,7 +20,7 @@ use support::agent::until;
 use support::held::{Held, serve};
 use support::ipvs::{EXCLUDED, State, make_foreign, programs, set_sysctls, skipped};
 use support::matrix::{Kernel, check, objects};
-use support::{Answer, Lab, MASQUERADE_BIT, Party, service, settings, slices};
+use support::{Answer, Lab, MASQUERADE_BIT, Party, service, settings, slices, strange};
 use sys::ipset::Ipsets;
 use sys::ipvs::{Ipvs, Order, ServerId, Timeouts};
 use sys::link::Links;
@@ -94,18 +94,32 @@ fn packets_meet_their_fate() {
     assert_eq!(State::read(&lab), alone);
 }
 
+#[test]
+fn what_the_kernel_refuses_harms_nobody_else() {
+    if skipped() {
+        return;
+    }
+    let lab = lab();
+    strange::harms_nobody(&lab, &mut kernels(&lab, "rr"));
+    let is = State::read(&lab);
+    // It had no use for these.
+    let strange = |ip: &std::net::IpAddr| ip.is_multicast();
+    assert!(is.servers.values().all(|(_, reals)| !reals.keys().any(|real| strange(&real.ip()))), "{is:?}");
+    assert!(is.addresses.contains(&"10.96.0.30".parse().unwrap()), "{is:?}");
+}
+
 fn delete_servers() {
     let mut ipvs = Ipvs::open().unwrap();
     let servers = ipvs.servers().unwrap().into_iter().map(|(id, _)| id);
     let ours = servers.filter(|id| id.address.port() == 80 && id.protocol == 17);
     let orders: Vec<Order> = ours.map(Order::Delete).collect();
-    ipvs.carry_out(&orders).unwrap();
+    ipvs.carry_out(&orders).unwrap().none().unwrap();
 }
 
 fn empty_sets() {
     let mut sets = Ipsets::open().unwrap();
     for set in sets.list("KUBE-").unwrap() {
-        sets.delete(&set.name, &set.entries).unwrap();
+        sets.delete(&set.name, &set.entries).unwrap().none().unwrap();
     }
 }
 

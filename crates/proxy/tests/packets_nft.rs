@@ -13,9 +13,9 @@ use proxy::ports::Dataplane;
 use proxy_core::objects::{Family, Protocol};
 use proxy_core::rules::{NodePortChoice, Settings};
 use serde_json::json;
-use support::lasting;
 use support::matrix::{Kernel, check, objects};
 use support::{Answer, Lab, MASQUERADE_BIT, Party, service, settings, slices};
+use support::{lasting, strange};
 
 fn open(family: Family) -> Box<dyn Dataplane> {
     Box::new(NftDataplane::open(family, MASQUERADE_BIT).unwrap())
@@ -35,6 +35,15 @@ fn every_packet_meets_the_fate_the_rules_say() {
     kernels.iter_mut().for_each(|kernel| kernel.update(&lab, &mut cluster));
     show(&lab);
     check(&lab, &kernels);
+}
+
+#[test]
+fn what_the_kernel_refuses_harms_nobody_else() {
+    if support::skipped() {
+        return;
+    }
+    let lab = Lab::new();
+    strange::harms_nobody(&lab, &mut Kernel::both(&lab, &settings(), open));
 }
 
 #[test]

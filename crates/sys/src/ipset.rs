@@ -6,7 +6,7 @@ use nft::wire::{Attribute, Attributes, FLAG_ACK, FLAG_CREATE, FLAG_DUMP, Writer}
 use rustix::io::Errno;
 use rustix::net::netlink;
 
-use crate::netlink::{Listed, Netlink, SocketError};
+use crate::netlink::{Listed, Netlink, Refusals, SocketError};
 
 const SUBSYSTEM: u16 = 6 << 8;
 const CREATE: u16 = SUBSYSTEM | 2;
@@ -154,29 +154,48 @@ impl Ipsets {
         }
     }
 
-    /// Adds entries; those that are there already will do.
-    pub fn add(&mut self, name: &str, entries: &[Entry]) -> Result<(), Error> {
+    /// Adds entries, whatever becomes of the others; those that are there already will do.
+    pub fn add(&mut self, name: &str, entries: &[Entry]) -> Result<Refusals<Error>, Error> {
         self.change(ADD, "adding to", name, entries)
     }
 
-    /// Deletes entries; those that are not there will do.
-    pub fn delete(&mut self, name: &str, entries: &[Entry]) -> Result<(), Error> {
+    /// Deletes entries, whatever becomes of the others; those that are not there will do.
+    pub fn delete(&mut self, name: &str, entries: &[Entry]) -> Result<Refusals<Error>, Error> {
         self.change(DELETE, "deleting from", name, entries)
     }
 
-    fn change(&mut self, act: u16, verb: &'static str, name: &str, entries: &[Entry]) -> Result<(), Error> {
-        for some in entries.chunks(AT_ONCE) {
-            // Without the flag that wants to be the first, what is done already is no failure.
-            let (sequence, bytes) = self.message(act, FLAG_ACK, false, |out| {
-                out.text(NAME, name);
-                out.u32(LINE | NETWORK_ORDER, 0);
-                let all = out.nest(ENTRIES);
-                some.iter().for_each(|entry| entry.write(out));
-                out.close(all);
-            });
-            self.netlink.order(&bytes, sequence)?.map_err(|cause| refused(verb, name, cause))?;
+    fn change(
+        &mut self,
+        act: u16,
+        verb: &'static str,
+        name: &str,
+        entries: &[Entry],
+    ) -> Result<Refusals<Error>, Error> {
+        let mut all = Vec::new();
+        for (chunk, some) in entries.chunks(AT_ONCE).enumerate() {
+            let (sequence, bytes) = self.change_message(act, name, some);
+            if self.netlink.order(&bytes, sequence)?.is_ok() {
+                continue;
+            }
+            // The kernel stops at the first that it does not take and does not say which that was.
+            let each: Vec<_> = some.chunks(1).map(|one| self.change_message(act, name, one)).collect();
+            let outcomes = self.netlink.orders(&each)?.into_iter().enumerate();
+            all.extend(outcomes.filter_map(|(at, outcome)| {
+                Some((chunk * AT_ONCE + at, refused(verb, name, outcome.err()?)))
+            }));
         }
-        Ok(())
+        Ok(Refusals(all))
+    }
+
+    /// Without the flag that wants to be the first, what is done already is no failure.
+    fn change_message(&mut self, act: u16, name: &str, entries: &[Entry]) -> (u32, Vec<u8>) {
+        self.message(act, FLAG_ACK, false, |out| {
+            out.text(NAME, name);
+            out.u32(LINE | NETWORK_ORDER, 0);
+            let all = out.nest(ENTRIES);
+            entries.iter().for_each(|entry| entry.write(out));
+            out.close(all);
+        })
     }
 
     /// The newest form of a kind of set that this kernel knows.

@@ -49,7 +49,8 @@ fn every_kind_of_set_is_filled_and_emptied() {
             }
         }
         assert_eq!(sets.list("").unwrap(), vec![]);
-        assert!(sets.add("KUBE-X", &[Entry::default()]).is_err());
+        assert!(sets.add("KUBE-X", &[Entry::default()]).unwrap().none().is_err());
+        one_that_is_refused_keeps_no_other_away(&mut sets);
     });
 }
 
@@ -57,8 +58,8 @@ fn fill_and_empty(sets: &mut Ipsets, kind: Kind, is_v6: bool) {
     let name = "KUBE-6-LOAD-BALANCER-SOURCE-CID";
     sets.create(name, kind, is_v6).unwrap();
     let entries: Vec<Entry> = (0..1200).map(|number| entry(kind, is_v6, number)).collect();
-    sets.add(name, &entries).unwrap();
-    sets.add(name, &entries[..3]).unwrap();
+    sets.add(name, &entries).unwrap().none().unwrap();
+    sets.add(name, &entries[..3]).unwrap().none().unwrap();
     let [set] = <[Set; 1]>::try_from(sets.list("KUBE-").unwrap()).unwrap();
     assert_eq!((set.name.as_str(), set.kind), (name, Some(kind)));
     assert_eq!(set.is_v6, is_v6 && kind != Kind::Port);
@@ -67,8 +68,19 @@ fn fill_and_empty(sets: &mut Ipsets, kind: Kind, is_v6: bool) {
         entries
     };
     assert_eq!(sorted(set.entries), sorted(entries.clone()), "{kind:?}");
-    sets.delete(name, &entries[1..]).unwrap();
-    sets.delete(name, &entries[1..]).unwrap();
+    sets.delete(name, &entries[1..]).unwrap().none().unwrap();
+    sets.delete(name, &entries[1..]).unwrap().none().unwrap();
     assert_eq!(sets.list("KUBE-").unwrap()[0].entries, entries[..1], "{kind:?}");
     sets.destroy(name).unwrap();
+}
+
+fn one_that_is_refused_keeps_no_other_away(sets: &mut Ipsets) {
+    sets.create("KUBE-X", Kind::IpPort, false).unwrap();
+    let mut entries: Vec<Entry> = (0..1200).map(|number| entry(Kind::IpPort, false, number)).collect();
+    entries[700].ip = Some("fd96::1".parse().unwrap());
+    entries[1100].port = None;
+    let refused = sets.add("KUBE-X", &entries).unwrap().0;
+    assert!(matches!(refused.as_slice(), [(700, _), (1100, _)]), "{refused:?}");
+    assert_eq!(sets.list("KUBE-X").unwrap()[0].entries.len(), entries.len() - 2);
+    sets.destroy("KUBE-X").unwrap();
 }

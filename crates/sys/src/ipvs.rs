@@ -6,7 +6,7 @@ use nft::wire::{Attributes, FLAG_ACK, FLAG_DUMP, Writer};
 use rustix::io::Errno;
 use rustix::net::netlink;
 
-use crate::netlink::{Listed, Netlink, SocketError};
+use crate::netlink::{Listed, Netlink, Refusals, SocketError};
 
 /// Generic netlink gives each family a number, and this one tells them.
 const CONTROL: u16 = 0x10;
@@ -159,8 +159,8 @@ impl Ipvs {
         self.list("real servers", GET_DESTINATION, |out| write_service(out, of, None), read)
     }
 
-    /// All of them, whatever becomes of one; the first that was refused is the error. What is done already is done.
-    pub fn carry_out(&mut self, orders: &[Order]) -> Result<(), Error> {
+    /// All of them, whatever becomes of one. An error only if nobody can say what became of them.
+    pub fn carry_out(&mut self, orders: &[Order]) -> Result<Refusals<Error>, Error> {
         let messages: Vec<(u32, Vec<u8>)> = orders
             .iter()
             .map(|order| {
@@ -169,15 +169,11 @@ impl Ipvs {
             })
             .collect();
         let outcomes = self.netlink.orders(&messages)?;
-        for (order, outcome) in orders.iter().zip(outcomes) {
-            match outcome {
-                Err(cause) if !order.is_done_by(cause) => {
-                    return Err(Error::Refused { order: order.describe(), cause });
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        let refused = orders.iter().zip(outcomes).enumerate().filter_map(|(place, (order, outcome))| {
+            let cause = outcome.err().filter(|cause| !order.is_done_by(*cause))?;
+            Some((place, Error::Refused { order: order.describe(), cause }))
+        });
+        Ok(Refusals(refused.collect()))
     }
 
     pub fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), Error> {

@@ -75,6 +75,8 @@ fn servers_come_change_and_go() {
                 Order::AddReal(server, b, 1),
                 Order::AddReal(server, b, 1),
             ])
+            .unwrap()
+            .none()
             .unwrap();
             assert_eq!(ipvs.servers().unwrap(), [(server, first)]);
             let second = behaviour("mh", Some(30));
@@ -84,13 +86,21 @@ fn servers_come_change_and_go() {
                 Order::DeleteReal(server, b),
                 Order::DeleteReal(server, b),
             ])
+            .unwrap()
+            .none()
             .unwrap();
             assert_eq!(ipvs.servers().unwrap(), [(server, second)]);
             let reals = ipvs.reals(server).unwrap();
             assert_eq!(reals, [Real { address: a, weight: 0, active: 0, inactive: 0 }]);
             let unknown = Order::Add(id("10.96.0.11:80"), behaviour("nosuch", None));
-            assert!(ipvs.carry_out(&[unknown]).is_err());
-            ipvs.carry_out(&[Order::Delete(server), Order::Delete(server)]).unwrap();
+            // What the kernel will not do keeps it from nothing else.
+            let nobody = if server.address.is_ipv4() { "239.1.1.1:80" } else { "[ff0e::1]:80" };
+            let orders =
+                [unknown, Order::AddReal(server, nobody.parse().unwrap(), 1), Order::AddReal(server, b, 1)];
+            let refused = ipvs.carry_out(&orders).unwrap().0;
+            assert!(matches!(refused.as_slice(), [(0, _), (1, _)]), "{refused:?}");
+            assert_eq!(ipvs.reals(server).unwrap().len(), 2);
+            ipvs.carry_out(&[Order::Delete(server), Order::Delete(server)]).unwrap().none().unwrap();
             assert_eq!(ipvs.servers().unwrap(), []);
         }
         ipvs.set_timeouts(Timeouts { tcp: 900, tcp_fin: 0, udp: 300 }).unwrap();

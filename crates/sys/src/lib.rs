@@ -36,3 +36,5 @@ pub mod process;
 pub mod scratch;
 pub mod terminal;
 pub mod tree;
+
+pub use netlink::Refusals;

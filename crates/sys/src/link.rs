@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use nft::wire::{Attributes, FLAG_ACK, FLAG_CREATE, FLAG_DUMP, Writer};
 use rustix::io::Errno;
 
-use crate::netlink::{Listed, Netlink, SocketError};
+use crate::netlink::{Listed, Netlink, Refusals, SocketError};
 
 const NEW_LINK: u16 = 16;
 const DELETE_LINK: u16 = 17;
@@ -123,13 +123,15 @@ impl Links {
         Ok(Vec::new())
     }
 
-    /// Gives a device addresses, each alone in its network. Those that it has already will do.
-    pub fn add_addresses(&mut self, device: Index, ips: &[IpAddr]) -> Result<(), Error> {
+    /// Gives a device addresses, each alone in its network, whatever becomes of the others. Those that it has already will
+    /// do.
+    pub fn add_addresses(&mut self, device: Index, ips: &[IpAddr]) -> Result<Refusals<Error>, Error> {
         let exist = FLAG_ACK | FLAG_CREATE | FLAG_EXCLUSIVE;
         self.change_addresses(NEW_ADDRESS, exist, device, ips, ("adding address", Errno::EXIST))
     }
 
-    pub fn delete_addresses(&mut self, device: Index, ips: &[IpAddr]) -> Result<(), Error> {
+    /// Takes addresses from a device, whatever becomes of the others. Those that it does not have will do.
+    pub fn delete_addresses(&mut self, device: Index, ips: &[IpAddr]) -> Result<Refusals<Error>, Error> {
         let gone = ("deleting address", Errno::ADDRNOTAVAIL);
         self.change_addresses(DELETE_ADDRESS, FLAG_ACK, device, ips, gone)
     }
@@ -141,7 +143,7 @@ impl Links {
         device: Index,
         ips: &[IpAddr],
         (act, done_before): (&'static str, Errno),
-    ) -> Result<(), Error> {
+    ) -> Result<Refusals<Error>, Error> {
         let orders: Vec<(u32, Vec<u8>)> = ips
             .iter()
             .map(|ip| {
@@ -150,14 +152,11 @@ impl Links {
             })
             .collect();
         let outcomes = self.netlink.orders(&orders)?;
-        for (ip, outcome) in ips.iter().zip(outcomes) {
-            if let Err(cause) = outcome
-                && cause != done_before
-            {
-                return Err(refused(act, &ip.to_string(), cause));
-            }
-        }
-        Ok(())
+        let refused = ips.iter().zip(outcomes).enumerate().filter_map(|(place, (ip, outcome))| {
+            let cause = outcome.err().filter(|cause| *cause != done_before)?;
+            Some((place, refused(act, &ip.to_string(), cause)))
+        });
+        Ok(Refusals(refused.collect()))
     }
 }
 

@@ -22,8 +22,8 @@ fn addresses_come_and_go() {
             .flat_map(|i| [format!("10.96.1.{i}"), format!("fd96::{i:x}")])
             .map(|ip| ip.parse().unwrap())
             .collect();
-        links.add_addresses(device, &ips).unwrap();
-        links.add_addresses(device, &ips[..2]).unwrap();
+        links.add_addresses(device, &ips).unwrap().none().unwrap();
+        links.add_addresses(device, &ips[..2]).unwrap().none().unwrap();
         let of_device = |links: &mut Links| -> Vec<IpAddr> {
             let mut all: Vec<IpAddr> = links
                 .addresses()
@@ -40,10 +40,15 @@ fn addresses_come_and_go() {
         assert_eq!(of_device(&mut links), wanted);
         let on_lo = links.addresses().unwrap().into_iter().any(|(at, ip)| at == lo && ip.is_loopback());
         assert!(on_lo);
-        links.delete_addresses(device, &ips[1..]).unwrap();
-        links.delete_addresses(device, &ips[1..]).unwrap();
+        links.delete_addresses(device, &ips[1..]).unwrap().none().unwrap();
+        links.delete_addresses(device, &ips[1..]).unwrap().none().unwrap();
         assert_eq!(of_device(&mut links), ips[..1]);
-        assert!(links.add_addresses(Index(9999), &ips[..1]).is_err());
+        assert!(links.add_addresses(Index(9999), &ips[..1]).unwrap().none().is_err());
+        // One that the kernel will not have keeps none of the others away.
+        let mixed = [ips[2], "ff0e::1".parse().unwrap(), ips[3]];
+        let refused = links.add_addresses(device, &mixed).unwrap().0;
+        assert!(matches!(refused.as_slice(), [(1, Error::Refused { .. })]), "{refused:?}");
+        assert_eq!(of_device(&mut links).len(), 3);
         match links.ensure_dummy("kube-ipvs0") {
             Ok(made) => assert_eq!(links.ensure_dummy("kube-ipvs0").unwrap(), made),
             Err(error) => eprintln!("this kernel has no dummy devices: {error}"),

@@ -28,6 +28,11 @@ pub struct SocketError {
     cause: io::Error,
 }
 
+/// What the kernel would not do of many things that it was told at once, and why: their places. The others are done.
+#[must_use]
+#[derive(Debug)]
+pub struct Refusals<E>(pub Vec<(usize, E)>);
+
 /// How a list ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listed {
@@ -157,6 +162,15 @@ impl Netlink {
                 Err(e) => return Err(e),
             }
         }
+    }
+}
+
+// === impl Refusals ===
+
+impl<E> Refusals<E> {
+    /// For those to whom one that is refused is a failure.
+    pub fn none(self) -> Result<(), E> {
+        self.0.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
     }
 }
 

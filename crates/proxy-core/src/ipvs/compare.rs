@@ -138,4 +138,37 @@ impl Content {
             Step::Unbind(ips) => self.addresses.retain(|ip| !ips.contains(ip)),
         }
     }
+
+    /// Makes it as if a step of those that led here from `was` had not been taken.
+    pub fn withhold(&mut self, step: &Step, was: &Content) {
+        let real_was = |key: &ServerKey, real: &SocketAddr| was.servers.get(key)?.reals.get(real).copied();
+        match step {
+            Step::AddEntries(set, entries) => {
+                let known = self.sets.entry(*set).or_default();
+                for entry in entries {
+                    known.remove(entry);
+                }
+            }
+            Step::DeleteEntries(set, entries) => self.sets.entry(*set).or_default().extend(entries),
+            Step::AddServer(key, _) => drop(self.servers.remove(key)),
+            Step::ChangeServer(key, _) => {
+                if let (Some(known), Some(was)) = (self.servers.get_mut(key), was.servers.get(key)) {
+                    *known = Server { reals: std::mem::take(&mut known.reals), ..was.clone() };
+                }
+            }
+            Step::AddReal(key, real) | Step::Restore(key, real) | Step::Retire(key, real) => {
+                if let Some(server) = self.servers.get_mut(key) {
+                    match real_was(key, real) {
+                        Some(was) => drop(server.reals.insert(*real, was)),
+                        None => drop(server.reals.remove(real)),
+                    }
+                }
+            }
+            Step::DeleteServer(key) => {
+                self.servers.extend(was.servers.get(key).map(|server| (*key, server.clone())));
+            }
+            Step::Bind(ips) => self.addresses.retain(|ip| !ips.contains(ip)),
+            Step::Unbind(ips) => self.addresses.extend(ips),
+        }
+    }
 }

@@ -1,13 +1,12 @@
 //! IPVS: virtual servers, the device that has their addresses, ipsets, and a fixed script of iptables rules.
 
+mod hands;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use proxy_core::iptables::Saved;
-use proxy_core::ipvs::{
-    Content, DEVICE, Entry, Options, Real, Retirement, Server, ServerKey, SetId, SetKind, Step, compare,
-    render, retirement, script,
-};
+use proxy_core::ipvs::{Content, DEVICE, Entry, Options, ServerKey, SetId, Step, compare, render, script};
 use proxy_core::objects::{Cidr, Family, Protocol};
 use proxy_core::rules::{Delta, Host, RuleSet};
 use sys::ipset::{self, Ipsets};
@@ -15,6 +14,7 @@ use sys::ipvs::{self, Behaviour, Ipvs, Order, ServerId};
 use sys::link::{Index, Links};
 use tokio::sync::mpsc;
 
+use self::hands::{Hands, Refused, entry};
 use super::iptables::Programs;
 use crate::knock::{Knock, Outcome};
 use crate::ports::{Dataplane, Error};
@@ -38,13 +38,8 @@ pub struct IpvsDataplane {
     host: Host,
     /// What iptables said of our rules when they were right.
     rules_were: Option<u64>,
-}
-
-#[derive(Debug)]
-struct Hands {
-    ipvs: Ipvs,
-    sets: Ipsets,
-    links: Links,
+    /// What the kernel would not do the last time. It is tried each time again.
+    refused: BTreeSet<String>,
 }
 
 /// Whether the kernel has what this mode needs, the scheduler included.
@@ -58,8 +53,8 @@ pub fn check(scheduler: &str) -> Result<(), Error> {
     let (ip, port) = PROBE;
     let probe = ServerId { protocol: Protocol::Tcp.number(), address: SocketAddr::new(ip.into(), port) };
     let behaviour = Behaviour { scheduler: scheduler.to_owned(), persistence: None, hashes_ports: false };
-    hands.ipvs.carry_out(&[Order::Add(probe, behaviour)])?;
-    Ok(hands.ipvs.carry_out(&[Order::Delete(probe)])?)
+    hands.ipvs.carry_out(&[Order::Add(probe, behaviour)])?.none()?;
+    Ok(hands.ipvs.carry_out(&[Order::Delete(probe)])?.none()?)
 }
 
 /// Removes our virtual servers, the device and the sets of a family. Ours are those whose address and port our own sets
@@ -78,7 +73,7 @@ pub fn cleanup(family: Family) -> Result<(), Error> {
             let of_family = |id: &ServerId| Family::of(id.address.ip()) == family;
             let all = ipvs.servers()?.into_iter().map(|(id, _)| id).filter(of_family);
             let orders: Vec<Order> = all.filter(|id| is_ours(&ours, id)).map(Order::Delete).collect();
-            ipvs.carry_out(&orders)?;
+            ipvs.carry_out(&orders)?.none()?;
         }
         Err(ipvs::Error::Missing) => {}
         Err(error) => return Err(error.into()),
@@ -88,7 +83,7 @@ pub fn cleanup(family: Family) -> Result<(), Error> {
     if let Some(device) = links.find(DEVICE)? {
         let (of_family, others): (Vec<IpAddr>, Vec<IpAddr>) =
             on_device(&mut links, device)?.into_iter().partition(|ip| Family::of(*ip) == family);
-        links.delete_addresses(device, &of_family)?;
+        links.delete_addresses(device, &of_family)?.none()?;
         // A device that is down has no address of its own making.
         if others.is_empty() {
             links.remove(DEVICE)?;
@@ -118,64 +113,6 @@ fn on_device(links: &mut Links, device: Index) -> Result<Vec<IpAddr>, Error> {
     Ok(all.filter(|(at, _)| *at == device).map(|(_, ip)| ip).collect())
 }
 
-// === impl Hands ===
-
-impl Hands {
-    fn open() -> Result<Self, Error> {
-        Ok(Self { ipvs: Ipvs::open()?, sets: Ipsets::open()?, links: Links::open()? })
-    }
-
-    fn servers(&mut self, family: Family) -> Result<BTreeMap<ServerKey, Server>, Error> {
-        let mut servers = BTreeMap::new();
-        for (id, behaviour) in self.ipvs.servers()? {
-            let protocol = Protocol::ALL.into_iter().find(|p| p.number() == id.protocol);
-            let Some(protocol) = protocol.filter(|_| Family::of(id.address.ip()) == family) else { continue };
-            let reals = self.ipvs.reals(id)?;
-            let server = Server {
-                scheduler: behaviour.scheduler,
-                persistence: behaviour.persistence,
-                hashes_ports: behaviour.hashes_ports,
-                reals: reals.iter().map(|real| (real.address, Real { weight: real.weight })).collect(),
-            };
-            servers.insert(ServerKey { protocol, address: id.address }, server);
-        }
-        Ok(servers)
-    }
-
-    /// What is in our sets. Those that are missing are made.
-    fn sets(&mut self, family: Family) -> Result<BTreeMap<SetId, BTreeSet<Entry>>, Error> {
-        let found = self.sets.list("KUBE-")?;
-        let mut sets = BTreeMap::new();
-        for id in SetId::ALL {
-            let name = id.name(family);
-            let entries = match found.iter().find(|set| set.name == name) {
-                Some(set) if set.kind == Some(kind(id.kind())) => {
-                    set.entries.iter().filter_map(entry).collect()
-                }
-                Some(_) => return Err(Error::StrangeSet(name)),
-                None => {
-                    self.sets.create(&name, kind(id.kind()), family == Family::V6)?;
-                    BTreeSet::new()
-                }
-            };
-            sets.insert(id, entries);
-        }
-        Ok(sets)
-    }
-
-    /// Says which real servers stay for the sake of their connections.
-    fn retire(&mut self, key: ServerKey, real: SocketAddr) -> Result<(Vec<Order>, bool), Error> {
-        let id = server_id(key);
-        let found = self.ipvs.reals(id)?.into_iter().find(|found| found.address == real);
-        let Some(found) = found else { return Ok((Vec::new(), false)) };
-        Ok(match retirement(key.protocol, found.active.saturating_add(found.inactive)) {
-            Retirement::Delete => (vec![Order::DeleteReal(id, real)], false),
-            Retirement::Quiesce if found.weight == 0 => (Vec::new(), true),
-            Retirement::Quiesce => (vec![Order::SetWeight(id, real, 0)], true),
-        })
-    }
-}
-
 // === impl IpvsDataplane ===
 
 impl IpvsDataplane {
@@ -191,6 +128,7 @@ impl IpvsDataplane {
             known: Content::default(),
             host: Host::default(),
             rules_were: None,
+            refused: BTreeSet::new(),
         })
     }
 
@@ -206,53 +144,6 @@ impl IpvsDataplane {
         })
     }
 
-    /// Carries the steps out; orders to IPVS go many at a time. What is to stay for a while is remembered.
-    fn carry_out(&mut self, steps: &[Step], device: Index, should: &mut Content) -> Result<(), Error> {
-        let mut orders = Vec::new();
-        for step in steps {
-            match step {
-                Step::AddServer(key, server) => {
-                    orders.push(Order::Add(server_id(*key), behaviour(server)));
-                }
-                Step::ChangeServer(key, server) => {
-                    orders.push(Order::Change(server_id(*key), behaviour(server)));
-                }
-                Step::AddReal(key, real) => orders.push(Order::AddReal(server_id(*key), *real, 1)),
-                Step::Restore(key, real) => orders.push(Order::SetWeight(server_id(*key), *real, 1)),
-                Step::DeleteServer(key) => orders.push(Order::Delete(server_id(*key))),
-                Step::Retire(key, real) => {
-                    let (more, stays) = self.hands.retire(*key, *real)?;
-                    orders.extend(more);
-                    if let Some(server) = should.servers.get_mut(key).filter(|_| stays) {
-                        server.reals.insert(*real, Real { weight: 0 });
-                    }
-                }
-                other => {
-                    self.hands.ipvs.carry_out(&std::mem::take(&mut orders))?;
-                    self.carry_out_one(other, device)?;
-                }
-            }
-        }
-        Ok(self.hands.ipvs.carry_out(&orders)?)
-    }
-
-    fn carry_out_one(&mut self, step: &Step, device: Index) -> Result<(), Error> {
-        let list = |ips: &BTreeSet<IpAddr>| ips.iter().copied().collect::<Vec<_>>();
-        let told = |entries: &[Entry]| entries.iter().map(sys_entry).collect::<Vec<_>>();
-        match step {
-            Step::AddEntries(set, entries) => {
-                self.hands.sets.add(&set.name(self.family), &told(entries))?;
-            }
-            Step::DeleteEntries(set, entries) => {
-                self.hands.sets.delete(&set.name(self.family), &told(entries))?;
-            }
-            Step::Bind(ips) => self.hands.links.add_addresses(device, &list(ips))?,
-            Step::Unbind(ips) => self.hands.links.delete_addresses(device, &list(ips))?,
-            _ => {}
-        }
-        Ok(())
-    }
-
     /// Writes the rules unless they are as we left them.
     fn write_rules(&mut self, rules: &RuleSet, is_new_node: bool) -> Result<Option<String>, Error> {
         let saved = self.programs.save()?;
@@ -264,6 +155,21 @@ impl IpvsDataplane {
         self.programs.restore(&script)?;
         self.rules_were = Some(self.programs.save().map(|saved: Saved| saved.fingerprint())?);
         Ok((was_ours && !is_new_node).then(|| "iptables rules were changed".to_owned()))
+    }
+
+    /// Remembers what the kernel has now, and tells what it refused, each thing once. Says whether it refused anything that
+    /// it had not refused before.
+    fn settle(&mut self, was: &Content, mut should: Content, refused: Vec<Refused>) -> bool {
+        refused.iter().for_each(|refused| should.withhold(&refused.step, was));
+        self.known = should;
+        let before = std::mem::take(&mut self.refused);
+        self.refused = refused.into_iter().map(|refused| refused.why).collect();
+        let mut news = self.refused.difference(&before).peekable();
+        let is_any = news.peek().is_some();
+        for error in news {
+            tracing::warn!(family = self.family.name(), error, "the kernel refused a part of our rules");
+        }
+        is_any
     }
 
     fn bring(
@@ -279,7 +185,6 @@ impl IpvsDataplane {
         }
         let mut should = render(rules, &self.host, &self.scheduler);
         let steps = compare(&is, &should, &self.excluded);
-        let mut faults = describe(&is, &steps);
         // Traffic is served anew before the rules of another mode give way to ours, and what is old goes last.
         let is_removal = |step: &Step| {
             matches!(
@@ -289,11 +194,14 @@ impl IpvsDataplane {
         };
         let cut = steps.iter().position(is_removal).unwrap_or(steps.len());
         let (first, last) = steps.split_at(cut);
-        self.carry_out(first, device, &mut should)?;
-        faults.extend(self.write_rules(rules, is_new_node)?);
-        self.carry_out(last, device, &mut should)?;
-        self.known = should;
-        Ok(Outcome::Done(faults))
+        let mut refused = self.hands.carry_out(self.family, device, first, &mut should)?;
+        let of_rules = self.write_rules(rules, is_new_node)?;
+        refused.extend(self.hands.carry_out(self.family, device, last, &mut should)?);
+        let is_all_done = refused.is_empty();
+        self.settle(&is, should, refused);
+        // What could not be put right was not, and is told elsewhere.
+        let done = if is_all_done { steps } else { compare(&is, &self.known, &self.excluded) };
+        Ok(Outcome::Done(describe(&is, &done).into_iter().chain(of_rules).collect()))
     }
 }
 
@@ -309,9 +217,13 @@ impl Dataplane for IpvsDataplane {
         let device = self.hands.links.ensure_dummy(DEVICE)?;
         let mut should = render(rules, &self.host, &self.scheduler);
         let steps = compare(&self.known, &should, &self.excluded);
-        self.carry_out(&steps, device, &mut should)?;
-        self.known = should;
-        Ok(())
+        let refused = self.hands.carry_out(self.family, device, &steps, &mut should)?;
+        let was = std::mem::take(&mut self.known);
+        match self.settle(&was, should, refused) {
+            // Perhaps it is not as we thought.
+            true => self.bring(rules, false, &Knock::default()).map(drop),
+            false => Ok(()),
+        }
     }
 
     /// Nobody tells when others change IPVS; the comparison comes often instead.
@@ -341,83 +253,10 @@ fn describe(is: &Content, steps: &[Step]) -> Vec<String> {
     steps.iter().filter_map(fault).collect()
 }
 
-fn server_id(key: ServerKey) -> ServerId {
-    ServerId { protocol: key.protocol.number(), address: key.address }
-}
-
-fn behaviour(server: &Server) -> Behaviour {
-    Behaviour {
-        scheduler: server.scheduler.clone(),
-        persistence: server.persistence,
-        hashes_ports: server.hashes_ports,
-    }
-}
-
-fn kind(kind: SetKind) -> ipset::Kind {
-    match kind {
-        SetKind::Ip => ipset::Kind::Ip,
-        SetKind::IpPort => ipset::Kind::IpPort,
-        SetKind::IpPortIp => ipset::Kind::IpPortIp,
-        SetKind::IpPortNet => ipset::Kind::IpPortNet,
-        SetKind::Port => ipset::Kind::Port,
-    }
-}
-
-fn sys_entry(entry: &Entry) -> ipset::Entry {
-    let of = |ip: IpAddr, protocol: Protocol, port: u16, second| ipset::Entry {
-        ip: Some(ip),
-        protocol: Some(protocol.number()),
-        port: Some(port),
-        second,
-    };
-    match *entry {
-        Entry::Ip(ip) => ipset::Entry { ip: Some(ip), ..ipset::Entry::default() },
-        Entry::Port(port) => ipset::Entry { port: Some(port), ..ipset::Entry::default() },
-        Entry::IpPort(ip, protocol, port) => of(ip, protocol, port, None),
-        Entry::IpPortIp(ip, protocol, port, second) => of(ip, protocol, port, Some((second, None))),
-        Entry::IpPortNet(ip, protocol, port, net) => {
-            of(ip, protocol, port, Some((net.network(), Some(net.length()))))
-        }
-    }
-}
-
-/// `None` for one that we would never make.
-fn entry(told: &ipset::Entry) -> Option<Entry> {
-    let protocol = |number: u8| Protocol::ALL.into_iter().find(|p| p.number() == number);
-    Some(match (told.ip, told.protocol, told.port, told.second) {
-        (Some(ip), None, None, None) => Entry::Ip(ip),
-        (None, None, Some(port), None) => Entry::Port(port),
-        (Some(ip), Some(number), Some(port), None) => Entry::IpPort(ip, protocol(number)?, port),
-        (Some(ip), Some(number), Some(port), Some((second, None))) => {
-            Entry::IpPortIp(ip, protocol(number)?, port, second)
-        }
-        (Some(ip), Some(number), Some(port), Some((net, Some(length)))) => {
-            Entry::IpPortNet(ip, protocol(number)?, port, Cidr::new(net, length)?)
-        }
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn entries_are_read_as_they_are_written() {
-        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        let entries = [
-            Entry::Ip(ip("10.96.0.10")),
-            Entry::Port(30_080),
-            Entry::IpPort(ip("fd96::10"), Protocol::Sctp, 80),
-            Entry::IpPortIp(ip("10.244.0.5"), Protocol::Tcp, 8080, ip("10.244.0.5")),
-            Entry::IpPortNet(ip("5.6.7.8"), Protocol::Udp, 53, Cidr::parse("10.0.0.0/8").unwrap()),
-        ];
-        for wanted in entries {
-            assert_eq!(entry(&sys_entry(&wanted)), Some(wanted));
-        }
-        assert_eq!(entry(&ipset::Entry::default()), None);
-    }
 
     #[test]
     fn only_what_our_sets_name_is_ours() {

@@ -65,7 +65,7 @@ pub(crate) fn make_foreign(lab: &Lab) -> State {
     let id = ServerId { protocol: 6, address: "203.0.113.1:80".parse().unwrap() };
     let behaviour = Behaviour { scheduler: "rr".into(), persistence: None, hashes_ports: false };
     lab.node.ns.within(|| {
-        Ipvs::open().unwrap().carry_out(&[Order::Add(id, behaviour)]).unwrap();
+        Ipvs::open().unwrap().carry_out(&[Order::Add(id, behaviour)]).unwrap().none().unwrap();
         Ipsets::open().unwrap().create("KUBE-FOREIGN", Kind::Ip, false).unwrap();
     });
     State::read(lab)

@@ -8,6 +8,7 @@ pub(crate) mod ipvs;
 pub(crate) mod lasting;
 pub(crate) mod matrix;
 mod no_files;
+pub(crate) mod strange;
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
