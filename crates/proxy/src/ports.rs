@@ -9,7 +9,8 @@ use crate::knock::{Knock, Outcome};
 /// The rules of one family in the kernel. Its calls block: they are made on a thread of their own.
 pub trait Dataplane: Send + 'static {
     /// Looks at what the kernel holds and brings it to the rules, touching nothing that is right. Says what was
-    /// wrong. At a knock it may leave off, as long as it has not changed anything.
+    /// wrong. At a knock it may leave off, as long as it has not changed anything. [`Error::Unread`] if it could not look;
+    /// whoever had no reason for doubt has none then.
     fn verify(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<Vec<String>>, Error>;
 
     /// Brings the kernel from the rules before `delta` to those after it, which are `rules`, at once. Only
@@ -51,6 +52,9 @@ pub enum Error {
     Links(#[from] sys::link::Error),
     #[error("ipset {0} has our name and is of another type")]
     StrangeSet(String),
+    /// Nothing is known but that nothing was changed.
+    #[error("not compared with the kernel: {0}")]
+    Unread(#[source] sys::nft::Error),
     #[error("listening to the kernel: {0}")]
     Listening(#[source] std::io::Error),
     #[error("starting a thread: {0}")]

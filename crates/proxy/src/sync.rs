@@ -99,6 +99,8 @@ struct Plane {
     look_at: Option<Instant>,
     /// When to compare everything at the earliest, unless there is news.
     rested_at: Instant,
+    /// It was not possible; not before this either.
+    unseeing_until: Instant,
     /// How often that made way for news since it was last done.
     times_left: u32,
     wants_tidying: bool,
@@ -121,6 +123,19 @@ enum Trust {
     Touched(Instant),
     /// A change failed.
     Lost,
+}
+
+/// What came of an attempt.
+enum Deed {
+    Changed,
+    /// With what was wrong, and is right now.
+    Compared(Vec<String>),
+    /// A comparison made way for news.
+    Left,
+    /// A comparison was not possible. What there was to change is changed.
+    Unread {
+        has_changed: bool,
+    },
 }
 
 /// How much time changes took of late.
@@ -324,6 +339,17 @@ impl Gap {
     }
 }
 
+// === impl Deed ===
+
+impl From<Outcome<Vec<String>>> for Deed {
+    fn from(outcome: Outcome<Vec<String>>) -> Self {
+        match outcome {
+            Outcome::Done(faults) => Deed::Compared(faults),
+            Outcome::Left => Deed::Left,
+        }
+    }
+}
+
 // === impl Spending ===
 
 impl Spending {
@@ -359,6 +385,7 @@ impl Plane {
             has_news: false,
             look_at: None,
             rested_at: Instant::now(),
+            unseeing_until: Instant::now(),
             times_left: 0,
             wants_tidying: false,
             times_untidied: 0,
@@ -386,7 +413,9 @@ impl Plane {
     fn makes_way(&self, now: Instant) -> bool {
         match self.trust {
             Trust::Full => self.times_left < MOST_TIMES_LEFT,
-            Trust::Touched(at) => now.saturating_duration_since(at) < HEAL_WITHIN,
+            Trust::Touched(at) => {
+                now < self.unseeing_until || now.saturating_duration_since(at) < HEAL_WITHIN
+            }
             Trust::None | Trust::Lost => false,
         }
     }
@@ -401,7 +430,7 @@ impl Plane {
         match (self.retry, self.look_at) {
             (Some((at, _)), _) => at,
             (None, Some(look_at)) if self.trust == Trust::Full && !self.has_news => look_at,
-            (None, Some(_)) if !self.has_news => self.rested_at,
+            (None, Some(_)) if !self.has_news => self.rested_at.max(self.unseeing_until),
             _ => now,
         }
     }
@@ -443,42 +472,57 @@ impl Plane {
             return Ok((self, None));
         }
         let has_news = !delta.is_empty() || self.retry.is_some();
-        // Who compares everything does not need to know what changed, and the first time that is everything.
-        let delta = (!must_verify).then_some(delta);
         let knock = Knock::default();
         let ear = knock.clone();
         let job = tokio::task::spawn_blocking(move || {
-            let outcome = self.act(delta, &ear);
-            (self, outcome)
+            let deed = self.act(delta, must_verify, &ear);
+            (self, deed)
         });
-        let (mut plane, outcome) = match must_verify && makes_way {
+        let (mut plane, deed) = match must_verify && makes_way {
             true => inbox.attend(job, &knock, now).await?,
             false => job.await?,
         };
-        match outcome {
-            Ok((Outcome::Done(faults), must_verify)) => {
-                plane.succeed(must_verify, has_news, &faults, periods);
-                let gap = plane.rest(must_verify, now.elapsed(), periods.gap);
+        match deed {
+            Ok(Deed::Changed) => {
+                plane.succeed(periods, None);
+                let gap = plane.rest(false, now.elapsed(), periods.gap);
+                Ok((plane, Some(gap)))
+            }
+            Ok(Deed::Compared(faults)) => {
+                plane.succeed(periods, Some((has_news, &faults)));
+                plane.rest(true, now.elapsed(), periods.gap);
                 // A look that found everything right is nothing that others have to recover from.
-                let quiet = match (must_verify, faults.is_empty()) {
-                    (false, _) => Some(gap),
-                    (true, true) => None,
-                    (true, false) => periods.gap.after_repair(),
-                };
-                return Ok((plane, quiet));
+                let quiet = if faults.is_empty() { None } else { periods.gap.after_repair() };
+                Ok((plane, quiet))
             }
-            Ok((Outcome::Left, _)) => {
+            Ok(Deed::Left) => {
                 // After others touched it, it is left more often, and tried again at once.
-                let times = plane.times_left.min(MOST_TIMES_LEFT);
-                let wait = LOOK_AGAIN.saturating_mul(1 << times).min(periods.verify);
-                plane.look_at = Some(Instant::now() + wait);
-                plane.times_left += 1;
+                plane.look_later(periods);
                 plane.resume_tidying();
-                return Ok((plane, None));
+                Ok((plane, None))
             }
-            Err(error) => plane.fail(&error, periods),
+            Ok(Deed::Unread { has_changed }) => {
+                plane.unseeing_until = plane.look_later(periods);
+                match has_changed {
+                    true => plane.succeed(periods, None),
+                    false => plane.resume_tidying(),
+                }
+                Ok((plane, has_changed.then(|| periods.gap.after_look(now.elapsed()))))
+            }
+            Err(error) => {
+                plane.fail(&error, periods);
+                Ok((plane, Some(periods.gap.after_look(now.elapsed()))))
+            }
         }
-        Ok((plane, Some(periods.gap.after_look(now.elapsed()))))
+    }
+
+    /// Puts off the comparison of everything, longer each time. Says until when.
+    fn look_later(&mut self, periods: Periods) -> Instant {
+        let times = self.times_left.min(MOST_TIMES_LEFT);
+        let at = Instant::now() + LOOK_AGAIN.saturating_mul(1 << times).min(periods.verify);
+        self.look_at = Some(at);
+        self.times_left += 1;
+        at
     }
 
     /// Whether everything should have been compared by now. What is not worth it is put off.
@@ -505,26 +549,41 @@ impl Plane {
         gap
     }
 
-    /// Makes a change, or compares everything; says whether it did the latter. Blocks.
-    fn act(&mut self, delta: Option<Delta>, knock: &Knock) -> Result<(Outcome<Vec<String>>, bool), Error> {
-        let rules = self.book.rules();
-        if let Some(delta) = &delta {
-            match self.dataplane.apply(rules, delta) {
+    /// Makes a change, or compares everything. Blocks.
+    fn act(&mut self, delta: Delta, must_verify: bool, knock: &Knock) -> Result<Deed, Error> {
+        if !must_verify {
+            return match self.dataplane.apply(self.book.rules(), &delta) {
                 // What others did is in the way: it has to be found out first after all.
                 Err(_) if matches!(self.trust, Trust::Touched(_)) => {
-                    return Ok((self.dataplane.verify(rules, &Knock::default())?, true));
+                    Ok(self.dataplane.verify(self.book.rules(), &Knock::default())?.into())
                 }
-                done => return done.map(|()| (Outcome::Done(Vec::new()), false)),
-            }
+                done => done.map(|()| Deed::Changed),
+            };
         }
-        let outcome = self.dataplane.verify(rules, knock)?;
+        // Who compares everything does not need to know what changed, and the first time that is everything.
+        let knows = matches!(self.trust, Trust::Full | Trust::Touched(_));
+        let delta = knows.then_some(delta);
+        let outcome = match (self.dataplane.verify(self.book.rules(), knock), delta) {
+            (Err(error @ Error::Unread(_)), Some(delta)) => return self.act_unseeing(&error, &delta),
+            (outcome, _) => outcome?,
+        };
         // Whoever has written everything leaves as much memory behind. While it is given back nobody can
         // allocate: better now than when the next change is on its way.
         let is_first = self.trust == Trust::None;
         if is_first || matches!(&outcome, Outcome::Done(faults) if !faults.is_empty()) {
             give_memory_back();
         }
-        Ok((outcome, true))
+        Ok(outcome.into())
+    }
+
+    /// The kernel could not be looked at, which is no reason to think that it is not as we left it.
+    fn act_unseeing(&mut self, error: &Error, delta: &Delta) -> Result<Deed, Error> {
+        tracing::info!(family = self.report.family.name(), %error, "looking again later");
+        let has_changed = !delta.is_empty();
+        if has_changed {
+            self.dataplane.apply(self.book.rules(), delta)?;
+        }
+        Ok(Deed::Unread { has_changed })
     }
 
     async fn tidy(mut self, inbox: &mut Inbox, quiet_until: Instant) -> Result<Self, JoinError> {
@@ -550,11 +609,11 @@ impl Plane {
         self.wants_tidying |= self.times_untidied > 0;
     }
 
-    /// With news, what a comparison found to differ is mostly the news.
-    fn succeed(&mut self, did_verify: bool, has_news: bool, faults: &[String], periods: Periods) {
+    /// After a comparison with what it found, and whether there was news: then what it found to differ is mostly that.
+    fn succeed(&mut self, periods: Periods, compared: Option<(bool, &[String])>) {
         let now = Instant::now();
         let family = self.report.family.name();
-        if did_verify {
+        if let Some((has_news, faults)) = compared {
             if self.trust == Trust::None {
                 tracing::info!(family, found = faults.len(), "the kernel has our rules");
             } else if !faults.is_empty() && !has_news {
@@ -570,7 +629,7 @@ impl Plane {
         self.report.pending_since = None;
         self.report.synced_at = Some(now);
         self.report.syncs += 1;
-        self.wants_ears |= did_verify && self.alarms.is_none();
+        self.wants_ears |= compared.is_some() && self.alarms.is_none();
     }
 
     fn listen(&mut self) {

@@ -100,6 +100,20 @@ struct World {
 }
 
 impl World {
+    /// So many Services of one family with one endpoint each, from 10.96.1.1 on.
+    fn of(lab: &Lab, many: u32) -> Self {
+        let mut world = World::default();
+        for number in 0..many {
+            let (name, ip) =
+                (format!("s{number}"), format!("10.96.{}.{}", 1 + number / 250, 1 + number % 250));
+            let over = json!({"spec": {"clusterIP": ip, "clusterIPs": [ip], "ipFamilies": ["IPv4"]}});
+            world.services.push(service(&name, 1, over));
+            let is_v4 = |slice: &EndpointSlice| slice.address_type == Family::V4.name();
+            world.slices.extend(slices(&name, &[&lab.pods[0]]).into_iter().filter(is_v4));
+        }
+        world
+    }
+
     fn cluster(&self) -> Cluster {
         let mut cluster = support::cluster();
         cluster.replace_services(&self.services);
@@ -389,14 +403,7 @@ fn a_build_that_was_cut_short_does_no_harm_and_is_finished() {
         return;
     }
     let lab = Lab::new();
-    let mut world = World::default();
-    for number in 0..MANY {
-        let (name, ip) = (format!("s{number}"), format!("10.96.{}.{}", 1 + number / 250, 1 + number % 250));
-        let over = json!({"spec": {"clusterIP": ip, "clusterIPs": [ip], "ipFamilies": ["IPv4"]}});
-        world.services.push(service(&name, 1, over));
-        let family = Family::V4.name();
-        world.slices.extend(slices(&name, &[&lab.pods[0]]).into_iter().filter(|s| s.address_type == family));
-    }
+    let world = World::of(&lab, MANY);
     let mut cluster = world.cluster();
     let mut book = Rulebook::new(Family::V4, settings());
     let changed = cluster.take_changes(Family::V4).unwrap();
@@ -421,4 +428,64 @@ fn a_build_that_was_cut_short_does_no_harm_and_is_finished() {
             assert_eq!(findings.faults, Vec::<String>::new(), "{cut}");
         }
     });
+}
+
+/// Changes a table of its own without a pause to speak of, as some firewalls do.
+fn churn(foreign: &mut Nftables, stop: &AtomicBool) {
+    let own = nft::TableId { family: table(Family::V4).family, name: "restless".into() };
+    let chain = nft::Chain { name: "one".into(), hook: None };
+    let accept = Rule { exprs: vec![Expr::Verdict(Verdict::Accept)], comment: None };
+    foreign.commit(&own, &[Message::AddTable, Message::AddChain(chain)]).unwrap();
+    while !stop.load(Ordering::Relaxed) {
+        let change = [Message::FlushChain("one".into()), Message::AddRule("one".into(), accept.clone())];
+        foreign.commit(&own, &change).unwrap();
+    }
+}
+
+/// The kernel tells a whole table only between two changes of any table, so that ours can hardly be read then.
+#[test]
+fn others_who_never_rest_hold_up_nothing() {
+    const MANY: u32 = 4_000;
+    if support::skipped() {
+        return;
+    }
+    let lab = Lab::new();
+    let (mut world, stop) = (World::of(&lab, MANY), AtomicBool::new(false));
+    let mut foreign: Nftables = lab.node.ns.within(|| Nftables::open().unwrap());
+    let answers =
+        |to: &str| matches!(lab.pods[2].call(to.parse().unwrap(), Protocol::Tcp), Answer::From { .. });
+    let until_answers = |to: &str, what: &str| {
+        let start = Instant::now();
+        while !answers(to) {
+            assert!(start.elapsed() < Duration::from_secs(60), "{what}: {to}");
+        }
+    };
+    thread::scope(|scope| {
+        // Also when something fails.
+        let _stop = Stop(&stop);
+        scope.spawn(|| churn(&mut foreign, &stop));
+        let agent = Agent::start(&lab);
+        agent.begin(&lab, &world);
+        until_answers("10.96.1.1:80", "the first sync");
+        let mut plane = lab.node.ns.within(|| NftDataplane::open(Family::V4, MASQUERADE_BIT).unwrap());
+        for number in 20..30 {
+            let name = format!("late{number}");
+            world.put(&agent, service(&name, number, json!({})));
+            world.endpoints(&agent, &name, &[&lab.pods[1]]);
+            until_answers(&format!("10.96.0.{number}:80"), "a change");
+        }
+        // What it cannot see it puts right all the same, in the end.
+        plane.remove().unwrap();
+        until_answers("10.96.1.1:80", "the table deleted");
+        until_answers("10.96.0.20:80", "the table deleted");
+    });
+    world.until_right(&lab, "in peace", Duration::from_secs(60));
+}
+
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

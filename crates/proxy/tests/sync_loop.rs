@@ -26,6 +26,8 @@ const PERIODS: Periods =
 struct Kernel {
     done: Arc<Mutex<Vec<String>>>,
     failures: Arc<AtomicUsize>,
+    /// Comparisons are not possible for all that others do.
+    is_restless: Arc<AtomicBool>,
     /// Comparisons take half a second, unless somebody knocks.
     is_slow: Arc<AtomicBool>,
     /// The rules when it was last tidied up.
@@ -63,6 +65,11 @@ impl Kernel {
 
 impl Dataplane for Kernel {
     fn verify(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
+        if self.is_restless.load(Ordering::SeqCst) {
+            self.done.lock().unwrap().push(format!("unread {}", rules.ports.len()));
+            let table = proxy_core::nft::table(Family::V4);
+            return Err(Error::Unread(sys::nft::Error::Disturbed { table }));
+        }
         if self.is_slow.load(Ordering::SeqCst) {
             self.done.lock().unwrap().push(format!("look {}", rules.ports.len()));
             for _ in 0..500 {
@@ -243,6 +250,46 @@ async fn the_kernel_is_looked_at_when_others_touch_it_and_now_and_then() {
     assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
     sleep(PERIODS.verify + Duration::from_secs(1)).await;
     assert_eq!(bench.kernel.done(), ["verify 0", "verify 0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_is_not_possible_holds_up_no_change_and_is_made_up_for() {
+    let bench = Bench::settled().await;
+    bench.kernel.is_restless.store(true, Ordering::SeqCst);
+    sleep(PERIODS.verify + Duration::from_millis(100)).await;
+    assert_eq!(bench.kernel.done(), ["unread 0"]);
+    bench.tell(service(1)).await;
+    bench.until(&["unread 0", "apply 1"]).await;
+    // Nor after others touched our own rules, and it is not tried all the time then.
+    bench.kernel.done.lock().unwrap().clear();
+    let alarm = bench.kernel.alarm.lock().unwrap().clone().unwrap();
+    alarm.send(()).await.unwrap();
+    bench.until(&["unread 1"]).await;
+    sleep(Duration::from_millis(500)).await;
+    bench.tell(service(2)).await;
+    bench.until(&["unread 1", "apply 2"]).await;
+    let report = bench.report.borrow().families[0].clone();
+    assert_eq!((report.failures, report.pending_since), (0, None));
+    bench.kernel.is_restless.store(false, Ordering::SeqCst);
+    bench.until(&["unread 1", "apply 2", "verify 2"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_a_look_was_to_make_up_for_is_made_without_it() {
+    let verify = Duration::from_secs(4);
+    let bench = Bench::with(Periods { verify, ..PERIODS });
+    bench.settle().await;
+    bench.kernel.is_restless.store(true, Ordering::SeqCst);
+    // So many looks failed that they do not make way any more.
+    sleep(Duration::from_secs(60)).await;
+    bench.kernel.done.lock().unwrap().clear();
+    for number in 1..=20 {
+        bench.tell(service(number)).await;
+        sleep(Duration::from_millis(900)).await;
+    }
+    let changes = |done: &String| done.starts_with("apply");
+    assert_eq!(bench.kernel.done().iter().filter(|done| changes(done)).count(), 20);
+    assert_eq!(bench.report.borrow().families[0].failures, 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,6 +15,10 @@ use crate::ports::{Dataplane, Error};
 /// Somebody may change the table while we put it right; then we look again.
 const TRIES: usize = 5;
 
+/// So often in a row a table that cannot be read for all that others do to theirs is taken to be right. Then it is written
+/// anew.
+const MOST_UNREAD: u32 = 5;
+
 /// How long it takes at most to notice that nobody listens to the listener.
 const LISTEN_MILLISECONDS: u32 = 500;
 
@@ -24,6 +28,7 @@ pub struct NftDataplane {
     family: Family,
     table: TableId,
     renderer: Renderer,
+    times_unread: u32,
 }
 
 // === impl NftDataplane ===
@@ -36,6 +41,7 @@ impl NftDataplane {
             family,
             table: proxy_core::nft::table(family),
             renderer: Renderer::new(family, masquerade_bit),
+            times_unread: 0,
         })
     }
 
@@ -81,6 +87,9 @@ impl NftDataplane {
             Outcome::Done(Err(Error::Nftables(sys::nft::Error::Left { .. }))) | Outcome::Left => {
                 Ok(Outcome::Left)
             }
+            Outcome::Done(Err(Error::Nftables(error @ sys::nft::Error::Disturbed { .. }))) => {
+                Err(Error::Unread(error))
+            }
             Outcome::Done(Err(error)) => Err(error),
         }
     }
@@ -88,7 +97,8 @@ impl NftDataplane {
     /// Makes the kernel have it. What was written is freed here and not aside, though the first time it is as large as all
     /// rules: who frees much keeps everybody else from the heap, and the next change would have to wait for it.
     fn put_right(&mut self, rules: &RuleSet, is_last: bool) -> Result<Vec<String>, Error> {
-        let is = self.read()?;
+        // What is replaced as a whole need not be known in full, which takes long and can be disturbed.
+        let is = if is_last { read_frame(&mut self.nft, &self.table)? } else { self.read()? };
         self.renderer.adopt(&is);
         let should = self.renderer.whole(rules);
         let findings = match is_last {
@@ -151,23 +161,36 @@ fn read_frame(nft: &mut Nftables, table: &TableId) -> Result<Content, Error> {
 
 impl Dataplane for NftDataplane {
     fn verify(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
-        match self.is_right(rules, knock)? {
-            Outcome::Left => return Ok(Outcome::Left),
-            Outcome::Done(true) => {
+        match self.is_right(rules, knock) {
+            Err(Error::Unread(_)) if self.times_unread >= MOST_UNREAD => {}
+            Err(error) => {
+                self.times_unread += u32::from(matches!(error, Error::Unread(_)));
+                return Err(error);
+            }
+            Ok(Outcome::Left) => return Ok(Outcome::Left),
+            Ok(Outcome::Done(true)) => {
+                self.times_unread = 0;
                 let messages = self.renderer.sweep();
                 self.nft.commit(&self.table, &messages)?;
                 return Ok(Outcome::Done(Vec::new()));
             }
-            Outcome::Done(false) => {}
+            Ok(Outcome::Done(false)) => {}
         }
-        let mut tries = 0;
+        let (mut tries, mut is_disturbed) = (0, false);
         loop {
             tries += 1;
-            match self.put_right(rules, tries == TRIES) {
+            match self.put_right(rules, is_disturbed || tries == TRIES) {
                 // Refused because it was not as we had just seen it.
                 Err(Error::Nftables(sys::nft::Error::Refused { .. } | sys::nft::Error::NotListed { .. }))
                     if tries < TRIES => {}
-                other => return other.map(Outcome::Done),
+                Err(Error::Nftables(sys::nft::Error::Disturbed { .. })) if tries < TRIES => {
+                    is_disturbed = true
+                }
+                Err(error) => return Err(error),
+                Ok(faults) => {
+                    self.times_unread = 0;
+                    return Ok(Outcome::Done(faults));
+                }
             }
         }
     }
