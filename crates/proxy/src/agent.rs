@@ -100,6 +100,7 @@ pub fn clean_up() -> Result<(), Error> {
 /// Runs until cancelled, or until something ends that must not. The kernel keeps its rules.
 pub async fn run(start: Start, token: CancellationToken) -> Result<(), Error> {
     let config = start.loaded.config.clone();
+    let watch = start.loaded.file.as_deref().map(watch_config).transpose()?;
     // First of all: who cannot ask for Services leaves the kernel as it is.
     let metrics = Arc::new(Metrics::default());
     metrics.set_version(&start.version);
@@ -117,6 +118,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), Error> {
     for error in tokio::task::spawn_blocking(move || cleanup::remove_others(Some(chosen))).await? {
         tracing::warn!(error, "left-overs of another mode stay");
     }
+    let file = start.loaded.file.clone();
     let mut agent = Agent::new(start, client, metrics, chosen);
     if let Some(told) = told {
         tracing::warn!(told, "the usual mode is not possible");
@@ -131,6 +133,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), Error> {
     let _stop = guard.clone().drop_guard();
     tokio::select! {
         ended = agent.run(guard) => ended,
+        changed = config_change(file.as_deref(), watch) => Err(changed),
         // A change under way in the kernel is made whole or not at all, with or without us.
         () = token.cancelled() => Ok(()),
     }
@@ -220,7 +223,6 @@ impl Agent {
                 Err(error) => Err(self.without_server(error).await),
             },
             moved = self.pod_cidr_change() => Err(moved),
-            changed = config_change(self.start.loaded.file.as_deref()) => Err(changed),
         }
     }
 
@@ -380,10 +382,15 @@ fn started() -> Timestamp {
     told.unwrap_or_else(Timestamp::now)
 }
 
-async fn config_change(path: Option<&Path>) -> Error {
-    let Some(path) = path else { return std::future::pending().await };
+fn watch_config(path: &Path) -> Result<config_file::Watch, Error> {
+    let failed = |cause| Error::WatchConfig { path: path.display().to_string(), cause };
+    config_file::Watch::begin(path).map_err(failed)
+}
+
+async fn config_change(path: Option<&Path>, watch: Option<config_file::Watch>) -> Error {
+    let (Some(path), Some(mut watch)) = (path, watch) else { return std::future::pending().await };
     let label = path.display().to_string();
-    match config_file::changed(path).await {
+    match watch.changed().await {
         Ok(()) => Error::NewConfig(label),
         Err(cause) => Error::WatchConfig { path: label, cause },
     }

@@ -353,6 +353,18 @@ fn errands_are_run_and_a_new_configuration_ends_it() {
     assert!(!stage.answers(WEB));
     stage.until("the rules are back", || stage.answers(WEB));
     assert!(stage.log().contains("somebody else changed our rules"), "{}", stage.log());
+    // A file that takes its place, and one that goes, are for whoever put it there to make known.
+    std::fs::write(config.with_extension("new"), &text).unwrap();
+    std::fs::rename(config.with_extension("new"), &config).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(proxy.0.try_wait().unwrap(), None, "{}", stage.log());
+    drop(proxy);
+    let log = std::fs::File::create(stage.dir.path().join("log")).unwrap();
+    let mut program = stage.program(&["kube-proxy", "--hostname-override=here", "--config"]);
+    program.arg(&config).env("PATH", path(&iptables)).stderr(log);
+    proxy = Running(program.spawn().unwrap());
+    stage.until("it begins", || stage.log().contains("starting kube-proxy"));
+    // Not only when it has come to rest.
     std::fs::write(&config, text + "# changed\n").unwrap();
     let mut ended = None;
     stage.until("it ends", || {
