@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use proxy_core::flows::{Flow, is_stale};
 use proxy_core::iptables;
 use proxy_core::objects::{Cluster, Family, NodeView, Protocol, ServiceKey};
-use proxy_core::rules::{Delta, HealthCheck, Host, Mode, NodeRules, RuleSet, Rulebook};
+use proxy_core::rules::{Delta, HealthCheck, Host, Mode, NodePortAddresses, NodeRules, RuleSet, Rulebook};
 use serde_json::{Value, json};
 use support::{NODE, World, node, slice, slice_with, web};
 
@@ -298,6 +298,28 @@ fn n18_node_ports_of_nftables_are_on_the_primary_address() {
     assert_eq!(world.send("8.8.8.8@eth0 > 192.168.0.1:30080"), "10.244.0.5:8080*");
     assert_eq!(world.send("8.8.8.8@eth0 > 10.244.0.1:30080"), "pass");
     assert_eq!(world.send("127.0.0.1 > 127.0.0.1:30080"), "pass");
+}
+
+/// Upstream reads the addresses once, at its start.
+#[test]
+fn n18_a_node_whose_addresses_are_not_told_any_more_keeps_them() {
+    let full = world(json!({}), &["10.244.0.5 here"]);
+    let mut cluster = full.cluster();
+    let primary = |cluster: &Cluster| {
+        let of = |family| NodeRules::compile(&full.settings, cluster, &full.host, family).node_port_addresses;
+        Family::BOTH.map(of)
+    };
+    let before = primary(&cluster);
+    assert_eq!(before[0], NodePortAddresses::Only(support::ips(&["192.168.0.1"])));
+    let only = |ip: &str| node(json!({"status": {"addresses": [{"type": "InternalIP", "address": ip}]}}));
+    for (told, wanted) in [
+        (node(json!({"status": {"addresses": []}})), before.clone()),
+        (only("fd01::1"), before.clone()),
+        (only("10.244.0.1"), [NodePortAddresses::Only(support::ips(&["10.244.0.1"])), before[1].clone()]),
+    ] {
+        cluster.put_node(&told);
+        assert_eq!(primary(&cluster), wanted, "{told:?}");
+    }
 }
 
 #[test]

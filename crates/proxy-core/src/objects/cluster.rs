@@ -187,8 +187,10 @@ impl Cluster {
         self.set_node(NodeView::read(node))
     }
 
-    /// What is known of this node from elsewhere.
+    /// What is known of this node from elsewhere. An address that it was said to have is not lost when nothing is said of
+    /// it any more: where none is known, node ports would be open on all.
     pub fn set_node(&mut self, new: NodeView) -> bool {
+        let new = new.keeping_addresses_of(&self.node);
         let is_new = new != self.node;
         self.node = new;
         is_new

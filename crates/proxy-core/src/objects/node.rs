@@ -39,6 +39,16 @@ impl NodeView {
         }
     }
 
+    /// With the addresses of an earlier view, in families in which it has none itself.
+    #[must_use]
+    pub(super) fn keeping_addresses_of(mut self, earlier: &Self) -> Self {
+        for (ip, known) in self.ips.iter_mut().zip(earlier.ips) {
+            *ip = ip.or(known);
+        }
+        self.primary = self.primary.or(earlier.primary);
+        self
+    }
+
     /// The node's first internal address of a family, else its first external one.
     pub fn ip(&self, family: Family) -> Option<IpAddr> {
         self.ips[family as usize]
