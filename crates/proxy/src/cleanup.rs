@@ -6,6 +6,7 @@ use proxy_core::objects::Family;
 use crate::backend::iptables::{self, Programs};
 use crate::backend::ipvs;
 use crate::backend::nft::NftDataplane;
+use crate::ports::Error;
 
 /// Removes the rules of every mode but one, or of all; says what went wrong. Blocks. Going from iptables to ipvs leaves
 /// the chains that both have, which the new mode fills anew; going back takes the virtual servers away, whose addresses
@@ -39,10 +40,9 @@ pub(crate) fn remove_others(keep: Option<Mode>) -> Vec<String> {
 }
 
 /// Without nf_tables in the kernel there is nothing of it to remove.
-fn remove_nftables(family: Family) -> Result<(), crate::ports::Error> {
-    let Ok(mut dataplane) = NftDataplane::open(family, 0) else { return Ok(()) };
-    match dataplane.read() {
-        Ok(content) if content.is_there => dataplane.remove(),
-        _ => Ok(()),
+fn remove_nftables(family: Family) -> Result<(), Error> {
+    match NftDataplane::open(family, 0).and_then(|mut dataplane| dataplane.remove()) {
+        Err(Error::Nftables(error)) if error.is_about_a_kernel_without() => Ok(()),
+        done => done,
     }
 }

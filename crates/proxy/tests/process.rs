@@ -373,12 +373,24 @@ fn errands_are_run_and_a_new_configuration_ends_it() {
     });
     assert!(!ended.unwrap().success() && stage.log().contains("changed"), "{}", stage.log());
     assert!(stage.answers(WEB), "rules outlive the program");
+    what_cannot_be_removed_is_told(&stage);
     // And everything of ours goes, and nothing of others.
     let clean = stage.program(&["kube-proxy", "--cleanup"]).env("PATH", path(&iptables)).status().unwrap();
-    assert!(clean.success() && !stage.answers(WEB));
+    assert!(clean.success() && !stage.answers(WEB) && stage.table().is_none());
     stage.nft(&["list", "table", "ip", "foreign"]);
     let written = stage.dir.path().join("written.yaml");
     let mut write = stage.program(&["kube-proxy", "--proxy-mode=ipvs", "--write-config-to"]);
     assert!(write.arg(&written).status().unwrap().success());
     assert!(std::fs::read_to_string(&written).unwrap().contains("mode: ipvs"));
+}
+
+/// Without the right to, which is as good a reason as any.
+fn what_cannot_be_removed_is_told(stage: &Stage) {
+    stage.nft(&["add", "table", "ip", "kube-proxy"]);
+    let mut bound = stage.ns.command("setpriv");
+    bound.arg("--bounding-set=-net_admin").arg(&stage.binary).args(["kube-proxy", "--cleanup"]);
+    let out = bound.output().unwrap();
+    let told = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(!out.status.success() && told.contains("removing the nftables rules for IPv4"), "{told}");
+    assert!(stage.table().is_some());
 }

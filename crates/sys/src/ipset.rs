@@ -231,6 +231,20 @@ impl Ipsets {
     }
 }
 
+// === impl Error ===
+
+impl Error {
+    /// Whether it says that there are no ipsets here. A part of netfilter that is not there is an argument that is wrong.
+    pub fn is_about_a_kernel_without(&self) -> bool {
+        match self {
+            Error::Socket(_) => false,
+            Error::Refused { code, .. } => {
+                [Errno::INVAL, Errno::OPNOTSUPP].iter().any(|errno| errno.raw_os_error() == *code)
+            }
+        }
+    }
+}
+
 fn family(kind: Kind, is_v6: bool) -> u8 {
     match (kind, is_v6) {
         (Kind::Port, _) => 0,

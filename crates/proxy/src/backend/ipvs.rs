@@ -61,8 +61,11 @@ pub fn check(scheduler: &str) -> Result<(), Error> {
 /// name; whatever else there is stays. The rules that name the sets have to be gone.
 pub fn cleanup(family: Family) -> Result<(), Error> {
     let mut sets = Ipsets::open()?;
-    // Without ipset in the kernel there never was anything of this mode.
-    let Ok(found) = sets.list("KUBE-") else { return Ok(()) };
+    let found = match sets.list("KUBE-") {
+        // There never was anything of this mode then.
+        Err(error) if error.is_about_a_kernel_without() => return Ok(()),
+        found => found?,
+    };
     let names: BTreeMap<String, SetId> = SetId::ALL.into_iter().map(|set| (set.name(family), set)).collect();
     let found: Vec<_> = found.into_iter().filter(|set| names.contains_key(&set.name)).collect();
     let entries = |set: &ipset::Set| set.entries.iter().filter_map(entry).collect::<BTreeSet<_>>();

@@ -70,9 +70,9 @@ impl NftDataplane {
         Ok(self.nft.commit(&trial, &messages)?)
     }
 
-    /// Deletes the table, with everything in it.
+    /// Deletes the table, with everything in it. One that is not there is made first, which nobody sees.
     pub fn remove(&mut self) -> Result<(), Error> {
-        Ok(self.nft.commit(&self.table, &[nft::Message::DeleteTable])?)
+        Ok(self.nft.commit(&self.table, &[nft::Message::AddTable, nft::Message::DeleteTable])?)
     }
 
     /// Whether the kernel has what it should have, as far as we have told it anything. Reading goes on aside, so that it can

@@ -179,6 +179,14 @@ impl Error {
             | Error::Left { .. } => None,
         }
     }
+
+    /// Whether it says that there is no nf_tables here, or not of this family.
+    pub fn is_about_a_kernel_without(&self) -> bool {
+        match self {
+            Error::Socket { cause, .. } => cause.raw_os_error() == Some(Errno::PROTONOSUPPORT.raw_os_error()),
+            _ => self.errno() == Some(Errno::OPNOTSUPP),
+        }
+    }
 }
 
 fn socket_error(act: &'static str, cause: Errno) -> Error {
