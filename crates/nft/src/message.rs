@@ -46,7 +46,8 @@ pub struct Notice {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    Table,
+    /// With its flags, of which we never set any.
+    Table(u32),
     /// `None` for a chain that the kernel calls in a way in which we never let it.
     Chain(Name, Option<Chain>),
     Rule(Name, Rule),
@@ -356,7 +357,7 @@ impl Notice {
         let attributes = Attributes(body.get(4..)?);
         let name = attributes.get(1)?.text()?;
         let what = match kind {
-            NEW_TABLE => What::Table,
+            NEW_TABLE => What::Table(attributes.get(2).and_then(|flags| flags.u32()).unwrap_or(0)),
             NEW_CHAIN => {
                 let name = attributes.get(3).and_then(|name| name.text());
                 name.map_or(What::Other, |name| What::Chain(name.into(), read_chain(name.into(), attributes)))

@@ -333,6 +333,8 @@ fn edits() -> Vec<(&'static str, Edit)> {
                 "add chain ip kube-proxy filter-forward { type filter hook forward priority 0; policy drop; }",
             ),
         ),
+        ("the table put to sleep", Edit::Lines("add table ip kube-proxy { flags dormant; }")),
+        ("an element for all that is not there", Edit::Lines("add element ip kube-proxy cluster-ips { * }")),
         (
             "a chain of a kind that we do not use",
             Edit::Lines("add chain ip kube-proxy y { type route hook output priority 0; policy accept; }"),

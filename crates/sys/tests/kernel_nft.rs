@@ -164,7 +164,7 @@ fn the_kernel_tells_what_it_was_told() {
             let mut nft = Nftables::open().unwrap();
             nft.commit(&table, &write(family)).unwrap();
             let (chains, sets, elements, rules) = everything(family);
-            assert_eq!(ask(&mut nft, &table, &Question::Tables), [What::Table]);
+            assert_eq!(ask(&mut nft, &table, &Question::Tables), [What::Table(0)]);
             let told = ask(&mut nft, &table, &Question::Chains);
             assert_eq!(
                 told,
@@ -233,7 +233,7 @@ fn a_refused_transaction_names_its_step_and_leaves_nothing() {
         assert_eq!(ask(&mut nft, &table, &Question::Tables), []);
         // The conversation goes on.
         nft.commit(&table, &write(Family::Ip)).unwrap();
-        assert_eq!(ask(&mut nft, &table, &Question::Tables), [What::Table]);
+        assert_eq!(ask(&mut nft, &table, &Question::Tables), [What::Table(0)]);
     });
 }
 

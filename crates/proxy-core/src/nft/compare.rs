@@ -94,8 +94,11 @@ fn weight(step: &[Message]) -> usize {
     step.iter().map(of).sum()
 }
 
-/// Something of our name that is not as we would make it.
+/// Something that is not as we would make it and cannot be changed in place.
 fn misfit(is: &Content, should: &Content) -> Option<String> {
+    if is.is_spoiled {
+        return Some("the table has flags or elements that are not ours".into());
+    }
     for (wanted, _) in &should.sets {
         if is.foreign_sets.contains(&wanted.name) {
             return Some(format!("set {} is not ours", wanted.name));

@@ -13,6 +13,8 @@ pub struct Content {
     pub foreign_sets: Vec<Name>,
     /// Whether the table exists at all.
     pub is_there: bool,
+    /// Whether it has what cannot be told here and must not be there: flags, or elements of ours that we would never write.
+    pub is_spoiled: bool,
 }
 
 // === impl Content ===
@@ -66,7 +68,11 @@ impl Content {
                     known.extend(elements);
                 }
             }
-            What::Table | What::Elements(_, None) | What::Other => {}
+            What::Elements(name, None) => {
+                self.is_spoiled |= self.set(&name).is_some_and(|(set, _)| !set.is_dynamic);
+            }
+            What::Table(flags) => self.is_spoiled |= flags != 0,
+            What::Other => {}
         }
     }
 
