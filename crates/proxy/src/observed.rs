@@ -146,22 +146,43 @@ impl Observed {
         let Some(stale) = table.list_while(is_v6, is_wanted, || !knock.is_heard())? else {
             return Ok(Outcome::Left);
         };
-        let mut count = 0;
-        for entry in &stale {
-            if knock.is_heard() {
-                self.count_forgotten(count);
-                return Ok(Outcome::Left);
-            }
-            count += usize::from(table.delete(entry)?);
+        let done = forget(&stale, knock, |entry| table.delete(entry));
+        self.count_forgotten(done.count);
+        match (done.is_left, done.failed) {
+            (true, _) => Ok(Outcome::Left),
+            (false, None) => Ok(Outcome::Done(done.count)),
+            (false, Some(error)) => Err(error),
         }
-        self.count_forgotten(count);
-        Ok(Outcome::Done(count))
     }
 
     /// Nothing is counted as well: the metric is there from the first look on.
     fn count_forgotten(&self, count: usize) {
         self.metrics.conntrack_deleted.add([self.family.name()], count as f64);
     }
+}
+
+/// What came of forgetting flows.
+struct Forgotten<E> {
+    count: usize,
+    /// The first failure.
+    failed: Option<E>,
+    is_left: bool,
+}
+
+/// One flow that stays keeps no other.
+fn forget<T, E>(stale: &[T], knock: &Knock, mut delete: impl FnMut(&T) -> Result<bool, E>) -> Forgotten<E> {
+    let mut done = Forgotten { count: 0, failed: None, is_left: false };
+    for entry in stale {
+        if knock.is_heard() {
+            done.is_left = true;
+            break;
+        }
+        match delete(entry) {
+            Ok(was_there) => done.count += usize::from(was_there),
+            Err(error) => drop(done.failed.get_or_insert(error)),
+        }
+    }
+    done
 }
 
 impl std::fmt::Debug for Observed {
@@ -254,4 +275,23 @@ pub(crate) fn flow(entry: &Entry) -> Option<Flow> {
         port: destination.port(),
         answers_from: canonical(entry.answers_from),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_that_stays_keeps_no_other() {
+        let knock = Knock::default();
+        let delete = |number: &u32| match number {
+            1 | 3 => Err(*number),
+            number => Ok(*number != 2),
+        };
+        let done = forget(&[0, 1, 2, 3, 4], &knock, delete);
+        assert_eq!((done.count, done.failed, done.is_left), (2, Some(1), false));
+        knock.knock();
+        let done = forget(&[0, 1], &knock, delete);
+        assert_eq!((done.count, done.failed, done.is_left), (0, None, true));
+    }
 }
