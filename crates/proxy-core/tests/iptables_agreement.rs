@@ -5,8 +5,9 @@
 mod support;
 
 use proptest::prelude::*;
+use proxy_core::doctor::Treatment;
 use proxy_core::iptables::walk::{Ending, Tables};
-use proxy_core::iptables::{Options, Renderer, Saved, Table, remove};
+use proxy_core::iptables::{Options, Renderer, Saved, Table, look, remove};
 use proxy_core::objects::{Cluster, Family, ServiceKey};
 use proxy_core::rules::{Mode, Rulebook};
 use proxy_core::trace::{Fate, Packet, trace};
@@ -40,6 +41,15 @@ fn expected(fate: &Fate) -> Vec<Ending> {
     };
     ends.sort();
     ends
+}
+
+fn treatment(fate: &Fate) -> Treatment {
+    match fate {
+        Fate::Sent { targets, .. } => Treatment::Sent(targets.iter().map(|target| target.endpoint).collect()),
+        Fate::Rejected => Treatment::Rejected,
+        Fate::Dropped => Treatment::Dropped,
+        Fate::Passed => Treatment::Nothing,
+    }
 }
 
 /// A packet as the kernel can see it: what comes in by an interface does not come from the node itself, and the
@@ -87,6 +97,9 @@ proptest! {
             for chance in chances {
                 prop_assert!((chance - 1.0 / ends.len() as f64).abs() < 1e-6, "{:?}: {}", ends, chance);
             }
+            // So does whoever only reads what iptables-save says, and does not understand all of it.
+            let seen = look(&tables[family].save(), &packet, &world.host);
+            prop_assert_eq!(&seen, &treatment(&fate), "{:?}\n{}", packet, tables[family].save());
         }
     }
 

@@ -5,9 +5,10 @@
 mod support;
 
 use proptest::prelude::*;
+use proxy_core::doctor::Treatment;
 use proxy_core::iptables::walk::Ending;
 use proxy_core::ipvs::walk::Kernel;
-use proxy_core::ipvs::{Content, Options, Step, compare, render};
+use proxy_core::ipvs::{Content, Options, Step, compare, look, render};
 use proxy_core::objects::{Cidr, Family};
 use proxy_core::rules::Mode;
 use proxy_core::trace::{Fate, Packet, trace};
@@ -34,6 +35,15 @@ fn expected(fate: &Fate) -> Vec<Ending> {
     };
     ends.sort();
     ends
+}
+
+fn treatment(fate: &Fate) -> Treatment {
+    match fate {
+        Fate::Sent { targets, .. } => Treatment::Sent(targets.iter().map(|target| target.endpoint).collect()),
+        Fate::Rejected => Treatment::Rejected,
+        Fate::Dropped => Treatment::Dropped,
+        Fate::Passed => Treatment::Nothing,
+    }
 }
 
 /// A packet as the kernel can see it: what comes in by an interface does not come from the node itself. The loopback
@@ -63,6 +73,12 @@ proptest! {
             prop_assert_eq!(&fate, &reference::fate(&world, &packet));
             let found = kernels[family].endings(&packet);
             prop_assert_eq!(&found, &expected(&fate), "{:?}\n{}", packet, kernels[family].tables().save());
+            // So does whoever looks at servers and sets alone, but for addresses that nobody serves.
+            let seen = look(&content(&world, Family::of(packet.destination)), &packet);
+            let wanted = treatment(&fate);
+            prop_assert!(seen == wanted || seen == Treatment::Nothing, "{:?}: {:?} {:?}", packet, seen, wanted);
+            let is_served = matches!(wanted, Treatment::Sent(_) | Treatment::Dropped);
+            prop_assert!(seen == wanted || !is_served, "{:?}: {:?}", packet, wanted);
         }
     }
 

@@ -13,17 +13,17 @@ use proxy_core::doctor::{Dial, Door, Facts, Treatment, examine};
 pub use proxy_core::doctor::{Finding, Grade, verdict};
 use proxy_core::flows::{Flow, is_stale};
 use proxy_core::iptables::{Saved, look};
+use proxy_core::ipvs;
 use proxy_core::nft::{Content, walk};
 use proxy_core::objects::{Cluster, Family, NodeView, ServiceKey};
 use proxy_core::rules::{Host, Mode, NodePortKey, RuleSet, Rulebook, Settings, VipKey};
 use proxy_core::trace::{Arrival, Fate, Packet, trace};
 use sys::conntrack::{Conntrack, Entry};
-use sys::ipvs::Ipvs;
 
 use crate::backend::iptables::Programs;
 use crate::backend::nft::NftDataplane;
 use crate::dial::dial;
-use crate::{host, observed};
+use crate::{backend, host, observed};
 
 const HEALTH: &str = "127.0.0.1:10256";
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -34,7 +34,7 @@ const MOST_CALLS: usize = 8;
 enum Kernel {
     Nftables(BTreeMap<Family, Content>),
     Iptables(BTreeMap<Family, String>),
-    Ipvs(BTreeMap<(u8, SocketAddr), BTreeSet<SocketAddr>>),
+    Ipvs(BTreeMap<Family, ipvs::Content>),
     Nothing,
 }
 
@@ -209,7 +209,10 @@ impl Kernel {
             Family::BOTH.into_iter().filter_map(|f| Some((f, Programs::new(f).save_text().ok()?))).collect();
         let saved: Vec<Saved> = texts.values().map(|text| Saved::read(text)).collect();
         match () {
-            () if saved.iter().any(Saved::is_of_ipvs) => Kernel::Ipvs(read_ipvs().unwrap_or_default()),
+            () if saved.iter().any(Saved::is_of_ipvs) => {
+                let read = |family| Some((family, backend::ipvs::read(family).ok()?));
+                Kernel::Ipvs(Family::BOTH.into_iter().filter_map(read).collect())
+            }
             () if saved.iter().any(Saved::has_anything) => Kernel::Iptables(texts),
             () => Kernel::Nothing,
         }
@@ -233,21 +236,18 @@ impl Kernel {
     }
 
     fn treatment(&self, packet: &Packet, own: &Host) -> Treatment {
-        let (family, address) =
-            (Family::of(packet.destination), SocketAddr::new(packet.destination, packet.port));
+        let family = Family::of(packet.destination);
         match self {
             Kernel::Nothing => Treatment::Nothing,
             Kernel::Nftables(tables) => tables
                 .get(&family)
                 .map_or(Treatment::Nothing, |content| endings(walk::endings(content, own, packet))),
-            Kernel::Iptables(texts) => texts.get(&family).map_or(Treatment::Nothing, |text| {
-                look(text, packet.protocol, address, own.is_local(address.ip()))
-            }),
-            Kernel::Ipvs(servers) => match servers.get(&(packet.protocol.number(), address)) {
-                None => Treatment::Nothing,
-                Some(reals) if reals.is_empty() => Treatment::Rejected,
-                Some(reals) => Treatment::Sent(reals.clone()),
-            },
+            Kernel::Iptables(texts) => {
+                texts.get(&family).map_or(Treatment::Nothing, |text| look(text, packet, own))
+            }
+            Kernel::Ipvs(contents) => {
+                contents.get(&family).map_or(Treatment::Nothing, |content| ipvs::look(content, packet))
+            }
         }
     }
 }
@@ -265,15 +265,4 @@ fn endings(found: BTreeSet<walk::Ending>) -> Treatment {
         }
     }
     Treatment::Sent(sent)
-}
-
-/// Real servers that take new connections, by virtual server.
-fn read_ipvs() -> Result<BTreeMap<(u8, SocketAddr), BTreeSet<SocketAddr>>, sys::ipvs::Error> {
-    let mut ipvs = Ipvs::open()?;
-    let mut all = BTreeMap::new();
-    for (id, _) in ipvs.servers()? {
-        let reals = ipvs.reals(id)?.into_iter().filter(|real| real.weight > 0).map(|real| real.address);
-        all.insert((id.protocol, id.address), reals.collect());
-    }
-    Ok(all)
 }

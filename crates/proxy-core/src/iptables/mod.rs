@@ -3,7 +3,7 @@
 //!
 //! * [`Renderer`]: a rule set as a whole script, or the script of a [`Delta`](crate::rules::Delta).
 //! * [`Saved`]: what `iptables-save` says is there: which jumps are missing, which chains nobody needs.
-//! * [`look`]: what chains that are there do with packets to an address.
+//! * [`look`]: what chains that are there do with a packet.
 //! * [`walk`]: what a script does to a table, and the fate of a packet there.
 
 mod look;

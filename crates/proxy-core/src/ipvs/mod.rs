@@ -9,16 +9,19 @@
 //! * [`render`]: the [`Content`] of a rule set.
 //! * [`compare`]: the [`Step`]s from one content to another.
 //! * [`script`]: the iptables rules.
+//! * [`look`]: what becomes of a packet where this is the content.
 //! * [`walk`]: the fate of a packet there.
 
 mod compare;
 mod content;
+mod look;
 mod script;
 mod sets;
 pub mod walk;
 
 pub use compare::{Retirement, Step, compare, retirement};
 pub use content::{Content, Real, Server, ServerKey, render};
+pub use look::look;
 pub(crate) use script::INNER_CHAINS;
 pub use script::{JUMPS, Options, script};
 pub use sets::{Entry, SetId, SetKind};

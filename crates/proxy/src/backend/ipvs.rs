@@ -66,11 +66,7 @@ pub fn cleanup(family: Family) -> Result<(), Error> {
         Err(error) if error.is_about_a_kernel_without() => return Ok(()),
         found => found?,
     };
-    let names: BTreeMap<String, SetId> = SetId::ALL.into_iter().map(|set| (set.name(family), set)).collect();
-    let found: Vec<_> = found.into_iter().filter(|set| names.contains_key(&set.name)).collect();
-    let entries = |set: &ipset::Set| set.entries.iter().filter_map(entry).collect::<BTreeSet<_>>();
-    let ours: BTreeMap<SetId, BTreeSet<Entry>> =
-        found.iter().filter_map(|set| Some((*names.get(&set.name)?, entries(set)))).collect();
+    let ours = ours_of(&found, family);
     match Ipvs::open() {
         Ok(mut ipvs) => {
             let of_family = |id: &ServerId| Family::of(id.address.ip()) == family;
@@ -92,10 +88,26 @@ pub fn cleanup(family: Family) -> Result<(), Error> {
             links.remove(DEVICE)?;
         }
     }
-    for set in found {
-        sets.destroy(&set.name)?;
+    for set in ours.keys() {
+        sets.destroy(&set.name(family))?;
     }
     Ok(())
+}
+
+/// The virtual servers and sets of a family; nothing is made or changed.
+pub fn read(family: Family) -> Result<Content, Error> {
+    let mut hands = Hands::open()?;
+    let sets = ours_of(&hands.sets.list("KUBE-")?, family);
+    Ok(Content { servers: hands.servers(family)?, sets, addresses: BTreeSet::new() })
+}
+
+/// Of sets that are there, those that have our names.
+fn ours_of(found: &[ipset::Set], family: Family) -> BTreeMap<SetId, BTreeSet<Entry>> {
+    let of_id = |id: SetId| {
+        let set = found.iter().find(|set| set.name == id.name(family))?;
+        Some((id, set.entries.iter().filter_map(entry).collect()))
+    };
+    SetId::ALL.into_iter().filter_map(of_id).collect()
 }
 
 fn is_ours(sets: &BTreeMap<SetId, BTreeSet<Entry>>, id: &ServerId) -> bool {
