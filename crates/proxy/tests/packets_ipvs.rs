@@ -21,7 +21,7 @@ use support::held::{Held, serve};
 use support::ipvs::{EXCLUDED, State, make_foreign, programs, set_sysctls, skipped};
 use support::matrix::{Kernel, check, objects};
 use support::{Answer, Lab, MASQUERADE_BIT, Party, service, settings, slices, strange};
-use sys::ipset::Ipsets;
+use sys::ipset::{Entry, Ipsets, Kind};
 use sys::ipvs::{Ipvs, Order, ServerId, Timeouts};
 use sys::link::Links;
 
@@ -106,6 +106,19 @@ fn what_the_kernel_refuses_harms_nobody_else() {
     let strange = |ip: &std::net::IpAddr| ip.is_multicast();
     assert!(is.servers.values().all(|(_, reals)| !reals.keys().any(|real| strange(&real.ip()))), "{is:?}");
     assert!(is.addresses.contains(&"10.96.0.30".parse().unwrap()), "{is:?}");
+    // Sets have no entry of ours to refuse, but they might.
+    let refused = lab.node.ns.within(|| {
+        let mut sets = Ipsets::open().unwrap();
+        sets.create("ODD", Kind::Ip, false).unwrap();
+        let mut entries: Vec<Entry> = (0..600u16)
+            .map(|n| Entry { ip: Some([10, 0, (n >> 8) as u8, n as u8].into()), ..Entry::default() })
+            .collect();
+        entries[550] = Entry { ip: Some("fd00::1".parse().unwrap()), ..Entry::default() };
+        let refused = sets.add("ODD", &entries).unwrap().0;
+        assert_eq!(sets.list("ODD").unwrap()[0].entries.len(), entries.len() - 1);
+        refused
+    });
+    assert!(matches!(refused.as_slice(), [(550, _)]), "{refused:?}");
 }
 
 fn delete_servers() {

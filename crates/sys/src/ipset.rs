@@ -6,7 +6,7 @@ use nft::wire::{Attribute, Attributes, FLAG_ACK, FLAG_CREATE, FLAG_DUMP, Writer}
 use rustix::io::Errno;
 use rustix::net::netlink;
 
-use crate::netlink::{Listed, Netlink, Refusals, SocketError};
+use crate::netlink::{Listed, Netlink, Refusals, SocketError, code};
 
 const SUBSYSTEM: u16 = 6 << 8;
 const CREATE: u16 = SUBSYSTEM | 2;
@@ -254,7 +254,7 @@ fn family(kind: Kind, is_v6: bool) -> u8 {
 }
 
 fn refused(act: &'static str, name: &str, cause: Errno) -> Error {
-    Error::Refused { act, name: name.to_owned(), code: cause.raw_os_error() }
+    Error::Refused { act, name: name.to_owned(), code: code(cause) }
 }
 
 /// ipset has error numbers of its own above those that everybody has.
@@ -265,7 +265,10 @@ fn explain(code: i32) -> String {
         4099 => "there are too many sets".into(),
         4100 => "it is used by a rule".into(),
         4103 => "it is there already".into(),
+        4104 => "there is no such prefix".into(),
+        4109 | 4110 => "the address is of the other family".into(),
         4352 => "it is full".into(),
+        4096.. => format!("error {code} of its own"),
         _ => Errno::from_raw_os_error(code).to_string(),
     }
 }

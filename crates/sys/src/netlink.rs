@@ -178,14 +178,49 @@ fn failed(act: &'static str, cause: Errno) -> SocketError {
     SocketError { act, cause: cause.into() }
 }
 
+/// Some parts of the kernel have error numbers of their own beyond those that an [`Errno`] can be. They are kept where nobody
+/// has any.
+const OWN: std::ops::Range<i32> = 4096..5120;
+const KEPT: i32 = 3072;
+
+fn errno(code: i32) -> Errno {
+    match code {
+        1..4096 => Errno::from_raw_os_error(code),
+        own if OWN.contains(&own) => Errno::from_raw_os_error(own - OWN.start + KEPT),
+        _ => Errno::IO,
+    }
+}
+
+/// The number that the kernel said.
+pub(crate) fn code(errno: Errno) -> i32 {
+    match errno.raw_os_error() {
+        kept if kept >= KEPT => kept - KEPT + OWN.start,
+        code => code,
+    }
+}
+
 /// `None` for a message that is no end.
 fn outcome(header: Header, body: &[u8]) -> Option<Result<(), Errno>> {
     const ERROR: u16 = 2;
     const DONE: u16 = 3;
     let code = body.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
     match header.kind {
-        ERROR | DONE if code < 0 => Some(Err(Errno::from_raw_os_error(-code))),
+        ERROR | DONE if code < 0 => Some(Err(errno(code.saturating_neg()))),
         ERROR | DONE => Some(Ok(())),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_error_number_is_lost() {
+        for number in [1, 22, 95, 133, 4097, 4100, 4352, 4360] {
+            assert_eq!(code(errno(number)), number);
+        }
+        assert_eq!(errno(22), Errno::INVAL);
+        assert_eq!([errno(0), errno(-1), errno(9999), errno(i32::MAX)], [Errno::IO; 4]);
     }
 }
