@@ -12,7 +12,7 @@ use proxy_core::nft::{Content, Digest, Renderer, compare};
 use proxy_core::objects::{Cluster, Family};
 use proxy_core::rules::{Mode, Rulebook};
 use proxy_core::trace::{Fate, Packet, trace};
-use support::{World, drafts, reference};
+use support::{World, drafts, reference, slice, web};
 
 const MASQUERADE_BIT: u8 = 14;
 
@@ -49,20 +49,21 @@ proptest! {
 
     #[test]
     fn the_table_treats_every_packet_as_the_rules_do(
+        mut earlier in world(),
         world in world(),
         shots in prop::collection::vec(drafts::shot(), 40),
     ) {
         let books = Family::BOTH.map(|family| world.book(family));
-        let tables = [render(&books[0]), render(&books[1])];
+        earlier.settings = world.settings.clone();
+        // Made anew, and by a change of others in which endpoints had other places.
+        let tables = books.each_ref().map(|book| [render(book), reach(&earlier, &world, book)]);
         for packet in shots.into_iter().map(|shot| shot.aim(&world)).filter(|p| is_possible(&world, p)) {
             let family = Family::of(packet.destination) as usize;
             let fate = trace(books[family].rules(), &world.host, &packet);
             prop_assert_eq!(&fate, &reference::fate(&world, &packet));
-            prop_assert_eq!(
-                endings(&tables[family], &world.host, &packet),
-                expected(&fate),
-                "{:?}", packet
-            );
+            for table in &tables[family] {
+                prop_assert_eq!(endings(table, &world.host, &packet), expected(&fate), "{:?}", packet);
+            }
         }
     }
 
@@ -209,6 +210,76 @@ proptest! {
         prop_assert!(!matches!(had, Ending::Sent { endpoint: now, .. } if now == endpoint), "{} {:?}", port, targets);
         for draw in &draws {
             prop_assert_eq!(ending(&table, &world.host, &packet, &mut memory, *draw), had);
+        }
+    }
+}
+
+/// A table that was made for another world and then changed.
+fn reach(earlier: &World, world: &World, wanted: &Rulebook) -> Content {
+    let family = wanted.rules().family;
+    let mut cluster = earlier.cluster();
+    let mut book = Rulebook::new(family, earlier.settings.clone());
+    let mut renderer = Renderer::new(family, MASQUERADE_BIT);
+    let changed = cluster.take_changes(family).expect("both kinds are listed");
+    book.update(&cluster, &earlier.host, changed);
+    let mut table = renderer.whole(book.rules());
+    become_another(&mut cluster, world);
+    let changed = cluster.take_changes(family).expect("both kinds are listed");
+    let delta = book.update(&cluster, &world.host, changed);
+    table.apply(&renderer.change(book.rules(), &delta));
+    table
+}
+
+/// How many elements of a set go and come.
+fn count(messages: &[nft::Message], wanted: &str) -> (usize, usize) {
+    let of = |message: &nft::Message| match message {
+        nft::Message::DeleteElements(set, elements) if &**set == wanted => (elements.len(), 0),
+        nft::Message::AddElements(set, elements) if &**set == wanted => (0, elements.len()),
+        _ => (0, 0),
+    };
+    messages.iter().map(of).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+}
+
+#[test]
+fn who_goes_moves_one_other_and_who_comes_moves_nobody() {
+    const MANY: u8 = 20;
+    let endpoint = |number: u8| format!("10.244.0.{number} here");
+    let told = |numbers: &[u8]| {
+        let endpoints: Vec<String> = numbers.iter().map(|number| endpoint(*number)).collect();
+        slice("web-1", &endpoints.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let all: Vec<u8> = (10..10 + MANY).collect();
+    for affinity in ["None", "ClientIP"] {
+        let mut world = World::new(Mode::Nftables);
+        world.services.push(web(serde_json::json!({"spec": {"sessionAffinity": affinity}})));
+        world.slices.push(told(&all));
+        let mut cluster = world.cluster();
+        let (mut book, mut renderer) =
+            (Rulebook::new(Family::V4, world.settings.clone()), Renderer::new(Family::V4, MASQUERADE_BIT));
+        let mut step = |cluster: &mut Cluster, is_first: bool| {
+            let changed = cluster.take_changes(Family::V4).unwrap();
+            let delta = book.update(cluster, &world.host, changed);
+            if is_first {
+                renderer.whole(book.rules());
+                return Vec::new();
+            }
+            renderer.change(book.rules(), &delta)
+        };
+        step(&mut cluster, true);
+        // At the address of the cluster, an external one and that of the load balancer.
+        const DOORS: usize = 3;
+        for gone in &all {
+            let left: Vec<u8> = all.iter().copied().filter(|number| number != gone).collect();
+            cluster.put_slice(&told(&left));
+            let messages = step(&mut cluster, false);
+            let (deleted, added) = count(&messages, "service-endpoints");
+            assert!(deleted <= 2 * DOORS && added <= DOORS, "{gone}: {deleted} {added}");
+            let (deleted, added) = count(&messages, "nodeport-endpoints");
+            assert!(deleted <= 2 && added <= 1, "{gone}: {deleted} {added}");
+            cluster.put_slice(&told(&all));
+            let messages = step(&mut cluster, false);
+            assert_eq!(count(&messages, "service-endpoints"), (0, DOORS), "{gone}");
+            assert_eq!(count(&messages, "nodeport-endpoints"), (0, 1), "{gone}");
         }
     }
 }

@@ -5,34 +5,39 @@ use std::net::IpAddr;
 use nft::{Element, Name};
 
 use crate::objects::Cidr;
-use crate::rules::{Endpoint, External, Hairpin, List, NodePortKey, PortRules, Scope, Vip, VipKey, Way};
+use crate::rules::{External, Hairpin, NodePortKey, PortRules, Scope, Vip, VipKey, Way};
 
-use super::pick::{MOST_ENDPOINTS, Pick};
+use super::pick::Pick;
+use super::seats::Seats;
 use super::sets::{Elements, SetId};
 use super::tickets::Tickets;
 use super::words::{
     Door, address, hairpin_key, last_address, node_port_key, number, socket_address, vip_key,
 };
 
+/// What endpoints are known by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Marks<'a> {
+    pub(super) tickets: &'a Tickets,
+    pub(super) seats: &'a Seats,
+}
+
 /// What happens behind a door, for one Service port.
 struct Route<'a> {
     port: &'a PortRules,
-    tickets: &'a Tickets,
+    marks: Marks<'a>,
     /// For everybody, or for those who come from this node if there is a `local` way.
     all: Way,
     /// For those who come from outside.
     local: Option<Way>,
-    is_external: bool,
 }
 
-pub(super) fn put_vip(out: &mut Elements, key: &VipKey, vip: &Vip, port: &PortRules, tickets: &Tickets) {
-    let route = match (vip.scope, &port.external) {
-        (Scope::External, Some(external)) => Route::external(port, external, tickets),
-        _ => Route { port, tickets, all: port.internal, local: None, is_external: false },
-    };
+pub(super) fn put_vip(out: &mut Elements, key: &VipKey, vip: &Vip, port: &PortRules, marks: Marks<'_>) {
+    let (all, local) = ways_of_vip(vip, port);
+    let is_external = vip.scope == Scope::External && port.external.is_some();
     let bytes = vip_key(key);
-    route.put(out, Door::Vip, &bytes);
-    if route.is_external && route.local.is_none() {
+    Route { port, marks, all, local }.put(out, Door::Vip, &bytes);
+    if is_external && local.is_none() {
         out.put(SetId::ExternalIps, Element::new(bytes.clone()));
     }
     if let Some(allowed) = &vip.firewall {
@@ -40,10 +45,28 @@ pub(super) fn put_vip(out: &mut Elements, key: &VipKey, vip: &Vip, port: &PortRu
     }
 }
 
-pub(super) fn put_node_port(out: &mut Elements, key: &NodePortKey, port: &PortRules, tickets: &Tickets) {
-    if let Some(external) = &port.external {
-        Route::external(port, external, tickets).put(out, Door::NodePort, &node_port_key(key));
+pub(super) fn put_node_port(out: &mut Elements, key: &NodePortKey, port: &PortRules, marks: Marks<'_>) {
+    if let Some((all, local)) = ways_of_node_port(port) {
+        Route { port, marks, all, local }.put(out, Door::NodePort, &node_port_key(key));
     }
+}
+
+/// For everybody, or for those who come from this node if there is a second way, for those who come from outside.
+pub(super) fn ways_of_vip(vip: &Vip, port: &PortRules) -> (Way, Option<Way>) {
+    match (vip.scope, &port.external) {
+        (Scope::External, Some(external)) => ways_of_others(external),
+        _ => (port.internal, None),
+    }
+}
+
+/// The same. `None` for a port that is not for those outside.
+pub(super) fn ways_of_node_port(port: &PortRules) -> Option<(Way, Option<Way>)> {
+    port.external.as_ref().map(ways_of_others)
+}
+
+fn ways_of_others(external: &External) -> (Way, Option<Way>) {
+    let from_here = external.from_node.or(external.from_pods);
+    (from_here.unwrap_or(external.from_others), from_here.map(|_| external.from_others))
 }
 
 pub(super) fn put_cluster_ip(out: &mut Elements, ip: IpAddr) {
@@ -69,18 +92,7 @@ fn put_firewall(out: &mut Elements, key: &[u8], allowed: &[Cidr]) {
 
 // === impl Route ===
 
-impl<'a> Route<'a> {
-    fn external(port: &'a PortRules, external: &External, tickets: &'a Tickets) -> Self {
-        let from_here = external.from_node.or(external.from_pods);
-        Self {
-            port,
-            tickets,
-            all: from_here.unwrap_or(external.from_others),
-            local: from_here.map(|_| external.from_others),
-            is_external: true,
-        }
-    }
-
+impl Route<'_> {
     fn put(&self, out: &mut Elements, door: Door, key: &[u8]) {
         let comment: Name = self.port.key.to_string().into();
         let named = |mut element: Element| {
@@ -101,30 +113,32 @@ impl<'a> Route<'a> {
     }
 
     fn put_list(&self, out: &mut Elements, door: Door, key: &[u8], way: Way, is_local: bool) -> Pick {
-        let list: &[Endpoint] = match way {
-            Way::To(List::Cluster, _) => &self.port.cluster,
-            Way::To(List::Local, _) => &self.port.local,
-            Way::Drop | Way::Reject => &[],
-        };
-        let list = &list[..list.len().min(MOST_ENDPOINTS)];
-        for (place, endpoint) in list.iter().enumerate() {
-            let key = [key, &number(Pick::slot(is_local, place))].concat();
-            out.put(door.endpoints(), Element::with(key, socket_address(endpoint.address)));
+        let Way::To(list, _) = way else { return Pick::new(0, self.port.affinity, is_local) };
+        let mut count = 0;
+        for (place, endpoint) in self.marks.seats.order(self.port, list).enumerate() {
+            let slot = [key, &number(Pick::slot(is_local, place))].concat();
+            let address = socket_address(endpoint.address);
+            if self.port.affinity.is_some() {
+                self.put_member(out, door, key, slot.clone(), address.clone(), is_local);
+            }
+            out.put(door.endpoints(), Element::with(slot, address));
+            count += 1;
         }
-        if self.port.affinity.is_some() && !list.is_empty() {
-            self.put_members(out, door, key, list, is_local);
-        }
-        Pick::new(list.len(), self.port.affinity, is_local)
+        Pick::new(count, self.port.affinity, is_local)
     }
 
-    fn put_members(&self, out: &mut Elements, door: Door, key: &[u8], list: &[Endpoint], is_local: bool) {
-        for (place, endpoint) in list.iter().enumerate() {
-            let address = socket_address(endpoint.address);
-            let Some(ticket) = self.tickets.ticket(&self.port.key, &address) else { continue };
-            let slot = [key, &number(Pick::slot(is_local, place))].concat();
-            out.put(door.affinity_slots(), Element::with(slot, number(ticket)));
-            let held = [key, &number(ticket), &number(u32::from(is_local))].concat();
-            out.put(door.affinity_endpoints(), Element::with(held, address));
-        }
+    fn put_member(
+        &self,
+        out: &mut Elements,
+        door: Door,
+        key: &[u8],
+        slot: Vec<u8>,
+        address: Vec<u8>,
+        is_local: bool,
+    ) {
+        let Some(ticket) = self.marks.tickets.ticket(&self.port.key, &address) else { return };
+        out.put(door.affinity_slots(), Element::with(slot, number(ticket)));
+        let held = [key, &number(ticket), &number(u32::from(is_local))].concat();
+        out.put(door.affinity_endpoints(), Element::with(held, address));
     }
 }

@@ -17,6 +17,7 @@ mod digest;
 mod elements;
 mod pick;
 mod render;
+mod seats;
 mod sets;
 mod skeleton;
 mod tickets;

@@ -62,6 +62,12 @@ impl Pick {
         u32::try_from(place).unwrap_or(u32::MAX) + if is_local { LOCAL_SLOTS } else { 0 }
     }
 
+    /// The place in its list of the endpoint that is known by a number, if it is in that list.
+    pub(super) fn place(slot: u32, is_local: bool) -> Option<u32> {
+        let place = slot.checked_sub(if is_local { LOCAL_SLOTS } else { 0 })?;
+        (place < LOCAL_SLOTS).then_some(place)
+    }
+
     pub(super) fn chain_name(self, door: Door) -> Name {
         let door = door.list_name(self.is_local());
         match self.affinity() {

@@ -13,8 +13,9 @@ use crate::rules::{
 
 use super::content::Content;
 use super::digest::Digest;
-use super::elements::{put_cluster_ip, put_hairpin, put_node_port, put_vip};
+use super::elements::{Marks, put_cluster_ip, put_hairpin, put_node_port, put_vip};
 use super::pick::Pick;
+use super::seats::Seats;
 use super::sets::{Elements, SetId};
 use super::skeleton;
 use super::tickets::Tickets;
@@ -34,6 +35,7 @@ pub struct Renderer {
     /// Chains that nothing leads to any more, and that go at the next sweep.
     retired: BTreeSet<(Door, Pick)>,
     tickets: Tickets,
+    seats: Seats,
 }
 
 /// So many parts of the rules are rendered before it is asked again whether anybody wants the rest.
@@ -68,6 +70,7 @@ impl Renderer {
             idle: BTreeSet::new(),
             retired: BTreeSet::new(),
             tickets: Tickets::default(),
+            seats: Seats::default(),
         }
     }
 
@@ -75,6 +78,7 @@ impl Renderer {
     /// instant in which the last map that leads to it lets it go, not by every kernel.
     pub fn adopt(&mut self, is: &Content) {
         self.tickets.adopt(is);
+        self.seats.adopt(is);
         for door in Door::BOTH {
             let Some((_, elements)) = is.set(door.picks().name()) else { continue };
             for element in elements {
@@ -95,7 +99,8 @@ impl Renderer {
     pub fn whole(&mut self, rules: &RuleSet) -> Content {
         let mut elements = Elements::default();
         self.tickets.renew(rules);
-        parts(rules).for_each(|part| part.put(&mut elements, rules, &self.tickets));
+        self.seats.renew(rules);
+        parts(rules).for_each(|part| part.put(&mut elements, rules, self.marks()));
         self.picks.extend(picks_of(&elements));
         self.retired.retain(|pick| !self.picks.contains(pick));
         self.put_rest(&mut elements, &rules.node);
@@ -115,7 +120,7 @@ impl Renderer {
             if count % STRIDE == 0 && !is_wanted() {
                 return None;
             }
-            part.put(&mut elements, rules, &self.tickets);
+            part.put(&mut elements, rules, self.marks());
             used.extend(picks_of(&elements));
             elements.drain(|set, element| digest.add(set.name(), &element));
         }
@@ -144,6 +149,10 @@ impl Renderer {
         messages
     }
 
+    fn marks(&self) -> Marks<'_> {
+        Marks { tickets: &self.tickets, seats: &self.seats }
+    }
+
     /// All there is but elements; the sets are in their usual order.
     fn frame(&self, node: &NodeRules) -> Content {
         let mut chains = skeleton::chains(self.words, node, self.masquerade_bit);
@@ -168,22 +177,27 @@ impl Renderer {
             self.tickets.issue(rules, port);
         }
         let (mut old, mut new) = (Elements::default(), Elements::default());
-        for key in touched_vips(delta) {
-            if let Some((vip, port)) = before.vip(&key) {
-                put_vip(&mut old, &key, vip, port, &self.tickets);
-            }
-            let vip = rules.vips.get(&key);
-            if let Some((vip, port)) = vip.and_then(|vip| Some((vip, rules.ports.get(&vip.owner)?))) {
-                put_vip(&mut new, &key, vip, port, &self.tickets);
+        let (vips, node_ports) = (touched_vips(delta), touched_node_ports(delta));
+        for key in &vips {
+            if let Some((vip, port)) = before.vip(key) {
+                put_vip(&mut old, key, vip, port, self.marks());
             }
         }
-        for key in touched_node_ports(delta) {
-            if let Some(port) = before.node_port(&key) {
-                put_node_port(&mut old, &key, port, &self.tickets);
+        for key in &node_ports {
+            if let Some(port) = before.node_port(key) {
+                put_node_port(&mut old, key, port, self.marks());
             }
-            if let Some(port) = rules.node_ports.get(&key).and_then(|owner| rules.ports.get(owner)) {
-                put_node_port(&mut new, &key, port, &self.tickets);
-            }
+        }
+        for change in &delta.ports {
+            self.seats.change(&change.key, change.old.as_deref(), change.new.as_deref());
+        }
+        for part in vips.iter().filter_map(|key| Some(Part::Vip((key, rules.vips.get(key)?)))) {
+            part.put(&mut new, rules, self.marks());
+        }
+        for part in
+            node_ports.iter().filter_map(|key| Some(Part::NodePort((key, rules.node_ports.get(key)?))))
+        {
+            part.put(&mut new, rules, self.marks());
         }
         for change in &delta.ports {
             self.tickets.withdraw(&change.key, change.new.as_deref());
@@ -305,16 +319,16 @@ fn touched_node_ports(delta: &Delta) -> BTreeSet<NodePortKey> {
 // === impl Part ===
 
 impl Part<'_> {
-    fn put(self, out: &mut Elements, rules: &RuleSet, tickets: &Tickets) {
+    fn put(self, out: &mut Elements, rules: &RuleSet, marks: Marks<'_>) {
         match self {
             Part::Vip((key, vip)) => {
                 if let Some(port) = rules.ports.get(&vip.owner) {
-                    put_vip(out, key, vip, port, tickets);
+                    put_vip(out, key, vip, port, marks);
                 }
             }
             Part::NodePort((key, owner)) => {
                 if let Some(port) = rules.ports.get(owner) {
-                    put_node_port(out, key, port, tickets);
+                    put_node_port(out, key, port, marks);
                 }
             }
             Part::ClusterIp(ip) => put_cluster_ip(out, *ip),
