@@ -130,12 +130,13 @@ impl Prober {
         let Some(uid) = pod.metadata.uid.as_deref() else { return };
         let mut pods = self.lock();
         let probes = pods.entry(PodUid::from(uid)).or_default();
-        let seen = self.see(pod, observed, &probes.board.verdicts.borrow());
         probes.board.verdicts.send_if_modified(|verdicts| {
             let before = verdicts.len();
             verdicts.retain(|id, _| observed.container(id).is_some());
-            verdicts.len() != before
+            let forgot = verdicts.len() != before;
+            self.take_over(pod, observed, verdicts) || forgot
         });
+        let seen = self.see(pod, observed, &probes.board.verdicts.borrow());
         probes.board.seen.send_if_modified(|old| {
             let changed = *old != seen;
             *old = seen;
@@ -193,10 +194,7 @@ impl Prober {
         for (spec, _) in probed(pod) {
             let Some(newest) = observed.newest(&spec.name) else { continue };
             let verdict = verdicts.get(&newest.id).and_then(|v| v.startup);
-            let started = match spec.startup_probe {
-                None => true,
-                Some(_) => verdict.unwrap_or_else(|| self.was_started(pod, newest)),
-            };
+            let started = spec.startup_probe.is_none() || verdict == Some(true);
             let seen = Seen {
                 id: newest.id.clone(),
                 running: newest.state == ContainerState::Running,
@@ -206,6 +204,21 @@ impl Prober {
             containers.insert(spec.name.clone(), seen);
         }
         SeenPod { revision: observed.revision, ip, containers }
+    }
+
+    /// What an earlier agent saw start has started: no startup probe asks it again, so nobody else would ever say so.
+    /// True if there was any.
+    fn take_over(&self, pod: &Pod, observed: &Observed, verdicts: &mut Verdicts) -> bool {
+        let mut any = false;
+        for (spec, _) in probed(pod).filter(|(c, _)| c.startup_probe.is_some()) {
+            let Some(newest) = observed.newest(&spec.name) else { continue };
+            let unheard = verdicts.get(&newest.id).is_none_or(|v| v.startup.is_none());
+            if unheard && self.was_started(pod, newest) {
+                verdicts.entry(newest.id.clone()).or_default().startup = Some(true);
+                any = true;
+            }
+        }
+        any
     }
 
     /// Whether the Pod's last known status calls this very instance started, from before our time.

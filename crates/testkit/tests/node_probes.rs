@@ -4,6 +4,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use testkit::harness::{Harness, condition, container, container_id, is_ready, phase, restarts, uid};
@@ -156,6 +157,27 @@ fn a_startup_probe_holds_the_others_back_and_restarts_what_does_not_start() {
     assert_eq!(container(&slow, "main").unwrap().started, Some(true));
     let _ = h.exec("slow", "main", &["rm", "/notes/go"]);
     h.wait("slow", "restarted by liveness", |p| restarts(p, "main") == 1);
+}
+
+#[test]
+fn a_sidecar_that_is_taken_over_has_started_and_is_still_probed() {
+    let Some(mut h) = quick(Containerd::V2) else { return };
+    let alive = "exec: { command: [test, -e, /notes/alive] }";
+    let probes = format!(
+        "restartPolicy: Always, startupProbe: {{ {alive}, periodSeconds: 1, timeoutSeconds: 10 }}, {}",
+        liveness(alive, "")
+    );
+    let script = format!("touch /notes/alive; {STAY}");
+    h.apply("side", &pod("side", "", &[("proxy", &script, &probes)], &[("main", STAY, "")]));
+    h.wait_ready("side");
+    // What started moments before an agent may have started after it: only an older one is taken at its word.
+    std::thread::sleep(Duration::from_secs(11));
+    h.restart_agent();
+    let side = h.wait_ready("side");
+    assert_eq!((restarts(&side, "proxy"), container(&side, "proxy").unwrap().started), (0, Some(true)));
+    let _ = h.exec("side", "proxy", &["rm", "/notes/alive"]);
+    let side = h.wait("side", "its sidecar restarted", |p| restarts(p, "proxy") == 1 && is_ready(p));
+    assert_eq!(restarts(&side, "main"), 0);
 }
 
 /// A hundred exec probes, one of which never ends, and the node still does everything else.

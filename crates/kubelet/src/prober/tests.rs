@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use base::ids::ContainerId;
 use base::time::Wall;
-use k8s_openapi::api::core::v1::{ContainerPort, EnvVar, ExecAction, GRPCAction, HTTPGetAction, Probe};
+use k8s_openapi::api::core::v1::{
+    ContainerPort, EnvVar, ExecAction, GRPCAction, HTTPGetAction, PodStatus, Probe,
+};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kubelet_core::observed::{self, Sandbox};
 use kubelet_core::pod::Verdict;
@@ -178,6 +180,43 @@ async fn startup_gates_the_others_and_opens_the_gate_at_once() {
     let startups = commands().iter().filter(|c| *c == "startup").count();
     after(60).await;
     assert_eq!(commands().iter().filter(|c| *c == "startup").count(), startups);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_agent_saw_start_has_started_and_is_not_asked_again() {
+    let (runtime, code) = switch();
+    code.store(1, Ordering::Relaxed);
+    let sidecar = Container {
+        restart_policy: Some("Always".into()),
+        startup_probe: Some(exec("startup")),
+        liveness_probe: Some(exec("live")),
+        ..container("c")
+    };
+    let mut w = World::new(runtime, Vec::new());
+    w.pod.spec.as_mut().unwrap().init_containers = Some(vec![sidecar]);
+    after(60).await;
+    w.runs("c", "1");
+    w.observed.containers[0].started_at = Some(Wall::from_secs(999_000));
+    w.prober.remove(&"u".into());
+    w.verdicts = w.prober.subscribe(&"u".into());
+    // Another instance than the one the status tells of must prove itself.
+    for (told, startup) in [("fake://0", None), ("fake://1", Some(true))] {
+        let status = ContainerStatus {
+            name: "c".into(),
+            started: Some(true),
+            container_id: Some(told.into()),
+            ..Default::default()
+        };
+        w.pod.status = Some(PodStatus { init_container_statuses: Some(vec![status]), ..Default::default() });
+        w.sync();
+        assert_eq!(w.verdict("1").startup, startup, "{told}");
+    }
+    let before = w.execs();
+    after(25).await;
+    assert_eq!(w.verdict("1").liveness, Some(false), "the probes behind the gate speak");
+    let commands: Vec<String> =
+        w.runtime.execs.lock().unwrap()[before..].iter().map(|(_, c, _)| c[0].clone()).collect();
+    assert!(commands.iter().all(|c| c == "live"), "{commands:?}");
 }
 
 #[tokio::test(start_paused = true)]
