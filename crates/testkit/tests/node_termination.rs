@@ -204,6 +204,27 @@ fn a_pre_stop_hook_goes_on_until_its_container_is_stopped() {
 }
 
 #[test]
+fn readiness_is_told_while_a_pod_ends() {
+    let Some(h) = quick(Containerd::V2) else { return };
+    let (dir, volume) = notes(&h, "leaves");
+    fs::write(dir.join("ready"), "").unwrap();
+    // The usual way to leave: fail the probe, and serve until nobody comes any more.
+    let hook = stop_hook(&shell("rm /notes/ready; while ! test -e /notes/go; do sleep 0.1; done"));
+    let probe = "exec: { command: [test, -e, /notes/ready] }, periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 10";
+    let more = format!("{hook}, readinessProbe: {{ {probe} }}");
+    let spec = format!("  terminationGracePeriodSeconds: 600\n{volume}");
+    h.apply("leaves", &pod("leaves", &spec, &[], &[("main", STAY, &more)]));
+    h.wait_ready("leaves");
+    h.remove("leaves");
+    let leaves = h.wait("leaves", "unready", |p| condition(p, "Ready") == "False");
+    assert_eq!((phase(&leaves), condition(&leaves, "ContainersReady")), ("Running", "False"));
+    let main = container(&leaves, "main").unwrap();
+    assert!(!main.ready && main.state.as_ref().is_some_and(|s| s.running.is_some()), "{main:?}");
+    fs::write(dir.join("go"), "").unwrap();
+    h.wait_gone("leaves");
+}
+
+#[test]
 fn a_shorter_grace_cuts_a_running_end_short() {
     let Some(h) = quick(Containerd::V2) else { return };
     let before = h.node.census();

@@ -18,6 +18,6 @@ pub use plan_types::{
     ContainerKind, KillContainer, KillPod, KillReason, NewSandbox, Plan, PlanInput, Start, Stop, Waiting,
 };
 pub use report::{Report, Reported, report};
-pub use status::{StatusInput, granted, status};
+pub use status::{StatusInput, granted, readiness, status};
 pub use terminate::{ORPHAN_GRACE, stop_grace, stops};
 pub use verdict::{Verdict, Verdicts};

@@ -60,6 +60,18 @@ pub fn status(input: &StatusInput<'_>) -> PodStatus {
     out
 }
 
+/// The status last published, with what the probes say by now of the containers it shows. For one who cannot look at
+/// the runtime at the moment: nothing else of it is judged anew.
+#[must_use]
+pub fn readiness(input: &StatusInput<'_>) -> PodStatus {
+    let mut out = input.previous.clone();
+    let Some(spec) = &input.pod.spec else { return out };
+    let view = View { spec, input };
+    view.set_readiness(&mut out);
+    view.refresh_readiness(&mut out);
+    out
+}
+
 /// The input with the spec at hand.
 #[derive(Clone, Copy)]
 struct View<'a> {

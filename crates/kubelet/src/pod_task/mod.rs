@@ -11,6 +11,7 @@
 //! raced into life. Every choice is made by `kubelet_core::pod`; this module only carries it out. After
 //! any effect, successful or not, the runtime is looked at again before the next plan.
 
+mod busy;
 mod run;
 mod start;
 mod terminate;
@@ -56,6 +57,8 @@ struct PodTask {
     objects: watch::Receiver<u64>,
     /// The status last published, or remembered from an earlier life.
     status: PodStatus,
+    /// The one shown since, while the task was busy. Held to read or write it only.
+    meanwhile: Mutex<Option<PodStatus>>,
     /// The verdicts the current pass goes by: plan and status must see the same ones.
     heard: Verdicts,
     /// The end this task decided itself: completion, or the Pod's own deadline.
@@ -128,6 +131,7 @@ impl PodTask {
             uid,
             intent,
             status: PodStatus::default(),
+            meanwhile: Mutex::default(),
             heard: Verdicts::default(),
             own_kill: None,
             observed: Observed::default(),
@@ -150,7 +154,12 @@ impl PodTask {
 
     /// The dispatcher's intent with this task's own decision merged in.
     fn current_intent(&mut self) -> Intent {
-        let mut intent = self.intent.borrow_and_update().clone();
+        self.intent.mark_unchanged();
+        self.wanted()
+    }
+
+    fn wanted(&self) -> Intent {
+        let mut intent = self.intent.borrow().clone();
         if let Some(kill) = &self.own_kill {
             intent.end(kill.clone());
         }
@@ -253,19 +262,29 @@ impl PodTask {
     /// Publishes the Pod's status as things stand. It is on disk first: what was once seen outside is
     /// still true after a crash.
     async fn publish(&mut self, intent: &Intent, waiting: &BTreeMap<String, Waiting>) {
-        if matches!(intent.kill, Some(Kill { cause: KillCause::Orphaned, .. })) {
+        if let Some(shown) = self.meanwhile.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            self.status = shown;
+        }
+        if is_unlisted(intent) {
             return;
         }
         let status = self.compute_status(intent, waiting);
         self.measure_start(&status);
         self.tell_resize(&intent.pod, &status);
         if status != self.status {
-            let saved = self.node.files.save_status(&self.uid, &status).await;
-            if let Err(error) = saved {
-                tracing::warn!(pod = name(&intent.pod), pod_uid = %self.uid, %error, "status not saved");
-            }
+            self.save(&intent.pod, &status).await;
             self.status = status.clone();
         }
+        self.show(intent, status);
+    }
+
+    async fn save(&self, pod: &Pod, status: &PodStatus) {
+        if let Err(error) = self.node.files.save_status(&self.uid, status).await {
+            tracing::warn!(pod = name(pod), pod_uid = %self.uid, %error, "status not saved");
+        }
+    }
+
+    fn show(&self, intent: &Intent, status: PodStatus) {
         let stopping = intent.stage > Stage::Run && !is_terminal(&status);
         let terminating = stopping.then(|| self.node.now().wall);
         self.node.board.publish(&self.uid, &intent.pod, self.with_blocker(&intent.pod, status), terminating);
@@ -305,18 +324,31 @@ impl PodTask {
     fn compute_status(&self, intent: &Intent, waiting: &BTreeMap<String, Waiting>) -> PodStatus {
         let mut all_waiting = self.failed.clone();
         all_waiting.extend(waiting.iter().map(|(k, v)| (k.clone(), v.clone())));
-        kubelet_core::pod::status(&StatusInput {
+        let host_ips = self.node.host_ips.now();
+        let input = self.status_input(intent, &self.heard, &all_waiting, &self.status);
+        kubelet_core::pod::status(&StatusInput { host_ips: &host_ips, ..input })
+    }
+
+    /// What a status is judged by, but for the node's addresses: only a whole one needs them.
+    fn status_input<'a>(
+        &'a self,
+        intent: &'a Intent,
+        verdicts: &'a Verdicts,
+        waiting: &'a BTreeMap<String, Waiting>,
+        previous: &'a PodStatus,
+    ) -> StatusInput<'a> {
+        StatusInput {
             pod: &intent.pod,
             observed: &self.observed,
-            verdicts: &self.heard,
-            waiting: &all_waiting,
-            previous: &self.status,
+            verdicts,
+            waiting,
+            previous,
             stage: intent.stage,
             kill: intent.kill.as_ref().map(|k| &k.cause),
-            host_ips: &self.node.host_ips.now(),
+            host_ips: &[],
             runtime_name: &self.node.facts.runtime_name,
             now: self.node.now().wall,
-        })
+        }
     }
 
     /// Feeds the pod_start metrics once, when the Pod first runs.
@@ -407,6 +439,11 @@ fn is_stateful(pod: &Pod) -> bool {
             && v.empty_dir.is_none()
             && v.projected.is_none()
     })
+}
+
+/// Nobody asked for the Pod, so nobody is told of it.
+fn is_unlisted(intent: &Intent) -> bool {
+    matches!(intent.kill, Some(Kill { cause: KillCause::Orphaned, .. }))
 }
 
 fn is_terminal(status: &PodStatus) -> bool {

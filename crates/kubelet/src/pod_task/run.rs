@@ -227,10 +227,7 @@ impl PodTask {
             return;
         }
         self.node.objects.follow(&intent.pod);
-        let refreshed = tokio::select! {
-            refreshed = self.node.volumes.mount(&intent.pod) => refreshed,
-            () = self.ending() => return,
-        };
+        let Some(refreshed) = self.unless_ending(self.node.volumes.mount(&intent.pod)).await else { return };
         match refreshed {
             Ok(mounted) => mounted.stale.iter().for_each(|error| self.tell_stale(&intent.pod, error)),
             Err(error) => {

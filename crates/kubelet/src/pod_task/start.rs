@@ -69,10 +69,7 @@ impl PodTask {
     /// Makes the volumes ready. None, with an event and a retry, if one is not.
     pub(super) async fn mount_volumes(&mut self, intent: &Intent) -> Option<ReadyVolumes> {
         let pod = &intent.pod;
-        let mounted = tokio::select! {
-            mounted = self.node.volumes.mount(pod) => mounted,
-            () = self.ending() => return None,
-        };
+        let mounted = self.unless_ending(self.node.volumes.mount(pod)).await?;
         self.image_retry = None;
         match mounted {
             Ok(mounted) => {
@@ -118,14 +115,6 @@ impl PodTask {
         self.node.recorder.pod(pod, Kind::Warning, reason, message);
     }
 
-    /// Resolves when the Pod is to end: whatever merely waits may then be dropped.
-    pub(super) async fn ending(&self) {
-        let mut intent = self.intent.clone();
-        if intent.wait_for(|i: &Intent| i.stage > Stage::Run).await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
-
     /// Waits for a call that makes something. Once the Pod is to end, the call gets only a little longer,
     /// because what is cut in the middle may be hard to find again; then the blocker is named and left.
     async fn patiently<T>(
@@ -138,16 +127,20 @@ impl PodTask {
             self.ending().await;
             tokio::time::sleep(CUT_OFF_AFTER).await;
         };
-        tokio::select! {
-            answer = call => answer,
-            () = overdue => {
-                let message = format!("error killing pod: the runtime took too long to {act}");
-                tracing::warn!(pod = name(pod), pod_uid = %self.uid, act, "gave up a call of a Pod that is to end");
-                self.node.recorder.pod(pod, Kind::Warning, "FailedKillPod", message);
-                let why = "given up because the Pod is to end";
-                Err(cri::Error::new("wait for the runtime to", act, cri::Code::Cancelled, why))
+        let answered = async {
+            tokio::select! {
+                answer = call => Some(answer),
+                () = overdue => None,
             }
+        };
+        if let Some(answer) = self.hearing_probes(answered).await {
+            return answer;
         }
+        let message = format!("error killing pod: the runtime took too long to {act}");
+        tracing::warn!(pod = name(pod), pod_uid = %self.uid, act, "gave up a call of a Pod that is to end");
+        self.node.recorder.pod(pod, Kind::Warning, "FailedKillPod", message);
+        let why = "given up because the Pod is to end";
+        Err(cri::Error::new("wait for the runtime to", act, cri::Code::Cancelled, why))
     }
 
     /// The Pod's id ranges, if it wants a user namespace of its own.
@@ -367,9 +360,8 @@ impl PodTask {
 
     async fn ensure_image(&mut self, want: Want<'_>) -> Result<ImageRef, NotStarted> {
         let begun = self.node.now().mono;
-        let ensured = tokio::select! {
-            ensured = self.node.images.ensure(want) => ensured,
-            () = self.ending() => return Err(NotStarted::because("ContainerCreating", "")),
+        let Some(ensured) = self.unless_ending(self.node.images.ensure(want)).await else {
+            return Err(NotStarted::because("ContainerCreating", ""));
         };
         self.pulling += self.node.now().mono.since(begun);
         ensured.map_err(|e| {
@@ -595,10 +587,7 @@ impl PodTask {
             runtime: &*self.node.runtime,
             net: &*self.node.net,
         };
-        let outcome = tokio::select! {
-            outcome = hooks::run(hook, &call) => outcome,
-            () = self.ending() => return Ok(()),
-        };
+        let Some(outcome) = self.unless_ending(hooks::run(hook, &call)).await else { return Ok(()) };
         let error = match outcome {
             Ok(done) => {
                 self.tell_fallback(pod, &done);
@@ -609,10 +598,8 @@ impl PodTask {
         let recorder = &self.node.recorder;
         recorder.container(pod, &start.name, Kind::Warning, "FailedPostStartHook", "PostStartHook failed");
         // It is stopped as any other, preStop included; an order to end the Pod does not wait for that.
-        tokio::select! {
-            _ = self.stop_one(pod, &start.name, id, intent.grace(), "FailedPostStartHook") => {}
-            () = self.ending() => {}
-        }
+        let stopping = self.stop_one(pod, &start.name, id, intent.grace(), "FailedPostStartHook");
+        self.unless_ending(stopping).await;
         Err(NotStarted::because("PostStartHookError", error.to_string()))
     }
 

@@ -196,7 +196,7 @@ impl PodTask {
     }
 
     /// One attempt to stop all, interrupted when the grace shrinks.
-    async fn stop_all(&mut self, intent: &Intent, begun: Mono) -> Stopping {
+    async fn stop_all(&self, intent: &Intent, begun: Mono) -> Stopping {
         let grace = intent.grace();
         let used = self.node.now().mono.since(begun).as_secs();
         let left = grace.saturating_sub(i64::try_from(used).unwrap_or(i64::MAX)).max(0);
@@ -207,22 +207,23 @@ impl PodTask {
             own.iter().for_each(|k| i.end(k.clone()));
             i.grace() < grace
         });
-        tokio::select! {
-            done = self.stop_containers_and_sandboxes(intent, left) => match done {
-                true => Stopping::Done,
-                false => Stopping::Failed,
-            },
-            Ok(_) = shorter => Stopping::Interrupted,
-        }
+        let stopping = async {
+            tokio::select! {
+                done = self.stop_containers_and_sandboxes(intent, left) => match done {
+                    true => Stopping::Done,
+                    false => Stopping::Failed,
+                },
+                Ok(_) = shorter => Stopping::Interrupted,
+            }
+        };
+        self.hearing_probes(stopping).await
     }
 
     /// Stops everything with the Pod's whole grace: a sandbox is to be replaced.
     pub(super) async fn stop_everything(&self, intent: &Intent) -> bool {
-        tokio::select! {
-            done = self.stop_containers_and_sandboxes(intent, intent.grace()) => done,
-            // An order to end the Pod begins again, with its own grace.
-            () = self.ending() => true,
-        }
+        let stopping = self.stop_containers_and_sandboxes(intent, intent.grace());
+        // An order to end the Pod begins again, with its own grace.
+        self.unless_ending(stopping).await.unwrap_or(true)
     }
 
     async fn stop_containers_and_sandboxes(&self, intent: &Intent, grace: i64) -> bool {
@@ -277,10 +278,7 @@ impl PodTask {
             all.push(self.kill_one(intent, kill).boxed());
         }
         // An order to end the Pod does not wait for these: their stops are repeated with its grace.
-        tokio::select! {
-            all = join_all(all) => !all.contains(&false),
-            () = self.ending() => true,
-        }
+        self.unless_ending(join_all(all)).await.is_none_or(|all| !all.contains(&false))
     }
 
     async fn kill_one(&self, intent: &Intent, kill: &KillContainer) -> bool {

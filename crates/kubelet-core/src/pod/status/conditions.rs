@@ -44,6 +44,19 @@ impl View<'_> {
         out.conditions = Some(all);
     }
 
+    /// Only the conditions that follow the probes; a status without any has nothing to follow.
+    pub(super) fn refresh_readiness(self, out: &mut PodStatus) {
+        let Some(mut all) = out.conditions.take() else { return };
+        let containers_ready = self.containers_ready(out);
+        let ready = self.ready(&containers_ready, &self.foreign_conditions());
+        for fresh in [ready, containers_ready] {
+            if let Some(old) = all.iter_mut().find(|c| c.type_ == fresh.kind) {
+                *old = self.finish(fresh);
+            }
+        }
+        out.conditions = Some(all);
+    }
+
     /// Conditions that somebody else sets stay as they are.
     pub(super) fn foreign_conditions(self) -> Vec<PodCondition> {
         let api = self.input.pod.status.as_ref().and_then(|s| s.conditions.as_ref());

@@ -9,7 +9,7 @@ use base::time::Wall;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::super::{KillCause, Stage, Verdict, Verdicts, Waiting};
-use super::{StatusInput, status};
+use super::{StatusInput, readiness, status};
 use crate::observed::{Container as Instance, ContainerState, Observed, Resources, User};
 use crate::testing::{exited, from_yaml, instance, pod_yaml, sandbox};
 
@@ -44,7 +44,16 @@ impl Case {
     }
 
     pub(super) fn status(&self) -> PodStatus {
-        status(&StatusInput {
+        status(&self.input())
+    }
+
+    /// What is shown while nobody looks at the runtime.
+    pub(super) fn readiness(&self) -> PodStatus {
+        readiness(&self.input())
+    }
+
+    fn input(&self) -> StatusInput<'_> {
+        StatusInput {
             pod: &self.pod,
             observed: &self.observed,
             verdicts: &self.verdicts,
@@ -55,7 +64,7 @@ impl Case {
             host_ips: &self.host_ips,
             runtime_name: "containerd",
             now: Wall::from_secs(self.now),
-        })
+        }
     }
 
     /// Publishes, so that the next status builds on this one.

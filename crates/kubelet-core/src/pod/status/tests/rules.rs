@@ -178,6 +178,38 @@ fn readiness_follows_probes_and_their_start_values() {
 }
 
 #[test]
+fn while_nobody_looks_only_readiness_changes() {
+    let mut case =
+        Case::new(STAGED, vec![instance("app"), instance("web"), instance("mesh"), exited("zeta", 0)]);
+    let says = |good| Verdict { startup: Some(true), readiness: Some(good), ..Default::default() };
+    case.verdicts = ["web-0", "mesh-0"].map(|id| (id.into(), says(true))).into();
+    let before = case.publish();
+    assert_eq!(short(&before, "Ready"), "True");
+    (case.now, case.stage, case.kill) = (2_000, Stage::Terminating, Some(KillCause::Deleted));
+    assert_eq!(case.readiness(), before, "nothing was said");
+    case.verdicts.insert("web-0".into(), says(false));
+    let mut after = case.readiness();
+    for kind in ["Ready", "ContainersReady"] {
+        assert_eq!(short(&after, kind), "False:ContainersNotReady");
+        assert_eq!(condition(&after, kind).message.as_deref(), Some("containers with unready status: [web]"));
+        let since = condition(&after, kind).last_transition_time.as_ref();
+        assert_eq!(since.map(|t| t.0.as_second()), Some(2_000));
+    }
+    let ready: Vec<bool> = after.container_statuses.iter().flatten().map(|s| s.ready).collect();
+    assert_eq!(ready, [true, false]);
+    // The rest is as it was, and a look says the same.
+    assert_eq!(case.status().conditions, after.conditions);
+    case.verdicts.insert("web-0".into(), says(true));
+    case.previous = after;
+    after = case.readiness();
+    for c in after.conditions.iter_mut().flatten() {
+        let old = condition(&before, &c.type_).last_transition_time.clone();
+        c.last_transition_time = old;
+    }
+    assert_eq!(after, before);
+}
+
+#[test]
 fn an_agent_that_restarts_changes_no_readiness() {
     let spec = "containers: [{name: app, image: 'app:1', readinessProbe: {tcpSocket: {port: 1}}, startupProbe: {tcpSocket: {port: 1}}}]";
     let mut case = Case::new(spec, vec![instance("app")]);
