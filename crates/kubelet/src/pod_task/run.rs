@@ -70,7 +70,7 @@ impl PodTask {
             self.end_by_itself(KillCause::DeadlineExceeded);
             return Next::Again;
         }
-        let plan = self.plan(&intent.pod);
+        let plan = self.plan(&self.given(&intent.pod));
         self.tell_back_off(&intent.pod, &plan.waiting);
         self.publish(intent, &plan.waiting).await;
         // A Pod that once ended, in this life of the agent or before, does not begin again.
@@ -117,6 +117,12 @@ impl PodTask {
             observed: &self.observed,
             verdicts: &self.heard,
             crash_loop: &self.crash_loop,
+    /// What is shown is what is asked for; what is planned and started has what was granted. Else a resize that is
+    /// pending would look to the back-off as if every start were the first of its kind.
+    fn given(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        granted(pod, &self.status).map_or_else(|| pod.clone(), Arc::new)
+    }
+
             now: self.node.now(),
         })
     }
@@ -137,7 +143,7 @@ impl PodTask {
             return self.after(killed);
         }
         if !plan.remove.is_empty() {
-            self.note_restart_of_all(&intent.pod, &plan);
+            self.note_restart_of_all(&self.given(&intent.pod), &plan);
             let removed = self.remove_dead(&plan.remove).await;
             return self.after(removed);
         }
@@ -239,10 +245,7 @@ impl PodTask {
 
     /// Volumes, sandbox, containers. True if all that was planned came up; otherwise a retry is due.
     async fn bring_up(&mut self, intent: &Intent, plan: &Plan) -> bool {
-        // What is shown is what is asked for; what is started has what was granted.
-        let granted = granted(&intent.pod, &self.status);
-        let pod = granted.map_or_else(|| intent.pod.clone(), Arc::new);
-        let given = Intent { pod, ..intent.clone() };
+        let given = Intent { pod: self.given(&intent.pod), ..intent.clone() };
         if !self.network_ready(&given.pod) {
             self.retry_after(Duration::from_secs(1));
             return false;
