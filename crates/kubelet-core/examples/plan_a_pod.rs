@@ -4,6 +4,7 @@
 //! `cargo run -p kubelet-core --example plan_a_pod < pod.yaml`
 #![allow(clippy::print_stdout)]
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::Read;
 use std::net::IpAddr;
@@ -20,10 +21,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     std::io::stdin().read_to_end(&mut text)?;
     let pod: Pod = serde_json::from_value(api::yaml::to_value(&text, api::yaml::DuplicateKeys::Reject)?)?;
     let crash_loop = &CrashLoop::new(Duration::from_secs(300));
-    let (mut observed, verdicts) = (Observed::default(), &Verdicts::new());
+    let (mut observed, verdicts, replaced) = (Observed::default(), &Verdicts::new(), &BTreeSet::new());
     for step in 1..=64 {
         let now = Now { wall: Wall::from_secs(step), ..Now::default() };
-        let todo = plan(&PlanInput { pod: &pod, observed: &observed, verdicts, crash_loop, now });
+        let todo = plan(&PlanInput { pod: &pod, observed: &observed, verdicts, replaced, crash_loop, now });
         if let Some(new) = &todo.sandbox {
             println!("{step}: sandbox, attempt {}", new.attempt);
             let ips = vec![IpAddr::from([10, 0, 0, 2])];

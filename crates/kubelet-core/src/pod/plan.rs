@@ -12,7 +12,7 @@ use base::time::{Mono, Now, Wall};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::policy::{kind_of, restarts_all};
+use super::policy::{kind_of, restarts_all, will_restart};
 use super::{ContainerKind, KillContainer, KillPod, KillReason, NewSandbox, Plan, PlanInput, Start, Waiting};
 use crate::observed::{self, ContainerState};
 pub(super) use sandbox::sandbox_change;
@@ -246,6 +246,12 @@ impl<'a> Step<'a> {
 
     fn newest(self, name: &str) -> Option<&'a observed::Container> {
         self.input.observed.newest(name)
+    }
+
+    /// Whether this exited instance is to run again.
+    fn comes_back(self, c: &Container, exited: &observed::Container) -> bool {
+        let replaced = self.input.replaced.contains(&exited.id);
+        will_restart(c, self.spec, exited, self.verdict(exited), replaced)
     }
 
     fn verdict(self, instance: &observed::Container) -> super::Verdict {

@@ -1,6 +1,6 @@
 //! The vocabulary of a plan: what goes into the decision and what comes out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::ids::ContainerId;
 use base::time::{Mono, Now};
@@ -15,6 +15,8 @@ pub struct PlanInput<'a> {
     pub pod: &'a Pod,
     pub observed: &'a Observed,
     pub verdicts: &'a Verdicts,
+    /// Instances that the executor stopped because a plan said that their definition changed.
+    pub replaced: &'a BTreeSet<ContainerId>,
     /// Crash-loop memory of this Pod; `plan` reads it, the executor records failures in it.
     pub crash_loop: &'a super::CrashLoop,
     pub now: Now,

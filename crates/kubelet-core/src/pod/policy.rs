@@ -30,14 +30,20 @@ pub fn restarts_after_kill(container: &Container, spec: &PodSpec) -> bool {
 ///
 /// Besides the policies, two ends that the kubelet itself brought about have their own rule, and it
 /// must hold also when the exit is seen only later: a failed liveness or startup probe restarts
-/// unless the policy is Never, whatever the exit code; an edited image restarts always.
+/// unless the policy is Never, whatever the exit code; one that was stopped because its definition
+/// changed (`replaced`) restarts always. Editing what ended before that brings nothing back.
 #[must_use]
-pub fn will_restart(container: &Container, spec: &PodSpec, exited: &Instance, verdict: Verdict) -> bool {
+pub fn will_restart(
+    container: &Container,
+    spec: &PodSpec,
+    exited: &Instance,
+    verdict: Verdict,
+    replaced: bool,
+) -> bool {
     let failed = verdict.liveness == Some(false) || verdict.startup == Some(false);
-    let edited = exited.hash.is_some_and(|h| h != crate::hash::container_hash(container));
     restarts_after_exit(container, spec, exited.exit_code)
         || (failed && restarts_after_kill(container, spec))
-        || edited
+        || replaced
         || was_called_off(exited)
 }
 

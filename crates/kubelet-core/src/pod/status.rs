@@ -7,14 +7,16 @@ mod resources;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use base::ids::ContainerId;
 use base::time::Wall;
-use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{Container, HostIP, Pod, PodIP, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
+use super::policy::will_restart;
 use super::{KillCause, Stage, Verdicts, Waiting};
 use crate::observed::{ContainerState, Observed};
 pub use resources::granted;
@@ -25,6 +27,8 @@ pub struct StatusInput<'a> {
     pub pod: &'a Pod,
     pub observed: &'a Observed,
     pub verdicts: &'a Verdicts,
+    /// As in [`PlanInput`](super::PlanInput).
+    pub replaced: &'a BTreeSet<ContainerId>,
     /// Why containers are not started: from the plan (back-off) and from starts that failed.
     pub waiting: &'a BTreeMap<String, Waiting>,
     /// The status last published; after a restart of the agent, the one the API server holds.
@@ -127,6 +131,12 @@ impl<'a> View<'a> {
         let bare = |s: &PodStatus| s.phase.as_deref() == Some("Failed") && s.container_statuses.is_none();
         let was_rejected = bare(previous) || pod.status.as_ref().is_some_and(bare);
         has_nothing && (was_rejected || matches!(kill, Some(KillCause::Rejected { .. })))
+    }
+
+    /// Whether this exited instance is to run again.
+    fn comes_back(self, c: &Container, exited: &crate::observed::Container) -> bool {
+        let verdict = self.input.verdicts.get(&exited.id).copied().unwrap_or_default();
+        will_restart(c, self.spec, exited, verdict, self.input.replaced.contains(&exited.id))
     }
 
     /// Some container runs, or may run for all we know.

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use base::ids::{PodUid, SandboxId};
+use base::ids::{ContainerId, PodUid, SandboxId};
 use base::rng::Rng;
 use base::time::{Mono, Now, Wall};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -61,6 +61,8 @@ struct PodTask {
     meanwhile: Mutex<Option<PodStatus>>,
     /// The verdicts the current pass goes by: plan and status must see the same ones.
     heard: Verdicts,
+    /// Instances that this task stopped because their definition changed: they come back whatever the policy says.
+    replaced: BTreeSet<ContainerId>,
     /// The end this task decided itself: completion, or the Pod's own deadline.
     own_kill: Option<Kill>,
     observed: Observed,
@@ -133,6 +135,7 @@ impl PodTask {
             status: PodStatus::default(),
             meanwhile: Mutex::default(),
             heard: Verdicts::default(),
+            replaced: BTreeSet::new(),
             own_kill: None,
             observed: Observed::default(),
             stopped: Mutex::default(),
@@ -187,6 +190,7 @@ impl PodTask {
                 self.observed = observed;
                 let stopped = self.stopped.get_mut().unwrap_or_else(PoisonError::into_inner);
                 stopped.retain(|id| self.observed.sandboxes.iter().any(|s| s.id == *id));
+                self.replaced.retain(|id| self.observed.container(id).is_some());
                 self.has_looked = true;
                 self.crash_loop.note_exits(&self.observed, self.node.now());
                 true
@@ -341,6 +345,7 @@ impl PodTask {
             pod: &intent.pod,
             observed: &self.observed,
             verdicts,
+            replaced: &self.replaced,
             waiting,
             previous,
             stage: intent.stage,

@@ -8,7 +8,9 @@ use base::time::Mono;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_core::observed::ContainerState;
 use kubelet_core::pod::policy::restarts_all;
-use kubelet_core::pod::{ContainerKind, Intent, KillCause, Plan, PlanInput, Stage, Waiting, granted};
+use kubelet_core::pod::{
+    ContainerKind, Intent, KillCause, KillReason, Plan, PlanInput, Stage, Waiting, granted,
+};
 use kubelet_core::recipe::spec_of;
 
 use super::{PodTask, Step, is_terminal, name};
@@ -123,6 +125,13 @@ impl PodTask {
         granted(pod, &self.status).map_or_else(|| pod.clone(), Arc::new)
     }
 
+    fn plan(&self, pod: &Pod) -> Plan {
+        kubelet_core::pod::plan(&PlanInput {
+            pod,
+            observed: &self.observed,
+            verdicts: &self.heard,
+            replaced: &self.replaced,
+            crash_loop: &self.crash_loop,
             now: self.node.now(),
         })
     }
@@ -138,6 +147,8 @@ impl PodTask {
             return self.after(stopped);
         }
         if !plan.kill.is_empty() {
+            let edited = plan.kill.iter().filter(|k| k.reason == KillReason::SpecChanged);
+            self.replaced.extend(edited.map(|k| k.id.clone()));
             // Whether they died is for the next look to say; only then is anything removed.
             let killed = self.kill_some(intent, &plan.kill).await;
             return self.after(killed);

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Container;
 
 use super::{ContainerKind, ContainerState, KillReason, Plan, Step, definition_changed};
 use crate::observed;
-use crate::pod::policy::{restarts_after_kill, will_restart};
+use crate::pod::policy::restarts_after_kill;
 
 impl Step<'_> {
     pub(super) fn regular_containers(self, out: &mut Plan) {
@@ -26,7 +26,7 @@ impl Step<'_> {
         match instance.state {
             ContainerState::Running => self.running(out, c, instance),
             _ if self.deleted() => false,
-            ContainerState::Exited if !will_restart(c, self.spec, instance, self.verdict(instance)) => false,
+            ContainerState::Exited if !self.comes_back(c, instance) => false,
             ContainerState::Unknown => {
                 self.kill_unknown(out, instance, "Container");
                 self.start(out, c, ContainerKind::Regular);

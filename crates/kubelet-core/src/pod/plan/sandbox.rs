@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::{ContainerState, KillPod, NewSandbox, Plan, Step};
 use crate::observed::Observed;
 use crate::pod::ContainerKind;
-use crate::pod::policy::{is_sidecar, will_restart};
+use crate::pod::policy::is_sidecar;
 
 /// A sandbox has to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +47,7 @@ impl Step<'_> {
             .containers
             .iter()
             .filter(|c| match self.newest(&c.name) {
-                Some(i) if i.state == ContainerState::Exited => {
-                    will_restart(c, self.spec, i, self.verdict(i))
-                }
+                Some(i) if i.state == ContainerState::Exited => self.comes_back(c, i),
                 _ => true,
             })
             .collect();

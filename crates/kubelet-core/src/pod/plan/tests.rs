@@ -2,6 +2,7 @@
 
 mod properties;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -46,8 +47,14 @@ fn plan_of(pod: &Pod, observed: &Observed) -> Plan {
 }
 
 fn plan_with(pod: &Pod, observed: &Observed, verdicts: &Verdicts) -> Plan {
-    let crash_loop = CrashLoop::new(Duration::from_secs(300));
-    plan(&PlanInput { pod, observed, verdicts, crash_loop: &crash_loop, now: NOW })
+    plan_after(pod, observed, verdicts, &[])
+}
+
+/// Where these instances were stopped because their definition changed.
+fn plan_after(pod: &Pod, observed: &Observed, verdicts: &Verdicts, replaced: &[&str]) -> Plan {
+    let crash_loop = &CrashLoop::new(Duration::from_secs(300));
+    let replaced = &replaced.iter().map(|id| (*id).into()).collect();
+    plan(&PlanInput { pod, observed, verdicts, replaced, crash_loop, now: NOW })
 }
 
 fn verdict(id: &str, v: Verdict) -> Verdicts {
@@ -320,10 +327,16 @@ fn regular_containers_restart_by_policy() {
             "kill(app-0:SpecChanged) start(app#1)",
         ),
         (
-            "edited, and the exit was seen only later",
+            "edited when it had ended",
             "Never",
-            vec![Instance { hash: Some(1), ..exited("app", 143) }],
-            "start(app#1)",
+            vec![Instance { hash: Some(1), ..exited("app", 1) }],
+            "kill-pod finished",
+        ),
+        (
+            "edited when it had ended",
+            "OnFailure",
+            vec![Instance { hash: Some(1), ..exited("app", 0) }],
+            "kill-pod finished",
         ),
         ("counts go on", "Always", vec![Instance { restart_count: 41, ..exited("app", 1) }], "start(app#42)"),
         (
@@ -440,6 +453,21 @@ containers: [{name: app, image: 'app:1'}]",
 }
 
 #[test]
+fn what_was_stopped_because_it_was_edited_comes_back_whatever_its_policy() {
+    let gone = || exited("app", 143);
+    for (hash, want) in [(Some(1), "start(app#1)"), (gone().hash, "start(app#1)")] {
+        let observed = world(vec![Instance { hash, ..gone() }]);
+        let p = plan_after(&one("Never"), &observed, &Verdicts::new(), &["app-0"]);
+        assert_eq!(line(&p), want);
+        // Its successor lives by the policy again.
+        let next = Instance { id: "app-1".into(), ..gone() };
+        let observed = world(vec![next, Instance { hash, ..gone() }]);
+        let p = plan_after(&one("Never"), &observed, &Verdicts::new(), &["app-0"]);
+        assert_eq!(line(&p), "kill-pod finished");
+    }
+}
+
+#[test]
 fn the_first_restart_is_immediate_and_the_next_waits() {
     let pod = one("Always");
     let spec = &pod.spec.as_ref().expect("spec").containers[0];
@@ -450,7 +478,8 @@ fn the_first_restart_is_immediate_and_the_next_waits() {
     };
     let go = |observed: &Observed, crash_loop: &CrashLoop, secs| {
         let verdicts = Verdicts::new();
-        plan(&PlanInput { pod: &pod, observed, verdicts: &verdicts, crash_loop, now: at(secs) })
+        let (verdicts, replaced, now) = (&verdicts, &BTreeSet::new(), at(secs));
+        plan(&PlanInput { pod: &pod, observed, verdicts, replaced, crash_loop, now })
     };
     let first = world(vec![exited("app", 1)]);
     crash_loop.note_exits(&first, at(110));

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{
     ContainerStateWaiting, ContainerStatus, ContainerUser, LinuxContainerUser, PodStatus, VolumeMountStatus,
 };
 
-use super::super::policy::{is_sidecar, restarts_all, will_restart};
+use super::super::policy::{is_sidecar, restarts_all};
 use super::{Stage, View, some_list, time};
 use crate::observed::{self, ContainerState};
 use crate::pod::ContainerKind;
@@ -73,13 +73,12 @@ impl View<'_> {
             status.last_state =
                 Some(State { terminated: Some(self.terminated(before)), ..Default::default() });
         }
-        let verdict = self.input.verdicts.get(&newest.id).copied().unwrap_or_default();
         let again = match newest.state {
             ContainerState::Running => false,
             _ if self.ending() || kind == ContainerKind::Ephemeral => false,
             ContainerState::Created | ContainerState::Unknown => true,
             ContainerState::Exited if kind == ContainerKind::Init && newest.exit_code == 0 => false,
-            ContainerState::Exited => will_restart(c, self.spec, newest, verdict),
+            ContainerState::Exited => self.comes_back(c, newest),
         };
         if again {
             self.overlay_waiting(&mut status);

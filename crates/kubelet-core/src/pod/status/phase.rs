@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodStatus};
 
-use super::super::policy::{is_sidecar, restarts_after_exit, will_restart};
+use super::super::policy::{is_sidecar, restarts_after_exit};
 use super::containers::{RESTARTING_ALL, exit_of, find};
 use super::{KillCause, View, is_terminal};
 use crate::observed::ContainerState;
@@ -136,10 +136,7 @@ impl View<'_> {
             || reason == RESTARTING_ALL
             // Those that were killed to be restarted with the one that asked for it have no rule of their own.
             || (!self.ending() && self.asks_restart_of_all())
-            || newest.is_some_and(|i| {
-                let verdict = self.input.verdicts.get(&i.id).copied().unwrap_or_default();
-                will_restart(c, self.spec, i, verdict)
-            })
+            || newest.is_some_and(|i| self.comes_back(c, i))
     }
 }
 

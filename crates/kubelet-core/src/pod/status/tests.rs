@@ -2,9 +2,10 @@
 
 mod rules;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use base::ids::ContainerId;
 use base::time::Wall;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
@@ -18,6 +19,7 @@ pub(super) struct Case {
     pub(super) pod: Pod,
     pub(super) observed: Observed,
     pub(super) verdicts: Verdicts,
+    pub(super) replaced: BTreeSet<ContainerId>,
     pub(super) waiting: BTreeMap<String, Waiting>,
     pub(super) previous: PodStatus,
     pub(super) stage: Stage,
@@ -34,6 +36,7 @@ impl Case {
             pod,
             observed: Observed { revision: 1, sandboxes: vec![sandbox("s0", 0, true)], containers },
             verdicts: Verdicts::new(),
+            replaced: BTreeSet::new(),
             waiting: BTreeMap::new(),
             previous: PodStatus::default(),
             stage: Stage::Run,
@@ -57,6 +60,7 @@ impl Case {
             pod: &self.pod,
             observed: &self.observed,
             verdicts: &self.verdicts,
+            replaced: &self.replaced,
             waiting: &self.waiting,
             previous: &self.previous,
             stage: self.stage,

@@ -70,15 +70,27 @@ fn the_phase() {
         ),
         ("a sidecar restarts", side("Never"), vec![instance("app"), exited("mesh", 9)], "Running"),
         (
-            "edited while running, Never: it will come back",
+            "edited when it had ended, Never",
             two("Never"),
             vec![Instance { hash: Some(1), ..exited("app", 143) }, exited("db", 0)],
-            "Running",
+            "Failed",
         ),
     ];
     for (what, spec, containers, want) in table {
         assert_eq!(phase(&Case::new(&spec, containers).status()), want, "{what}");
     }
+}
+
+#[test]
+fn what_was_stopped_because_it_was_edited_has_not_ended() {
+    let mut case = Case::new(&two("Never"), vec![exited("app", 143), exited("db", 0)]);
+    case.replaced.insert("app-0".into());
+    case.waiting.insert("app".into(), wait("ErrImagePull", "no such image"));
+    let status = case.status();
+    assert_eq!(phase(&status), "Running");
+    let app = &status.container_statuses.as_ref().expect("statuses")[0];
+    let waits = app.state.as_ref().and_then(|s| s.waiting.as_ref()).and_then(|w| w.reason.as_deref());
+    assert_eq!(waits, Some("ErrImagePull"));
 }
 
 #[test]
