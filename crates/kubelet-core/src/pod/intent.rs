@@ -82,6 +82,16 @@ impl Intent {
         }
     }
 
+    /// Its own task ended it. That its deadline ran out is told also when it is deleted while it stops.
+    pub fn end_by_itself(&mut self, kill: Kill) {
+        self.end(kill.clone());
+        if let Some(old) = &mut self.kill
+            && (&old.cause, &kill.cause) == (&KillCause::Deleted, &KillCause::DeadlineExceeded)
+        {
+            old.cause = kill.cause;
+        }
+    }
+
     /// Its source dropped it. That outranks whatever end it had come to: what is left of it goes too.
     pub fn end_as_removed(&mut self, kill: Kill) {
         self.end(kill.clone());
@@ -124,6 +134,22 @@ mod tests {
         i.end(Kill { cause: KillCause::Deleted, grace: Some(0) });
         assert_eq!(i.grace(), 1);
         assert_eq!(i.kill.map(|k| k.cause), Some(KillCause::Removed));
+    }
+
+    #[test]
+    fn a_deadline_that_ran_out_is_told_unless_something_graver_came() {
+        let table = [
+            (KillCause::Deleted, KillCause::DeadlineExceeded, KillCause::DeadlineExceeded),
+            (KillCause::Removed, KillCause::DeadlineExceeded, KillCause::Removed),
+            (KillCause::Deleted, KillCause::Completed, KillCause::Deleted),
+        ];
+        for (order, own, want) in table {
+            let mut i = intent();
+            i.end(Kill { cause: order.clone(), grace: Some(7) });
+            i.end_by_itself(Kill { cause: own.clone(), grace: None });
+            assert_eq!(i.grace(), 7);
+            assert_eq!(i.kill.map(|k| k.cause), Some(want), "{order:?} {own:?}");
+        }
     }
 
     #[test]

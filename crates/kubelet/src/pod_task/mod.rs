@@ -164,7 +164,7 @@ impl PodTask {
     fn wanted(&self) -> Intent {
         let mut intent = self.intent.borrow().clone();
         if let Some(kill) = &self.own_kill {
-            intent.end(kill.clone());
+            intent.end_by_itself(kill.clone());
         }
         intent
     }

@@ -204,7 +204,7 @@ impl PodTask {
         let own = self.own_kill.clone();
         let shorter = shrunk.wait_for(|i: &Intent| {
             let mut i = i.clone();
-            own.iter().for_each(|k| i.end(k.clone()));
+            own.iter().for_each(|k| i.end_by_itself(k.clone()));
             i.grace() < grace
         });
         let stopping = async {
