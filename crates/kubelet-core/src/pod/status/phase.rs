@@ -22,15 +22,19 @@ impl View<'_> {
     pub(super) fn set_phase(self, out: &mut PodStatus) {
         let api = self.input.pod.status.as_ref();
         let previous = self.input.previous;
-        let old = previous.phase.as_deref().or(api.and_then(|s| s.phase.as_deref()));
+        // Nobody leaves a terminal phase, also not one that somebody else wrote.
+        let ended = api.filter(|s| is_terminal(s.phase.as_deref()));
+        let known = ended.into_iter().chain([previous]).chain(api);
+        let old = known.into_iter().find_map(|s| s.phase.as_deref());
         let fresh = self.phase(out);
         let mut phase = match old.filter(|p| is_terminal(Some(p))) {
             Some(sticky) => sticky,
             None => fresh,
         };
         if old == Some(phase) {
-            out.reason = previous.reason.clone().or_else(|| api.and_then(|s| s.reason.clone()));
-            out.message = previous.message.clone().or_else(|| api.and_then(|s| s.message.clone()));
+            let said = [Some(previous), api].into_iter().flatten().filter(|s| s.phase.as_deref() == old);
+            out.reason = said.clone().find_map(|s| s.reason.clone());
+            out.message = said.into_iter().find_map(|s| s.message.clone());
         }
         if !is_terminal(old) {
             if let Some((reason, message)) = self.verdict_of_kill() {

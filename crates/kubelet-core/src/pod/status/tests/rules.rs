@@ -161,9 +161,14 @@ fn terminal_phases_are_sticky() {
         case.previous.reason = Some("Because".into());
         let status = case.status();
         assert_eq!((phase(&status), status.reason.as_deref()), (old, Some("Because")));
-        case.previous = PodStatus::default();
-        case.pod.status = Some(PodStatus { phase: Some(old.into()), ..Default::default() });
-        assert_eq!(phase(&case.status()), old);
+        // Also those that somebody else wrote, with what he said of it.
+        case.pod.status = Some(from_yaml(&format!("{{phase: {old}, reason: Evicted, message: by another}}")));
+        for before in [PodStatus::default(), from_yaml("{phase: Running, reason: Because, message: why}")] {
+            case.previous = before;
+            let status = case.status();
+            assert_eq!((phase(&status), status.reason.as_deref()), (old, Some("Evicted")));
+            assert_eq!(status.message.as_deref(), Some("by another"));
+        }
     }
 }
 
