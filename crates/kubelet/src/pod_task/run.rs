@@ -8,9 +8,7 @@ use base::time::Mono;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_core::observed::ContainerState;
 use kubelet_core::pod::policy::restarts_all;
-use kubelet_core::pod::{
-    ContainerKind, Intent, KillCause, KillReason, Plan, PlanInput, Stage, Waiting, granted,
-};
+use kubelet_core::pod::{Intent, KillCause, KillReason, Plan, PlanInput, Stage, Waiting, granted};
 use kubelet_core::recipe::spec_of;
 
 use super::{PodTask, Step, is_terminal, name};
@@ -166,7 +164,7 @@ impl PodTask {
         let now = self.node.now().mono;
         if let Some(at) = self.retry.not_before.filter(|at| *at > now) {
             // One that crashed does not wait because another cannot be started.
-            plan.start.retain(|s| s.kind == ContainerKind::Regular && !self.failed.contains_key(&s.name));
+            plan.start.retain(|s| !self.failed.contains_key(&s.name));
             if !self.retry.of_containers || plan.sandbox.is_some() || plan.start.is_empty() {
                 return Next::Wait(earliest(until, Some(at)));
             }

@@ -437,8 +437,7 @@ impl PodTask {
             self.restart_count(pod, start).map(Ok),
         )
         .map_err(refuse)?;
-        let target = target_of(pod, &start.name).and_then(|t| self.observed.newest(t));
-        let target = target.map(|c| c.id.to_string());
+        let target = self.target(pod, &start.name).map_err(refuse)?;
         let userns = self.userns(pod).await.map_err(refuse)?;
         let mut input = ContainerInput {
             pod,
@@ -465,6 +464,14 @@ impl PodTask {
         let sub_paths = self.sub_paths(&input).await.map_err(refuse)?;
         input.sub_paths = &sub_paths;
         recipe::container(&input).map_err(|e| self.refused(pod, &start.name, e.reason.as_str(), &e.message))
+    }
+
+    /// The container whose processes an ephemeral one wants to see. It has to be there: the namespace is for good.
+    fn target(&self, pod: &Pod, ephemeral: &str) -> Result<Option<String>, String> {
+        let Some(name) = target_of(pod, ephemeral) else { return Ok(None) };
+        let target =
+            self.observed.newest(name).ok_or_else(|| format!("unable to find target container {name}"))?;
+        Ok(Some(target.id.to_string()))
     }
 
     /// Files in the Pod's own volumes from which environment variables are read.
@@ -689,5 +696,6 @@ fn host_network(pod: &Pod) -> bool {
 
 fn target_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
     let ephemeral = pod.spec.as_ref()?.ephemeral_containers.as_ref()?;
-    ephemeral.iter().find(|c| c.name == name)?.target_container_name.as_deref()
+    let target = ephemeral.iter().find(|c| c.name == name)?.target_container_name.as_deref();
+    target.filter(|t| !t.is_empty())
 }
