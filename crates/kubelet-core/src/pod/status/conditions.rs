@@ -115,7 +115,8 @@ impl View<'_> {
         let message = texts("incomplete", &unknown, &incomplete);
         let before = self.input.previous.conditions.iter().flatten();
         let was = before.into_iter().any(|c| c.type_ == KIND && c.status == "True");
-        if message.is_empty() || any_started(out) || (was && may_restart_all(self.spec)) {
+        // Once it is, it stays so, whatever has to run again.
+        if message.is_empty() || any_started(out) || was {
             return yes(KIND);
         }
         no(KIND, "ContainersNotInitialized", message)

@@ -288,6 +288,9 @@ fn conditions_of_the_stages() {
     let status = case.status();
     assert_eq!(short(&status, "PodReadyToStartContainers"), "True");
     assert_eq!(short(&status, "Initialized"), "True", "a restarting sidecar does not undo it");
+    case.previous = status;
+    case.observed = Case::new(STAGED, vec![instance("zeta")]).observed;
+    assert_eq!(short(&case.status(), "Initialized"), "True", "nor does a new sandbox");
     for (code, init, ready) in [(0, "True:PodCompleted", "PodCompleted"), (1, "True", "PodFailed")] {
         let case = Case::new(&format!("restartPolicy: Never\n{APP}"), vec![exited("app", code)]);
         let status = case.status();
