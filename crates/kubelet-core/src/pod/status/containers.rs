@@ -52,7 +52,12 @@ impl View<'_> {
             .iter()
             .map(|c| self.one(c, ContainerKind::Regular, find(p.container_statuses.as_deref(), &c.name)));
         let ephemeral = self.spec.ephemeral_containers.iter().flatten().map(|e| {
-            let c = Container { name: e.name.clone(), image: e.image.clone(), ..Default::default() };
+            let c = Container {
+                name: e.name.clone(),
+                image: e.image.clone(),
+                volume_mounts: e.volume_mounts.clone(),
+                ..Default::default()
+            };
             let old = find(p.ephemeral_container_statuses.as_deref(), &c.name);
             self.one(&c, ContainerKind::Ephemeral, old)
         });

@@ -95,7 +95,7 @@ initContainers:
 containers:
 - {name: web, image: 'web:1', readinessProbe: {tcpSocket: {port: 1}}}
 - {name: app, image: 'app:1'}
-ephemeralContainers: [{name: debug, image: 'debug:1'}]";
+ephemeralContainers: [{name: debug, image: 'debug:1', volumeMounts: [{name: data, mountPath: /data}]}]";
 
 #[test]
 fn new_pod() {
