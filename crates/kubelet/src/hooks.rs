@@ -29,7 +29,8 @@ pub struct Call<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HookError {
     #[error(
-        "Exec lifecycle hook ({command:?}) for Container {container:?} in Pod {pod:?} failed - error: {error}, message: {output:?}"
+        "Exec lifecycle hook ([{}]) for Container {container:?} in Pod {pod:?} failed - error: {error}, message: {output:?}",
+        command.join(" ")
     )]
     Exec { command: Vec<String>, container: String, pod: String, error: String, output: String },
     #[error(
@@ -73,11 +74,13 @@ async fn run_exec(command: Vec<String>, call: &Call<'_>) -> Result<(), HookError
     let (error, output) = match answer {
         Ok(answer) if answer.exit_code == 0 => return Ok(()),
         Ok(answer) => {
-            let mut output = answer.stdout;
-            output.extend_from_slice(&answer.stderr);
-            output.truncate(OUTPUT_LIMIT);
-            let error = format!("command '{}' exited with {}: ", command.join(" "), answer.exit_code);
-            (error + &String::from_utf8_lossy(&output), String::from_utf8_lossy(&output).into_owned())
+            let shown =
+                |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(OUTPUT_LIMIT)]).into_owned();
+            let (words, code, errors) = (command.join(" "), answer.exit_code, shown(&answer.stderr));
+            (
+                format!("command '{words}' exited with {code}: {errors}"),
+                shown(&[answer.stdout, answer.stderr].concat()),
+            )
         }
         Err(error) => (error.to_string(), String::new()),
     };

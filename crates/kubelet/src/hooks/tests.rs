@@ -3,6 +3,8 @@
 use k8s_openapi::api::core::v1::{ExecAction, HTTPHeader, SleepAction};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use cri::v1::ExecSyncResponse;
+
 use super::*;
 use crate::testing::{ScriptedNet, ScriptedRuntime, exit, status};
 
@@ -75,14 +77,15 @@ async fn https_falls_back_to_http_without_credentials() {
 #[tokio::test(start_paused = true)]
 async fn a_failing_command_shows_its_output() {
     let mut case = Case::new();
-    case.runtime.exec =
-        Some(Box::new(|_, words| if words[0] == "true" { exit(0, "") } else { exit(3, "no!") }));
+    case.runtime.exec = Some(Box::new(|_, words| match words[0].as_str() {
+        "true" => exit(0, ""),
+        _ => exit(3, "so far\n").map(|said| ExecSyncResponse { stderr: b"no!".to_vec(), ..said }),
+    }));
     case.run(&exec(&["true"])).await.unwrap();
     let error = case.run(&exec(&["sh", "-c"])).await.unwrap_err().to_string();
-    assert!(
-        error.contains("command 'sh -c' exited with 3: no!") && error.contains("Pod \"p_ns(u)\""),
-        "{error}"
-    );
+    let text = "Exec lifecycle hook ([sh -c]) for Container \"c\" in Pod \"p_ns(u)\" failed - error: \
+                command 'sh -c' exited with 3: no!, message: \"so far\\nno!\"";
+    assert_eq!(error, text);
     assert!(case.runtime.execs.lock().unwrap().iter().all(|(id, _, t)| id == "c1" && t.is_zero()));
 }
 
