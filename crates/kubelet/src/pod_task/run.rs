@@ -28,11 +28,17 @@ enum Next {
 impl PodTask {
     /// Keeps the Pod as its spec wants it, until it is to end.
     pub(super) async fn live(&mut self) {
+        let mut known = self.intent.borrow().pod.clone();
         loop {
             let intent = self.current_intent();
             if intent.stage > Stage::Run {
                 return;
             }
+            if is_edited(&known, &intent.pod) {
+                // What kept it from starting may be what was changed.
+                self.retry.not_before = None;
+            }
+            known.clone_from(&intent.pod);
             let begun = self.node.now().mono;
             if self.step == Step::Create {
                 let waited = begun.since(self.first_seen).as_secs_f64();
@@ -111,12 +117,6 @@ impl PodTask {
         Some(at)
     }
 
-    fn plan(&self, pod: &Pod) -> Plan {
-        kubelet_core::pod::plan(&PlanInput {
-            pod,
-            observed: &self.observed,
-            verdicts: &self.heard,
-            crash_loop: &self.crash_loop,
     /// What is shown is what is asked for; what is planned and started has what was granted. Else a resize that is
     /// pending would look to the back-off as if every start were the first of its kind.
     fn given(&self, pod: &Arc<Pod>) -> Arc<Pod> {
@@ -307,6 +307,13 @@ impl PodTask {
         let waiting = Waiting { reason: reason.to_owned(), message: message.into() };
         self.failed.insert(container.to_owned(), waiting);
     }
+}
+
+/// Whether somebody changed more than the status, which mostly is our own word that comes back.
+fn is_edited(old: &Arc<Pod>, new: &Arc<Pod>) -> bool {
+    let (was, is) = (&old.metadata, &new.metadata);
+    let same = || old.spec == new.spec && was.labels == is.labels && was.annotations == is.annotations;
+    !Arc::ptr_eq(old, new) && !same()
 }
 
 pub(super) fn earliest(a: Option<Mono>, b: Option<Mono>) -> Option<Mono> {
