@@ -9,18 +9,17 @@ use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
 use http::{HeaderValue, Method, Response, Uri};
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use hyper_util::client::legacy;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use crate::connect::{Connector, Dial, PING_INTERVAL, PING_TIMEOUT};
+use crate::connect::{Connector, Dial};
 use crate::credentials::Credentials;
 use crate::error::{ApiError, ClientError};
 use crate::kubeconfig::Config;
+use crate::lanes::{Content, Lanes};
 use crate::limit::Limiter;
 use crate::tls::{self, KeyPair};
 
-const IDLE: Duration = Duration::from_secs(90);
 /// A refusal's body.
 const REFUSAL_MAX: usize = 64 << 10;
 
@@ -38,6 +37,8 @@ pub struct Options {
     pub timeout: Duration,
     /// The largest answer read into memory.
     pub answer_max: usize,
+    /// Requests at a time on one connection; more have another. Servers and what is before them allow 100 and more.
+    pub per_connection: usize,
     /// Who counts the requests.
     pub meter: Option<Meter>,
 }
@@ -79,7 +80,7 @@ struct Inner {
 
 /// Connections made with one set of certificates.
 struct Session {
-    http: legacy::Client<Connector, Full<Bytes>>,
+    lanes: Lanes,
     key_pair: Option<KeyPair>,
 }
 
@@ -155,7 +156,7 @@ impl Client {
     }
 
     /// As [`Client::stream`], for an answer that has to begin soon.
-    pub(crate) async fn open(&self, request: Request) -> Result<Response<Incoming>, ClientError> {
+    pub(crate) async fn open(&self, request: Request) -> Result<Response<Content>, ClientError> {
         let (act, after) = (request.act(), self.patience());
         match tokio::time::timeout(after, self.stream(request)).await {
             Ok(answer) => answer,
@@ -164,7 +165,7 @@ impl Client {
     }
 
     /// Sends a request and hands the body over as it comes; a refusal is read and becomes the error.
-    pub async fn stream(&self, request: Request) -> Result<Response<Incoming>, ClientError> {
+    pub async fn stream(&self, request: Request) -> Result<Response<Content>, ClientError> {
         if let Some(limiter) = &self.0.limiter {
             limiter.wait().await;
         }
@@ -172,7 +173,8 @@ impl Client {
         let session = self.session().await?;
         let built = self.build(request).await?;
         let (method, begun) = (built.method().clone(), tokio::time::Instant::now());
-        let response = session.http.request(built).await;
+        let place = session.lanes.place();
+        let response = place.request(built).await;
         if let Some(Meter(count)) = &self.0.options.meter {
             let server = self.0.config.server.as_str();
             let host = server.split_once("://").map_or(server, |(_, rest)| rest);
@@ -180,7 +182,7 @@ impl Client {
             let code = response.as_ref().ok().map(|r| r.status().as_u16());
             count(&Asked { method: method.as_str(), host, code, took: begun.elapsed() });
         }
-        let response = response.map_err(|e| self.failure(&act, &e))?;
+        let response = place.keep(response.map_err(|e| self.failure(&act, &e))?);
         let status = response.status();
         if status.is_success() || status == http::StatusCode::SWITCHING_PROTOCOLS {
             return Ok(response);
@@ -268,14 +270,8 @@ impl Client {
             proxy: config.proxy.clone(),
             dial: self.0.dial.clone(),
         };
-        let http = legacy::Client::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE)
-            .http2_keep_alive_interval(PING_INTERVAL)
-            .http2_keep_alive_timeout(PING_TIMEOUT)
-            .build(connector);
-        Ok(Some(Session { http, key_pair }))
+        let lanes = Lanes::new(connector, self.0.options.per_connection);
+        Ok(Some(Session { lanes, key_pair }))
     }
 
     fn failure(&self, act: &str, error: &legacy::Error) -> ClientError {
@@ -364,12 +360,13 @@ impl Default for Options {
             burst: 0,
             timeout: Duration::from_secs(30),
             answer_max: 64 << 20,
+            per_connection: 64,
             meter: None,
         }
     }
 }
 
-async fn read_body(mut body: Incoming, limit: usize, act: &str) -> Result<Bytes, ClientError> {
+async fn read_body(mut body: Content, limit: usize, act: &str) -> Result<Bytes, ClientError> {
     let hint = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     let mut out = BytesMut::with_capacity(hint.min(1 << 20));
     while let Some(frame) = body.frame().await {

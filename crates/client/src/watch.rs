@@ -6,12 +6,12 @@ use std::time::Duration;
 use base::rng::Rng;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use crate::error::{ApiError, ClientError};
+use crate::lanes::Content;
 use crate::list::{ITEM_MAX, ListMeta, Splitter};
 use crate::request::{Client, Request};
 
@@ -87,7 +87,7 @@ pub struct Watcher {
 
 #[derive(Debug)]
 struct Lines {
-    body: Incoming,
+    body: Content,
     buffer: BytesMut,
     /// How much of the buffer is known to hold no line's end.
     scanned: usize,
@@ -102,7 +102,7 @@ struct Listing {
     /// Where the page begins; empty for the first.
     from: String,
     /// None between two pages.
-    page: Option<(Incoming, Splitter)>,
+    page: Option<(Content, Splitter)>,
 }
 
 #[derive(Deserialize)]

@@ -2,13 +2,16 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base::rng::Rng;
 use bytes::Bytes;
 use client::{Client, ClientError, Config, Event, Options, Piece, Request, Resource, Watcher};
-use http_body_util::Full;
+use http_body_util::{Either, Full};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls_pki_types::PrivateKeyDer;
@@ -427,4 +430,70 @@ async fn a_watch_on_a_dead_connection_is_left() {
         let watches = asked.lock().unwrap().iter().filter(|r| r.contains("watch=true")).count();
         assert!(watches >= 2, "{watches} watches, begun: {begins}");
     }
+}
+
+/// Answers that never end at `/watch`, short ones elsewhere, and three at a time on a connection.
+async fn crowded(tls: rustls::ServerConfig) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("https://{}", listener.local_addr().unwrap());
+    let acceptor = TlsAcceptor::from(Arc::new(tls));
+    let connections: Arc<AtomicUsize> = Arc::default();
+    let count = connections.clone();
+    tokio::spawn(async move {
+        loop {
+            let (tcp, _) = listener.accept().await.unwrap();
+            let Ok(tls) = acceptor.accept(tcp).await else { continue };
+            count.fetch_add(1, Relaxed);
+            let service = service_fn(|request: http::Request<hyper::body::Incoming>| async move {
+                Ok::<_, std::convert::Infallible>(http::Response::new(match request.uri().path() {
+                    "/watch" => Either::Left(Endless),
+                    _ => Either::Right(Full::new(Bytes::from_static(b"1"))),
+                }))
+            });
+            tokio::spawn(async move {
+                let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+                builder.http2().max_concurrent_streams(3);
+                let _ = builder.serve_connection(TokioIo::new(tls), service).await;
+            });
+        }
+    });
+    (address, connections)
+}
+
+struct Endless;
+
+impl hyper::body::Body for Endless {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, Self::Error>>> {
+        Poll::Pending
+    }
+}
+
+#[tokio::test]
+async fn many_watches_leave_room_for_a_question() {
+    let authority = Authority::new();
+    let (server, connections) = crowded(authority.server()).await;
+    let mut config = config(server);
+    config.ca = Some(client::kubeconfig::Source::Inline(authority.issuer.pem().into_bytes()));
+    let options = Options { per_connection: 2, timeout: Duration::from_secs(20), ..Options::default() };
+    let client = Client::new(config, options).await.unwrap();
+    let watch = async || client.stream(Request::get("/watch")).await.unwrap();
+    let mut watches = Vec::new();
+    for _ in 0..5 {
+        watches.push(watch().await);
+    }
+    assert_eq!(client.ask::<Value>(Request::get("/x")).await.unwrap(), 1);
+    assert_eq!(connections.load(Relaxed), 3);
+    // Those that end give their places back.
+    watches.drain(..2);
+    for _ in 0..2 {
+        watches.push(watch().await);
+    }
+    assert_eq!(client.ask::<Value>(Request::get("/x")).await.unwrap(), 1);
+    assert_eq!(connections.load(Relaxed), 3);
 }
