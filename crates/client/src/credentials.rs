@@ -1,7 +1,7 @@
 //! What we show of ourselves at each moment: files change, plugins' answers expire.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use base64::Engine;
@@ -22,7 +22,7 @@ const REASK: Duration = Duration::from_secs(10);
 pub(crate) struct Credentials {
     config: Config,
     token_file: Mutex<Option<(Instant, String)>>,
-    handed: tokio::sync::Mutex<Option<(Instant, Handed)>>,
+    handed: Arc<tokio::sync::Mutex<Option<(Instant, Handed)>>>,
     certificate: Mutex<Shown>,
 }
 
@@ -40,9 +40,14 @@ impl Credentials {
         Credentials {
             config,
             token_file: Mutex::default(),
-            handed: tokio::sync::Mutex::default(),
+            handed: Arc::default(),
             certificate: Mutex::default(),
         }
+    }
+
+    /// The same for another client, which sees files change by itself and asks a plugin together with this one.
+    pub(crate) fn again(&self) -> Credentials {
+        Credentials { handed: self.handed.clone(), ..Credentials::new(self.config.clone()) }
     }
 
     /// The Authorization header, if we show a token.
@@ -95,8 +100,9 @@ impl Credentials {
     }
 
     /// The server does not take what a plugin handed out: ask again, but not in a hurry.
-    pub(crate) async fn refused(&self) {
-        let mut handed = self.handed.lock().await;
+    pub(crate) fn refused(&self) {
+        // Whoever holds it is asking already.
+        let Ok(mut handed) = self.handed.try_lock() else { return };
         if handed.as_ref().is_some_and(|(at, _)| at.elapsed() > REASK) {
             *handed = None;
         }
@@ -124,15 +130,20 @@ impl Credentials {
 
     async fn handed(&self) -> Result<Handed, String> {
         let Some(exec) = &self.config.identity.exec else { return Ok(Handed::default()) };
-        let mut handed = self.handed.lock().await;
+        let mut handed = self.handed.clone().lock_owned().await;
         if let Some((_, current)) = handed.as_ref()
             && current.expires.is_none_or(|t| t.duration_since(jiff::Timestamp::now()) > EARLY)
         {
             return Ok(current.clone());
         }
-        let fresh = exec::ask(exec, &self.config).await?;
-        *handed = Some((Instant::now(), fresh.clone()));
-        Ok(fresh)
+        // Who asked may lose patience before a slow plugin has answered: the answer is kept for the next.
+        let (exec, config) = (exec.clone(), self.config.clone());
+        let asking = tokio::spawn(async move {
+            let fresh = exec::ask(&exec, &config).await?;
+            *handed = Some((Instant::now(), fresh.clone()));
+            Ok(fresh)
+        });
+        asking.await.unwrap_or_else(|e| Err(e.to_string()))
     }
 }
 

@@ -97,18 +97,28 @@ impl Client {
     /// The same without looking: certificates that are not there yet may come later. Until then every request fails.
     #[must_use]
     pub fn later(config: Config, options: Options) -> Client {
-        Client::made(config, options, None)
+        let credentials = Credentials::new(config.clone());
+        Client::made(config, credentials, options, None)
     }
 
     /// A client without credentials whose connections are the caller's, to a server of his own.
     #[must_use]
     pub fn over(dial: Dial, options: Options) -> Client {
-        Client::made(Config::plain("http://localhost"), options, Some(dial))
+        let config = Config::plain("http://localhost");
+        let credentials = Credentials::new(config.clone());
+        Client::made(config, credentials, options, Some(dial))
     }
 
-    fn made(config: Config, options: Options, dial: Option<Dial>) -> Client {
+    /// Another client for the same server and with the same credentials: connections and rate are its own.
+    #[must_use]
+    pub fn again(&self, options: Options) -> Client {
+        let Inner { config, credentials, dial, .. } = &*self.0;
+        Client::made(config.clone(), credentials.again(), options, dial.clone())
+    }
+
+    fn made(config: Config, credentials: Credentials, options: Options, dial: Option<Dial>) -> Client {
         let inner = Inner {
-            credentials: Credentials::new(config.clone()),
+            credentials,
             limiter: Limiter::new(options.qps, options.burst),
             session: ArcSwapOption::empty(),
             config,
@@ -188,7 +198,7 @@ impl Client {
             return Ok(response);
         }
         if status == http::StatusCode::UNAUTHORIZED {
-            self.0.credentials.refused().await;
+            self.0.credentials.refused();
         }
         let retry_after = response.headers().get(RETRY_AFTER).and_then(seconds);
         let body = read_body(response.into_body(), REFUSAL_MAX, &act).await.unwrap_or_default();

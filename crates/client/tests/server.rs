@@ -366,15 +366,11 @@ async fn a_server_of_another_authority_is_refused() {
     assert!(script.asked().is_empty());
 }
 
-#[tokio::test]
-async fn a_plugin_hands_out_tokens_and_is_not_asked_twice() {
-    let script = Script::new(&[(200, "1"), (200, "2")]);
-    let mut config = config(script.serve_plain().await);
-    let dir = tempfile::tempdir().unwrap();
-    let count = dir.path().join("count");
+/// A plugin that counts how often it is asked, and does something first.
+fn plugin(count: &std::path::Path, first: &str) -> client::kubeconfig::Exec {
     let answer = r#"{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"from-plugin"}}"#;
-    let program = format!("echo x >> {}; echo '{answer}'", count.display());
-    config.identity.exec = Some(client::kubeconfig::Exec {
+    let program = format!("echo x >> {}; {first}\necho '{answer}'", count.display());
+    client::kubeconfig::Exec {
         api_version: "client.authentication.k8s.io/v1".to_owned(),
         command: "/bin/sh".to_owned(),
         args: vec!["-c".to_owned(), program],
@@ -382,7 +378,38 @@ async fn a_plugin_hands_out_tokens_and_is_not_asked_twice() {
         install_hint: String::new(),
         provide_cluster_info: true,
         interactive_mode: "Never".to_owned(),
-    });
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_that_is_slower_than_a_request_is_heard_all_the_same() {
+    let script = Script::new(&[(200, "1"), (200, "2")]);
+    let mut config = config(script.serve_plain().await);
+    let dir = tempfile::tempdir().unwrap();
+    let (count, go) = (dir.path().join("count"), dir.path().join("go"));
+    let wait = format!("while [ ! -e {} ]; do sleep 0.05; done", go.display());
+    config.identity.exec = Some(plugin(&count, &wait));
+    let hurried =
+        Client::later(config, Options { timeout: Duration::from_millis(300), ..Options::default() });
+    for _ in 0..2 {
+        let error = hurried.ask::<Value>(Request::get("/0")).await.unwrap_err();
+        assert!(matches!(error, ClientError::Timeout { .. }), "{error}");
+    }
+    std::fs::write(go, "").unwrap();
+    let patient = hurried.again(Options::default());
+    assert_eq!(patient.ask::<Value>(Request::get("/1")).await.unwrap(), 1);
+    assert_eq!(patient.again(Options::default()).ask::<Value>(Request::get("/2")).await.unwrap(), 2);
+    assert_eq!(script.asked(), ["GET /1 Bearer from-plugin -", "GET /2 Bearer from-plugin -"]);
+    assert_eq!(std::fs::read_to_string(count).unwrap(), "x\n", "one answer is enough for all");
+}
+
+#[tokio::test]
+async fn a_plugin_hands_out_tokens_and_is_not_asked_twice() {
+    let script = Script::new(&[(200, "1"), (200, "2")]);
+    let mut config = config(script.serve_plain().await);
+    let dir = tempfile::tempdir().unwrap();
+    let count = dir.path().join("count");
+    config.identity.exec = Some(plugin(&count, ""));
     let client = Client::new(config, Options::default()).await.unwrap();
     client.ask::<Value>(Request::get("/1")).await.unwrap();
     client.ask::<Value>(Request::get("/2")).await.unwrap();

@@ -124,22 +124,21 @@ impl Cluster {
             }
         }
         let fail = |e: client::ClientError| StartError::new(format!("--kubeconfig: {e}"));
-        let make = async |options: Options| {
-            let options = Options { meter: Some(meter.clone()), ..options };
-            match credentials.rotate {
-                // Its certificate may still have to be asked for, or be renewed at any moment.
-                true => Ok(Client::later(credentials.config.clone(), options)),
-                false => Client::new(credentials.config.clone(), options).await.map_err(fail),
-            }
+        let metered = |options: Options| Options { meter: Some(meter.clone()), ..options };
+        let options = metered(pods_options(config, version));
+        let client = match credentials.rotate {
+            // Its certificate may still have to be asked for, or be renewed at any moment.
+            true => Client::later(credentials.config.clone(), options),
+            false => Client::new(credentials.config.clone(), options).await.map_err(fail)?,
         };
         let kept = config.server_tls_bootstrap.then(|| certificates::kept_serving(&flags.cert_dir)).flatten();
         let cluster = Cluster {
-            heartbeats: make(heartbeat_options(config, version)).await?,
-            events: make(event_options(config, version)).await?,
+            heartbeats: client.again(metered(heartbeat_options(config, version))),
+            events: client.again(metered(event_options(config, version))),
             kubeconfig: PathBuf::from(&flags.kubeconfig),
             serving: watch::channel(kept).0,
             credentials: credentials.clone(),
-            ..Cluster::reached_by(make(pods_options(config, version)).await?, node_name)
+            ..Cluster::reached_by(client, node_name)
         };
         tracing::info!(server = cluster.client.server(), node = node_name, "this node belongs to a cluster");
         Ok(Some(Arc::new(cluster)))
