@@ -57,6 +57,11 @@ impl ClientError {
         }
     }
 
+    /// After which pause the same may be asked again, as upstream reads it: whatever the verb, the server has not begun.
+    pub(crate) fn again_after(&self) -> Option<Duration> {
+        self.retry_after().filter(|_| self.code().is_some_and(|code| code == 429 || code >= 500))
+    }
+
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.code() == Some(404)

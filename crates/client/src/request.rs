@@ -11,6 +11,7 @@ use http::{HeaderValue, Method, Response, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Body;
 use hyper_util::client::legacy;
+use tokio::time::Instant;
 
 use crate::connect::{Connector, Dial};
 use crate::credentials::Credentials;
@@ -39,6 +40,8 @@ pub struct Options {
     pub answer_max: usize,
     /// Requests at a time on one connection; more have another. Servers and what is before them allow 100 and more.
     pub per_connection: usize,
+    /// How often a request is repeated that the server wants to have later.
+    pub repeats: u32,
     /// Who counts the requests.
     pub meter: Option<Meter>,
 }
@@ -66,6 +69,8 @@ pub struct Request {
     pub path: String,
     /// Content type and body.
     pub body: Option<(&'static str, Bytes)>,
+    /// Who asks has an idea of his own of when to ask again.
+    once: bool,
 }
 
 struct Inner {
@@ -145,19 +150,30 @@ impl Client {
         T::from_json(&bytes).map_err(|e| ClientError::Decode { act, why: e.to_string() })
     }
 
-    /// Sends a request and reads the answer whole.
+    /// Sends a request and reads the answer whole. A server that is busy and says when to come again is asked again
+    /// then, if there is time.
     pub async fn ask_bytes(&self, request: Request) -> Result<Bytes, ClientError> {
-        let act = request.act();
-        let limit = self.0.options.answer_max;
-        let after = self.0.options.timeout;
-        let answer = async {
-            let response = self.stream(request).await?;
-            read_body(response.into_body(), limit, &act).await
-        };
-        match tokio::time::timeout(after, answer).await {
-            Ok(result) => result,
-            Err(_) => Err(ClientError::Timeout { act: act.clone(), after }),
+        let (act, after) = (request.act(), self.patience());
+        let deadline = Instant::now() + after;
+        let mut left = if request.once { 0 } else { self.0.options.repeats };
+        loop {
+            let answer = tokio::time::timeout_at(deadline, self.ask_now(request.clone())).await;
+            let answer = answer.unwrap_or_else(|_| Err(ClientError::Timeout { act: act.clone(), after }));
+            match answer.as_ref().err().and_then(ClientError::again_after) {
+                Some(pause) if left > 0 && Instant::now() + pause < deadline => {
+                    tracing::debug!(act, ?pause, "the API server wants to be asked later");
+                    tokio::time::sleep(pause).await;
+                    left -= 1;
+                }
+                _ => return answer,
+            }
         }
+    }
+
+    async fn ask_now(&self, request: Request) -> Result<Bytes, ClientError> {
+        let act = request.act();
+        let response = self.stream(request).await?;
+        read_body(response.into_body(), self.0.options.answer_max, &act).await
     }
 
     /// How long one request may take, watches apart.
@@ -182,7 +198,7 @@ impl Client {
         let act = request.act();
         let session = self.session().await?;
         let built = self.build(request).await?;
-        let (method, begun) = (built.method().clone(), tokio::time::Instant::now());
+        let (method, begun) = (built.method().clone(), Instant::now());
         let place = session.lanes.place();
         let response = place.request(built).await;
         if let Some(Meter(count)) = &self.0.options.meter {
@@ -310,17 +326,27 @@ impl std::fmt::Debug for Client {
 impl Request {
     #[must_use]
     pub fn get(path: impl Into<String>) -> Request {
-        Request { method: Method::GET, path: path.into(), body: None }
+        Request { method: Method::GET, path: path.into(), body: None, once: false }
     }
 
     #[must_use]
     pub fn post(path: impl Into<String>, body: impl Into<Bytes>) -> Request {
-        Request { method: Method::POST, path: path.into(), body: Some(("application/json", body.into())) }
+        Request {
+            method: Method::POST,
+            path: path.into(),
+            body: Some(("application/json", body.into())),
+            once: false,
+        }
     }
 
     #[must_use]
     pub fn put(path: impl Into<String>, body: impl Into<Bytes>) -> Request {
-        Request { method: Method::PUT, path: path.into(), body: Some(("application/json", body.into())) }
+        Request {
+            method: Method::PUT,
+            path: path.into(),
+            body: Some(("application/json", body.into())),
+            once: false,
+        }
     }
 
     #[must_use]
@@ -329,6 +355,7 @@ impl Request {
             method: Method::DELETE,
             path: path.into(),
             body: Some(("application/json", options.into())),
+            once: false,
         }
     }
 
@@ -336,7 +363,13 @@ impl Request {
     #[must_use]
     pub fn strategic_patch(path: impl Into<String>, body: impl Into<Bytes>) -> Request {
         let kind = "application/strategic-merge-patch+json";
-        Request { method: Method::PATCH, path: path.into(), body: Some((kind, body.into())) }
+        Request { method: Method::PATCH, path: path.into(), body: Some((kind, body.into())), once: false }
+    }
+
+    /// Not to be repeated by itself when the server asks for patience.
+    #[must_use]
+    pub fn once(self) -> Request {
+        Request { once: true, ..self }
     }
 
     /// How messages name it; the query is left out, the path is enough to know the object.
@@ -371,6 +404,7 @@ impl Default for Options {
             timeout: Duration::from_secs(30),
             answer_max: 64 << 20,
             per_connection: 64,
+            repeats: 10,
             meter: None,
         }
     }

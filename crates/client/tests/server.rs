@@ -24,12 +24,14 @@ use tokio_rustls::TlsAcceptor;
 struct Script {
     answers: Arc<Mutex<VecDeque<(u16, String)>>>,
     asked: Arc<Mutex<Vec<String>>>,
+    /// What refusals ask for, in seconds.
+    patience: Option<u64>,
 }
 
 impl Script {
     fn new(answers: &[(u16, &str)]) -> Script {
         let answers = answers.iter().map(|(code, body)| (*code, (*body).to_owned())).collect();
-        Script { answers: Arc::new(Mutex::new(answers)), asked: Arc::default() }
+        Script { answers: Arc::new(Mutex::new(answers)), asked: Arc::default(), patience: None }
     }
 
     fn asked(&self) -> Vec<String> {
@@ -48,6 +50,9 @@ impl Script {
             self.answers.lock().unwrap().pop_front().unwrap_or((503, "nothing left".to_owned()));
         let mut response = http::Response::new(Full::new(Bytes::from(body)));
         *response.status_mut() = http::StatusCode::from_u16(code).unwrap();
+        if let Some(seconds) = self.patience.filter(|_| code >= 400) {
+            response.headers_mut().insert("retry-after", seconds.into());
+        }
         response
     }
 
@@ -238,6 +243,36 @@ async fn refusals_keep_their_words() {
     assert_eq!(error.to_string(), "GET /x: <html> (500 )");
     let error = client.ask::<Value>(Request::get("/x")).await.unwrap_err();
     assert!(matches!(error, ClientError::Decode { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_patience_is_asked_again() {
+    let busy = [(429, "busy"), (503, "starting"), (200, "1")];
+    let script = Script { patience: Some(1), ..Script::new(&busy) };
+    let client = Client::new(config(script.serve_plain().await), Options::default()).await.unwrap();
+    let begun = std::time::Instant::now();
+    assert_eq!(client.ask::<Value>(Request::post("/x", "{}")).await.unwrap(), 1);
+    assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert_eq!(script.asked().len(), 3);
+}
+
+#[tokio::test]
+async fn nobody_waits_who_has_no_time_or_rules_of_his_own() {
+    let refusals = [(429, "busy"); 20];
+    let ask = async |patience: Option<u64>, options: Options, request: Request| {
+        let script = Script { patience, ..Script::new(&refusals) };
+        let client = Client::new(config(script.serve_plain().await), options).await.unwrap();
+        let error = client.ask_bytes(request).await.unwrap_err();
+        assert_eq!(error.code(), Some(429), "{error}");
+        script.asked().len()
+    };
+    let get = || Request::get("/x");
+    let hurried = Options { timeout: Duration::from_secs(20), ..Options::default() };
+    assert_eq!(ask(Some(60), hurried, get()).await, 1, "the pause is longer than the patience");
+    assert_eq!(ask(Some(0), Options { repeats: 0, ..Options::default() }, get()).await, 1);
+    assert_eq!(ask(Some(0), Options::default(), get().once()).await, 1);
+    assert_eq!(ask(None, Options::default(), get()).await, 1, "nothing was said of when");
+    assert_eq!(ask(Some(0), Options::default(), get()).await, 11, "and not for ever");
 }
 
 #[tokio::test]

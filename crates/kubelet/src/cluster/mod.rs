@@ -225,11 +225,11 @@ fn pods_options(config: &KubeletConfiguration, version: &str) -> Options {
     options(version, config.kube_api_qps, config.kube_api_burst)
 }
 
-/// An answer that comes later than a lease lives is of no use.
+/// An answer that comes later than a lease lives is of no use. The next beat is the repetition of one that failed.
 fn heartbeat_options(config: &KubeletConfiguration, version: &str) -> Options {
     let lease = u64::try_from(config.node_lease_duration_seconds).unwrap_or(40);
     let timeout = Duration::from_secs(lease).min(config.node_status_update_frequency.to_std());
-    Options { timeout: timeout.max(Duration::from_secs(1)), ..options(version, -1, 0) }
+    Options { timeout: timeout.max(Duration::from_secs(1)), repeats: 0, ..options(version, -1, 0) }
 }
 
 fn event_options(config: &KubeletConfiguration, version: &str) -> Options {

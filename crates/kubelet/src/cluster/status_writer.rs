@@ -229,6 +229,8 @@ impl Writer {
         self.asked_last = Some(known.uid.clone());
         self.untold.entry(known.uid.clone()).or_insert_with(Instant::now);
         let (client, version) = (self.cluster.client.clone(), entry.version);
+        // A server that wants to be left alone is left alone by all Pods, and then by what they say then.
+        let request = request.once();
         self.requests.spawn(async move {
             let outcome = match deleted {
                 // What a deletion answers with depends on the object's finalizers; the watch will tell.
