@@ -17,7 +17,7 @@ use super::authn::{Authorities, Peer, Tokens, Unauthorized, User, bearer, token_
 use super::remember::Remembered;
 use super::tls::TlsError;
 
-/// How long an answer that could not be had is not asked for again by the same token or user.
+/// How often a question is asked again that got no answer.
 const RETRIES: u32 = 2;
 
 /// What the API server is asked.

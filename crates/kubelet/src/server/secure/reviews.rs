@@ -59,10 +59,11 @@ impl Reviews for ApiReviews {
         let path = "/apis/authentication.k8s.io/v1/tokenreviews";
         let answer = self.client.ask::<Reviewed<TokenStatus>>(Request::post(path, review.to_string()));
         let status = answer.await.map_err(|e| failed(&e))?.status.unwrap_or_default();
+        // With a reason it is no verdict: an authenticator may have been out of reach.
+        if !status.authenticated && !status.error.is_empty() {
+            return Err(ReviewError { why: status.error, retry: false });
+        }
         if !status.authenticated {
-            if !status.error.is_empty() {
-                tracing::debug!(error = status.error, "a token is nobody's");
-            }
             return Ok(None);
         }
         let UserInfo { username: name, uid, groups, extra } = status.user;
@@ -87,6 +88,64 @@ impl Reviews for ApiReviews {
     }
 }
 
+/// A server that still wants to be asked later, after the client has been patient, is not asked again now.
 fn failed(error: &ClientError) -> ReviewError {
-    ReviewError { why: error.to_string(), retry: error.class() == Class::Retry }
+    let retry = error.class() == Class::Retry && error.retry_after().is_none();
+    ReviewError { why: error.to_string(), retry }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use client::{Dial, Options, Wire};
+    use http_body_util::Full;
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
+
+    use super::*;
+
+    /// An API server with one answer to everything.
+    fn reviews(code: u16, patience: &'static str, body: serde_json::Value) -> ApiReviews {
+        let dial: Dial = Arc::new(move || {
+            let (ours, theirs) = tokio::io::duplex(64 << 10);
+            let body = Bytes::from(body.to_string());
+            let service = service_fn(move |_| {
+                let mut answer = http::Response::builder().status(code);
+                if !patience.is_empty() {
+                    answer = answer.header("retry-after", patience);
+                }
+                let answer = answer.body(Full::new(body.clone())).unwrap();
+                async move { Ok::<_, Infallible>(answer) }
+            });
+            let serving =
+                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(theirs), service);
+            tokio::spawn(async move { drop(serving.await) });
+            Ok(Box::new(ours) as Box<dyn Wire>)
+        });
+        ApiReviews { client: Client::over(dial, Options::default()), node: "n".to_owned() }
+    }
+
+    #[tokio::test]
+    async fn a_verdict_is_told_from_a_review_that_went_wrong() {
+        let status = |status: serde_json::Value| reviews(201, "", json!({ "status": status }));
+        let known = status(json!({"authenticated": true, "user": {"username": "ann"}}));
+        assert_eq!(known.token("t").await.unwrap().unwrap().name, "ann");
+        assert!(status(json!({})).token("t").await.unwrap().is_none());
+        let broken = status(json!({"error": "authenticator out of reach"})).token("t").await.unwrap_err();
+        assert_eq!((broken.why.as_str(), broken.retry), ("authenticator out of reach", false));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_wants_to_be_asked_later_is_not_asked_at_once() {
+        for (code, patience, retry) in
+            [(500, "", true), (429, "60", false), (503, "60", false), (403, "", false)]
+        {
+            let why = reviews(code, patience, json!({})).access(&User::default(), "get", "stats").await;
+            assert_eq!(why.unwrap_err().retry, retry, "{code}");
+        }
+    }
 }
