@@ -1,7 +1,10 @@
 #![allow(clippy::unwrap_used)]
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
 use bytes::BytesMut;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
 
 use super::websocket::{Decoder, Message, Role};
 use super::*;
@@ -139,6 +142,67 @@ async fn a_runtime_that_vanishes_is_told_as_a_failure() {
     let text = String::from_utf8_lossy(&status[1..]).into_owned();
     assert!(status[0] == 3 && text.contains("\"Failure\"") && text.contains("broke before"), "{text}");
     assert_eq!(b.hear().await, Message::Close(Some(websocket::NORMAL)));
+}
+
+/// An end that takes nothing more, and still has something to say.
+struct Deaf(DuplexStream);
+
+impl AsyncRead for Deaf {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Deaf {
+    /// The hello is heard.
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
+        match buf.starts_with(&[0x80]) {
+            true => Poll::Ready(Ok(buf.len())),
+            false => Poll::Ready(Err(std::io::ErrorKind::BrokenPipe.into())),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn input_that_nobody_takes_does_not_cost_the_end_of_the_story() {
+    let (runtime, far) = duplex(64 << 10);
+    let (client, near) = duplex(64 << 10);
+    tokio::spawn(async move { translate::run(near, Deaf(far), ALL, &Activity::new(), Duration::ZERO).await });
+    let mut b =
+        Bench { client, decoder: Decoder::new(Role::Client), runtime, frames: spdy::Decoder::default() };
+    for _ in 0..3 {
+        b.say(&[0, b'x']).await;
+        tokio::task::yield_now().await;
+    }
+    b.send(STDOUT, b"out", true).await;
+    b.send(STDERR, b"", true).await;
+    b.send(ERROR, br#"{"status":"Failure"}"#, true).await;
+    assert_eq!(b.hear().await, Message::Binary("\u{1}out".into()));
+    assert_eq!(b.hear().await, Message::Binary("\u{3}{\"status\":\"Failure\"}".into()));
+    assert_eq!(b.hear().await, Message::Close(Some(websocket::NORMAL)));
+    // The same for those who speak the runtime's language.
+    let (mut runtime, far) = duplex(64 << 10);
+    let (mut client, near) = duplex(64 << 10);
+    tokio::spawn(async move { join::run(near, Deaf(far), &Activity::new(), Duration::ZERO).await });
+    client.write_all(b"input").await.unwrap();
+    tokio::task::yield_now().await;
+    runtime.write_all(b"the end").await.unwrap();
+    drop(runtime);
+    let mut heard = String::new();
+    client.read_to_string(&mut heard).await.unwrap();
+    assert_eq!(heard, "the end");
 }
 
 #[tokio::test]

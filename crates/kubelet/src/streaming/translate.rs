@@ -69,10 +69,11 @@ where
     super::linger(&mut from_client).await;
 }
 
-/// From the client to the runtime. Ends when the client is gone.
+/// From the client to the runtime. Ends when the client is gone. A runtime that takes nothing more has ended the command
+/// and may still be telling of it: what the client says then goes nowhere.
 async fn inward<R, W>(
     from: &mut R,
-    mut to: W,
+    to: W,
     streams: &Opened,
     pong: mpsc::Sender<Bytes>,
     mut errands: mpsc::Receiver<Errand>,
@@ -82,7 +83,7 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let (mut decoder, mut out) = (Decoder::new(Role::Server), BytesMut::new());
+    let (mut decoder, mut out, mut to) = (Decoder::new(Role::Server), BytesMut::new(), Some(to));
     loop {
         loop {
             match decoder.next_message() {
@@ -98,10 +99,10 @@ where
                 Err(broken) => return Ok(broken.code),
             }
             if out.len() >= spdy::PIECE {
-                send(&mut to, &mut out).await?;
+                pass_on(&mut to, &mut out).await;
             }
         }
-        send(&mut to, &mut out).await?;
+        pass_on(&mut to, &mut out).await;
         tokio::select! {
             n = from.read_buf(decoder.buffer()) => if n? == 0 { return Ok(websocket::NORMAL) },
             Some(Errand::Ping(id)) = errands.recv() => spdy::put_ping(&mut out, id),
@@ -161,6 +162,16 @@ where
             Some(payload) = pongs.recv() => websocket::put_pong(&mut out, None, &payload),
         }
     }
+}
+
+async fn pass_on(to: &mut Option<impl AsyncWrite + Unpin>, out: &mut BytesMut) {
+    if let Some(runtime) = to
+        && let Err(error) = send(runtime, out).await
+    {
+        tracing::trace!(%error, "the runtime takes nothing more");
+        *to = None;
+    }
+    out.clear();
 }
 
 async fn send(to: &mut (impl AsyncWrite + Unpin), out: &mut BytesMut) -> io::Result<()> {
