@@ -155,6 +155,13 @@ impl<const N: usize> Gauge<N> {
         self
     }
 
+    /// Shows nothing until it is set: a zero would be taken for a value.
+    #[must_use]
+    pub fn when_set(self) -> Self {
+        self.0.lock().rows.clear();
+        self
+    }
+
     pub fn set(&self, labels: [&str; N], value: f64) {
         self.0.update(labels, || 0.0, |v| *v = value);
     }
@@ -454,6 +461,10 @@ mod tests {
         assert_eq!(text(&g), "# HELP g h\n# TYPE g gauge\ng 0\n");
         g.set([], f64::NEG_INFINITY);
         assert!(text(&g).ends_with("g -Inf\n"));
+        let g = Gauge::new("g", "h", []).when_set();
+        assert_eq!(text(&g), "");
+        g.set([], f64::INFINITY);
+        assert!(text(&g).ends_with("g +Inf\n"));
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub fn image_size_label(bytes: u64) -> &'static str {
 /// Declares the families, their constructor and the order in which they are printed, once.
 macro_rules! families {
     ($(#[$doc:meta])* pub struct $name:ident {
-        $($field:ident : $kind:ident [$($label:literal),*] $(buckets $buckets:expr;)? $(limit $limit:expr;)?
+        $($field:ident : $kind:ident [$($label:literal),*] $(buckets $buckets:expr;)? $(limit $limit:expr;)? $(shown $when:ident;)?
           = $metric:literal, $help:literal;)*
     }) => {
         $(#[$doc])*
@@ -87,7 +87,7 @@ macro_rules! families {
         impl Default for $name {
             fn default() -> Self {
                 Self {
-                    $($field: $kind::new($metric, $help, [$($label),*] $(, &$buckets)?)$(.limit($limit))?,)*
+                    $($field: $kind::new($metric, $help, [$($label),*] $(, &$buckets)?)$(.limit($limit))?$(.$when())?,)*
                 }
             }
         }
@@ -110,12 +110,12 @@ families! {
             = "kubelet_admission_rejections_total", "Pods turned away, by reason.";
         certificate_manager_client_expiration_renew_errors: Counter[]
             = "kubelet_certificate_manager_client_expiration_renew_errors", "Failed attempts to renew the client certificate.";
-        certificate_manager_client_ttl_seconds: Gauge[]
-            = "kubelet_certificate_manager_client_ttl_seconds", "Seconds until the client certificate expires; negative once it has.";
+        certificate_manager_client_ttl_seconds: Gauge[] shown when_set;
+            = "kubelet_certificate_manager_client_ttl_seconds", "Seconds until the client certificate expires; negative once it has, +Inf without one.";
         certificate_manager_server_rotation_seconds: Histogram[] buckets CERTIFICATE_AGE;
             = "kubelet_certificate_manager_server_rotation_seconds", "Age in seconds at which serving certificates were replaced.";
-        certificate_manager_server_ttl_seconds: Gauge[]
-            = "kubelet_certificate_manager_server_ttl_seconds", "Seconds until the serving certificate expires; negative once it has.";
+        certificate_manager_server_ttl_seconds: Gauge[] shown when_set;
+            = "kubelet_certificate_manager_server_ttl_seconds", "Seconds until the serving certificate expires; negative once it has, +Inf without one.";
         cgroup_manager_duration_seconds: Histogram["operation_type"] buckets DEFAULT_BUCKETS;
             = "kubelet_cgroup_manager_duration_seconds", "Seconds taken to make or remove a Pod's cgroup.";
         cgroup_version: Gauge[]

@@ -298,6 +298,8 @@ fn a_certificate_near_its_end_is_renewed_without_a_restart() {
     let metrics = c.agent.get(&c.node, "/metrics").unwrap_or_default();
     let metrics = String::from_utf8_lossy(&metrics);
     assert!(metrics.contains("kubelet_certificate_manager_client_ttl_seconds"), "{metrics}");
+    // Without serverTLSBootstrap the cluster signs none.
+    assert!(!metrics.contains("kubelet_certificate_manager_server_ttl_seconds"), "{metrics}");
 }
 
 #[test]

@@ -68,7 +68,6 @@ pub(super) struct Rotation {
 pub(super) struct Countdown {
     purpose: Purpose,
     clock: Arc<dyn Clock>,
-    metrics: Arc<Metrics>,
     events: NodeEvents,
     said: Remaining,
 }
@@ -110,9 +109,7 @@ impl Rotation {
                     tracing::error!("the node has no valid client certificate and gets none: starting again");
                     return;
                 }
-                if let Some(held) = &held {
-                    self.countdown.look(held);
-                }
+                self.look(held.as_ref());
                 sleep(pause + self.parts.rng.up_to(pause / 10)).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             }
@@ -127,9 +124,7 @@ impl Rotation {
             tracing::info!(signer = self.parts.purpose.signer(), renewal = %at, "certificate in use");
         }
         loop {
-            if let Some(held) = held {
-                self.countdown.look(held);
-            }
+            self.look(held);
             let now = self.now();
             let names = self.parts.wanted.names();
             let late = due.is_none_or(|due| now >= due);
@@ -157,8 +152,13 @@ impl Rotation {
                 let key = first_key(path).map_err(SigningError::Key)?;
                 let name = Some(signing::bootstrap_name(&key, &names));
                 let patience = (FIRST_PATIENCE, rng);
-                let pem = signing::certificate(client, Purpose::Client, &key, &names, name, patience).await?;
-                (key, pem)
+                let pem = signing::certificate(client, Purpose::Client, &key, &names, name, patience).await;
+                if matches!(pem, Err(SigningError::Refused { .. })) {
+                    // The same key would find the same answer for ever.
+                    let forgotten = store::remove(path);
+                    forgotten.map_err(|e| SigningError::Key(format!("remove {}: {e}", path.display())))?;
+                }
+                (key, pem?)
             }
             None => {
                 let key = Key::generate().map_err(SigningError::Key)?;
@@ -197,6 +197,21 @@ impl Rotation {
         Ok(())
     }
 
+    /// Shows how long the certificate is good for. Alerts are built on it: it is there only where a certificate is
+    /// renewed, and endless as long as there is none, as upstream has it.
+    fn look(&mut self, held: Option<&Held>) {
+        let gauge = match self.parts.purpose {
+            Purpose::Client => &self.parts.metrics.certificate_manager_client_ttl_seconds,
+            Purpose::Serving => &self.parts.metrics.certificate_manager_server_ttl_seconds,
+        };
+        #[allow(clippy::cast_precision_loss)]
+        let left = |held: &Held| (held.not_after.secs() - self.now().secs()) as f64;
+        gauge.set([], held.map_or(f64::INFINITY, left));
+        if let Some(held) = held {
+            self.countdown.look(held);
+        }
+    }
+
     fn failed(&self, error: &SigningError) {
         let metrics = &self.parts.metrics;
         match self.parts.purpose {
@@ -233,7 +248,6 @@ impl Countdown {
         Countdown {
             purpose: parts.purpose,
             clock: parts.clock.clone(),
-            metrics: parts.metrics.clone(),
             events: parts.events.clone(),
             said: Remaining::Plenty,
         }
@@ -256,13 +270,10 @@ impl Countdown {
 
     fn look(&mut self, held: &Held) {
         let now = self.clock.now().wall;
-        #[allow(clippy::cast_precision_loss)]
-        let left = (held.not_after.secs() - now.secs()) as f64;
-        let (gauge, what) = match self.purpose {
-            Purpose::Client => (&self.metrics.certificate_manager_client_ttl_seconds, "client"),
-            Purpose::Serving => (&self.metrics.certificate_manager_server_ttl_seconds, "serving"),
+        let what = match self.purpose {
+            Purpose::Client => "client",
+            Purpose::Serving => "serving",
         };
-        gauge.set([], left);
         let remaining = held.remaining(now);
         if remaining == Remaining::Plenty {
             // It was renewed: the next countdown begins anew.

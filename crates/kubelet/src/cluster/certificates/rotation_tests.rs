@@ -33,6 +33,10 @@ struct State {
     away: bool,
     /// Nobody approves.
     idle: bool,
+    /// So many requests are denied.
+    denials: usize,
+    /// Those that were asked for under a name.
+    names: Vec<String>,
     /// When each request came; refused ones too.
     asked: Vec<Wall>,
     signed: Vec<Wall>,
@@ -60,18 +64,32 @@ impl Signer {
                 state.asked.push(now);
                 match state.away {
                     true => (500, json!({"kind": "Status", "code": 500, "reason": "InternalError"})),
-                    false => {
-                        state.signed.push(now);
-                        let csr = serde_json::from_slice(&body).unwrap();
-                        state.last = if state.idle { unsigned(csr) } else { self.sign(&csr, now) };
-                        (201, state.last.clone())
-                    }
+                    false => self.take(&mut state, serde_json::from_slice(&body).unwrap(), now),
                 }
             }
             _ => (200, json!({"metadata": {"resourceVersion": "1"}, "items": [state.last.clone()]})),
         };
         let answer = Full::new(Bytes::from(answer.to_string()));
         Ok(Response::builder().status(code).body(answer).unwrap())
+    }
+
+    fn take(&self, state: &mut State, csr: Value, now: Wall) -> (u16, Value) {
+        let name = csr["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        if state.names.contains(&name) {
+            return (409, json!({"kind": "Status", "code": 409, "reason": "AlreadyExists"}));
+        }
+        if !name.is_empty() {
+            state.names.push(name);
+        }
+        if state.denials > 0 {
+            state.denials -= 1;
+            state.last = unsigned(csr);
+            state.last["status"] = json!({"conditions": [{"type": "Denied", "status": "True"}]});
+        } else {
+            state.signed.push(now);
+            state.last = if state.idle { unsigned(csr) } else { self.sign(&csr, now) };
+        }
+        (201, state.last.clone())
     }
 
     fn sign(&self, csr: &Value, now: Wall) -> Value {
@@ -100,6 +118,7 @@ fn unsigned(mut csr: Value) -> Value {
 struct Scene {
     signer: Arc<Signer>,
     events: mpsc::Receiver<Happened>,
+    metrics: Arc<Metrics>,
     _dir: tempfile::TempDir,
     _task: tokio::task::JoinHandle<()>,
 }
@@ -109,6 +128,7 @@ fn scene() -> Scene {
     let signer = Signer::new(clock.clone());
     let (sink, events) = mpsc::channel(64);
     let recorder = Recorder::new(clock.clone()).with_sink(Some(sink));
+    let metrics: Arc<Metrics> = Arc::default();
     let rotation = Rotation::new(Parts {
         purpose: Purpose::Client,
         store: Store::new(dir.path(), "kubelet-client"),
@@ -116,11 +136,18 @@ fn scene() -> Scene {
         client: signer.client(),
         clock,
         rng: Rng::new(7),
-        metrics: Arc::default(),
+        metrics: metrics.clone(),
         events: NodeEvents::new(recorder, "n1".into()),
     });
     let task = tokio::spawn(rotation.run(CancellationToken::new()));
-    Scene { signer, events, _dir: dir, _task: task }
+    Scene { signer, events, metrics, _dir: dir, _task: task }
+}
+
+/// What a scrape would find of certificates' ends.
+fn ends(metrics: &Metrics) -> Vec<String> {
+    let mut out = String::new();
+    metrics.write(&mut out).unwrap();
+    out.lines().filter(|l| !l.starts_with('#') && l.contains("_ttl_seconds")).map(str::to_owned).collect()
 }
 
 fn told(events: &mut mpsc::Receiver<Happened>) -> Vec<String> {
@@ -217,4 +244,40 @@ async fn a_node_that_is_refused_for_long_starts_again() {
     assert!(!task.is_finished());
     sleep(Duration::from_secs(60)).await;
     assert!(task.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_certificate_is_shown_where_there_is_one_to_renew() {
+    let scene = scene();
+    scene.signer.state.lock().unwrap().away = true;
+    assert_eq!(ends(&scene.metrics), Vec::<String>::new());
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(ends(&scene.metrics), ["kubelet_certificate_manager_client_ttl_seconds +Inf"]);
+    scene.signer.state.lock().unwrap().away = false;
+    sleep(Duration::from_secs(60)).await;
+    let shown = ends(&scene.metrics);
+    let left: f64 = shown[0].rsplit_once(' ').unwrap().1.parse().unwrap();
+    assert!(shown.len() == 1 && (500.0..=600.0).contains(&left), "{shown:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_request_that_was_denied_is_not_the_last() {
+    let (clock, dir) = (clock(), tempfile::tempdir().unwrap());
+    let signer = Signer::new(clock.clone());
+    signer.state.lock().unwrap().denials = 2;
+    let rotation = Rotation::new(Parts {
+        purpose: Purpose::Client,
+        store: Store::new(dir.path(), "kubelet-client"),
+        wanted: Wanted::Client(client_names("n1")),
+        client: signer.client(),
+        clock: clock.clone(),
+        rng: Rng::new(7),
+        metrics: Arc::default(),
+        events: NodeEvents::new(Recorder::new(clock), "n1".into()),
+    });
+    let rotation = rotation.with_bootstrap(signer.client(), dir.path());
+    let _task = tokio::spawn(rotation.run(CancellationToken::new()));
+    sleep(Duration::from_secs(60)).await;
+    let state = signer.state.lock().unwrap();
+    assert_eq!((state.names.len(), state.signed.len()), (3, 1), "{:?}", state.names);
 }
