@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,7 +10,7 @@ use base::class::{Class, Classify};
 use base::ids::PodUid;
 use kubelet_core::recipe::UserNamespace;
 use kubelet_core::userns::{Ranges, Record, UsernsError, parse_getsubids};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use sys::fd::OWN;
 
 /// The ranges of this node's Pods.
@@ -38,6 +39,11 @@ pub struct Grant {
 pub enum StoreError {
     #[error("user namespace: {0}")]
     Ranges(#[from] UsernsError),
+    /// Somebody may run with these ids, so that giving them, or what lies under them, to another is no way out.
+    #[error(
+        "{path}: {source}; it belongs to the Pod of that directory, remove it once nothing of that Pod runs"
+    )]
+    Unfit { path: String, source: UsernsError },
     #[error("{act} user namespace of pod {uid}: {source}")]
     Io { act: &'static str, uid: PodUid, source: io::Error },
     #[error("list pods for user namespaces: {0}")]
@@ -65,21 +71,23 @@ pub fn grant(ids_per_pod: u32, max_pods: u32) -> Result<Grant, StoreError> {
 // === impl UsernsStore ===
 
 impl UsernsStore {
-    /// Finds the ranges of Pods from earlier lives again. A record that makes no sense is set aside: it costs its own Pod
-    /// the protection of a range nobody else has, but no other Pod anything. Blocks; called once at start.
+    /// Finds the ranges of Pods from earlier lives again. A record that cannot be read as one is set aside: it costs its
+    /// own Pod the protection of a range nobody else has, but no other Pod anything. One that can be read and does not
+    /// fit the node is refused, as upstream does. Blocks; called once at start.
     pub fn open(root: &Path, grant: Grant) -> Result<Self, StoreError> {
         let mut ranges = Ranges::new(grant.ids_per_pod, grant.first_id, grant.length, grant.max_pods)?;
         let pods = root.join("pods");
         for uid in known_pods(&pods).map_err(StoreError::List)? {
-            let adopted = read(&pods, &uid).and_then(|record| {
-                let adopted = record.map(|record| ranges.adopt(&uid, &record)).transpose();
-                adopted.map_err(StoreError::Ranges)
-            });
-            if let Err(StoreError::Ranges(error)) = &adopted {
-                set_aside(&pods, &uid, error)?;
-            } else {
-                adopted?;
-            }
+            let record = match read(&pods, &uid) {
+                Err(StoreError::Ranges(error)) => {
+                    set_aside(&pods, &uid, &error)?;
+                    continue;
+                }
+                other => other?,
+            };
+            let path = || pods.join(uid.as_str()).join(FILE).display().to_string();
+            let adopted = record.map(|record| ranges.adopt(&uid, &record)).transpose();
+            adopted.map_err(|source| StoreError::Unfit { path: path(), source })?;
         }
         Ok(Self { inner: Arc::new(Inner { pods, ranges: Mutex::new(ranges) }) })
     }
@@ -91,9 +99,12 @@ impl UsernsStore {
         task.await.unwrap_or_else(|e| Err(StoreError::List(io::Error::other(e))))
     }
 
-    /// The Pod is gone. Its file goes with its directory.
-    pub fn release(&self, uid: &PodUid) {
-        self.inner.ranges.lock().unwrap_or_else(PoisonError::into_inner).release(uid);
+    /// Nothing of the Pod runs any more. Its directory may stay for long, so its record goes first: found by a later
+    /// life, it would speak for a range that somebody else has by then.
+    pub async fn release(&self, uid: &PodUid) -> Result<(), StoreError> {
+        let (inner, uid) = (Arc::clone(&self.inner), uid.clone());
+        let task = tokio::task::spawn_blocking(move || inner.release(&uid));
+        task.await.unwrap_or_else(|e| Err(StoreError::List(io::Error::other(e))))
     }
 }
 
@@ -114,6 +125,19 @@ impl Inner {
             }
         }
     }
+
+    fn release(&self, uid: &PodUid) -> Result<(), StoreError> {
+        let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        match unlink(&self.pods, uid) {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                Err(StoreError::Io { act: "remove", uid: uid.clone(), source: e })
+            }
+            _ => {
+                ranges.release(uid);
+                Ok(())
+            }
+        }
+    }
 }
 
 // === impl StoreError ===
@@ -122,7 +146,7 @@ impl Classify for StoreError {
     fn class(&self) -> Class {
         match self {
             Self::Io { .. } | Self::List(_) | Self::Subids(_) => Class::Retry,
-            Self::Ranges(_) | Self::Mismatch => Class::Fault,
+            Self::Ranges(_) | Self::Unfit { .. } | Self::Mismatch => Class::Fault,
         }
     }
 }
@@ -172,9 +196,7 @@ fn set_aside(pods: &Path, uid: &PodUid, error: &UsernsError) -> Result<(), Store
 /// Whole or not at all, and durable: a container may run with these ids the next moment.
 fn write(pods: &Path, uid: &PodUid, record: &Record) -> io::Result<()> {
     let bytes = serde_json::to_vec(record).map_err(io::Error::other)?;
-    let root = sys::fd::open_dir(pods)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    let dir = sys::fd::open_beneath(root, Path::new(uid.as_str()), flags, OWN)?;
+    let dir = open_pod(pods, uid)?;
     let temporary = format!(".{FILE}.new");
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
     let mode = Mode::from_raw_mode(0o600);
@@ -183,6 +205,18 @@ fn write(pods: &Path, uid: &PodUid, record: &Record) -> io::Result<()> {
     file.sync_all()?;
     rustix::fs::renameat(&dir, &temporary, &dir, FILE)?;
     Ok(rustix::fs::fsync(&dir)?)
+}
+
+/// Durable too: after a crash of the machine a record that is back would keep the node from starting.
+fn unlink(pods: &Path, uid: &PodUid) -> io::Result<()> {
+    let dir = open_pod(pods, uid)?;
+    rustix::fs::unlinkat(&dir, FILE, AtFlags::empty())?;
+    Ok(rustix::fs::fsync(&dir)?)
+}
+
+fn open_pod(pods: &Path, uid: &PodUid) -> io::Result<OwnedFd> {
+    let root = sys::fd::open_dir(pods)?;
+    sys::fd::open_beneath(root, Path::new(uid.as_str()), OFlags::RDONLY | OFlags::DIRECTORY, OWN)
 }
 
 /// What getsubids says of user `kubelet`; none if there is no such user or no such tool. If the user
@@ -257,7 +291,7 @@ mod tests {
         assert_eq!(again.ensure(&b).await.unwrap(), range_b);
         assert_eq!(again.ensure(&a).await.unwrap(), range_a);
         std::fs::remove_dir_all(root.0.join("pods/a")).unwrap();
-        again.release(&a);
+        again.release(&a).await.unwrap();
         root.pod("c");
         assert_eq!(again.ensure(&PodUid::from("c")).await.unwrap(), range_a, "the free range is used again");
     }
@@ -285,5 +319,59 @@ mod tests {
         assert_eq!(again.ensure(&good).await.unwrap(), range);
         assert_eq!(std::fs::read_to_string(bad.join("userns.corrupt")).unwrap(), "{nonsense");
         assert_ne!(again.ensure(&PodUid::from("bad")).await.unwrap(), range);
+    }
+
+    /// A Pod that ended may lie there for weeks: an object of a Job, its directory, its status.
+    #[tokio::test]
+    async fn a_released_range_leaves_no_record_behind() {
+        for [ended, running] in [["a", "b"], ["b", "a"]] {
+            let root = Root::new(&format!("released-{ended}"));
+            let (ended, running) = (PodUid::from(ended), PodUid::from(running));
+            root.pod(ended.as_str());
+            root.pod(running.as_str());
+            let store = root.open().unwrap();
+            let range = store.ensure(&ended).await.unwrap();
+            store.release(&ended).await.unwrap();
+            store.release(&ended).await.unwrap();
+            assert_eq!(store.ensure(&running).await.unwrap(), range, "the free range is used again");
+
+            let again = root.open().unwrap();
+            root.pod("c");
+            assert_ne!(again.ensure(&PodUid::from("c")).await.unwrap(), range, "{running} runs with it");
+            assert_eq!(again.ensure(&running).await.unwrap(), range);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_range_whose_record_stays_is_not_free() {
+        let root = Root::new("stays");
+        let a = PodUid::from("a");
+        let store = root.open().unwrap();
+        let dir = root.pod("a");
+        let range = store.ensure(&a).await.unwrap();
+        std::fs::remove_file(dir.join(FILE)).unwrap();
+        std::fs::create_dir(dir.join(FILE)).unwrap();
+        assert!(store.release(&a).await.is_err());
+        root.pod("b");
+        assert_ne!(store.ensure(&PodUid::from("b")).await.unwrap(), range);
+        std::fs::remove_dir(dir.join(FILE)).unwrap();
+        store.release(&a).await.unwrap();
+        root.pod("c");
+        assert_eq!(store.ensure(&PodUid::from("c")).await.unwrap(), range);
+    }
+
+    #[tokio::test]
+    async fn a_record_that_does_not_fit_the_node_is_refused_by_name() {
+        let root = Root::new("unfit");
+        let dir = root.pod("a");
+        root.open().unwrap().ensure(&PodUid::from("a")).await.unwrap();
+        let grant = Grant { ids_per_pod: UNIT, first_id: UNIT * 512, length: UNIT * 256, max_pods: 110 };
+        let error = UsernsStore::open(&root.0, grant).unwrap_err();
+        assert!(matches!(error, StoreError::Unfit { .. }));
+        assert!(error.to_string().starts_with(dir.join(FILE).to_str().unwrap()), "{error}");
+        assert!(dir.join(FILE).exists(), "and stays where it is");
+
+        std::fs::copy(dir.join(FILE), root.pod("b").join(FILE)).unwrap();
+        assert!(matches!(root.open(), Err(StoreError::Unfit { .. })), "two Pods with one range");
     }
 }

@@ -73,7 +73,7 @@ use crate::sources::{self, Context, Problems, SourceName, SourceUpdate};
 use crate::status_board::BoardView;
 use crate::streaming::Streams;
 use crate::systemd::Systemd;
-use crate::userns::{self, UsernsStore};
+use crate::userns::{self, StoreError, UsernsStore};
 use crate::volumes::{CsiParts, NodeVolumes, VolumeFigures};
 use crate::{gc, iptables, plugins, process, rest};
 
@@ -382,7 +382,7 @@ impl Parts<'_> {
         let node = Node {
             images: Arc::new(self.images(&recorder).await?),
             prober: Arc::new(prober),
-            userns: self.userns(),
+            userns: self.userns()?,
             board: Arc::default(),
             offer: self.offer(&facts)?,
             own: self.own_node(),
@@ -543,13 +543,20 @@ impl Parts<'_> {
         ))
     }
 
-    /// Id ranges for user namespaces; a node without them runs all other Pods.
-    fn userns(&self) -> Option<Arc<UsernsStore>> {
+    /// Id ranges for user namespaces; a node without them runs all other Pods. A record that contradicts the
+    /// configuration is another matter: the Pod it speaks of may run.
+    fn userns(&self) -> Result<Option<Arc<UsernsStore>>, StartError> {
         let config = &self.start.loaded.config;
         let per_pod = config.user_namespaces.ids_per_pod.and_then(|n| u32::try_from(n).ok()).unwrap_or(65536);
         let max_pods = u32::try_from(config.max_pods).unwrap_or(110);
-        let store = userns::grant(per_pod, max_pods).and_then(|g| UsernsStore::open(&self.dirs.root, g));
-        store.map(Arc::new).map_err(|error| tracing::warn!(%error, "no id ranges for user namespaces")).ok()
+        match userns::grant(per_pod, max_pods).and_then(|g| UsernsStore::open(&self.dirs.root, g)) {
+            Ok(store) => Ok(Some(Arc::new(store))),
+            Err(error @ StoreError::Unfit { .. }) => Err(StartError::new(error.to_string())),
+            Err(error) => {
+                tracing::warn!(%error, "no id ranges for user namespaces");
+                Ok(None)
+            }
+        }
     }
 
     async fn doors(&self) -> Result<Doors, StartError> {

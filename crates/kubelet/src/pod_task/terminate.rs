@@ -109,8 +109,11 @@ impl PodTask {
             self.name_blocker(&intent.pod, &format!("remove cgroup: {error}"));
             return false;
         }
-        if let Some(userns) = &self.node.userns {
-            userns.release(&self.uid);
+        if let Some(userns) = &self.node.userns
+            && let Err(error) = userns.release(&self.uid).await
+        {
+            self.name_blocker(&intent.pod, &error.to_string());
+            return false;
         }
         !leaves_no_trace(intent) || self.remove_traces(&intent.pod).await
     }
