@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::ids::ContainerId;
 use kubelet_core::gc::{self, GcInput, GcPolicy};
 use kubelet_core::observed::{ContainerState, FoundPod};
 use tokio::sync::watch;
@@ -71,8 +72,8 @@ pub async fn collect(node: &Node, known: &watch::Receiver<Arc<Known>>, settings:
         if removal.stop_first && node.runtime.stop_container(id, 2).await.is_err() {
             continue;
         }
-        if let Err(error) = node.runtime.remove_container(id).await {
-            tracing::warn!(container = id, %error, "dead container not removed");
+        if let Err(error) = remove_container(node, &removal.id, false).await {
+            tracing::warn!(container = id, error, "dead container not removed");
         }
     }
     for id in gc::sandboxes_to_remove(&input) {
@@ -82,6 +83,24 @@ pub async fn collect(node: &Node, known: &watch::Receiver<Arc<Known>>, settings:
     }
     if known.sources_ready {
         collect_logs(&input, settings).await;
+    }
+}
+
+/// Removes a dead container, and before it what it wrote: afterwards nobody can say where that is.
+pub async fn remove_container(node: &Node, id: &ContainerId, keep_logs: bool) -> Result<(), String> {
+    let id = id.as_str();
+    if !keep_logs {
+        let status = match node.runtime.container_status(id).await {
+            Err(error) if error.is_not_found() => return Ok(()),
+            other => other.map_err(|e| e.to_string())?.status,
+        };
+        if let Some(status) = status {
+            node.files.remove_logs(&status).await.map_err(|e| format!("remove its logs: {e}"))?;
+        }
+    }
+    match node.runtime.remove_container(id).await {
+        Err(error) if !error.is_not_found() => Err(error.to_string()),
+        _ => Ok(()),
     }
 }
 

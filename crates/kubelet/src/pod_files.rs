@@ -15,12 +15,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use base::ids::PodUid;
 use base::rng::Rng;
+use cri::v1;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kubelet_core::recipe::metadata;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use sys::fd::{Mounts, OWN, Reach, Symlinks};
 
+use crate::logs::LogPath;
 use crate::ports::PodFiles;
 
 /// [`PodFiles`] on the machine's own file system.
@@ -227,7 +229,8 @@ impl PodFiles for DiskPodFiles {
     }
 
     async fn link_log(&self, pod: &Pod, container: &str, id: &str, log_path: &str) -> io::Result<()> {
-        let name = link_name(pod, container, id);
+        let (name, namespace) = (pod.metadata.name.as_deref(), pod.metadata.namespace.as_deref());
+        let name = link_name(name.unwrap_or_default(), namespace.unwrap_or_default(), container, id);
         component(&name)?;
         let log_path = PathBuf::from(log_path);
         self.run(move |i| {
@@ -241,6 +244,25 @@ impl PodFiles for DiskPodFiles {
                     rustix::fs::unlinkat(&dir, &name, rustix::fs::AtFlags::empty())?;
                     Ok(rustix::fs::symlinkat(&log_path, &dir, &name)?)
                 }
+                other => Ok(other?),
+            }
+        })
+        .await
+    }
+
+    async fn remove_logs(&self, dead: &v1::ContainerStatus) -> io::Result<()> {
+        let label = |key: &str| dead.labels.get(key).map(String::as_str).unwrap_or_default();
+        let (pod, namespace) = (label(metadata::POD_NAME), label(metadata::POD_NAMESPACE));
+        let link = component(&link_name(pod, namespace, label(metadata::CONTAINER_NAME), &dead.id))?;
+        let path = PathBuf::from(&dead.log_path);
+        self.run(move |i| {
+            i.remove_log_files(&path)?;
+            let dir = match sys::fd::open_dir(&i.dirs.container_logs) {
+                Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+                other => other?,
+            };
+            match rustix::fs::unlinkat(&dir, &link, rustix::fs::AtFlags::empty()) {
+                Err(Errno::NOENT) => Ok(()),
                 other => Ok(other?),
             }
         })
@@ -277,6 +299,16 @@ impl Inner {
     fn log_dir(&self, paths: &PodPaths) -> io::Result<OwnedFd> {
         let logs = open_or_make(&self.dirs.pod_logs, 0o755)?;
         sys::fd::make_dir(logs, OsStr::new(&paths.logs), mode(0o755))
+    }
+
+    /// A log and what was rotated away of it. A log that is not below our directory is not ours.
+    fn remove_log_files(&self, path: &Path) -> io::Result<()> {
+        let Some(log) = LogPath::below(&self.dirs.pod_logs, path) else { return Ok(()) };
+        let dir = match log.open_dir() {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        };
+        dir.names(&log.file)?.iter().try_for_each(|name| dir.remove(name))
     }
 
     /// An empty file with a new name that everybody may write.
@@ -317,10 +349,8 @@ fn component(name: &str) -> io::Result<String> {
 }
 
 /// `<pod>_<namespace>_<container>-<id>.log`, cut to what a file system can hold.
-fn link_name(pod: &Pod, container: &str, id: &str) -> String {
-    let (name, namespace) = (pod.metadata.name.as_deref(), pod.metadata.namespace.as_deref());
-    let (name, namespace) = (name.unwrap_or_default(), namespace.unwrap_or_default());
-    let mut stem = format!("{name}_{namespace}_{container}-{id}");
+fn link_name(pod: &str, namespace: &str, container: &str, id: &str) -> String {
+    let mut stem = format!("{pod}_{namespace}_{container}-{id}");
     let mut end = stem.len().min(MAX_NAME - ".log".len());
     while !stem.is_char_boundary(end) {
         end -= 1;

@@ -142,9 +142,14 @@ fn logs_are_rotated_and_followed_across() {
 fn what_is_dead_is_collected_but_for_the_last() {
     let config = "crashLoopBackOff: {maxContainerRestartPeriod: 1s}\nfeatureGates: {KubeletCrashLoopBackOffMax: true}\n";
     let Some(mut h) = with_config(config) else { return };
-    let script = "echo x >> /v/n; if [ $(wc -l < /v/n) -ge 5 ]; then sleep 10000; fi; exit 1";
-    let volumes = "  volumes: [{name: v, emptyDir: {}}]\n";
-    h.apply("crash", &(pod("crash", volumes, script) + "    volumeMounts: [{name: v, mountPath: /v}]\n"));
+    let script = "echo x >> /v/n; echo life $(wc -l < /v/n); if [ $(wc -l < /v/n) -ge 5 ]; then sleep 10000; fi; exit 1";
+    let first = "echo x >> /v/i; [ $(wc -l < /v/i) -ge 3 ]";
+    let more = format!(
+        "  volumes: [{{name: v, emptyDir: {{}}}}]\n  initContainers:\n  - name: first\n    \
+         image: localhost/busybox:v1\n    imagePullPolicy: Never\n    command: [sh, -c, {first:?}]\n    \
+         volumeMounts: [{{name: v, mountPath: /v}}]\n"
+    );
+    h.apply("crash", &(pod("crash", &more, script) + "    volumeMounts: [{name: v, mountPath: /v}]\n"));
     h.apply("leaves", &pod("leaves", "", "sleep 10000"));
     let leaver = h.wait_ready("leaves");
     let logs = directory(&h, &leaver);
@@ -161,11 +166,18 @@ fn what_is_dead_is_collected_but_for_the_last() {
     h.restart_agent();
     h.until("collected", || {
         let dead_links = names(&links).iter().filter(|n| n.starts_with("leaves")).count();
-        // A sandbox, the running container and the last dead one.
-        (containers(&h) == 3 && !logs.exists() && dead_links == 0).then_some(())
+        // A sandbox, the running container, the last dead one and the last init container.
+        (containers(&h) == 4 && !logs.exists() && dead_links == 0).then_some(())
     });
     let seen = h.get("crash").unwrap();
-    assert_eq!(restarts(&seen, "main"), 4);
+    assert_eq!((restarts(&seen, "main"), restarts(&seen, "first")), (4, 2));
+    // What the others wrote went with them, as upstream's kubelet has it.
+    let dir = directory(&h, &seen);
+    assert_eq!(names(&dir.join("main")), ["3.log", "4.log"]);
+    assert_eq!(names(&dir.join("first")), ["2.log"]);
+    assert_eq!(names(&links).len(), 3, "{:?}", names(&links));
+    assert_eq!(h.pods(&["logs", "crash-demo"]).1, "life 5\n");
+    assert_eq!(h.pods(&["logs", "crash-demo", "--previous"]).1, "life 4\n");
     let last = testkit::harness::container(&seen, "main").unwrap().last_state.clone().unwrap();
     assert_eq!(last.terminated.unwrap().exit_code, 1);
 }

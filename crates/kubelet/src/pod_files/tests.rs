@@ -193,11 +193,59 @@ async fn links_to_logs() {
         f.link_log(&pod(), "main", "c1", log.to_str().unwrap()).await.unwrap();
     }
     assert_eq!(fs::read_link(s.0.join("links/web_shop_main-c1.log")).unwrap(), log);
-    let mut long = pod();
-    long.metadata.name = Some("n".repeat(253));
-    let name = link_name(&long, "main", &"c".repeat(64));
+    let name = link_name(&"n".repeat(253), "shop", "main", &"c".repeat(64));
     assert_eq!((name.len(), name.ends_with("_.log")), (255, false));
     assert!(name.ends_with(".log"));
+}
+
+#[tokio::test]
+async fn the_logs_of_one_life_go_with_it() {
+    let s = Scratch::new();
+    let f = s.files();
+    f.prepare_container(&pod(), "main").await.unwrap();
+    let dir = f.log_directory(&pod()).join("main");
+    let kept = ["0.log", "11.log", "11.log.20260101-000000.gz"];
+    let gone = ["1.log", "1.log.20260101-000000", "1.log.20260101-000000.gz", "1.log.20260101-000001.tmp"];
+    for name in kept.iter().chain(&gone) {
+        fs::write(dir.join(name), "").unwrap();
+    }
+    for (id, number) in [("c0", 0), ("c1", 1)] {
+        let log = dir.join(format!("{number}.log"));
+        f.link_log(&pod(), "main", id, log.to_str().unwrap()).await.unwrap();
+    }
+    let dead = |log: &Path| v1::ContainerStatus {
+        id: "c1".into(),
+        log_path: log.to_str().unwrap().into(),
+        labels: [
+            (metadata::POD_NAME, "web"),
+            (metadata::POD_NAMESPACE, "shop"),
+            (metadata::CONTAINER_NAME, "main"),
+        ]
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .into(),
+        ..Default::default()
+    };
+    for _ in 0..2 {
+        f.remove_logs(&dead(&dir.join("1.log"))).await.unwrap();
+    }
+    let list = |dir: &Path| {
+        let mut all: Vec<_> =
+            fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        all.sort();
+        all
+    };
+    assert_eq!(list(&dir), kept);
+    assert_eq!(list(&s.0.join("links")), ["web_shop_main-c0.log"]);
+
+    // A log elsewhere is not ours, and a Pod that mounts the logs leads us nowhere.
+    let elsewhere = s.0.join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    fs::write(elsewhere.join("1.log"), "").unwrap();
+    f.remove_logs(&dead(&elsewhere.join("1.log"))).await.unwrap();
+    f.remove_logs(&dead(Path::new(""))).await.unwrap();
+    symlink(&elsewhere, dir.with_file_name("evil")).unwrap();
+    assert!(f.remove_logs(&dead(&dir.with_file_name("evil").join("1.log"))).await.is_err());
+    assert_eq!(list(&elsewhere), ["1.log"]);
 }
 
 #[tokio::test]

@@ -153,7 +153,7 @@ impl PodTask {
         }
         if !plan.remove.is_empty() {
             self.note_restart_of_all(&self.given(&intent.pod), &plan);
-            let removed = self.remove_dead(&plan.remove).await;
+            let removed = self.remove_dead(&plan.remove, plan.keep_logs).await;
             return self.after(removed);
         }
         if plan.sandbox.is_none() && plan.start.is_empty() {

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use super::{PodTask, Step, name};
 use crate::events::Kind;
+use crate::gc;
 use crate::hooks;
 use crate::ports::VolumeError;
 
@@ -313,17 +314,24 @@ impl PodTask {
         self.pre_stop(pod, container, id, grace, end).await
     }
 
-    pub(super) async fn remove_dead(&self, ids: &[ContainerId]) -> bool {
+    pub(super) async fn remove_dead(&self, ids: &[ContainerId], keep_logs: bool) -> bool {
         let mut worked = true;
         for id in ids {
-            if let Err(error) = self.node.runtime.remove_container(id.as_str()).await
-                && !error.is_not_found()
-            {
-                tracing::warn!(pod_uid = %self.uid, container = %id, %error, "container not removed");
+            let keep_logs = keep_logs || self.is_last_trace(id, ids);
+            if let Err(error) = gc::remove_container(&self.node, id, keep_logs).await {
+                tracing::warn!(pod_uid = %self.uid, container = %id, error, "container not removed");
                 worked = false;
             }
         }
         worked
+    }
+
+    /// Whether the number of this instance's log is all that will be left to count restarts on from.
+    fn is_last_trace(&self, id: &ContainerId, going: &[ContainerId]) -> bool {
+        let Some(instance) = self.observed.container(id) else { return false };
+        let newest = self.observed.newest(&instance.name).is_some_and(|c| c.id == *id);
+        let mut same = self.observed.containers.iter().filter(|c| c.name == instance.name);
+        newest && same.all(|c| going.contains(&c.id))
     }
 
     pub(super) async fn stop_container(&self, id: &ContainerId, grace: i64) -> bool {

@@ -123,6 +123,8 @@ pub trait PodFiles: Send + Sync + 'static {
     async fn load_status(&self, uid: &PodUid) -> std::io::Result<Option<PodStatus>>;
     /// The `/var/log/containers` symlink of a container.
     async fn link_log(&self, pod: &Pod, container: &str, id: &str, log_path: &str) -> std::io::Result<()>;
+    /// Removes the log of a container, what was rotated away of it, and its link.
+    async fn remove_logs(&self, dead: &cri::v1::ContainerStatus) -> std::io::Result<()>;
 }
 
 /// Network probes and hooks; exec goes through [`Runtime::exec_sync`].

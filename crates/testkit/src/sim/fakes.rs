@@ -216,6 +216,10 @@ impl PodFiles for FakeDisk {
     async fn link_log(&self, _: &Pod, _: &str, _: &str, _: &str) -> std::io::Result<()> {
         Ok(())
     }
+
+    async fn remove_logs(&self, _: &cri::v1::ContainerStatus) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 #[async_trait]
