@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeDaemonEndpoints, NodeFeatures, NodeRuntimeHandler,
     NodeRuntimeHandlerFeatures, NodeStatus, NodeSwapStatus, NodeSystemInfo,
 };
+use k8s_openapi::apimachinery::pkg::api::resource;
 
 use super::NodeEvent;
 use super::addresses::{self, Sources};
@@ -184,20 +185,21 @@ fn set_identity(status: &mut NodeStatus, fixed: &Fixed, runtime: &Runtime) -> Op
     })
 }
 
-/// Sets capacity and allocatable, and returns the capacity. What others advertise (opaque resources patched in
-/// by hand or by operators) stays.
+/// Sets capacity and allocatable, and returns the capacity. What others advertise (resources patched in by hand or by
+/// operators, under whatever name) stays; of allocatable, as upstream has it, extended resources only with a capacity.
 fn set_resources(status: &mut NodeStatus, fixed: &Fixed, machine: &Machine) -> Resources {
     let limit = fixed.pods.unwrap_or(PodLimit { max: 0, per_core: 0 });
     let own = capacity::capacity(machine, limit);
-    let mut all: Resources = status
-        .capacity
-        .iter()
-        .flatten()
-        .filter(|(name, _)| capacity::is_extended(name))
-        .filter_map(|(name, q)| Some((name.clone(), q.0.parse().ok()?)))
-        .collect();
+    // A size of huge pages that the machine does not have any more is not somebody else's.
+    let kept = |list: &Option<BTreeMap<String, resource::Quantity>>| -> Resources {
+        let kept = list.iter().flatten();
+        let kept = kept.filter(|(name, _)| own.contains_key(*name) || !capacity::is_huge_page(name));
+        kept.filter_map(|(name, q)| Some((name.clone(), q.0.parse().ok()?))).collect()
+    };
+    let (mut all, mut usable) = (kept(&status.capacity), kept(&status.allocatable));
     all.extend(own);
-    let usable = capacity::allocatable(&all, &fixed.reserved);
+    usable.retain(|name, _| all.contains_key(name) || !capacity::is_extended(name));
+    usable.extend(capacity::allocatable(&all, &fixed.reserved));
     status.capacity = Some(capacity::to_api(&all));
     status.allocatable = Some(capacity::to_api(&usable));
     all
@@ -289,14 +291,33 @@ mod tests {
         let status = existing.status.as_mut().unwrap();
         let quantity = |s: &str| k8s_openapi::apimachinery::pkg::api::resource::Quantity(s.to_owned());
         status.capacity.as_mut().unwrap().insert("example.com/dongle".into(), quantity("4"));
+        let others = [("kubernetes.io/batch-cpu", "32"), ("attachable-volumes-csi-x", "15"), ("odd", "1")];
+        for (name, amount) in others {
+            status.capacity.as_mut().unwrap().insert(name.into(), quantity(amount));
+        }
+        status.capacity.as_mut().unwrap().insert("hugepages-16Gi".into(), quantity("16Gi"));
         status.capacity.as_mut().unwrap().insert("memory".into(), quantity("1"));
+        for name in ["example.com/gone", "kubernetes.io/only", "hugepages-16Gi"] {
+            status.allocatable.as_mut().unwrap().insert(name.into(), quantity("7"));
+        }
         status.volumes_in_use = Some(vec!["kubernetes.io/csi/x".into()]);
         existing.metadata.labels.as_mut().unwrap().insert(ARCH_LABEL.into(), "vax".into());
         let node = describe(&existing, &fixed(), &moment(), Wall::from_secs(100)).node;
         let status = node.status.unwrap();
         let allocatable = status.allocatable.unwrap();
+        let capacity = status.capacity.unwrap();
         assert_eq!(allocatable["example.com/dongle"], quantity("4"));
-        assert_eq!(status.capacity.unwrap()["memory"], quantity("16Gi"));
+        for (name, amount) in others {
+            assert_eq!(
+                (&capacity[name], &allocatable[name]),
+                (&quantity(amount), &quantity(amount)),
+                "{name}"
+            );
+        }
+        assert_eq!(allocatable["kubernetes.io/only"], quantity("7"));
+        assert_eq!(allocatable.get("example.com/gone"), None, "without a capacity");
+        assert!(!capacity.contains_key("hugepages-16Gi") && !allocatable.contains_key("hugepages-16Gi"));
+        assert_eq!(capacity["memory"], quantity("16Gi"));
         assert_eq!(status.volumes_in_use.unwrap(), ["kubernetes.io/csi/x"]);
         assert_eq!(node.metadata.labels.unwrap()[ARCH_LABEL], "amd64");
     }
