@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cri::v1;
+use kubelet_core::recipe::HandlerFeatures;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -50,6 +51,16 @@ impl Default for RuntimeHealth {
             handlers: Vec::new(),
             groups_policy: None,
         }
+    }
+}
+
+/// What a handler of the runtime can do. One that it does not name can do nothing special.
+#[must_use]
+pub fn features_of(handlers: &[v1::RuntimeHandler], name: &str) -> HandlerFeatures {
+    let features = handlers.iter().find(|h| h.name == name).and_then(|h| h.features.as_ref());
+    HandlerFeatures {
+        recursive_read_only: features.is_some_and(|f| f.recursive_read_only_mounts),
+        user_namespaces: features.is_some_and(|f| f.user_namespaces),
     }
 }
 
@@ -154,5 +165,21 @@ mod tests {
         assert!(half.runtime_ready && !half.network_ready);
         let words = "container runtime network not ready: NetworkReady=false reason:R message:M";
         assert_eq!(half.network_message, words);
+    }
+
+    #[test]
+    fn every_handler_speaks_for_itself() {
+        let handler = |name: &str, recursive_read_only_mounts, user_namespaces| v1::RuntimeHandler {
+            name: name.to_owned(),
+            features: Some(v1::RuntimeHandlerFeatures { recursive_read_only_mounts, user_namespaces }),
+        };
+        let bare = v1::RuntimeHandler { name: "bare".to_owned(), features: None };
+        let all = [handler("", true, true), handler("vm", true, false), bare];
+        let said = |name: &str| {
+            let f = features_of(&all, name);
+            (f.recursive_read_only, f.user_namespaces)
+        };
+        assert_eq!((said(""), said("vm")), ((true, true), (true, false)));
+        assert_eq!((said("bare"), said("unknown")), ((false, false), (false, false)));
     }
 }

@@ -9,6 +9,7 @@ use base::ids::PodUid;
 use base::quantity::Quantity;
 use base::rng::Rng;
 use base::time::{Clock, Now};
+use cri::v1;
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
 use kubelet_core::admission::{self, AdmitInput, NodeOffer, Rejection};
 use kubelet_core::node::capacity::is_extended;
@@ -17,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::cluster::own_node::OwnNodeView;
 use crate::events::{Kind, Recorder};
-use crate::health::RuntimeHealth;
+use crate::health::{RuntimeHealth, features_of};
 use crate::host_ips::HostIps;
 use crate::images::ImagePuller;
 use crate::metrics::Metrics;
@@ -60,9 +61,9 @@ pub struct Node {
 pub struct NodeFacts {
     /// `containerd`, from CRI Version; the scheme of container ids.
     pub runtime_name: String,
-    /// What the default runtime handler can do.
-    pub handler: recipe::HandlerFeatures,
-    /// The runtime knows supplementalGroupsPolicy Strict.
+    /// The runtime's handlers as it told them at the start, until `health` knows better.
+    pub handlers: Vec<v1::RuntimeHandler>,
+    /// The runtime knows supplementalGroupsPolicy Strict, or did at the start.
     pub strict_groups: bool,
     pub recipe: recipe::NodeFacts,
 }
@@ -110,14 +111,18 @@ impl Node {
     }
 
     /// What the node offers, with labels and taints as the API server has them; until it is registered, as
-    /// it will be.
+    /// it will be. The runtime may have been replaced since the start.
     fn offer_now(&self) -> Cow<'_, NodeOffer> {
         let object = self.own.as_ref().and_then(OwnNodeView::object);
         let shutting_down = *self.shutting_down.borrow();
-        if object.is_none() && !shutting_down {
+        let strict_groups = {
+            let health = self.health.borrow();
+            if health.answered { health.groups_policy == Some(true) } else { self.offer.strict_groups }
+        };
+        if object.is_none() && !shutting_down && strict_groups == self.offer.strict_groups {
             return Cow::Borrowed(&self.offer);
         }
-        let mut offer = NodeOffer { shutting_down, ..self.offer.clone() };
+        let mut offer = NodeOffer { shutting_down, strict_groups, ..self.offer.clone() };
         let Some(object) = object else { return Cow::Owned(offer) };
         offer.labels = object.metadata.labels.clone().unwrap_or_default();
         offer.taints = object.spec.as_ref().and_then(|s| s.taints.clone()).unwrap_or_default();
@@ -129,6 +134,14 @@ impl Node {
     #[must_use]
     pub fn recipe_facts(&self) -> recipe::NodeFacts {
         recipe::NodeFacts { host_ips: self.host_ips.now(), ..self.facts.recipe.clone() }
+    }
+
+    /// What a handler of the runtime can do, as the runtime last told.
+    #[must_use]
+    pub fn handler(&self, name: &str) -> recipe::HandlerFeatures {
+        let health = self.health.borrow();
+        let told = if health.answered { &health.handlers } else { &self.facts.handlers };
+        features_of(told, name)
     }
 
     /// Tells the user that it may not.

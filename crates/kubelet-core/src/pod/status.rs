@@ -39,6 +39,8 @@ pub struct StatusInput<'a> {
     pub host_ips: &'a [IpAddr],
     /// What CRI Version calls the runtime: the scheme of every containerID.
     pub runtime_name: &'a str,
+    /// The Pod's runtime handler can make mounts read-only all the way down.
+    pub recursive_read_only: bool,
     pub now: Wall,
 }
 

@@ -28,6 +28,7 @@ pub use dns::{MISSING_CLUSTER_DNS, parse_resolv_conf};
 pub use expand::expand;
 pub use hosts::HOSTS_PATH;
 pub use mounts::SubPath;
+pub(crate) use mounts::recursive_read_only;
 pub use ports::protocol;
 pub use resources::is_critical;
 pub use types::*;

@@ -179,7 +179,8 @@ fn propagation(mode: Option<&str>) -> Result<Propagation, RecipeError> {
     }
 }
 
-fn recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool, String> {
+/// Whether a mount is read-only all the way down, where the Pod's runtime handler can do that.
+pub(crate) fn recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool, String> {
     let mode = match mount.recursive_read_only.as_deref() {
         None | Some("Disabled") => return Ok(false),
         Some(mode) => mode,

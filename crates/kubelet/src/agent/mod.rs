@@ -424,14 +424,9 @@ impl Parts<'_> {
         self.find_host_ips();
         let version = self.runtime.version().await.map_err(|e| StartError::new(e.to_string()))?;
         let status = self.runtime.status().await.map_err(|e| StartError::new(e.to_string()))?;
-        let default = status.runtime_handlers.iter().find(|h| h.name.is_empty());
-        let features = default.and_then(|h| h.features.as_ref());
         Ok(NodeFacts {
             runtime_name: version.runtime_name,
-            handler: recipe::HandlerFeatures {
-                recursive_read_only: features.is_some_and(|f| f.recursive_read_only_mounts),
-                user_namespaces: features.is_some_and(|f| f.user_namespaces),
-            },
+            handlers: status.runtime_handlers,
             strict_groups: status.features.is_some_and(|f| f.supplemental_groups_policy),
             recipe: recipe::NodeFacts {
                 name,

@@ -17,7 +17,7 @@ mod start;
 mod terminate;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use base::ids::{ContainerId, PodUid, SandboxId};
@@ -68,6 +68,8 @@ struct PodTask {
     observed: Observed,
     /// Sandboxes that the runtime stopped for us: their network is released. Held for set operations only.
     stopped: Mutex<BTreeSet<SandboxId>>,
+    /// The runtime's name for the Pod's RuntimeClass, once known. Neither can be changed.
+    handler: OnceLock<String>,
     /// The runtime was asked at least once since this task began.
     has_looked: bool,
     crash_loop: CrashLoop,
@@ -139,6 +141,7 @@ impl PodTask {
             own_kill: None,
             observed: Observed::default(),
             stopped: Mutex::default(),
+            handler: OnceLock::new(),
             has_looked: false,
             crash_loop: CrashLoop::new(longest).starting_with(first),
             failed: BTreeMap::new(),
@@ -272,7 +275,8 @@ impl PodTask {
         if is_unlisted(intent) {
             return;
         }
-        let status = self.compute_status(intent, waiting);
+        let rro = self.can_be_read_only(&intent.pod).await;
+        let status = self.compute_status(intent, waiting, rro);
         self.measure_start(&status);
         self.tell_resize(&intent.pod, &status);
         if status != self.status {
@@ -325,7 +329,12 @@ impl PodTask {
         }
     }
 
-    fn compute_status(&self, intent: &Intent, waiting: &BTreeMap<String, Waiting>) -> PodStatus {
+    fn compute_status(
+        &self,
+        intent: &Intent,
+        waiting: &BTreeMap<String, Waiting>,
+        recursive_read_only: bool,
+    ) -> PodStatus {
         let mut all_waiting = self.failed.clone();
         all_waiting.extend(waiting.iter().map(|(k, v)| (k.clone(), v.clone())));
         let host_ips = self.node.host_ips.now();
@@ -352,6 +361,7 @@ impl PodTask {
             kill: intent.kill.as_ref().map(|k| &k.cause),
             host_ips: &[],
             runtime_name: &self.node.facts.runtime_name,
+            recursive_read_only,
             now: self.node.now().wall,
         }
     }

@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use kubelet_core::admission::Rejection;
 use kubelet_core::pod::{ContainerKind, Intent, KillCause, Stage, Start};
 use kubelet_core::recipe::{
-    self, ContainerInput, ContainerRecipe, Dns, ImageUser, MISSING_CLUSTER_DNS, NodeFacts, ResolvedVolume,
-    SandboxInput, SandboxRecipe, UserNamespace,
+    self, ContainerInput, ContainerRecipe, Dns, HandlerFeatures, ImageUser, MISSING_CLUSTER_DNS, NodeFacts,
+    ResolvedVolume, SandboxInput, SandboxRecipe, UserNamespace,
 };
 use kubelet_core::supplies::{Wants, pull_secrets as pull_secret_names};
 
@@ -152,6 +152,26 @@ impl PodTask {
         store.ensure(&self.uid).await.map(Some).map_err(|e| format!("assign user namespace: {e}"))
     }
 
+    /// The runtime's name for the Pod's RuntimeClass.
+    async fn handler(&self, pod: &Pod) -> Result<String, String> {
+        if let Some(known) = self.handler.get() {
+            return Ok(known.clone());
+        }
+        let found = self.node.objects.runtime_handler(runtime_class(pod)).await?;
+        Ok(self.handler.get_or_init(|| found).clone())
+    }
+
+    /// What the Pod's handler can do. If nobody can say which one it is, a Pod that has its sandbox is judged by the
+    /// default one: its containers do not wait for the API server.
+    async fn features(&self, pod: &Pod) -> HandlerFeatures {
+        self.node.handler(&self.handler(pod).await.unwrap_or_default())
+    }
+
+    /// Whether the handler can make mounts read-only all the way down; asked only where a mount wants to be.
+    pub(super) async fn can_be_read_only(&self, pod: &Pod) -> bool {
+        wants_recursive_read_only(pod) && self.features(pod).await.recursive_read_only
+    }
+
     async fn sandbox_recipe(
         &self,
         pod: &Pod,
@@ -160,6 +180,7 @@ impl PodTask {
         userns: Option<&UserNamespace>,
     ) -> Result<SandboxRecipe, String> {
         let node = NodeFacts { resolv_conf: self.resolver().await?, ..self.node.recipe_facts() };
+        let handler = self.features(pod).await;
         let made = recipe::sandbox(&SandboxInput {
             pod,
             groups: &self.volume_groups,
@@ -168,7 +189,7 @@ impl PodTask {
             config: &self.node.settings.recipe,
             cgroup_parent,
             userns,
-            handler: self.node.facts.handler,
+            handler,
         });
         made.map_err(|e| e.to_string())
     }
@@ -219,6 +240,7 @@ impl PodTask {
 
     async fn run_sandbox(&mut self, pod: &Pod, attempt: u32, parent: &str) -> Result<String, String> {
         self.node.files.prepare(pod).await.map_err(|e| format!("make pod directories: {e}"))?;
+        let handler = self.handler(pod).await.map_err(|e| format!("failed to get sandbox runtime: {e}"))?;
         let userns = self.userns(pod).await?;
         let recipe = self.sandbox_recipe(pod, attempt, parent, userns.as_ref()).await?;
         for warning in &recipe.warnings {
@@ -232,8 +254,6 @@ impl PodTask {
         if wants_userns(pod) {
             self.node.metrics.started_user_namespaced_pods_total.inc([]);
         }
-        let handler = self.node.objects.runtime_handler(runtime_class(pod)).await;
-        let handler = handler.map_err(|e| format!("failed to get sandbox runtime: {e}"))?;
         let made = self.node.runtime.run_pod_sandbox(to_cri::sandbox(&recipe), &handler);
         self.patiently(pod, "make the sandbox", made).await.map_err(|e| e.grpc_text())
     }
@@ -458,7 +478,7 @@ impl PodTask {
             hosts_file: hosts.as_deref(),
             termination_file: Some(&termination),
             userns: userns.as_ref(),
-            handler: self.node.facts.handler,
+            handler: self.features(pod).await,
             target: target.as_deref(),
         };
         let sub_paths = self.sub_paths(&input).await.map_err(refuse)?;
@@ -676,6 +696,14 @@ fn resolved(mounted: MountedVolume) -> ResolvedVolume {
 
 fn runtime_class(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|s| s.runtime_class_name.as_deref()).unwrap_or_default()
+}
+
+fn wants_recursive_read_only(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let all = spec.init_containers.iter().flatten().chain(&spec.containers).map(|c| &c.volume_mounts);
+    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|c| &c.volume_mounts);
+    let mut modes = all.chain(ephemeral).flatten().flatten().filter_map(|m| m.recursive_read_only.as_deref());
+    modes.any(|mode| mode != "Disabled")
 }
 
 fn wants_userns(pod: &Pod) -> bool {

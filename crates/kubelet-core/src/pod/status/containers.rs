@@ -9,6 +9,7 @@ use super::super::policy::{is_sidecar, restarts_all};
 use super::{Stage, View, some_list, time};
 use crate::observed::{self, ContainerState};
 use crate::pod::ContainerKind;
+use crate::recipe::recursive_read_only;
 
 pub(super) const RESTARTING_ALL: &str = "RestartingAllContainers";
 const UNKNOWN: &str = "ContainerStatusUnknown";
@@ -120,7 +121,7 @@ impl View<'_> {
             user: i.user.as_ref().map(user),
             resources: Some(super::resources::in_force(c, i)),
             allocated_resources: c.resources.as_ref().and_then(|r| r.requests.clone()),
-            ..blank(c)
+            ..self.blank(c)
         };
         if let Some(old) = old.filter(|o| o.resources.is_some()) {
             super::resources::keep_granted(&mut status, old);
@@ -160,7 +161,8 @@ impl View<'_> {
         kind: ContainerKind,
         old: Option<&ContainerStatus>,
     ) -> ContainerStatus {
-        let mut status = ContainerStatus { state: waiting(Some(self.default_reason()), None), ..blank(c) };
+        let mut status =
+            ContainerStatus { state: waiting(Some(self.default_reason()), None), ..self.blank(c) };
         if let Some(old) = old.filter(|old| super::resources::wants_resize(c, old)) {
             super::resources::carry_granted(&mut status, old);
         }
@@ -315,6 +317,27 @@ impl View<'_> {
         if init.is_empty() { "ContainerCreating" } else { "PodInitializing" }.to_owned()
     }
 
+    fn blank(self, c: &Container) -> ContainerStatus {
+        let mounts = c.volume_mounts.iter().flatten().map(|m| {
+            let read_only = m.read_only.unwrap_or(false);
+            let recursive = recursive_read_only(m, self.input.recursive_read_only);
+            let recursive = if recursive == Ok(true) { "Enabled" } else { "Disabled" };
+            VolumeMountStatus {
+                name: m.name.clone(),
+                mount_path: m.mount_path.clone(),
+                read_only: read_only.then_some(true),
+                recursive_read_only: read_only.then(|| recursive.to_owned()),
+                volume_status: None,
+            }
+        });
+        ContainerStatus {
+            name: c.name.clone(),
+            image: c.image.clone().unwrap_or_default(),
+            volume_mounts: some_list(mounts),
+            ..Default::default()
+        }
+    }
+
     pub(super) fn ending(self) -> bool {
         self.input.stage != Stage::Run || self.input.pod.metadata.deletion_timestamp.is_some()
     }
@@ -345,27 +368,6 @@ fn ended_before(old: &ContainerStatus, id: &str) -> Option<State> {
     match ended {
         Some(state) if old.container_id.as_deref() != Some(id) => Some(state.clone()),
         _ => old.last_state.clone().filter(|s| s.terminated.is_some()),
-    }
-}
-
-fn blank(c: &Container) -> ContainerStatus {
-    let mounts = c.volume_mounts.iter().flatten().map(|m| {
-        let read_only = m.read_only.unwrap_or(false);
-        let recursive =
-            if m.recursive_read_only.as_deref() == Some("Enabled") { "Enabled" } else { "Disabled" };
-        VolumeMountStatus {
-            name: m.name.clone(),
-            mount_path: m.mount_path.clone(),
-            read_only: read_only.then_some(true),
-            recursive_read_only: read_only.then(|| recursive.to_owned()),
-            volume_status: None,
-        }
-    });
-    ContainerStatus {
-        name: c.name.clone(),
-        image: c.image.clone().unwrap_or_default(),
-        volume_mounts: some_list(mounts),
-        ..Default::default()
     }
 }
 

@@ -25,6 +25,7 @@ pub(super) struct Case {
     pub(super) stage: Stage,
     pub(super) kill: Option<KillCause>,
     pub(super) host_ips: Vec<IpAddr>,
+    pub(super) recursive_read_only: bool,
     pub(super) now: i64,
 }
 
@@ -42,6 +43,7 @@ impl Case {
             stage: Stage::Run,
             kill: None,
             host_ips: vec![IpAddr::from([192, 0, 2, 1])],
+            recursive_read_only: true,
             now: 1_000,
         }
     }
@@ -67,6 +69,7 @@ impl Case {
             kill: self.kill.as_ref(),
             host_ips: &self.host_ips,
             runtime_name: "containerd",
+            recursive_read_only: self.recursive_read_only,
             now: Wall::from_secs(self.now),
         }
     }
@@ -87,6 +90,28 @@ pub(super) fn wait(reason: &str, message: &str) -> Waiting {
 }
 
 const APP: &str = "containers: [{name: app, image: 'app:1'}]";
+
+#[test]
+fn a_mount_is_as_read_only_as_the_handler_can_make_it() {
+    let spec = "
+containers:
+- name: app
+  image: 'app:1'
+  volumeMounts:
+  - {name: v, mountPath: /rro, readOnly: true, recursiveReadOnly: Enabled}
+  - {name: v, mountPath: /if, readOnly: true, recursiveReadOnly: IfPossible}
+  - {name: v, mountPath: /no, readOnly: true, recursiveReadOnly: Disabled}
+  - {name: v, mountPath: /ro, readOnly: true}
+  - {name: v, mountPath: /rw}";
+    let mut case = Case::new(spec, vec![instance("app")]);
+    for (able, most) in [(true, "Enabled"), (false, "Disabled")] {
+        case.recursive_read_only = able;
+        let status = case.status();
+        let mounts = status.container_statuses.as_ref().unwrap()[0].volume_mounts.as_ref().unwrap();
+        let said: Vec<_> = mounts.iter().map(|m| m.recursive_read_only.as_deref()).collect();
+        assert_eq!(said, [Some(most), Some(most), Some("Disabled"), Some("Disabled"), None]);
+    }
+}
 
 const STAGED: &str = "
 initContainers:
