@@ -46,13 +46,13 @@ pub struct Machine {
 // === impl Machine ===
 
 impl Machine {
-    /// Its size.
+    /// Its size. The disk is part of it only where the storage of Pods is kept apart (`localStorageCapacityIsolation`).
     #[must_use]
-    pub fn numbers(&self) -> capacity::Machine {
+    pub fn numbers(&self, counts_storage: bool) -> capacity::Machine {
         capacity::Machine {
             cpus: self.cpus,
             memory: self.memory.total,
-            ephemeral_storage: Some(self.disk),
+            ephemeral_storage: counts_storage.then_some(self.disk),
             huge_pages: self.huge_pages.clone(),
         }
     }

@@ -32,9 +32,7 @@ use base::time::Clock;
 use base::verbosity::Verbosity;
 use kubelet_core::admission::NodeOffer;
 use kubelet_core::cgroup::Driver;
-use kubelet_core::downward::Allocatable;
 use kubelet_core::node::addresses::Sources;
-use kubelet_core::node::capacity::{self, PodLimit, Reserved};
 use kubelet_core::recipe;
 use kubelet_core::sysctl::Allowlist;
 use tokio::sync::{mpsc, watch};
@@ -432,7 +430,7 @@ impl Parts<'_> {
                 name,
                 // Asked anew for every recipe, as the resolver below: the machine's network may change.
                 host_ips: Vec::new(),
-                allocatable: self.allocatable()?,
+                allocatable: settings::allocatable(config, flags, &self.machine)?,
                 memory_capacity: self.machine.memory.total,
                 swap_capacity: self.machine.memory.swap,
                 swap_controller: self.machine.swap_controller,
@@ -468,28 +466,6 @@ impl Parts<'_> {
             Ok(ips) => _ = self.host_ips.send_replace(ips),
             Err(error) => tracing::warn!(%error, "the node's addresses are not known"),
         }
-    }
-
-    /// What the machine has, less what is kept back from Pods.
-    fn allocatable(&self) -> Result<Allocatable, StartError> {
-        let Loaded { config, flags, .. } = &self.start.loaded;
-        let limit = PodLimit { max: i64::from(config.max_pods), per_core: i64::from(config.pods_per_core) };
-        let all = capacity::capacity(&self.machine.numbers(), limit);
-        let reserved = Reserved::new(config, flags.experimental_allocatable_ignore_eviction);
-        reserved.check(&all).map_err(|e| StartError::new(e.to_string()))?;
-        let usable = capacity::allocatable(&all, &reserved);
-        let value = |name: &str| usable.get(name).map_or(0, |q| q.value());
-        Ok(Allocatable {
-            milli_cpu: usable.get(capacity::CPU).map_or(0, |q| q.milli_value()),
-            memory: value(capacity::MEMORY),
-            ephemeral_storage: value(capacity::EPHEMERAL_STORAGE),
-            pods: value(capacity::PODS),
-            hugepages: usable
-                .iter()
-                .filter(|(name, _)| capacity::is_huge_page(name))
-                .map(|(name, q)| (name.clone(), q.value()))
-                .collect(),
-        })
     }
 
     fn offer(&self, facts: &NodeFacts) -> Result<NodeOffer, StartError> {

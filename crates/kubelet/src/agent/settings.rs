@@ -7,12 +7,15 @@ use std::time::Duration;
 use api::config::gates::Gates;
 use api::config::kubelet::{KubeletConfiguration, KubeletFlags, Loaded};
 use base::quantity::Quantity;
+use kubelet_core::downward::Allocatable;
 use kubelet_core::gc::GcPolicy;
 use kubelet_core::images::Verification;
+use kubelet_core::node::capacity::{self, PodLimit, Reserved};
 use kubelet_core::recipe::{RecipeConfig, SwapBehavior};
 
 use super::StartError;
 use crate::cluster::objects::Strategy;
+use crate::facts::Machine;
 use crate::gc::GcSettings;
 use crate::images;
 use crate::logs;
@@ -39,6 +42,31 @@ pub(super) fn dirs(config: &KubeletConfiguration, flags: &KubeletFlags) -> PodDi
         node_hosts: "/etc/hosts".into(),
         resolv_conf: Some(&config.resolv_conf).filter(|f| !f.is_empty()).map(PathBuf::from),
     }
+}
+
+/// What the machine has, less what is kept back from Pods.
+pub(super) fn allocatable(
+    config: &KubeletConfiguration,
+    flags: &KubeletFlags,
+    machine: &Machine,
+) -> Result<Allocatable, StartError> {
+    let limit = PodLimit { max: i64::from(config.max_pods), per_core: i64::from(config.pods_per_core) };
+    let all = capacity::capacity(&machine.numbers(config.local_storage_capacity_isolation), limit);
+    let reserved = Reserved::new(config, flags.experimental_allocatable_ignore_eviction);
+    reserved.check(&all).map_err(|e| StartError::new(e.to_string()))?;
+    let usable = capacity::allocatable(&all, &reserved);
+    let value = |name: &str| usable.get(name).map_or(0, |q| q.value());
+    Ok(Allocatable {
+        milli_cpu: usable.get(capacity::CPU).map_or(0, |q| q.milli_value()),
+        memory: value(capacity::MEMORY),
+        ephemeral_storage: value(capacity::EPHEMERAL_STORAGE),
+        pods: value(capacity::PODS),
+        hugepages: usable
+            .iter()
+            .filter(|(name, _)| capacity::is_huge_page(name))
+            .map(|(name, q)| (name.clone(), q.value()))
+            .collect(),
+    })
 }
 
 pub(super) fn pods(loaded: &Loaded, seed: u64) -> PodSettings {
@@ -172,4 +200,22 @@ pub(super) fn url_source(config: &KubeletConfiguration) -> Option<UrlConfig> {
         headers,
         period: config.http_check_frequency.to_std(),
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_isolation_of_storage_nobody_may_ask_for_any() {
+        let machine = Machine { disk: 100 << 30, ..Machine::default() };
+        let of = |isolated| {
+            let mut config = KubeletConfiguration::default();
+            config.eviction_hard.clear();
+            config.local_storage_capacity_isolation = isolated;
+            allocatable(&config, &KubeletFlags::default(), &machine).unwrap().ephemeral_storage
+        };
+        assert_eq!([true, false].map(of), [100 << 30, 0]);
+    }
 }

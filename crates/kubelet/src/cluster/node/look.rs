@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use cri::v1;
 use kubelet_core::node::addresses::Sources;
-use kubelet_core::node::capacity::Machine;
 use kubelet_core::node::conditions::Health;
 use kubelet_core::node::pressure::Watch;
 use kubelet_core::node::status::{Fixed, Handler, Image, Moment, Runtime};
@@ -49,7 +48,7 @@ impl Look {
     pub(super) fn new(w: &Wiring<'_>, fixed: &Fixed, storage: watch::Receiver<Option<String>>) -> Look {
         let counts = w.loaded.config.local_storage_capacity_isolation;
         let moment = Moment {
-            machine: Machine { ephemeral_storage: counts.then_some(w.machine.disk), ..w.machine.numbers() },
+            machine: w.machine.numbers(counts),
             addresses: Sources {
                 given: w.loaded.flags.node_ips(),
                 hostname: fixed.name.clone(),
