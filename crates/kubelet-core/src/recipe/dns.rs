@@ -75,6 +75,29 @@ pub fn parse_resolv_conf(text: &str) -> Result<Dns, String> {
     Ok(dns)
 }
 
+/// Says what of a resolver file will not reach the Pods that inherit it, in upstream's words.
+pub fn check_resolver(path: &str, text: &str, cluster_domain: &str) -> Result<(), String> {
+    let searches = parse_resolv_conf(text)?.searches;
+    // Pods look into the cluster's own three domains first.
+    let most = if cluster_domain.is_empty() { MAX_SEARCHES } else { MAX_SEARCHES - 3 };
+    if searches.len() > most {
+        return Err(format!(
+            "Resolv.conf file '{path}' contains search line consisting of more than {most} domains!"
+        ));
+    }
+    if searches.iter().any(|name| name.len() > MAX_SEARCH_NAME) {
+        return Err(format!(
+            "Resolv.conf file {path:?} contains a search path which length is more than allowed {MAX_SEARCH_NAME} chars!"
+        ));
+    }
+    if searches.join(" ").len() > MAX_SEARCH_CHARS {
+        return Err(format!(
+            "Resolv.conf file '{path}' contains search line which length is more than allowed {MAX_SEARCH_CHARS} chars!"
+        ));
+    }
+    Ok(())
+}
+
 fn base_of(pod: &Pod) -> Base {
     let spec = pod.spec.as_ref();
     let host_network = spec.and_then(|s| s.host_network) == Some(true);
@@ -182,6 +205,34 @@ mod tests {
     fn of(spec: &str, node: &NodeFacts) -> (String, Vec<Warning>) {
         let (d, w) = dns(&pod(spec), node);
         (show(&d), w)
+    }
+
+    #[test]
+    fn a_resolver_file_that_is_too_much_for_pods_is_told() {
+        let file = |names: &[String]| format!("nameserver 192.0.2.1\nsearch {}\n", names.join(" "));
+        let many =
+            |n: usize, length: usize| -> Vec<String> { (0..n).map(|i| format!("{i:0length$}")).collect() };
+        let told = |text: &str, domain: &str| check_resolver("/r", text, domain);
+        assert_eq!(told(&file(&many(29, 3)), "cluster.local"), Ok(()));
+        assert_eq!(told(&file(&many(32, 3)), ""), Ok(()));
+        let rows = [
+            (
+                file(&many(30, 3)),
+                "Resolv.conf file '/r' contains search line consisting of more than 29 domains!",
+            ),
+            (
+                file(&many(1, 254)),
+                "Resolv.conf file \"/r\" contains a search path which length is more than allowed 253 chars!",
+            ),
+            (
+                file(&many(9, 250)),
+                "Resolv.conf file '/r' contains search line which length is more than allowed 2048 chars!",
+            ),
+            ("nameserver\n".to_owned(), "nameserver list is empty"),
+        ];
+        for (text, want) in rows {
+            assert_eq!(told(&text, "cluster.local").unwrap_err(), want);
+        }
     }
 
     #[test]

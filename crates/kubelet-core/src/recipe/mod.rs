@@ -24,7 +24,7 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod};
 
-pub use dns::{MISSING_CLUSTER_DNS, parse_resolv_conf};
+pub use dns::{MISSING_CLUSTER_DNS, check_resolver, parse_resolv_conf};
 pub use expand::expand;
 pub use hosts::HOSTS_PATH;
 pub use mounts::SubPath;

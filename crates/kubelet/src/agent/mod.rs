@@ -47,7 +47,7 @@ use crate::cluster::{self, Cluster, Wiring};
 use crate::dispatcher::{Dispatcher, EndOrder, Known};
 use crate::drivers::registration::Registrar;
 use crate::drivers::{Drivers, Measured};
-use crate::events::Recorder;
+use crate::events::{Kind, Recorder};
 use crate::facts::{self, Machine, go_arch};
 use crate::health::{RuntimeHealth, watch_health};
 use crate::host_ips::{self, HostIps};
@@ -175,6 +175,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     parts.join_cluster(&node, known, &mut tasks, &token)?;
     tasks.spawn(plugins::run(parts.dirs.root.join(plugins::DIR), parts.registrar(), token.clone()));
     parts.describe(&node);
+    parts.check_resolver(&node).await;
     start.systemd.ready();
     tracing::info!(node = node.facts.recipe.name, "kubelet started");
     supervise(tasks, token, &closing).await
@@ -718,6 +719,22 @@ impl Parts<'_> {
     }
 
     /// What is behind port 10250.
+    /// A resolver file that Pods cannot inherit whole is told once, on the node: it is no single Pod's matter.
+    async fn check_resolver(&self, node: &Node) {
+        let Some(path) = &self.dirs.resolv_conf else { return };
+        let domain = &node.facts.recipe.cluster_domain;
+        let told = match node.files.node_resolver().await {
+            Ok(text) => {
+                recipe::check_resolver(&path.display().to_string(), &text.unwrap_or_default(), domain)
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(message) = told {
+            let name = &node.facts.recipe.name;
+            node.recorder.node(name, Kind::Warning, "CheckLimitsForResolvConf", message);
+        }
+    }
+
     fn inside(&self, views: Views, streams: Streams) -> Inside {
         let (loaded, cluster) = (&self.start.loaded, self.cluster.clone());
         Inside {
