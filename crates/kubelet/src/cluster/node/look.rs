@@ -1,6 +1,7 @@
 //! One look at everything the status is made of. What is expensive is looked at seldom, and never in the way of
 //! the heartbeat: an answer that does not come leaves the last one standing.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,9 +10,10 @@ use std::time::Duration;
 use cri::v1;
 use kubelet_core::node::addresses::Sources;
 use kubelet_core::node::conditions::Health;
-use kubelet_core::node::pressure::Watch;
+use kubelet_core::node::pressure::{Readings, Watch};
 use kubelet_core::node::status::{Fixed, Handler, Image, Moment, Runtime};
 use tokio::sync::watch;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Instant, timeout};
 
 use super::super::Wiring;
@@ -40,7 +42,16 @@ pub(super) struct Look {
     signals_at: Option<Instant>,
     watch: Watch,
     places: Places,
+    resolving: OneAtATime<Found>,
+    reading: OneAtATime<Readings>,
 }
+
+/// A read of the kernel or the resolver that may hang. One that has not ended is waited for again before another is
+/// begun: the threads for such reads are few, and all of the agent's files are read on them.
+struct OneAtATime<T>(Option<JoinHandle<T>>);
+
+/// The machine's addresses: by its name, towards the default route of either family, and all.
+type Found = (Vec<IpAddr>, Option<IpAddr>, Option<IpAddr>, BTreeSet<IpAddr>);
 
 // === impl Look ===
 
@@ -69,6 +80,8 @@ impl Look {
             signals_at: None,
             watch: Watch::new(&w.loaded.config),
             places: Places { root: w.dirs.root.clone(), ..Places::default() },
+            resolving: OneAtATime(None),
+            reading: OneAtATime(None),
         }
     }
 
@@ -88,7 +101,7 @@ impl Look {
         if self.facts_at.is_none_or(|at| at.elapsed() >= FACTS_AGE) {
             self.facts_at = Some(Instant::now());
             tokio::join!(
-                addresses(&mut self.moment.addresses),
+                addresses(&mut self.moment.addresses, &mut self.resolving),
                 version(&self.node, &mut self.moment.runtime)
             );
         }
@@ -126,13 +139,12 @@ impl Look {
             self.places.containers = place(&answer.container_filesystems);
         }
         let places = self.places.clone();
-        let read = tokio::task::spawn_blocking(move || signals::read(&places));
-        match timeout(PATIENCE, read).await {
-            Ok(Ok(readings)) => {
+        match self.reading.within(PATIENCE, move || signals::read(&places)).await {
+            Some(Ok(readings)) => {
                 self.moment.pressures = self.watch.look(&readings, self.node.now().mono);
             }
-            Ok(Err(error)) => tracing::warn!(%error, "memory and disks not read"),
-            Err(_) => tracing::warn!("memory and disks not read in time"),
+            Some(Err(error)) => tracing::warn!(%error, "memory and disks not read"),
+            None => tracing::warn!("memory and disks not read in time"),
         }
     }
 
@@ -158,10 +170,26 @@ impl Look {
     }
 }
 
+// === impl OneAtATime ===
+
+impl<T: Send + 'static> OneAtATime<T> {
+    /// None if it has not ended by then; the next call gets its answer, if there is one by then.
+    async fn within(
+        &mut self,
+        patience: Duration,
+        read: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<Result<T, JoinError>> {
+        let handle = self.0.get_or_insert_with(|| tokio::task::spawn_blocking(read));
+        let ended = timeout(patience, handle).await.ok()?;
+        self.0 = None;
+        Some(ended)
+    }
+}
+
 /// The resolver may take its time, and reads of /proc are reads of files: off the loop.
-async fn addresses(sources: &mut Sources) {
+async fn addresses(sources: &mut Sources, resolving: &mut OneAtATime<Found>) {
     let (name, given) = (sources.hostname.clone(), sources.given.clone());
-    let asked = tokio::task::spawn_blocking(move || {
+    let asked = resolving.within(PATIENCE, move || {
         let specified = given.first().is_some_and(|ip| !ip.is_unspecified());
         let by_name: Vec<IpAddr> = match specified {
             true => Vec::new(),
@@ -174,15 +202,15 @@ async fn addresses(sources: &mut Sources) {
             facts::local_addresses(),
         )
     });
-    match timeout(PATIENCE, asked).await {
-        Ok(Ok((by_name, v4, v6, local))) => {
+    match asked.await {
+        Some(Ok((by_name, v4, v6, local))) => {
             sources.by_name = by_name;
             sources.default_v4 = v4;
             sources.default_v6 = v6;
             sources.local = local;
         }
-        Ok(Err(error)) => tracing::warn!(%error, "addresses not read"),
-        Err(_) => tracing::warn!("addresses not read in time"),
+        Some(Err(error)) => tracing::warn!(%error, "addresses not read"),
+        None => tracing::warn!("addresses not read in time"),
     }
 }
 
@@ -212,5 +240,35 @@ fn handler(h: &v1::RuntimeHandler) -> Handler {
         name: h.name.clone(),
         recursive_read_only: h.features.as_ref().is_some_and(|f| f.recursive_read_only_mounts),
         user_namespaces: h.features.as_ref().is_some_and(|f| f.user_namespaces),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_read_that_hangs_is_the_only_one() {
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let mut slow = OneAtATime(None);
+        let hang = move || {
+            let _ = wait.recv();
+            1
+        };
+        let short = Duration::from_millis(20);
+        assert!(slow.within(short, hang).await.is_none());
+        for _ in 0..3 {
+            assert!(slow.within(short, || panic!("begun although another hangs")).await.is_none());
+        }
+        drop(go);
+        let late =
+            slow.within(Duration::from_secs(60), || panic!("begun although another has an answer")).await;
+        assert_eq!(late.unwrap().unwrap(), 1);
+        assert_eq!(
+            slow.within(Duration::from_secs(60), || 2).await.unwrap().unwrap(),
+            2,
+            "and then a new one"
+        );
     }
 }
