@@ -10,6 +10,7 @@ use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodSpec, PodStatus, Secret, Service,
+    ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
@@ -78,6 +79,7 @@ from_json!(
     RuntimeClass,
     Secret,
     Service,
+    ServiceAccount,
     ServiceCIDR,
     TokenRequest,
     Value,

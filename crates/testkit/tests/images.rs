@@ -4,16 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use base::time::{Clock, Mono, Now, Wall};
 use cri::v1::{ImageSpec, PodSandboxConfig};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kubelet::events::Recorder;
 use kubelet::images::{
-    Credentials, ImageError, ImagePuller, ImageRef, NodeFiles, PullSecret, Reason, Records, Settings, Want,
+    Credentials, ImageError, ImagePuller, ImageRef, NodeFiles, Provider, PullSecret, Reason, Records,
+    Settings, Want, load_providers,
 };
 use kubelet::metrics::Metrics;
-use kubelet::ports::Runtime;
-use kubelet_core::images::Login;
+use kubelet::ports::{Account, Accounts, Runtime};
+use kubelet_core::images::{BadDockerConfig, Login};
 use testkit::fake_runtime::{FakeRuntime, Faults, Op, Pull};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
@@ -40,6 +42,8 @@ struct Bench {
 struct Extra {
     files: Option<NodeFiles>,
     records: Option<Records>,
+    providers: Vec<Provider>,
+    accounts: Option<Arc<dyn Accounts>>,
 }
 
 fn bench(settings: Settings, extra: Extra) -> Bench {
@@ -47,7 +51,8 @@ fn bench(settings: Settings, extra: Extra) -> Bench {
     let fake = FakeRuntime::new(1, clock.clone());
     let recorder = Recorder::new(clock.clone());
     let metrics = Arc::new(Metrics::default());
-    let credentials = Credentials::new(clock.clone(), extra.files, Vec::new());
+    let credentials =
+        Credentials::new(clock.clone(), extra.files, extra.providers).with_accounts(extra.accounts);
     let puller = ImagePuller::new(
         settings,
         Arc::new(fake.clone()),
@@ -278,7 +283,7 @@ async fn a_login_file_that_comes_late_counts_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let nowhere = dir.path().join("nowhere");
     let files = NodeFiles::usual(dir.path(), &nowhere, Some(&nowhere));
-    let bench = bench(parallel(), Extra { files: Some(files), records: None });
+    let bench = bench(parallel(), Extra { files: Some(files), ..Extra::default() });
     bench.fake.script_pull("r.io/x:1", Pull::needs("node", "x"));
     assert_eq!(bench.ensure("a", "r.io/x:1", "Always").await.unwrap_err().reason, Reason::ErrImagePull);
     let config = r#"{"auths": {"r.io": {"username": "node", "password": "x"}}}"#;
@@ -294,17 +299,18 @@ async fn logins_are_tried_in_turn_and_access_is_proved() {
     std::fs::write(dir.path().join("config.json"), config).unwrap();
     let nowhere = dir.path().join("nowhere");
     let files = NodeFiles::usual(dir.path(), &nowhere, Some(&nowhere));
-    let extra = Extra { files: Some(files), records: Some(Records::open(dir.path()).unwrap()) };
+    let records = Some(Records::open(dir.path()).unwrap());
+    let extra = Extra { files: Some(files), records, ..Extra::default() };
     let bench = bench(parallel(), extra);
     let secret = |user: &str, password: &str| PullSecret {
         uid: user.into(),
         namespace: "ns".into(),
         name: user.into(),
-        logins: [(
+        logins: Ok([(
             "r.io".to_owned(),
             Login { username: user.into(), password: password.into(), email: String::new() },
         )]
-        .into(),
+        .into()),
     };
     let (mine, wrong) = (secret("me", "pw"), secret("me", "typo"));
 
@@ -321,6 +327,97 @@ async fn logins_are_tried_in_turn_and_access_is_proved() {
     assert!(error.message.contains("pull access denied"), "{error}");
     let error = bench.ensure("d", "r.io/team:1", "Never").await.unwrap_err();
     assert_eq!(error.reason, Reason::ErrImageNeverPull, "present, but not for this Pod");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_secret_is_told_where_a_login_is_needed() {
+    let bench = bench(parallel(), Extra::default());
+    bench.fake.add_image("r.io/here:1");
+    let broken = PullSecret {
+        uid: "u".into(),
+        namespace: "ns".into(),
+        name: "typo".into(),
+        logins: Err(BadDockerConfig),
+    };
+    let secrets = [broken];
+    assert!(bench.ensure_with("a", "r.io/here:1", "IfNotPresent", &secrets).await.is_ok());
+    let error = bench.ensure_with("a", "r.io/there:1", "IfNotPresent", &secrets).await.unwrap_err();
+    let text = "image pull secret ns/typo: not a valid docker configuration";
+    assert_eq!((error.reason, error.message.as_str()), (Reason::ErrImagePull, text));
+    assert_eq!(bench.pulls(), 0);
+}
+
+/// One service account for all, with a token for each Pod.
+struct OneAccount;
+
+#[async_trait]
+impl Accounts for OneAccount {
+    async fn account(&self, pod: &Pod) -> Result<Account, String> {
+        let name = pod.spec.as_ref().unwrap().service_account_name.clone().unwrap();
+        Ok(Account { uid: format!("u-{name}"), ..Account::default() })
+    }
+
+    async fn token(&self, pod: &Pod, uid: &str, audience: &str) -> Result<String, String> {
+        Ok(format!("{uid}-{audience}-{}", pod.metadata.uid.as_deref().unwrap()))
+    }
+}
+
+/// A provider that lets in whoever has a token of the account `robot`.
+fn token_provider(dir: &std::path::Path) -> Provider {
+    use std::os::unix::fs::PermissionsExt;
+    let program = dir.join("p");
+    let script = r#"#!/bin/sh
+case "$(cat)" in *u-robot-aud-*) password=pw;; *) password=none;; esac
+cat <<END
+{"kind": "CredentialProviderResponse", "apiVersion": "credentialprovider.kubelet.k8s.io/v1", "cacheKeyType": "Registry",
+ "auth": {"r.io": {"username": "robot", "password": "$password"}}}
+END
+"#;
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let config = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n- name: p\n  \
+                  apiVersion: credentialprovider.kubelet.k8s.io/v1\n  matchImages: [r.io]\n  defaultCacheDuration: 1m\n  \
+                  tokenAttributes: {serviceAccountTokenAudience: aud, requireServiceAccount: true, cacheType: ServiceAccount}\n";
+    std::fs::write(dir.join("config.yaml"), config).unwrap();
+    load_providers(&dir.join("config.yaml"), dir, true).unwrap().remove(0)
+}
+
+/// Time runs: a provider is a program, and nobody can make it faster.
+#[tokio::test]
+async fn access_is_proved_for_the_service_account_that_pulled() {
+    let dir = tempfile::tempdir().unwrap();
+    let extra = Extra {
+        records: Some(Records::open(dir.path()).unwrap()),
+        providers: vec![token_provider(dir.path())],
+        accounts: Some(Arc::new(OneAccount)),
+        ..Extra::default()
+    };
+    let bench = bench(parallel(), extra);
+    bench.fake.script_pull("r.io/team:1", Pull::needs("robot", "pw"));
+    let ensure = async |uid: &str, account: &str| {
+        let (mut pod, sandbox) = (pod(uid), PodSandboxConfig::default());
+        pod.metadata.namespace = Some("ns".into());
+        pod.spec.as_mut().unwrap().service_account_name = Some(account.into());
+        let policy = Some("IfNotPresent");
+        let want = Want {
+            pod: &pod,
+            container: Some("c"),
+            image: "r.io/team:1",
+            policy,
+            sandbox: &sandbox,
+            secrets: &[],
+        };
+        bench.puller.ensure(want).await
+    };
+    ensure("a", "robot").await.unwrap();
+    ensure("b", "robot").await.unwrap();
+    assert_eq!(bench.pulls(), 1, "another Pod of the account need not pull again");
+    let error = ensure("c", "stranger").await.unwrap_err();
+    assert!(error.message.contains("pull access denied"), "{error}");
+    let records = std::fs::read_dir(dir.path().join("image_manager/pulled")).unwrap();
+    let records: Vec<String> = records.map(|e| std::fs::read_to_string(e.unwrap().path()).unwrap()).collect();
+    let proved = r#""kubernetesServiceAccounts":[{"uid":"u-robot","namespace":"ns","name":"robot"}]"#;
+    assert!(records.len() == 1 && records[0].contains(proved), "{records:?}");
 }
 
 #[tokio::test(start_paused = true)]

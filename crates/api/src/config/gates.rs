@@ -144,7 +144,6 @@ const NOT_YET: &[&str] = &[
     "KubeletPodResourcesListUseActivePods",
     "KubeletRegistrationGetOnExistsOnly",
     "KubeletSeparateDiskGC",
-    "KubeletServiceAccountTokenForCredentialProviders",
     "LocalStorageCapacityIsolationFSQuotaMonitoring",
     "MemoryQoS",
     "PLEGOnDemandRelist",

@@ -2,11 +2,11 @@
 
 use super::docker_config::{Login, Logins};
 
-/// Logins under the registries they are for, the most specific first.
-#[derive(Clone, Debug, Default)]
-pub struct Keyring {
+/// Logins under the registries they are for, the most specific first, each with a note of where it is from.
+#[derive(Clone, Debug)]
+pub struct Keyring<T = ()> {
     /// Sorted by location, descending: `quay.io/team` comes before `quay.io`.
-    entries: Vec<(String, Login)>,
+    entries: Vec<(String, Login, T)>,
 }
 
 /// Where Docker Hub's logins are kept for historical reasons.
@@ -14,24 +14,32 @@ const DOCKER_HUB: &str = "index.docker.io";
 
 // === impl Keyring ===
 
-impl Keyring {
-    pub fn add(&mut self, logins: Logins) {
+impl<T: Clone> Keyring<T> {
+    pub fn add(&mut self, logins: Logins, origin: &T) {
         for (location, login) in logins {
             if let Some(key) = key_of(&location) {
-                let place = self.entries.partition_point(|(k, _)| *k >= key);
-                self.entries.insert(place, (key, login));
+                let place = self.entries.partition_point(|(k, ..)| *k >= key);
+                self.entries.insert(place, (key, login, origin.clone()));
             }
         }
     }
 
-    /// Every login that fits the repository, in the order in which to try them.
+    /// Every login that fits the repository, in the order in which to try them. Docker Hub's old place counts only where
+    /// nothing else on the whole ring fits.
     #[must_use]
-    pub fn lookup(&self, repository: &str) -> Vec<Login> {
-        let with = |fits: &dyn Fn(&str) -> bool| -> Vec<Login> {
-            self.entries.iter().filter(|(k, _)| fits(k)).map(|(_, login)| login.clone()).collect()
+    pub fn lookup(&self, repository: &str) -> Vec<(Login, T)> {
+        let with = |fits: &dyn Fn(&str) -> bool| -> Vec<(Login, T)> {
+            let fitting = self.entries.iter().filter(|(k, ..)| fits(k));
+            fitting.map(|(_, login, origin)| (login.clone(), origin.clone())).collect()
         };
         let found = with(&|key| matches_url(key, repository));
         if found.is_empty() && is_docker_hub(repository) { with(&|key| key == DOCKER_HUB) } else { found }
+    }
+}
+
+impl<T> Default for Keyring<T> {
+    fn default() -> Self {
+        Self { entries: Vec::new() }
     }
 }
 
@@ -184,7 +192,7 @@ mod tests {
         let mut keyring = Keyring::default();
         for location in locations {
             let login = Login { username: (*location).into(), ..Login::default() };
-            keyring.add([((*location).to_owned(), login)].into());
+            keyring.add([((*location).to_owned(), login)].into(), &());
         }
         keyring
     }
@@ -199,7 +207,7 @@ mod tests {
             "https://index.docker.io/v1/",
             "bad host",
         ]);
-        let names = |repo| ring.lookup(repo).into_iter().map(|l| l.username).collect::<Vec<_>>();
+        let names = |repo| ring.lookup(repo).into_iter().map(|(l, ())| l.username).collect::<Vec<_>>();
         assert_eq!(names("quay.io/app"), ["quay.io", "*.io"]);
         assert_eq!(names("quay.io/team/v2/x"), ["https://quay.io/team/v2/", "quay.io", "*.io"]);
         assert_eq!(names("other.io/x"), ["http://other.io/v1/", "*.io"]);

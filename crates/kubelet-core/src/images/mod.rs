@@ -10,5 +10,7 @@ mod reference;
 pub use docker_config::{BadDockerConfig, Login, Logins, read_config_json, read_dockercfg};
 pub use keyring::{Keyring, matches_url, registry_of};
 pub use policy::{BadPattern, PullPolicy, TokenBucket, Verification};
-pub use record::{Credentials, PullIntent, PulledRecord, SecretRef, ServiceAccountRef, must_pull};
+pub use record::{
+    Credentials, PullIntent, PulledRecord, SecretRef, ServiceAccountRef, accounts_of, must_pull,
+};
 pub use reference::{BadName, repository, trim, with_default_tag};

@@ -99,6 +99,13 @@ pub fn must_pull<'a>(
     (true, None)
 }
 
+/// The service accounts whose Pods need not pull the image, should nothing else speak for one.
+#[must_use]
+pub fn accounts_of<'r>(record: Option<&'r PulledRecord>, image: &str) -> &'r [ServiceAccountRef] {
+    let known = record.zip(trim(image).ok()).and_then(|(r, name)| r.credential_mapping.get(name));
+    known.map_or(&[], |c| &c.kubernetes_service_accounts)
+}
+
 // === impl PullIntent ===
 
 impl PullIntent {
@@ -229,6 +236,21 @@ mod tests {
         );
         assert!(!must_pull(&Verification::NeverVerify, image, true, Some(&mine), &[]).0);
         assert!(must_pull(&Verification::AlwaysVerify, image, false, None, &[]).0);
+    }
+
+    #[test]
+    fn a_record_names_the_accounts_it_was_proved_for() {
+        let account = ServiceAccountRef { uid: "u".into(), namespace: "ns".into(), name: "sa".into() };
+        let proved = Credentials { kubernetes_service_accounts: vec![account.clone()], ..Default::default() };
+        let mut record = record("r.io/a:1", &proved);
+        assert!(!record.merge("r.io/a:2", &proved, T), "the same once more");
+        assert_eq!(accounts_of(Some(&record), "r.io/a:3"), [account]);
+        assert_eq!(accounts_of(Some(&record), "r.io/b:1"), []);
+        assert_eq!(accounts_of(None, "r.io/a:1"), []);
+        assert!(must_pull(&Verification::default(), "r.io/a:1", false, Some(&record), &[]).0);
+        let text = serde_json::to_string(&record).unwrap();
+        let want = r#"{"r.io/a":{"kubernetesServiceAccounts":[{"uid":"u","namespace":"ns","name":"sa"}]}}"#;
+        assert!(text.contains(want), "{text}");
     }
 
     #[test]

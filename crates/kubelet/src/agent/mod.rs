@@ -15,6 +15,7 @@
 //! All of them end when the token is cancelled; containers never do.
 
 mod cgroups;
+mod images;
 mod parting;
 mod port;
 mod root;
@@ -51,7 +52,6 @@ use crate::events::{Kind, Recorder};
 use crate::facts::{self, Machine, go_arch};
 use crate::health::{RuntimeHealth, watch_health};
 use crate::host_ips::{self, HostIps};
-use crate::images::{Credentials, ImagePuller, NodeFiles, Records, load_providers};
 use crate::local_api::{self, LocalApi};
 use crate::lock_file::{Contention, LockFile};
 use crate::logs::Rotator;
@@ -60,7 +60,7 @@ use crate::net::SocketNet;
 use crate::node::{Node, NodeFacts};
 use crate::observer::{Observer, watch_runtime};
 use crate::pod_files::{DiskPodFiles, PodDirs};
-use crate::ports::{NoObjects, NoStorage, Objects, Runtime, Storage};
+use crate::ports::{Accounts, NoObjects, NoStorage, Objects, Runtime, Storage};
 use crate::prober::{Hands, Prober};
 use crate::runtime::Metered;
 use crate::server::secure::{self, Inside};
@@ -333,6 +333,13 @@ struct Parts<'a> {
     host_ips: watch::Sender<Vec<IpAddr>>,
 }
 
+/// What Pods and volumes refer to beyond their own object.
+struct References {
+    objects: Arc<dyn Objects>,
+    storage: Arc<dyn Storage>,
+    accounts: Option<Arc<dyn Accounts>>,
+}
+
 impl Parts<'_> {
     async fn node(
         &self,
@@ -346,7 +353,7 @@ impl Parts<'_> {
         let sink = self.cluster.as_ref().map(|c| c.event_sink());
         let recorder = Recorder::new(self.clock.clone()).with_sink(sink);
         let files = Arc::new(DiskPodFiles::new(self.dirs.clone(), rng.child()));
-        let (objects, storage) = self.objects(&mut rng, token);
+        let References { objects, storage, accounts } = self.references(&mut rng, token);
         let volumes = NodeVolumes::open(
             &self.dirs.root,
             facts.recipe.allocatable.clone(),
@@ -379,7 +386,7 @@ impl Parts<'_> {
             started: self.clock.now(),
         });
         let node = Node {
-            images: Arc::new(self.images(&recorder).await?),
+            images: Arc::new(self.images(&recorder, accounts).await?),
             prober: Arc::new(prober),
             userns: self.userns()?,
             board: Arc::default(),
@@ -405,8 +412,10 @@ impl Parts<'_> {
     }
 
     /// What Pods and volumes refer to, if there is an API server to have it.
-    fn objects(&self, rng: &mut Rng, token: &CancellationToken) -> (Arc<dyn Objects>, Arc<dyn Storage>) {
-        let Some(cluster) = &self.cluster else { return (Arc::new(NoObjects), Arc::new(NoStorage)) };
+    fn references(&self, rng: &mut Rng, token: &CancellationToken) -> References {
+        let Some(cluster) = &self.cluster else {
+            return References { objects: Arc::new(NoObjects), storage: Arc::new(NoStorage), accounts: None };
+        };
         let strategy = settings::strategy(&self.start.loaded.config);
         let clock = self.clock.clone();
         let mut objects = ApiObjects::new(cluster.clone(), strategy, clock, rng.child(), token.clone());
@@ -414,7 +423,8 @@ impl Parts<'_> {
             objects = objects.with_trust_bundles(rng.child());
         }
         let storage = objects.storage();
-        (Arc::new(objects), storage)
+        let objects = Arc::new(objects);
+        References { objects: objects.clone(), storage, accounts: Some(objects) }
     }
 
     async fn facts(&self) -> Result<NodeFacts, StartError> {
@@ -488,31 +498,6 @@ impl Parts<'_> {
             declared: cluster::node::declared_features(&self.start.loaded.gates),
             shutting_down: false,
         })
-    }
-
-    async fn images(&self, recorder: &Recorder) -> Result<ImagePuller, StartError> {
-        let flags = &self.start.loaded.flags;
-        let providers = match flags.image_credential_provider_config.as_str() {
-            "" => Vec::new(),
-            path => load_providers(Path::new(path), Path::new(&flags.image_credential_provider_bin_dir))
-                .map_err(|e| StartError::new(e.to_string()))?,
-        };
-        let root = &self.dirs.root;
-        let files = NodeFiles::usual(root, &self.start.working_dir, self.start.home.as_deref());
-        let records = Records::open(root).map_err(|e| StartError::new(format!("open image records: {e}")))?;
-        match self.runtime.list_images().await {
-            Ok(present) => records.adopt(present, self.clock.now().wall).await,
-            Err(error) => tracing::warn!(%error, "interrupted pulls not settled"),
-        }
-        Ok(ImagePuller::new(
-            settings::images(&self.start.loaded)?,
-            self.runtime.clone(),
-            recorder.clone(),
-            self.clock.clone(),
-            Credentials::new(self.clock.clone(), Some(files), providers),
-            Some(records),
-            Some(self.metrics.clone()),
-        ))
     }
 
     /// Id ranges for user namespaces; a node without them runs all other Pods. A record that contradicts the
@@ -719,6 +704,21 @@ impl Parts<'_> {
     }
 
     /// What is behind port 10250.
+    fn inside(&self, views: Views, streams: Streams) -> Inside {
+        let (loaded, cluster) = (&self.start.loaded, self.cluster.clone());
+        Inside {
+            views,
+            streams,
+            mirrors: Arc::new(move |uid| cluster.as_ref()?.api_pods.get(uid)?.mirrors),
+            clock: self.clock.clone(),
+            switches: port::switches(loaded),
+            pod_logs: self.dirs.pod_logs.clone(),
+            root: self.dirs.root.clone(),
+            verbosity: self.start.verbosity.clone(),
+            about: port::about(loaded, &self.start.version, self.clock.now().wall.secs()),
+        }
+    }
+
     /// A resolver file that Pods cannot inherit whole is told once, on the node: it is no single Pod's matter.
     async fn check_resolver(&self, node: &Node) {
         let Some(path) = &self.dirs.resolv_conf else { return };
@@ -732,21 +732,6 @@ impl Parts<'_> {
         if let Err(message) = told {
             let name = &node.facts.recipe.name;
             node.recorder.node(name, Kind::Warning, "CheckLimitsForResolvConf", message);
-        }
-    }
-
-    fn inside(&self, views: Views, streams: Streams) -> Inside {
-        let (loaded, cluster) = (&self.start.loaded, self.cluster.clone());
-        Inside {
-            views,
-            streams,
-            mirrors: Arc::new(move |uid| cluster.as_ref()?.api_pods.get(uid)?.mirrors),
-            clock: self.clock.clone(),
-            switches: port::switches(loaded),
-            pod_logs: self.dirs.pod_logs.clone(),
-            root: self.dirs.root.clone(),
-            verbosity: self.start.verbosity.clone(),
-            about: port::about(loaded, &self.start.version, self.clock.now().wall.secs()),
         }
     }
 

@@ -7,10 +7,14 @@ use std::time::Duration;
 
 use base::time::{Clock, Mono};
 use cri::v1::AuthConfig;
-use kubelet_core::images::{Keyring, Login, Logins, SecretRef, read_config_json, read_dockercfg};
+use k8s_openapi::api::core::v1::Pod;
+use kubelet_core::images::{
+    BadDockerConfig, Keyring, Login, Logins, SecretRef, ServiceAccountRef, read_config_json, read_dockercfg,
+};
 use sha2::{Digest, Sha256};
 
-use super::provider::Provider;
+use super::provider::{Asker, Provider};
+use crate::ports::Accounts;
 
 /// How long the content of the node's files is believed.
 const FILES_LIFETIME: Duration = Duration::from_secs(300);
@@ -22,6 +26,8 @@ pub struct Credentials {
     clock: Arc<dyn Clock>,
     files: Option<NodeFiles>,
     providers: Vec<Provider>,
+    /// Who the Pods are, for providers that want to know; none without an API server.
+    accounts: Option<Arc<dyn Accounts>>,
     cache: Mutex<Option<(Mono, Keyring)>>,
 }
 
@@ -38,14 +44,32 @@ pub struct PullSecret {
     pub uid: String,
     pub namespace: String,
     pub name: String,
-    pub logins: Logins,
+    /// What it says, if it can be read.
+    pub logins: Result<Logins, BadDockerConfig>,
 }
 
-/// One login to try, and whose it is; nobody's are the node's.
+/// A secret that does not hold what its type promises: nobody can say which logins are missing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("image pull secret {namespace}/{name}: {cause}")]
+pub(super) struct BrokenSecret {
+    namespace: String,
+    name: String,
+    cause: BadDockerConfig,
+}
+
+/// One login to try, and whose it is.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) auth: AuthConfig,
-    pub(super) secret: Option<SecretRef>,
+    pub(super) origin: Origin,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    Node,
+    Secret(SecretRef),
+    /// A provider gave it for a Pod of this account.
+    Account(ServiceAccountRef),
 }
 
 // === impl Credentials ===
@@ -53,25 +77,39 @@ pub(super) struct Candidate {
 impl Credentials {
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, files: Option<NodeFiles>, providers: Vec<Provider>) -> Self {
-        Self { clock, files, providers, cache: Mutex::new(None) }
+        Self { clock, files, providers, accounts: None, cache: Mutex::new(None) }
+    }
+
+    /// Providers may know the service account of the Pod that is to have the image.
+    #[must_use]
+    pub fn with_accounts(mut self, accounts: Option<Arc<dyn Accounts>>) -> Self {
+        self.accounts = accounts;
+        self
     }
 
     /// The logins for a repository: the Pod's secrets first, then the node's files, then the providers.
-    pub(super) async fn lookup(&self, repository: &str, secrets: &[PullSecret]) -> Vec<Candidate> {
-        let mut found: Vec<Candidate> = from_secrets(repository, secrets).collect();
-        let nodes = |login: Login| Candidate { auth: auth_of(login), secret: None };
-        found.extend(self.node_keyring().await.lookup(repository).into_iter().map(nodes));
+    pub(super) async fn lookup(
+        &self,
+        repository: &str,
+        pod: &Pod,
+        secrets: &[PullSecret],
+    ) -> Result<Vec<Candidate>, BrokenSecret> {
+        let mut found = from_secrets(repository, secrets)?;
+        let candidate = |(login, origin)| Candidate { auth: auth_of(login), origin };
+        let nodes = self.node_keyring().await.lookup(repository);
+        found.extend(nodes.into_iter().map(|(login, ())| candidate((login, Origin::Node))));
         let mut provided = Keyring::default();
+        let asker = Asker { pod, accounts: self.accounts.as_deref() };
         for provider in &self.providers {
-            match provider.logins(repository, self.clock.now().mono).await {
-                Ok(logins) => provided.add(logins),
+            match provider.logins(repository, asker, self.clock.now().mono).await {
+                Ok((logins, account)) => provided.add(logins, &account.map_or(Origin::Node, Origin::Account)),
                 Err(error) => {
                     tracing::error!(provider = provider.name(), %error, "credential provider failed");
                 }
             }
         }
-        found.extend(provided.lookup(repository).into_iter().map(nodes));
-        found
+        found.extend(provided.lookup(repository).into_iter().map(candidate));
+        Ok(found)
     }
 
     async fn node_keyring(&self) -> Keyring {
@@ -90,7 +128,7 @@ impl Credentials {
         if logins.is_empty() {
             return keyring;
         }
-        keyring.add(logins);
+        keyring.add(logins, &());
         *self.cache.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((now + FILES_LIFETIME, keyring.clone()));
         keyring
@@ -129,30 +167,38 @@ impl NodeFiles {
 // === impl PullSecret ===
 
 impl PullSecret {
-    fn reference(&self, auth: &AuthConfig) -> SecretRef {
+    fn reference(&self, login: &Login) -> SecretRef {
         SecretRef {
             uid: self.uid.clone(),
             namespace: self.namespace.clone(),
             name: self.name.clone(),
-            credential_hash: hash(auth),
+            credential_hash: hash(login),
         }
     }
 }
 
 /// The Pod's own secrets that fit a repository, which is what a pull record can be compared with.
-pub(super) fn secrets_for(repository: &str, secrets: &[PullSecret]) -> Vec<SecretRef> {
-    from_secrets(repository, secrets).filter_map(|c| c.secret).collect()
+pub(super) fn secrets_for(repository: &str, secrets: &[PullSecret]) -> Result<Vec<SecretRef>, BrokenSecret> {
+    let of = |c: Candidate| if let Origin::Secret(secret) = c.origin { Some(secret) } else { None };
+    Ok(from_secrets(repository, secrets)?.into_iter().filter_map(of).collect())
 }
 
-fn from_secrets(repository: &str, secrets: &[PullSecret]) -> impl Iterator<Item = Candidate> {
-    secrets.iter().flat_map(move |secret| {
-        let mut keyring = Keyring::default();
-        keyring.add(secret.logins.clone());
-        keyring.lookup(repository).into_iter().map(move |login| {
-            let auth = auth_of(login);
-            Candidate { secret: Some(secret.reference(&auth)), auth }
-        })
-    })
+/// All secrets make one ring: the most specific login counts first, whichever secret holds it.
+fn from_secrets(repository: &str, secrets: &[PullSecret]) -> Result<Vec<Candidate>, BrokenSecret> {
+    let mut keyring = Keyring::default();
+    for secret in secrets {
+        let logins = secret.logins.clone().map_err(|cause| BrokenSecret {
+            namespace: secret.namespace.clone(),
+            name: secret.name.clone(),
+            cause,
+        })?;
+        keyring.add(logins, &secret);
+    }
+    let candidate = |(login, secret): (Login, &PullSecret)| {
+        let origin = Origin::Secret(secret.reference(&login));
+        Candidate { auth: auth_of(login), origin }
+    };
+    Ok(keyring.lookup(repository).into_iter().map(candidate).collect())
 }
 
 fn auth_of(login: Login) -> AuthConfig {
@@ -160,7 +206,7 @@ fn auth_of(login: Login) -> AuthConfig {
 }
 
 /// SHA-256 over the login as Go's JSON writes it, which is what records of other kubelets hold.
-fn hash(auth: &AuthConfig) -> String {
+fn hash(login: &Login) -> String {
     let field = |name: &str, value: &str| {
         (!value.is_empty()).then(|| {
             let text = serde_json::Value::from(value).to_string();
@@ -170,7 +216,8 @@ fn hash(auth: &AuthConfig) -> String {
             )
         })
     };
-    let fields = [field("username", &auth.username), field("password", &auth.password)];
+    let fields = [("username", &login.username), ("password", &login.password), ("email", &login.email)];
+    let fields = fields.map(|(name, value)| field(name, value));
     let text = format!("{{{}}}", fields.into_iter().flatten().collect::<Vec<_>>().join(","));
     hex(&Sha256::digest(text.as_bytes()))
 }
@@ -221,12 +268,12 @@ mod tests {
             uid: "u".into(),
             namespace: "ns".into(),
             name: "s".into(),
-            logins: [("r.io/team".to_owned(), login("secret"))].into(),
+            logins: Ok([("r.io/team".to_owned(), login("secret"))].into()),
         };
         let secrets = [secret];
         let names = async |repo: &str| {
-            let found = credentials.lookup(repo, &secrets).await;
-            found.into_iter().map(|c| (c.auth.username, c.secret.is_some())).collect::<Vec<_>>()
+            let found = credentials.lookup(repo, &Pod::default(), &secrets).await.unwrap();
+            found.into_iter().map(|c| (c.auth.username, c.origin != Origin::Node)).collect::<Vec<_>>()
         };
         assert_eq!(names("r.io/team/x").await, [("secret".into(), true), ("old".into(), false)]);
         assert_eq!(names("r.io/x").await, [("old".into(), false)]);
@@ -243,6 +290,41 @@ mod tests {
     #[test]
     fn the_hash_is_over_gos_json() {
         let expected = Sha256::digest(br#"{"username":"me","password":"pw\u003c\u0026\u003e"}"#);
-        assert_eq!(hash(&auth_of(login("me"))), hex(&expected));
+        assert_eq!(hash(&login("me")), hex(&expected));
+        let expected =
+            Sha256::digest(br#"{"username":"me","password":"pw\u003c\u0026\u003e","email":"m@x"}"#);
+        assert_eq!(hash(&Login { email: "m@x".into(), ..login("me") }), hex(&expected));
+    }
+
+    fn secret(name: &str, logins: &[(&str, &str)]) -> PullSecret {
+        let logins = logins.iter().map(|(place, user)| ((*place).to_owned(), login(user))).collect();
+        PullSecret { uid: name.into(), namespace: "ns".into(), name: name.into(), logins: Ok(logins) }
+    }
+
+    #[test]
+    fn all_secrets_make_one_ring() {
+        let names = |repository: &str, secrets: &[PullSecret]| {
+            let found = from_secrets(repository, secrets).unwrap();
+            found.into_iter().map(|c| c.auth.username).collect::<Vec<_>>()
+        };
+        let wide = secret("wide", &[("r.io", "wide"), ("https://index.docker.io/v1/", "hub")]);
+        let narrow = secret("narrow", &[("r.io/team", "narrow"), ("docker.io/team", "team")]);
+        let both = [wide, narrow];
+        assert_eq!(names("r.io/team/x", &both), ["narrow", "wide"], "the most specific first");
+        assert_eq!(
+            names("docker.io/team/x", &both),
+            ["team"],
+            "Docker Hub's old place is for want of a better"
+        );
+        assert_eq!(names("docker.io/library/x", &both), ["hub"]);
+        let whose = secrets_for("r.io/team/x", &both).unwrap();
+        assert_eq!(whose.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["narrow", "wide"]);
+    }
+
+    #[test]
+    fn a_broken_secret_is_named() {
+        let broken = PullSecret { logins: Err(BadDockerConfig), ..secret("typo", &[]) };
+        let error = from_secrets("r.io/x", &[secret("good", &[("r.io", "me")]), broken]).unwrap_err();
+        assert_eq!(error.to_string(), "image pull secret ns/typo: not a valid docker configuration");
     }
 }

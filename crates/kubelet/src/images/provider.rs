@@ -1,5 +1,7 @@
 //! Exec credential providers: programs that are asked for logins, as CredentialProviderConfig says.
 
+mod tokens;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,9 +12,12 @@ use std::time::Duration;
 use api::yaml::{DuplicateKeys, to_value};
 use base::duration::GoDuration;
 use base::time::Mono;
-use kubelet_core::images::{Login, Logins, matches_url, registry_of};
+use kubelet_core::images::{Login, Logins, ServiceAccountRef, matches_url, registry_of};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+pub(super) use tokens::Asker;
+use tokens::{Identity, Speaker, TokenAttributes};
 
 /// A provider that takes longer is killed.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -38,9 +43,11 @@ pub struct Provider {
     default_cache: Duration,
     args: Vec<String>,
     env: Vec<(String, String)>,
+    /// None for a provider that does not care whose Pod it is.
+    tokens: Option<TokenAttributes>,
     cache: Mutex<HashMap<CacheKey, (Mono, Logins)>>,
-    /// One run per image at a time; those who wait find the answer in the cache.
-    asking: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// One run per image and account at a time; those who wait find the answer in the cache.
+    asking: Mutex<HashMap<(String, Speaker), Arc<tokio::sync::Mutex<()>>>>,
 }
 
 /// Why the providers cannot be used: every mistake, one per line.
@@ -56,8 +63,11 @@ pub(super) struct ProviderError {
     why: String,
 }
 
+/// For what an answer is good, and for whom.
+type CacheKey = (Scope, Speaker);
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum CacheKey {
+enum Scope {
     Image(String),
     Registry(String),
     Global,
@@ -86,7 +96,7 @@ struct Entry {
     args: Vec<String>,
     #[serde(default)]
     env: Vec<EnvVar>,
-    token_attributes: Option<serde_json::Value>,
+    token_attributes: Option<TokenAttributes>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -103,6 +113,10 @@ struct Request<'a> {
     kind: &'static str,
     api_version: &'a str,
     image: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service_account_token: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service_account_annotations: Option<&'a BTreeMap<String, String>>,
 }
 
 #[derive(Deserialize)]
@@ -127,8 +141,9 @@ struct Auth {
 }
 
 /// Reads the configuration (a file, or the `.json`, `.yaml` and `.yml` files of a directory in order)
-/// and finds the programs in `bin_dir`. Blocking; called once at start.
-pub fn load_providers(config: &Path, bin_dir: &Path) -> Result<Vec<Provider>, BadProviders> {
+/// and finds the programs in `bin_dir`. `tokens` says whether the feature gate lets providers have tokens of service
+/// accounts. Blocking; called once at start.
+pub fn load_providers(config: &Path, bin_dir: &Path, tokens: bool) -> Result<Vec<Provider>, BadProviders> {
     let mut mistakes = Vec::new();
     let mut providers: Vec<Provider> = Vec::new();
     let mut names = BTreeSet::new();
@@ -142,7 +157,7 @@ pub fn load_providers(config: &Path, bin_dir: &Path) -> Result<Vec<Provider>, Ba
         };
         for (index, entry) in config.providers.into_iter().enumerate() {
             let at = format!("{}: providers[{index}]", file.display());
-            mistakes.extend(entry.mistakes(bin_dir).into_iter().map(|why| format!("{at}.{why}")));
+            mistakes.extend(entry.mistakes(bin_dir, tokens).into_iter().map(|why| format!("{at}.{why}")));
             if !names.insert(entry.name.clone()) {
                 mistakes.push(format!("{at}.name: duplicate provider {:?}", entry.name));
             }
@@ -167,6 +182,7 @@ impl Provider {
             default_cache: entry.default_cache_duration.unwrap_or_default().to_std(),
             args: entry.args,
             env: entry.env.into_iter().map(|e| (e.name, e.value)).collect(),
+            tokens: entry.token_attributes,
             cache: Mutex::default(),
             asking: Mutex::default(),
         }
@@ -177,46 +193,87 @@ impl Provider {
         &self.name
     }
 
-    /// The logins the provider has for a repository; none if it is not meant for it.
-    pub(super) async fn logins(&self, repository: &str, now: Mono) -> Result<Logins, ProviderError> {
+    /// Whether it has nothing to say to Pods whose service account nobody knows.
+    #[must_use]
+    pub fn needs_accounts(&self) -> bool {
+        self.tokens.as_ref().is_some_and(TokenAttributes::requires_account)
+    }
+
+    /// The logins the provider has for a repository, and for whose Pods they are if not for all of the node; none if it
+    /// is not meant for it.
+    pub(super) async fn logins(
+        &self,
+        repository: &str,
+        asker: Asker<'_>,
+        now: Mono,
+    ) -> Result<(Logins, Option<ServiceAccountRef>), ProviderError> {
         if !self.match_images.iter().any(|glob| matches_url(glob, repository)) {
-            return Ok(Logins::new());
+            return Ok((Logins::new(), None));
         }
-        if let Some(logins) = self.cached(repository, now) {
+        let identity = match &self.tokens {
+            None => None,
+            Some(attributes) => match attributes.identify(asker).await.map_err(|why| self.error(why))? {
+                None => return Ok((Logins::new(), None)),
+                Some(identity) => identity,
+            },
+        };
+        let logins = self.logins_for(repository, identity.as_ref(), now).await?;
+        Ok((logins, identity.map(|i| i.account)))
+    }
+
+    async fn logins_for(
+        &self,
+        repository: &str,
+        identity: Option<&Identity>,
+        now: Mono,
+    ) -> Result<Logins, ProviderError> {
+        let speaker = self.tokens.as_ref().zip(identity).map(|(t, i)| t.speaker(i)).unwrap_or_default();
+        if let Some(logins) = self.cached(repository, &speaker, now) {
             return Ok(logins);
         }
-        let turn = self.turn(repository);
+        let turn = self.turn(repository, &speaker);
         let _turn = turn.lock().await;
-        if let Some(logins) = self.cached(repository, now) {
+        if let Some(logins) = self.cached(repository, &speaker, now) {
             return Ok(logins);
         }
-        let response = tokio::time::timeout(TIMEOUT, self.ask(repository))
+        let response = tokio::time::timeout(TIMEOUT, self.ask(repository, identity))
             .await
             .unwrap_or_else(|_| Err(self.error(format!("no answer within {TIMEOUT:?}"))))?;
-        self.remember(repository, response, now)
+        if let (Some(attributes), Some(identity)) = (&self.tokens, identity) {
+            let passwords = response.auth.iter().flatten().map(|(_, auth)| auth.password.as_str());
+            attributes.check_echo(identity, passwords).map_err(|why| self.error(why))?;
+        }
+        self.remember(repository, speaker, response, now)
     }
 
-    fn cached(&self, repository: &str, now: Mono) -> Option<Logins> {
+    fn cached(&self, repository: &str, speaker: &Speaker, now: Mono) -> Option<Logins> {
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        let keys = [
-            CacheKey::Image(repository.to_owned()),
-            CacheKey::Registry(registry_of(repository).to_owned()),
-            CacheKey::Global,
+        let scopes = [
+            Scope::Image(repository.to_owned()),
+            Scope::Registry(registry_of(repository).to_owned()),
+            Scope::Global,
         ];
-        keys.iter().find_map(|key| cache.get(key).filter(|(until, _)| now <= *until)).map(|(_, l)| l.clone())
+        let fresh = |scope| cache.get(&(scope, speaker.clone())).filter(|(until, _)| now <= *until);
+        scopes.into_iter().find_map(fresh).map(|(_, l)| l.clone())
     }
 
-    fn turn(&self, repository: &str) -> Arc<tokio::sync::Mutex<()>> {
+    fn turn(&self, repository: &str, speaker: &Speaker) -> Arc<tokio::sync::Mutex<()>> {
         let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         asking.retain(|_, turn| Arc::strong_count(turn) > 1);
-        asking.entry(repository.to_owned()).or_default().clone()
+        asking.entry((repository.to_owned(), speaker.clone())).or_default().clone()
     }
 
-    fn remember(&self, repository: &str, response: Response, now: Mono) -> Result<Logins, ProviderError> {
-        let key = match response.cache_key_type.as_str() {
-            "Image" => CacheKey::Image(repository.to_owned()),
-            "Registry" => CacheKey::Registry(registry_of(repository).to_owned()),
-            "Global" => CacheKey::Global,
+    fn remember(
+        &self,
+        repository: &str,
+        speaker: Speaker,
+        response: Response,
+        now: Mono,
+    ) -> Result<Logins, ProviderError> {
+        let scope = match response.cache_key_type.as_str() {
+            "Image" => Scope::Image(repository.to_owned()),
+            "Registry" => Scope::Registry(registry_of(repository).to_owned()),
+            "Global" => Scope::Global,
             other => return Err(self.error(format!("cacheKeyType {other:?} in its answer is not valid"))),
         };
         let login = |a: Auth| Login { username: a.username, password: a.password, ..Login::default() };
@@ -231,16 +288,21 @@ impl Provider {
             {
                 cache.remove(&first);
             }
-            cache.insert(key, (now + lifetime, logins.clone()));
+            cache.insert((scope, speaker), (now + lifetime, logins.clone()));
         }
         Ok(logins)
     }
 
     /// Runs the program. Dropping the future kills it.
-    async fn ask(&self, repository: &str) -> Result<Response, ProviderError> {
+    async fn ask(&self, repository: &str, identity: Option<&Identity>) -> Result<Response, ProviderError> {
         let io = |act: &'static str| move |e: std::io::Error| self.error(format!("{act}: {e}"));
-        let request =
-            Request { kind: "CredentialProviderRequest", api_version: &self.api_version, image: repository };
+        let request = Request {
+            kind: "CredentialProviderRequest",
+            api_version: &self.api_version,
+            image: repository,
+            service_account_token: identity.map(|i| i.token.as_str()),
+            service_account_annotations: identity.map(|i| &i.annotations).filter(|a| !a.is_empty()),
+        };
         let request = serde_json::to_vec(&request).map_err(|e| self.error(e.to_string()))?;
         let mut child = tokio::process::Command::new(&self.program)
             .args(&self.args)
@@ -296,7 +358,7 @@ impl fmt::Debug for Provider {
 // === impl Entry ===
 
 impl Entry {
-    fn mistakes(&self, bin_dir: &Path) -> Vec<String> {
+    fn mistakes(&self, bin_dir: &Path, tokens: bool) -> Vec<String> {
         let mut found = Vec::new();
         let mut check = |wrong: bool, text: String| {
             if wrong {
@@ -318,8 +380,9 @@ impl Entry {
             duration.is_some_and(GoDuration::is_negative),
             "defaultCacheDuration: must not be negative".into(),
         );
-        let tokens = self.token_attributes.is_some();
-        check(tokens, "tokenAttributes: service account tokens need an API server; not supported".into());
+        for mistake in self.token_attributes.iter().flat_map(|t| t.mistakes(&self.api_version, tokens)) {
+            check(true, mistake);
+        }
         if !bad_name {
             let program = bin_dir.join(name);
             check(!is_executable(&program), format!("name: {} is not an executable file", program.display()));

@@ -16,7 +16,7 @@ use kubelet_core::images::{self, PullPolicy, TokenBucket, Verification};
 use tokio::sync::Semaphore;
 use tonic::Code;
 
-use super::credentials::{Candidate, Credentials, PullSecret, secrets_for};
+use super::credentials::{Candidate, Credentials, Origin, PullSecret, secrets_for};
 use super::records::Records;
 use super::{ImageError, Reason};
 use crate::events::{Kind, Recorder};
@@ -195,12 +195,13 @@ impl Inner {
             annotations: want.pod.metadata.annotations.clone().unwrap_or_default(),
             ..ImageSpec::default()
         };
+        let mut logins = None;
         if policy != PullPolicy::Always {
             match self.present(want, &spec).await? {
                 None if policy == PullPolicy::Never => return Err(self.never(want)),
                 None => {}
                 Some(found) => {
-                    if !self.must_pull(want, &repository, &found.id).await {
+                    if !self.must_pull(want, &repository, &found.id, &mut logins).await? {
                         let text = format!(
                             "Container image {:?} already present on machine and can be accessed by the pod",
                             want.image
@@ -216,7 +217,10 @@ impl Inner {
             }
         }
         self.check_backoff(want)?;
-        let logins = self.credentials.lookup(&repository, want.secrets).await;
+        let logins = match logins {
+            Some(asked) => asked,
+            None => self.logins(want, &repository).await?,
+        };
         let reference = self.pull(want, spec, logins).await?;
         Ok(ImageRef { reference, image: name, found: None })
     }
@@ -232,11 +236,33 @@ impl Inner {
         }
     }
 
-    async fn must_pull(&self, want: Want<'_>, repository: &str, reference: &str) -> bool {
-        let Some(records) = &self.records else { return false };
-        let secrets = secrets_for(repository, want.secrets);
+    /// Whether the Pod has yet to prove that it may use an image that is here. Providers are asked who it is only where
+    /// that may matter, and then their logins are at hand for the pull.
+    async fn must_pull(
+        &self,
+        want: Want<'_>,
+        repository: &str,
+        reference: &str,
+        logins: &mut Option<Vec<Candidate>>,
+    ) -> Result<bool, ImageError> {
+        let Some(records) = &self.records else { return Ok(false) };
+        // A broken one is named when a login is needed.
+        let secrets = secrets_for(repository, want.secrets).unwrap_or_default();
         let now = self.clock.now().wall;
-        records.must_pull(self.verification.clone(), want.image, reference, secrets, now).await
+        let (must, accounts) =
+            records.must_pull(self.verification.clone(), want.image, reference, secrets, now).await;
+        if !must || accounts.is_empty() {
+            return Ok(must);
+        }
+        let found = logins.insert(self.logins(want, repository).await?);
+        let known =
+            |c: &Candidate| matches!(&c.origin, Origin::Account(account) if accounts.contains(account));
+        Ok(!found.iter().any(known))
+    }
+
+    async fn logins(&self, want: Want<'_>, repository: &str) -> Result<Vec<Candidate>, ImageError> {
+        let found = self.credentials.lookup(repository, want.pod, want.secrets).await;
+        found.map_err(|broken| error(Reason::ErrImagePull, broken.to_string()))
     }
 
     fn check_backoff(&self, want: Want<'_>) -> Result<(), ImageError> {
@@ -432,9 +458,14 @@ fn error(reason: Reason, message: String) -> ImageError {
 
 /// What a pull with this login proves.
 fn proof(login: Option<&Candidate>) -> images::Credentials {
-    match login.and_then(|c| c.secret.clone()) {
-        Some(secret) => images::Credentials { kubernetes_secrets: vec![secret], ..Default::default() },
-        None => images::Credentials { node_pods_accessible: true, ..Default::default() },
+    match login.map(|c| c.origin.clone()) {
+        Some(Origin::Secret(secret)) => {
+            images::Credentials { kubernetes_secrets: vec![secret], ..Default::default() }
+        }
+        Some(Origin::Account(account)) => {
+            images::Credentials { kubernetes_service_accounts: vec![account], ..Default::default() }
+        }
+        Some(Origin::Node) | None => images::Credentials { node_pods_accessible: true, ..Default::default() },
     }
 }
 

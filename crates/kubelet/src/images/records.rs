@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::time::Wall;
-use kubelet_core::images::{self, PullIntent, PulledRecord, SecretRef, Verification};
+use kubelet_core::images::{self, PullIntent, PulledRecord, SecretRef, ServiceAccountRef, Verification};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
@@ -73,7 +73,7 @@ impl Records {
         .await;
     }
 
-    /// Whether a Pod with these secrets must pull an image that is here.
+    /// Whether a Pod with these secrets must pull an image that is here, and which service accounts need not.
     pub(super) async fn must_pull(
         &self,
         policy: Verification,
@@ -81,7 +81,7 @@ impl Records {
         image_ref: &str,
         secrets: Vec<SecretRef>,
         now: Wall,
-    ) -> bool {
+    ) -> (bool, Vec<ServiceAccountRef>) {
         let (image, image_ref) = (image.to_owned(), image_ref.to_owned());
         let verdict = self.run(move |store| {
             let intended = store.flying(&image) || store.intent(&image)?.is_some();
@@ -92,10 +92,10 @@ impl Records {
                 let new = images::Credentials { kubernetes_secrets, ..Default::default() };
                 store.write_pulled(&image, &image_ref, Some(&new), now)?;
             }
-            Ok(must)
+            Ok((must, images::accounts_of(record.as_ref(), &image).to_vec()))
         });
         // What cannot be read proves nothing.
-        verdict.await.unwrap_or(true)
+        verdict.await.unwrap_or((true, Vec::new()))
     }
 
     /// Notes that a pull begins.
@@ -295,7 +295,7 @@ mod tests {
     }
 
     async fn must(records: &Records, image: &str, image_ref: &str) -> bool {
-        records.must_pull(Verification::default(), image, image_ref, Vec::new(), NOW).await
+        records.must_pull(Verification::default(), image, image_ref, Vec::new(), NOW).await.0
     }
 
     fn names(dir: &Path) -> Vec<String> {

@@ -13,7 +13,7 @@ mod objects;
 mod runtime;
 mod storage;
 
-pub use objects::{NoObjects, Objects};
+pub use objects::{Account, Accounts, NoObjects, Objects};
 pub use runtime::{EventStream, Runtime};
 pub use storage::{NoStorage, Storage};
 

@@ -25,6 +25,22 @@ pub trait Objects: Send + Sync + 'static {
     async fn runtime_handler(&self, class: &str) -> Result<String, String>;
 }
 
+/// Who Pods are, for credential providers that act for a service account.
+#[async_trait]
+pub trait Accounts: Send + Sync + 'static {
+    /// The Pod's service account as it is now.
+    async fn account(&self, pod: &Pod) -> Result<Account, String>;
+    /// A token of that account for this audience, bound to the Pod.
+    async fn token(&self, pod: &Pod, account_uid: &str, audience: &str) -> Result<String, String>;
+}
+
+/// A service account, as far as providers may know it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    pub uid: String,
+    pub annotations: BTreeMap<String, String>,
+}
+
 /// A node without an API server: nothing exists, and a RuntimeClass is the name of its handler.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoObjects;

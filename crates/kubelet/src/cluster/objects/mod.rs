@@ -4,6 +4,7 @@
 //! `configMapAndSecretChangeDetectionStrategy` says: watched one by one (a node may see only what its Pods use), read
 //! again when it is older than a while, or read each time.
 
+mod accounts;
 mod bundles;
 mod claims;
 mod classes;

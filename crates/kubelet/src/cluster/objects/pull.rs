@@ -1,7 +1,7 @@
 //! Secrets that hold logins for registries.
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
-use kubelet_core::images::{Logins, read_config_json, read_dockercfg};
+use kubelet_core::images::{read_config_json, read_dockercfg};
 use kubelet_core::supplies::{Supplies, Supply, pull_secrets as names};
 
 use crate::images::PullSecret;
@@ -19,14 +19,13 @@ pub fn pull_secrets(pod: &Pod, supplies: &Supplies) -> (Vec<PullSecret>, Vec<Str
     (found, missing)
 }
 
-/// None for a Secret of another type, or one that holds nothing readable.
+/// None for a Secret of another type, or one that holds nothing. What holds something that cannot be read is kept as
+/// such: a pull that goes on without it would fail for a reason that is none.
 fn read(secret: &Secret) -> Option<PullSecret> {
-    let value = |key: &str| secret.data.as_ref().and_then(|d| d.get(key)).map(|v| v.0.as_slice());
-    let logins: Option<Logins> = match secret.type_.as_deref() {
-        Some("kubernetes.io/dockerconfigjson") => {
-            value(".dockerconfigjson").and_then(|v| read_config_json(v).ok())
-        }
-        Some("kubernetes.io/dockercfg") => value(".dockercfg").and_then(|v| read_dockercfg(v).ok()),
+    let value = |key: &str| secret.data.as_ref()?.get(key).map(|v| v.0.as_slice()).filter(|v| !v.is_empty());
+    let logins = match secret.type_.as_deref() {
+        Some("kubernetes.io/dockerconfigjson") => value(".dockerconfigjson").map(read_config_json),
+        Some("kubernetes.io/dockercfg") => value(".dockercfg").map(read_dockercfg),
         _ => None,
     };
     let text = |t: &Option<String>| t.clone().unwrap_or_default();

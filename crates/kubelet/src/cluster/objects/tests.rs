@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::*;
+use crate::ports::Accounts;
 use crate::testing::{TokioClock, client_of, clock};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -32,10 +33,11 @@ struct State {
     away: bool,
     /// Objects by the path of their collection.
     objects: Vec<(&'static str, Value)>,
-    /// Tokens that were given out.
+    /// Tokens that were given out, and what the last one was asked for.
     tokens: usize,
     /// How long it thinks about each answer.
     slow: Duration,
+    asked: Value,
 }
 
 /// Counts itself for as long as it lives.
@@ -97,6 +99,8 @@ impl Server {
             say(201, self.token(&serde_json::from_slice(&body).unwrap()))
         } else if query.contains("watch=true") {
             Response::new(self.watch(uri.path()))
+        } else if let Some(object) = self.one(uri.path()) {
+            say(200, object)
         } else {
             say(200, json!({"metadata": {"resourceVersion": "1"}, "items": self.list(uri.path(), query)}))
         })
@@ -124,9 +128,18 @@ impl Server {
         state.objects.iter().filter(|(at, o)| *at == path && named(o)).map(|(_, o)| o.clone()).collect()
     }
 
+    /// The object a path names, if it names one.
+    fn one(&self, path: &str) -> Option<Value> {
+        let (collection, name) = path.rsplit_once('/')?;
+        let state = self.state.lock().unwrap();
+        let named = |(at, o): &&(&'static str, Value)| *at == collection && o["metadata"]["name"] == name;
+        state.objects.iter().find(named).map(|(_, o)| o.clone())
+    }
+
     fn token(&self, asked: &Value) -> Value {
         let mut state = self.state.lock().unwrap();
         state.tokens += 1;
+        state.asked = asked.clone();
         let seconds = asked["spec"]["expirationSeconds"].as_i64().unwrap();
         let ends = jiff::Timestamp::from_second(self.clock.now().wall.secs() + seconds).unwrap();
         let status = json!({"token": format!("t{}", state.tokens), "expirationTimestamp": ends.to_string()});
@@ -289,7 +302,37 @@ async fn pull_secrets_are_read_by_their_type() {
     let pod = pod("u", json!({"imagePullSecrets": names}));
     objects.follow(&pod);
     let (found, missing) = pull_secrets(&pod, &objects.supply(&pod, &Wants::of_pod(&pod)).await);
-    let read: Vec<_> = found.iter().map(|s| (s.name.as_str(), s.uid.as_str(), s.logins.len())).collect();
-    assert_eq!(read, [("new", "uid-new", 1), ("old", "uid-old", 1)]);
+    let read =
+        found.iter().map(|s| (s.name.as_str(), s.uid.as_str(), s.logins.as_ref().ok().map(BTreeMap::len)));
+    let read: Vec<_> = read.collect();
+    assert_eq!(
+        read,
+        [("new", "uid-new", Some(1)), ("old", "uid-old", Some(1)), ("broken", "uid-broken", None)]
+    );
     assert_eq!(missing, ["absent"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_account_is_read_anew_and_its_token_is_bound_to_the_pod() {
+    let server = Server::new();
+    let account = |uid: &str| json!({"metadata": {"name": "robot", "namespace": "web", "uid": uid, "annotations": {"a": "1"}}});
+    let accounts = "/api/v1/namespaces/web/serviceaccounts";
+    server.put(accounts, account("u1"));
+    let objects = server.objects();
+    let pod = pod("p", json!({"serviceAccountName": "robot"}));
+    let found = objects.account(&pod).await.unwrap();
+    assert_eq!((found.uid.as_str(), found.annotations["a"].as_str()), ("u1", "1"));
+    assert_eq!(objects.token(&pod, "u1", "registry").await.unwrap(), "t1");
+    let asked = server.state.lock().unwrap().asked.clone();
+    assert_eq!(asked["metadata"]["uid"], "u1");
+    assert_eq!(asked["spec"]["audiences"], json!(["registry"]));
+    let bound = json!({"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "p"});
+    assert_eq!(asked["spec"]["boundObjectRef"], bound);
+    assert_eq!(objects.token(&pod, "u1", "registry").await.unwrap(), "t1");
+
+    // Made anew under the same name, it is another account: nothing of the first one counts.
+    server.state.lock().unwrap().objects.clear();
+    server.put(accounts, account("u2"));
+    assert_eq!(objects.account(&pod).await.unwrap().uid, "u2");
+    assert_eq!(objects.token(&pod, "u2", "registry").await.unwrap(), "t2");
 }

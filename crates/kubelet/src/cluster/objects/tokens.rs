@@ -21,8 +21,11 @@ pub(super) struct Tokens {
     client: Client,
     clock: Arc<dyn Clock>,
     rng: Mutex<Rng>,
-    cache: Mutex<HashMap<(PodUid, TokenWant), Token>>,
+    cache: Mutex<HashMap<Key, Token>>,
 }
+
+/// The Pod, the UID of its service account where whoever asks knows it, and what is wanted.
+type Key = (PodUid, String, TokenWant);
 
 #[derive(Clone)]
 struct Token {
@@ -45,15 +48,29 @@ impl Tokens {
         self.get_dated(pod, want).await.map(|(token, _)| token)
     }
 
-    /// The same, and when it ends.
+    /// A token of the service account with this UID, and of none that has since taken its name.
+    pub(super) async fn get_of(&self, pod: &Pod, account: &str, want: &TokenWant) -> Result<String, String> {
+        self.get_known(pod, account, want).await.map(|(token, _)| token)
+    }
+
+    /// A token, and when it ends.
     pub(super) async fn get_dated(&self, pod: &Pod, want: &TokenWant) -> Result<(String, String), String> {
+        self.get_known(pod, "", want).await
+    }
+
+    async fn get_known(
+        &self,
+        pod: &Pod,
+        account: &str,
+        want: &TokenWant,
+    ) -> Result<(String, String), String> {
         let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
-        let key = (uid, want.clone());
+        let key = (uid, account.to_owned(), want.clone());
         let known = self.lock().get(&key).cloned();
         if let Some(token) = known.as_ref().filter(|t| self.clock.now().mono < t.renew_at) {
             return Ok((token.text.clone(), token.ends.clone()));
         }
-        match self.request(pod, want).await {
+        match self.request(pod, account, want).await {
             Ok(token) => {
                 let dated = (token.text.clone(), token.ends.clone());
                 self.keep(key, token);
@@ -70,7 +87,7 @@ impl Tokens {
     }
 
     /// A token may come for a Pod that is forgotten already, so those that have ended go with every one that comes.
-    fn keep(&self, key: (PodUid, TokenWant), token: Token) {
+    fn keep(&self, key: Key, token: Token) {
         let now = self.clock.now().mono;
         let mut cache = self.lock();
         cache.retain(|_, token| now < token.ends_at);
@@ -78,7 +95,7 @@ impl Tokens {
     }
 
     pub(super) fn forget(&self, uid: &PodUid) {
-        self.lock().retain(|(of, _), _| of != uid);
+        self.lock().retain(|(of, ..), _| of != uid);
     }
 
     #[cfg(test)]
@@ -86,14 +103,14 @@ impl Tokens {
         self.lock().len()
     }
 
-    async fn request(&self, pod: &Pod, want: &TokenWant) -> Result<Token, String> {
+    async fn request(&self, pod: &Pod, account_uid: &str, want: &TokenWant) -> Result<Token, String> {
         let meta = &pod.metadata;
         let account = pod.spec.as_ref().and_then(|s| s.service_account_name.as_deref());
         let account = account.filter(|a| !a.is_empty()).unwrap_or("default");
         let namespace = meta.namespace.as_deref().unwrap_or_default();
         let audiences: Vec<&str> =
             Some(want.audience.as_str()).into_iter().filter(|a| !a.is_empty()).collect();
-        let body = serde_json::json!({
+        let mut body = serde_json::json!({
             "kind": "TokenRequest",
             "apiVersion": "authentication.k8s.io/v1",
             "spec": {
@@ -102,6 +119,9 @@ impl Tokens {
                 "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": meta.name, "uid": meta.uid},
             },
         });
+        if !account_uid.is_empty() {
+            body["metadata"] = serde_json::json!({"uid": account_uid});
+        }
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
         let answer: TokenRequest =
             self.client.ask(Request::post(path, body.to_string())).await.map_err(|e| e.to_string())?;
@@ -126,7 +146,7 @@ impl Tokens {
         Token { text, ends: String::new(), renew_at: now.mono + renew, ends_at: now.mono + left }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(PodUid, TokenWant), Token>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Token>> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
