@@ -412,6 +412,8 @@ fn a_driver_is_told_the_root_as_the_operator_calls_it() {
     c.agent.stop().unwrap();
     let named = c.agent.root();
     let real = named.with_file_name("moved");
+    // It became a mount of its own, unless it lay on one that is shared.
+    let _ = rustix::mount::unmount(&named, rustix::mount::UnmountFlags::DETACH);
     std::fs::rename(&named, &real).unwrap();
     std::os::unix::fs::symlink(&real, &named).unwrap();
     c.start_agent();

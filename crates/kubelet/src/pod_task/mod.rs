@@ -339,10 +339,10 @@ impl PodTask {
         all_waiting.extend(waiting.iter().map(|(k, v)| (k.clone(), v.clone())));
         let host_ips = self.node.host_ips.now();
         let input = self.status_input(intent, &self.heard, &all_waiting, &self.status);
-        kubelet_core::pod::status(&StatusInput { host_ips: &host_ips, ..input })
+        kubelet_core::pod::status(&StatusInput { host_ips: &host_ips, recursive_read_only, ..input })
     }
 
-    /// What a status is judged by, but for the node's addresses: only a whole one needs them.
+    /// What a status is judged by, but for the node's addresses and what its runtime can: only a whole one needs those.
     fn status_input<'a>(
         &'a self,
         intent: &'a Intent,
@@ -361,7 +361,7 @@ impl PodTask {
             kill: intent.kill.as_ref().map(|k| &k.cause),
             host_ips: &[],
             runtime_name: &self.node.facts.runtime_name,
-            recursive_read_only,
+            recursive_read_only: false,
             now: self.node.now().wall,
         }
     }
