@@ -96,6 +96,15 @@ fn info(exec: &Exec, config: &Config) -> serde_json::Value {
             cluster["certificate-authority-data"] =
                 base64::engine::general_purpose::STANDARD.encode(ca).into();
         }
+        if let Some(url) = &exec.cluster.proxy_url {
+            cluster["proxy-url"] = url.as_str().into();
+        }
+        if exec.cluster.disable_compression {
+            cluster["disable-compression"] = true.into();
+        }
+        if let Some(config) = &exec.cluster.config {
+            cluster["config"] = config.clone();
+        }
         spec["cluster"] = cluster;
     }
     json!({ "apiVersion": exec.api_version, "kind": "ExecCredential", "spec": spec })
@@ -123,4 +132,38 @@ fn read(exec: &Exec, output: &[u8]) -> Result<Handed, String> {
 
 fn hint(exec: &Exec) -> String {
     if exec.install_hint.is_empty() { String::new() } else { format!("\n{}", exec.install_hint) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_learns_of_the_cluster_what_the_kubeconfig_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubeconfig");
+        let text = |asks: bool| {
+            format!(
+                "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+                 clusters: [{{name: k, cluster: {{server: 'https://a', tls-server-name: name, \
+                 certificate-authority-data: Q0E=, proxy-url: 'http://p:3128', disable-compression: true, \
+                 extensions: [{{name: other, extension: 1}}, \
+                 {{name: client.authentication.k8s.io/exec, extension: {{audience: x}}}}]}}}}]\n\
+                 users: [{{name: u, user: {{exec: {{apiVersion: client.authentication.k8s.io/v1, command: plug, \
+                 provideClusterInfo: {asks}}}}}}}]\n"
+            )
+        };
+        let told = |asks: bool| {
+            std::fs::write(&path, text(asks)).unwrap();
+            let config = Config::load(&path).unwrap();
+            info(config.identity.exec.as_ref().unwrap(), &config)["spec"].clone()
+        };
+        let cluster = json!({
+            "server": "https://a", "tls-server-name": "name", "certificate-authority-data": "Q0E=",
+            "proxy-url": "http://p:3128", "disable-compression": true, "config": {"audience": "x"},
+        });
+        assert_eq!(told(true), json!({"interactive": false, "cluster": cluster}));
+        assert_eq!(told(false), json!({"interactive": false}));
+    }
 }

@@ -67,6 +67,18 @@ pub struct Exec {
     pub provide_cluster_info: bool,
     #[serde(default)]
     pub interactive_mode: String,
+    /// What the kubeconfig says of the cluster, for this program only.
+    #[serde(skip)]
+    pub cluster: ExecCluster,
+}
+
+/// What a program is told of the cluster besides what we use ourselves.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExecCluster {
+    pub proxy_url: Option<String>,
+    pub disable_compression: bool,
+    /// The cluster's extension of the name `client.authentication.k8s.io/exec`.
+    pub config: Option<serde_json::Value>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -154,6 +166,15 @@ struct Cluster {
     certificate_authority_data: Option<String>,
     insecure_skip_tls_verify: bool,
     proxy_url: Option<String>,
+    disable_compression: bool,
+    extensions: Vec<NamedExtension>,
+}
+
+#[derive(Deserialize)]
+struct NamedExtension {
+    name: String,
+    #[serde(default)]
+    extension: serde_json::Value,
 }
 
 #[derive(Deserialize)]
@@ -245,13 +266,18 @@ impl Document {
         let reader = Reader { path, base: path.parent().unwrap_or(Path::new("/")) };
         let (ca, insecure) = reader.trust(&cluster)?;
         let proxy = reader.proxy(&cluster)?;
+        let server = reader.server(&cluster)?;
+        let mut identity = reader.identity(&context.user, user)?;
+        if let Some(exec) = &mut identity.exec {
+            exec.cluster = ExecCluster::of(&cluster.cluster);
+        }
         Ok(Config {
-            server: reader.server(&cluster)?,
+            server,
             tls_server_name: cluster.cluster.tls_server_name.filter(|n| !n.is_empty()),
             ca,
             insecure,
             proxy,
-            identity: reader.identity(&context.user, user)?,
+            identity,
             namespace: context.namespace.filter(|n| !n.is_empty()).unwrap_or_else(|| "default".to_owned()),
         })
     }
@@ -403,6 +429,19 @@ fn disguise(user: &User) -> Vec<(String, String)> {
         values.iter().for_each(|value| add(&format!("Impersonate-Extra-{key}"), value));
     }
     headers
+}
+
+// === impl ExecCluster ===
+
+impl ExecCluster {
+    fn of(cluster: &Cluster) -> ExecCluster {
+        let own = |e: &&NamedExtension| e.name == "client.authentication.k8s.io/exec";
+        ExecCluster {
+            proxy_url: cluster.proxy_url.clone().filter(|url| !url.is_empty()),
+            disable_compression: cluster.disable_compression,
+            config: cluster.extensions.iter().find(own).map(|e| e.extension.clone()),
+        }
+    }
 }
 
 // === impl Source ===

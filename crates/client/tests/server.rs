@@ -413,6 +413,7 @@ fn plugin(count: &std::path::Path, first: &str) -> client::kubeconfig::Exec {
         install_hint: String::new(),
         provide_cluster_info: true,
         interactive_mode: "Never".to_owned(),
+        cluster: client::kubeconfig::ExecCluster::default(),
     }
 }
 
