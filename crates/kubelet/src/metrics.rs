@@ -230,6 +230,8 @@ families! {
             = "storage_operation_duration_seconds", "Seconds that it took to have a volume, or to be rid of it.";
         terminated_containers_total: Counter["container_type", "exit_code", "reason"]
             = "kubelet_terminated_containers_total", "Containers that ended, by exit code and reason.";
+        volume_manager_total_volumes: Gauge["plugin_name", "state"]
+            = "volume_manager_total_volumes", "Volumes that Pods shall have, and those that they have, by who makes them.";
         volume_stats_available_bytes: Gauge["namespace", "persistentvolumeclaim"]
             = "kubelet_volume_stats_available_bytes", "Bytes free on a volume, by its claim.";
         volume_stats_capacity_bytes: Gauge["namespace", "persistentvolumeclaim"]

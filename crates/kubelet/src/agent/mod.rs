@@ -362,6 +362,7 @@ impl Parts<'_> {
         )
         .map_err(io("open the directory of Pods"))?
         .with_objects(objects.clone())
+        .with_metrics(self.metrics.clone())
         .with_csi(CsiParts {
             drivers: self.drivers.clone(),
             registrar: self.registrar(),

@@ -7,6 +7,7 @@
 //! and every operation runs in its Pod's own [`lane`].
 
 mod atomic_writer;
+mod census;
 mod csi;
 mod device;
 mod empty_dir;
@@ -45,7 +46,9 @@ use kubelet_core::supplies::Wants;
 use kubelet_core::volumes::{self as core, Desired, Source};
 use tokio_util::sync::CancellationToken;
 
+use crate::metrics::Metrics;
 use crate::ports::{self, Mounted, MountedVolume, NoObjects, Objects, VolumeError};
+use census::Census;
 pub use csi::CsiParts;
 use csi::CsiVolumes;
 use exclusive::Holders;
@@ -64,6 +67,7 @@ pub struct NodeVolumes {
     /// What volumes were when they last became ready, but for those whose files we write. Held for map
     /// operations only.
     remembered: Mutex<HashMap<PodUid, BTreeMap<String, Desired>>>,
+    census: Census,
 }
 
 struct Inner {
@@ -97,7 +101,15 @@ impl NodeVolumes {
             objects: Arc::new(NoObjects),
             csi: None,
             remembered: Mutex::default(),
+            census: Census::default(),
         })
+    }
+
+    /// Where volumes are counted; nowhere by default.
+    #[must_use]
+    pub fn with_metrics(mut self, metrics: Arc<Metrics>) -> Self {
+        self.census = Census::new(metrics);
+        self
     }
 
     /// Where the content of ConfigMaps, Secrets and tokens comes from; nowhere by default.
@@ -227,6 +239,7 @@ impl NodeVolumes {
     fn forget(&self, uid: &PodUid) {
         self.remembered().remove(uid);
         self.inner.holders.forget(uid);
+        self.census.forget(uid);
     }
 
     fn remembered(&self) -> MutexGuard<'_, HashMap<PodUid, BTreeMap<String, Desired>>> {
@@ -250,13 +263,15 @@ impl ports::Volumes for NodeVolumes {
     async fn mount(&self, pod: &Pod) -> Result<Mounted, VolumeError> {
         let uid = uid_of(pod)?;
         let asks = self.desired(pod, &uid).await;
+        self.census.desire(&uid, &asks);
         let (driven, own): (Vec<_>, Vec<_>) = asks.into_iter().partition(Ask::is_driven);
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
         let own = self.lanes.run(SET_UP, &uid, SET_UP_PATIENCE, move || inner.mount(&work_uid, own));
         let (own, driven) = tokio::join!(own, self.driven(pod, &uid, driven));
-        let all: Result<Vec<Ready>, VolumeError> = own?.into_iter().chain(driven).collect();
-        let all = all?;
+        let all: Vec<Outcome> = own?.into_iter().chain(driven).collect();
+        self.census.have(&uid, &all);
+        let all: Vec<Ready> = all.into_iter().collect::<Result<_, _>>()?;
         self.remember(&uid, &all);
         Ok(ready::mounted(all))
     }

@@ -34,6 +34,29 @@ fn an_empty_dir_on_disk() {
 }
 
 #[test]
+fn volumes_are_counted_when_they_are_wanted_and_when_they_are_there() {
+    on_node(|node| {
+        let volume = |name: &str, source: Value| {
+            let mut volume = source;
+            volume["name"] = name.into();
+            volume
+        };
+        let missing = volume("h", json!({"hostPath": {"path": "/nowhere", "type": "Directory"}}));
+        let all =
+            json!([volume("a", json!({"emptyDir": {}})), volume("b", json!({"emptyDir": {}})), missing]);
+        assert!(node.mount(&pod_with(all, json!({}))).is_err());
+        let count = |plugin: &str| {
+            let of = |state: &str| node.metrics.volume_manager_total_volumes.get([plugin, state]);
+            (of("desired_state_of_world"), of("actual_state_of_world"))
+        };
+        assert_eq!(count("kubernetes.io/empty-dir"), (2.0, 2.0));
+        assert_eq!(count("kubernetes.io/host-path"), (1.0, 0.0));
+        node.unmount().unwrap();
+        assert_eq!(count("kubernetes.io/empty-dir"), (0.0, 0.0));
+    });
+}
+
+#[test]
 fn an_empty_dir_in_memory() {
     on_node(|node| {
         let pod = pod(json!({"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}));

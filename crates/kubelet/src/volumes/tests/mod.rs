@@ -24,6 +24,7 @@ use sys::mountinfo::{self, Mount};
 use sys::scratch;
 
 use super::NodeVolumes;
+use crate::metrics::Metrics;
 use crate::ports::{Mounted, MountedVolume, MountedVolumes, VolumeError, Volumes};
 
 struct Fixed;
@@ -38,6 +39,7 @@ impl Clock for Fixed {
 struct Node {
     dir: PathBuf,
     volumes: NodeVolumes,
+    metrics: Arc<Metrics>,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -50,9 +52,12 @@ fn on_node(test: impl FnOnce(&Node) + Send) {
 impl Node {
     fn new(dir: &Path) -> Node {
         let node = Allocatable { memory: 64 << 20, milli_cpu: 2000, ..Default::default() };
+        let volumes = NodeVolumes::open(&dir.join("root"), node, Arc::new(Fixed), Rng::new(1)).unwrap();
+        let metrics: Arc<Metrics> = Arc::default();
         Node {
             dir: dir.to_owned(),
-            volumes: NodeVolumes::open(&dir.join("root"), node, Arc::new(Fixed), Rng::new(1)).unwrap(),
+            volumes: volumes.with_metrics(metrics.clone()),
+            metrics,
             runtime: tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap(),
         }
     }
