@@ -101,7 +101,7 @@ pub fn read_machine(root: &Path) -> io::Result<Machine> {
 }
 
 /// The CPUs of the machine, not those this process may use: an agent with a quota does not make the node smaller.
-fn online_cpus() -> Option<i64> {
+pub(crate) fn online_cpus() -> Option<i64> {
     let listed = fs::read_to_string(ONLINE).ok();
     let listed = listed.and_then(|text| capacity::count_cpus(&text));
     listed.or_else(|| i64::try_from(std::thread::available_parallelism().ok()?.get()).ok())

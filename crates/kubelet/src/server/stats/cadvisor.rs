@@ -18,9 +18,6 @@ const CONTAINERS: &[Row] = &[
         Some(("cpu", "total")),
         Measured::cpu_seconds,
     ),
-    ("container_fs_inodes_total", Kind::Gauge, "Number of inodes used by the container.", None, |c| {
-        value(c.layer.as_ref()?.inodes_used.as_ref()).map(|n| n as f64)
-    }),
     (
         "container_fs_usage_bytes",
         Kind::Gauge,
@@ -91,17 +88,20 @@ pub(super) fn write(out: &mut dyn Write, look: &Look) -> fmt::Result {
             "Amount of swap memory available on the machine.",
             memory.map(|m| m.swap_total as f64),
         ),
-        (
-            "machine_scrape_error",
-            "1 if there was an error while getting machine metrics, 0 otherwise.",
-            Some(0.0),
-        ),
+    ];
+    let names = &look.machine.identity;
+    let labels = [
+        ("boot_id", names.boot_id.as_str()),
+        ("machine_id", names.machine_id.as_str()),
+        ("system_uuid", names.system_uuid.as_str()),
     ];
     for (name, help, value) in machine {
         if let Some(value) = value {
             text.header(name, Kind::Gauge, help)?;
-            text.sample(name, &[], value, None)?;
+            text.sample(name, &labels, value, None)?;
         }
     }
-    Ok(())
+    let name = "machine_scrape_error";
+    text.header(name, Kind::Gauge, "1 if there was an error while getting machine metrics, 0 otherwise.")?;
+    text.sample(name, &[], 0.0, None)
 }

@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use base::time::Mono;
+
+use crate::cluster::node::{MachineIdentity, read_identity};
+use crate::facts::online_cpus;
 
 /// Two looks closer together than this say nothing about a rate.
 const APART: Duration = Duration::from_secs(1);
@@ -14,6 +17,7 @@ const APART: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub struct Meter {
     last: Mutex<Last>,
+    identity: OnceLock<MachineIdentity>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,6 +28,7 @@ struct Last {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Machine {
+    pub(super) identity: MachineIdentity,
     pub(super) booted: Option<i64>,
     /// Of all processors, since boot.
     pub(super) cpu_nanos: Option<u64>,
@@ -75,10 +80,11 @@ impl Meter {
         let stat = read("/proc/stat");
         let cpu_nanos = parse_cpu(&stat, rustix::param::clock_ticks_per_second());
         Machine {
+            identity: self.identity.get_or_init(read_identity).clone(),
             booted: stat.lines().find_map(|l| l.strip_prefix("btime ")?.trim().parse().ok()),
             cpu_nanos,
             nano_cores: cpu_nanos.and_then(|n| self.rate(n, now)),
-            cores: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
+            cores: online_cpus().map_or(1, i64::unsigned_abs),
             memory: parse_memory(&read("/proc/meminfo")),
             faults: parse_faults(&read("/proc/vmstat")),
             network: parse_interfaces(&read("/proc/net/dev")),

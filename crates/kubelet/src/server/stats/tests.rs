@@ -50,6 +50,7 @@ fn stats(id: &str, container: &str) -> v1::ContainerStats {
             usage_core_nano_seconds: some(2_500_000_000),
             ..Default::default()
         }),
+        writable_layer: Some(v1::FilesystemUsage { inodes_used: some(7), ..Default::default() }),
         memory: Some(v1::MemoryUsage {
             timestamp: 1_767_225_700_000_000_000,
             working_set_bytes: some(4096),
@@ -63,7 +64,10 @@ fn stats(id: &str, container: &str) -> v1::ContainerStats {
 fn look(sources: &Sources) -> Look {
     let all = [stats("abc", "c"), stats("old", "c"), stats("abc", "unknown")];
     let containers = all.into_iter().filter_map(|s| sources.of(s)).collect();
-    let machine = sources.meter.read(&sources.root, Mono::default());
+    let mut machine = sources.meter.read(&sources.root, Mono::default());
+    machine.identity.boot_id = "boot".to_owned();
+    machine.identity.machine_id = "machine".to_owned();
+    machine.identity.system_uuid = "system".to_owned();
     Look { now: Wall::from_secs(1_767_225_700), machine, containers, ..Look::default() }
 }
 
@@ -108,5 +112,12 @@ async fn metrics_have_the_names_that_dashboards_use() {
         assert!(resource.contains(line), "{line}\n{resource}");
     }
     let line = "container_cpu_usage_seconds_total{container=\"c\",cpu=\"total\",id=\"/abc\",image=\"img\",name=\"abc\",namespace=\"ns\",pod=\"p\"} 2.5";
-    assert!(cadvisor.contains(line) && cadvisor.contains("machine_cpu_cores "), "{cadvisor}");
+    assert!(cadvisor.contains(line), "{cadvisor}");
+    assert!(
+        cadvisor
+            .contains("machine_cpu_cores{boot_id=\"boot\",machine_id=\"machine\",system_uuid=\"system\"} ")
+    );
+    assert!(cadvisor.contains("\nmachine_scrape_error 0\n"));
+    // The runtime tells how many inodes are used, and not how many there are.
+    assert!(!cadvisor.contains("container_fs_inodes_total"));
 }
