@@ -21,6 +21,14 @@ const STUCK: Duration = Duration::from_secs(5 * 60);
 pub struct Check {
     name: &'static str,
     run: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
+    asked: Arc<Asked>,
+}
+
+/// How often a check was asked for with all others, by how it went.
+#[derive(Default)]
+struct Asked {
+    passed: AtomicU64,
+    failed: AtomicU64,
 }
 
 /// Checks, in the order in which they are shown.
@@ -57,7 +65,7 @@ async fn all(State(checks): State<Checks>, RawQuery(query): RawQuery) -> Respons
         let name = check.name;
         let line = if excluded.contains(&name) {
             format!("[+]{name} excluded: ok\n")
-        } else if let Err(error) = (check.run)() {
+        } else if let Err(error) = check.ask() {
             failed = true;
             tracing::info!(check = name, error, "health check failed");
             // Why is for the log: anybody may ask here.
@@ -97,18 +105,9 @@ async fn one(State(checks): State<Checks>, Path(name): Path<String>) -> Response
     }
 }
 
-/// How every check stands, as metrics.
 async fn indicators(State(checks): State<Checks>) -> Response {
-    const NAME: &str = "kubernetes_healthcheck";
     let mut out = String::new();
-    let mut text = Text::new(&mut out);
-    let mut written = text.header(NAME, Kind::Gauge, "1 while the health check passes, 0 while it fails.");
-    for check in checks.0.iter() {
-        let labels = [("name", check.name), ("type", "healthz")];
-        let passes = f64::from(u8::from((check.run)().is_ok()));
-        written = written.and_then(|()| text.sample(NAME, &labels, passes, None));
-    }
-    match written {
+    match checks.write(&mut out) {
         Ok(()) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], out).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
@@ -129,7 +128,14 @@ fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
 
 impl Check {
     pub fn new(name: &'static str, run: impl Fn() -> Result<(), String> + Send + Sync + 'static) -> Self {
-        Self { name, run: Arc::new(run) }
+        Self { name, run: Arc::new(run), asked: Arc::default() }
+    }
+
+    fn ask(&self) -> Result<(), String> {
+        let result = (self.run)();
+        let count = if result.is_ok() { &self.asked.passed } else { &self.asked.failed };
+        count.fetch_add(1, Ordering::Relaxed);
+        result
     }
 
     /// Passes as long as there is somebody to answer.
@@ -167,6 +173,29 @@ impl Checks {
     #[must_use]
     pub fn new(checks: Vec<Check>) -> Self {
         Self(Arc::new(checks))
+    }
+
+    /// How every check stands, and how often it was asked for, as metrics.
+    fn write(&self, out: &mut dyn Write) -> std::fmt::Result {
+        const STANDS: &str = "kubernetes_healthcheck";
+        const ASKED: &str = "kubernetes_healthchecks_total";
+        let mut text = Text::new(out);
+        text.header(STANDS, Kind::Gauge, "1 while the health check passes, 0 while it fails.")?;
+        for check in self.0.iter() {
+            let passes = f64::from(u8::from((check.run)().is_ok()));
+            text.sample(STANDS, &[("name", check.name), ("type", "healthz")], passes, None)?;
+        }
+        text.header(ASKED, Kind::Counter, "How often the health check was asked for, by how it went.")?;
+        for check in self.0.iter() {
+            for (status, count) in [("error", &check.asked.failed), ("success", &check.asked.passed)] {
+                let labels = [("name", check.name), ("status", status), ("type", "healthz")];
+                match count.load(Ordering::Relaxed) {
+                    0 => {}
+                    n => text.sample(ASKED, &labels, n as f64, None)?,
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The first thing that is wrong.

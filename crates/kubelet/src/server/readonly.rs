@@ -4,7 +4,9 @@
 //! [`debug_router`] has what a caller with a right to it may see besides.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use api::json::ToJson;
 use axum::Router;
@@ -17,6 +19,7 @@ use base::metrics::CONTENT_TYPE;
 use bytes::Bytes;
 use futures_util::stream;
 use http::{Method, StatusCode, header};
+use hyper::body::{Frame, SizeHint};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
 
@@ -27,6 +30,7 @@ use super::stats;
 use crate::metrics::{Metrics, ProbeMetrics};
 use crate::ports::Runtime;
 use crate::status_board::StatusBoard;
+use crate::streaming::Kept;
 
 const JSON: &str = "application/json";
 
@@ -135,19 +139,16 @@ struct Meter {
     server: &'static str,
 }
 
-async fn count(State(meter): State<Meter>, request: Request, next: Next) -> Response {
+/// A request is under way until its answer was sent, its stream has ended, or the client has gone away.
+async fn count(State(meter): State<Meter>, mut request: Request, next: Next) -> Response {
     let (method, path) = (method_label(request.method()), path_label(request.uri().path()));
     let long = if LONG.contains(&path) { "true" } else { "false" };
     let labels = [method, path, meter.server, long];
     meter.metrics.http_requests_total.inc(labels);
     meter.metrics.http_inflight_requests.add(labels, 1.0);
-    let begun = Instant::now();
-    // Also when the client goes away in the middle.
-    let _done = Done(|| {
-        meter.metrics.http_inflight_requests.add(labels, -1.0);
-        meter.metrics.http_requests_duration_seconds.observe_duration(labels, begun.elapsed());
-    });
-    let answer = next.run(request).await;
+    let served = Arc::new(Served { metrics: meter.metrics, labels, begun: Instant::now() });
+    request.extensions_mut().insert(Kept::new(served.clone()));
+    let answer = next.run(request).await.map(|body| Body::new(Counted { body, _served: served }));
     if answer.status() != StatusCode::METHOD_NOT_ALLOWED
         || answer.headers().contains_key(header::CONTENT_TYPE)
     {
@@ -158,16 +159,49 @@ async fn count(State(meter): State<Meter>, request: Request, next: Next) -> Resp
     (head, "405: Method Not Allowed").into_response()
 }
 
-struct Done<F: FnMut()>(F);
+/// A request that counts as long as anybody has this.
+struct Served {
+    metrics: Arc<Metrics>,
+    labels: [&'static str; 4],
+    begun: Instant,
+}
 
-impl<F: FnMut()> Drop for Done<F> {
+impl Drop for Served {
     fn drop(&mut self) {
-        (self.0)();
+        self.metrics.http_inflight_requests.add(self.labels, -1.0);
+        self.metrics.http_requests_duration_seconds.observe_duration(self.labels, self.begun.elapsed());
     }
 }
 
-/// Paths whose requests may go on for as long as the client likes.
-const LONG: [&str; 4] = ["exec", "attach", "portForward", "debug"];
+/// An answer whose request is under way until all of it was sent.
+struct Counted {
+    body: Body,
+    _served: Arc<Served>,
+}
+
+impl hyper::body::Body for Counted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Paths whose requests may go on for as long as the client likes, as upstream labels them: its table has portForward in
+/// lower case, and so never finds it.
+const LONG: [&str; 3] = ["exec", "attach", "debug"];
 
 /// Label values come from a fixed list: a client must not be able to invent series.
 fn path_label(path: &str) -> &'static str {

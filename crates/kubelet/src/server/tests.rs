@@ -76,7 +76,59 @@ async fn health_names_the_sick_check_and_withholds_why() {
         indicators.contains("kubernetes_healthcheck{name=\"syncloop\",type=\"healthz\"} 0\n"),
         "{indicators}"
     );
+    for line in [
+        "kubernetes_healthchecks_total{name=\"log\",status=\"success\",type=\"healthz\"} 3\n",
+        "kubernetes_healthchecks_total{name=\"syncloop\",status=\"error\",type=\"healthz\"} 1\n",
+        "kubernetes_healthchecks_total{name=\"syncloop\",status=\"success\",type=\"healthz\"} 2\n",
+    ] {
+        assert!(indicators.contains(line), "{indicators}");
+    }
     assert_eq!(ask(at, "GET", "/healthz/other").await.0, 404);
+}
+
+#[tokio::test]
+async fn a_request_is_under_way_until_its_answer_or_its_stream_has_ended() {
+    use futures_util::StreamExt;
+    let (views, _) = views();
+    let metrics = views.metrics.clone();
+    let (piece, pieces) = tokio::sync::mpsc::channel::<bytes::Bytes>(1);
+    let pieces = Arc::new(std::sync::Mutex::new(Some(pieces)));
+    let follow = move || async move {
+        let pieces = pieces.lock().unwrap().take().unwrap();
+        let stream = futures_util::stream::unfold(pieces, |mut p| async { Some((p.recv().await?, p)) });
+        axum::body::Body::from_stream(stream.map(Ok::<_, io::Error>))
+    };
+    // What Streams does with it.
+    let held: Arc<std::sync::Mutex<Option<crate::streaming::Kept>>> = Arc::default();
+    let hold = held.clone();
+    let stream = move |mut request: axum::extract::Request| async move {
+        *hold.lock().unwrap() = request.extensions_mut().remove();
+    };
+    let router = Router::new()
+        .route("/containerLogs/a/b/c", axum::routing::get(follow))
+        .route("/exec/a/b/c", axum::routing::get(stream));
+    let at = start(readonly::metered(router, views, "readonly")).await;
+    let labels = |path, long| ["GET", path, "readonly", long];
+    let under_way = |path, long| metrics.http_inflight_requests.get(labels(path, long));
+
+    let mut client = TcpStream::connect(at).await.unwrap();
+    let request = "GET /containerLogs/a/b/c HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    client.write_all(request.as_bytes()).await.unwrap();
+    piece.send("first".into()).await.unwrap();
+    let mut text = Vec::new();
+    while !String::from_utf8_lossy(&text).contains("first") {
+        assert!(client.read_buf(&mut text).await.unwrap() > 0);
+    }
+    assert_eq!(under_way("containerLogs", "false"), 1.0);
+    drop(piece);
+    client.read_to_end(&mut text).await.unwrap();
+    assert_eq!(under_way("containerLogs", "false"), 0.0);
+    assert_eq!(metrics.http_requests_duration_seconds.count(labels("containerLogs", "false")), 1);
+
+    assert_eq!(ask(at, "GET", "/exec/a/b/c").await.0, 200);
+    assert_eq!(under_way("exec", "true"), 1.0);
+    held.lock().unwrap().take();
+    assert_eq!(under_way("exec", "true"), 0.0);
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -62,6 +62,12 @@ pub struct Streams {
     end: CancellationToken,
 }
 
+/// In a request's extensions: something of whoever passed the request on, kept until its stream has ended.
+#[derive(Clone)]
+pub(crate) struct Kept {
+    _held: Arc<dyn Send + Sync>,
+}
+
 /// Which streams of a command a client wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
@@ -103,6 +109,14 @@ pub fn wants_upgrade(headers: &HeaderMap) -> bool {
         && mentioned.flat_map(|v| v.split(',')).any(|v| v.trim().eq_ignore_ascii_case("upgrade"))
 }
 
+// === impl Kept ===
+
+impl Kept {
+    pub(crate) fn new(held: Arc<dyn Send + Sync>) -> Kept {
+        Kept { _held: held }
+    }
+}
+
 // === impl Streams ===
 
 impl Streams {
@@ -134,6 +148,7 @@ impl Streams {
                 .into_response();
         };
         let client = hyper::upgrade::on(&mut request);
+        let kept = request.extensions_mut().remove::<Kept>();
         let speech = speech(what, request.headers());
         let (method, headers) = ask(&speech, what, &request);
         let (runtime, answer) = match dial::open(url, method, headers).await {
@@ -158,18 +173,19 @@ impl Streams {
                 _ => join::run(client, runtime, &activity, idle).await,
             }
         };
-        self.spawn(place, work);
+        self.spawn((place, kept), work);
         response
     }
 
-    fn spawn(&self, place: OwnedSemaphorePermit, work: impl Future<Output = ()> + Send + 'static) {
+    /// `held` is dropped when the work has ended.
+    fn spawn(&self, held: impl Send + 'static, work: impl Future<Output = ()> + Send + 'static) {
         let end = self.end.clone();
         self.tasks.spawn(async move {
             tokio::select! {
                 () = end.cancelled() => {}
                 () = work => {}
             }
-            drop(place);
+            drop(held);
         });
     }
 }
