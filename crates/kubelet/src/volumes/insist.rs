@@ -11,24 +11,7 @@ use std::time::{Duration, Instant};
 
 use sys::mount::Busy;
 
-/// How long each way is tried.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
-    pub(super) gently: Duration,
-    pub(super) by_force: Duration,
-    /// Between two attempts at one that is in use.
-    pub(super) pause: Duration,
-}
-
-// === impl Patience ===
-
-impl Patience {
-    pub(super) const USUAL: Patience = Patience {
-        gently: Duration::from_secs(60),
-        by_force: Duration::from_secs(10),
-        pause: Duration::from_secs(1),
-    };
-}
+use super::patience::Patience;
 
 /// Nothing here recurses.
 const STACK: usize = 64 << 10;
@@ -101,11 +84,14 @@ mod tests {
     use super::*;
     use crate::volumes::host_path;
 
-    const SHORT: Patience = Patience {
-        gently: Duration::from_millis(200),
-        by_force: Duration::from_secs(4),
-        pause: Duration::from_millis(20),
-    };
+    fn short() -> Patience {
+        Patience {
+            gently: Duration::from_millis(200),
+            by_force: Duration::from_secs(4),
+            pause: Duration::from_millis(20),
+            ..Patience::default()
+        }
+    }
 
     /// The ways that were tried when the call answers so.
     fn tried(answer: impl Fn(Busy) -> io::Result<()> + Send + Sync + 'static) -> (Vec<Busy>, io::Result<()>) {
@@ -119,7 +105,7 @@ mod tests {
             drop(calls);
             answer(busy)
         };
-        let done = unmount(&SHORT, call, || false);
+        let done = unmount(&short(), call, || false);
         let calls = calls.lock().unwrap().clone();
         (calls, done)
     }
@@ -164,7 +150,7 @@ mod tests {
             let parent = host_path::open(dir).unwrap();
             let is_gone = || mountinfo::below(&at).unwrap().is_empty();
             assert!(!is_gone());
-            unmount(&SHORT, move |busy| mount::unmount(&parent, OsStr::new("m"), busy), is_gone).unwrap();
+            unmount(&short(), move |busy| mount::unmount(&parent, OsStr::new("m"), busy), is_gone).unwrap();
             assert!(is_gone());
             drop(file);
         });

@@ -21,6 +21,7 @@ mod lane;
 mod local;
 mod memory_dir;
 mod nfs;
+mod patience;
 mod program;
 mod ready;
 mod site;
@@ -54,6 +55,7 @@ use csi::CsiVolumes;
 use exclusive::Holders;
 pub use figures::{Amount, Figures, VolumeFigures};
 use lane::Lanes;
+pub use patience::Patience;
 use ready::{Ask, Outcome, Ready};
 use site::{PodDir, Site, Tree};
 
@@ -76,24 +78,32 @@ struct Inner {
     clock: Arc<dyn Clock>,
     rng: Mutex<Rng>,
     holders: Holders,
+    patience: Patience,
 }
-
-/// How long a Pod that is to start waits before it says what for. Whoever is late goes on.
-const SET_UP_PATIENCE: Duration = Duration::from_secs(120);
-/// How long a Pod that is to go waits before it names its blocker.
-const UNMOUNT_PATIENCE: Duration = Duration::from_secs(30);
 
 // === impl NodeVolumes ===
 
 impl NodeVolumes {
     /// Opens `<root>/pods`, making it (0750) when missing.
     pub fn open(root: &Path, allocatable: Allocatable, clock: Arc<dyn Clock>, rng: Rng) -> io::Result<Self> {
+        Self::open_with(root, allocatable, clock, rng, Patience::default())
+    }
+
+    /// [`NodeVolumes::open`] for who has more patience, or less.
+    pub fn open_with(
+        root: &Path,
+        allocatable: Allocatable,
+        clock: Arc<dyn Clock>,
+        rng: Rng,
+        patience: Patience,
+    ) -> io::Result<Self> {
         let inner = Inner {
             tree: Tree::open(root)?,
             allocatable: ArcSwap::from_pointee(allocatable),
             clock: clock.clone(),
             rng: Mutex::new(rng),
             holders: Holders::default(),
+            patience,
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -194,7 +204,7 @@ impl NodeVolumes {
         let Some(csi) = self.csi.as_ref().filter(|csi| csi.knows(uid)) else { return Ok(()) };
         let (inner, work_uid) = (Arc::clone(&self.inner), uid.clone());
         let work = move || teardown::unmount_sub_paths(&inner.tree, work_uid.as_str());
-        self.lanes.run(teardown::ACT, uid, UNMOUNT_PATIENCE, work).await?;
+        self.lanes.run(teardown::ACT, uid, self.inner.patience.unmount, work).await?;
         csi.tear_down(uid).await
     }
 
@@ -267,7 +277,8 @@ impl ports::Volumes for NodeVolumes {
         let (driven, own): (Vec<_>, Vec<_>) = asks.into_iter().partition(Ask::is_driven);
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
-        let own = self.lanes.run(SET_UP, &uid, SET_UP_PATIENCE, move || inner.mount(&work_uid, own));
+        let own =
+            self.lanes.run(SET_UP, &uid, self.inner.patience.set_up, move || inner.mount(&work_uid, own));
         let (own, driven) = tokio::join!(own, self.driven(pod, &uid, driven));
         let all: Vec<Outcome> = own?.into_iter().chain(driven).collect();
         self.census.have(&uid, &all);
@@ -293,15 +304,15 @@ impl ports::Volumes for NodeVolumes {
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
         let work = move || inner.sub_path(&work_uid, &desired, &want);
-        self.lanes.run(SUB_PATH, &uid, SET_UP_PATIENCE, work).await
+        self.lanes.run(SUB_PATH, &uid, self.inner.patience.set_up, work).await
     }
 
     async fn unmount(&self, uid: &PodUid) -> Result<(), VolumeError> {
         self.take_from_drivers(uid).await?;
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
-        let work = move || teardown::remove_volumes(&inner.tree, work_uid.as_str());
-        self.lanes.run(teardown::ACT, uid, UNMOUNT_PATIENCE, work).await?;
+        let work = move || teardown::remove_volumes(&inner.tree, &inner.patience, work_uid.as_str());
+        self.lanes.run(teardown::ACT, uid, self.inner.patience.unmount, work).await?;
         self.forget(uid);
         Ok(())
     }
@@ -310,8 +321,8 @@ impl ports::Volumes for NodeVolumes {
         self.take_from_drivers(uid).await?;
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
-        let work = move || teardown::remove_pod(&inner.tree, work_uid.as_str());
-        self.lanes.run(teardown::ACT, uid, UNMOUNT_PATIENCE, work).await?;
+        let work = move || teardown::remove_pod(&inner.tree, &inner.patience, work_uid.as_str());
+        self.lanes.run(teardown::ACT, uid, self.inner.patience.unmount, work).await?;
         self.forget(uid);
         Ok(())
     }
@@ -321,7 +332,7 @@ impl ports::Volumes for NodeVolumes {
         // Listing our own directory belongs to no Pod.
         let lane = PodUid::from("");
         let work = move || inner.tree.pods().map_err(|e| retry("list", "pods", &e));
-        self.lanes.run("list", &lane, SET_UP_PATIENCE, work).await
+        self.lanes.run("list", &lane, self.inner.patience.set_up, work).await
     }
 }
 
@@ -389,7 +400,7 @@ impl Inner {
                 let content = files::Content { payload, nested };
                 files::set_up(site, *kind, &content, *size, &mut || self.stamp())?
             }
-            Source::Nfs { share, options } => nfs::set_up(site, share, options)?,
+            Source::Nfs { share, options } => nfs::set_up(site, share, options, self.patience.program)?,
             Source::Local { path, spec_name, fs_type, options, .. } => {
                 let site = Site { volume: spec_name, ..*site };
                 let manner = local::Manner { fs_type, options, read_only: volume.read_only };

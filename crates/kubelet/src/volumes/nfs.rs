@@ -14,12 +14,14 @@ use super::site::Site;
 
 pub(super) const PLUGIN: &str = "kubernetes.io~nfs";
 
-/// The program itself gives up after two minutes. One that has not by then is not going to.
-const PATIENCE: Duration = Duration::from_secs(150);
-
 /// Mounts the share unless it is mounted. A server that does not answer holds this thread, and with it the Pod's
 /// lane, and nobody else.
-pub(super) fn set_up(site: &Site<'_>, share: &str, options: &[String]) -> io::Result<PathBuf> {
+pub(super) fn set_up(
+    site: &Site<'_>,
+    share: &str,
+    options: &[String],
+    patience: Duration,
+) -> io::Result<PathBuf> {
     let parent = site.parent(PLUGIN)?;
     fd::make_dir(&parent, site.name(), Mode::from_raw_mode(0o750))?;
     let path = site.path(PLUGIN);
@@ -33,7 +35,7 @@ pub(super) fn set_up(site: &Site<'_>, share: &str, options: &[String]) -> io::Re
         mount.arg("-o").arg(options.join(","));
     }
     mount.arg(share).arg(&path);
-    let ended = program::run(&mut mount, PATIENCE)?;
+    let ended = program::run(&mut mount, patience)?;
     if ended.status.success() {
         return Ok(path);
     }

@@ -16,8 +16,9 @@ use sys::mount::{self, Busy};
 use sys::mountinfo::{self, Mount};
 use sys::tree;
 
-use super::insist::{self, Patience};
+use super::insist;
 use super::lane::waiting_for;
+use super::patience::Patience;
 use super::site::{PodDir, Tree, VOLUMES, is_file_name};
 use super::{nfs, reject, retry, sub_path};
 use crate::ports::VolumeError;
@@ -25,10 +26,10 @@ use crate::ports::VolumeError;
 pub(super) const ACT: &str = "unmount";
 
 /// Removes the Pod's volumes and leaves the rest of its directory, or says what is in the way.
-pub(super) fn remove_volumes(tree: &Tree, uid: &str) -> Result<(), VolumeError> {
+pub(super) fn remove_volumes(tree: &Tree, patience: &Patience, uid: &str) -> Result<(), VolumeError> {
     let failed = |e: &dyn std::fmt::Display| retry(ACT, uid, e);
     let pods = tree.open_pods().map_err(|e| failed(&e))?;
-    let Some(pod) = without_mounts(tree, &pods, uid)? else { return Ok(()) };
+    let Some(pod) = without_mounts(tree, patience, &pods, uid)? else { return Ok(()) };
     set_aside(&pod).map_err(|e| failed(&e))?;
     for name in [REMOVING, sub_path::DIR] {
         tree::remove(&pod.dir, OsStr::new(name)).map_err(|e| failed(&e))?;
@@ -55,16 +56,21 @@ pub(super) fn unmount_sub_paths(tree: &Tree, uid: &str) -> Result<(), VolumeErro
 }
 
 /// Removes the Pod's directory with all its volumes, or says what is in the way.
-pub(super) fn remove_pod(tree: &Tree, uid: &str) -> Result<(), VolumeError> {
+pub(super) fn remove_pod(tree: &Tree, patience: &Patience, uid: &str) -> Result<(), VolumeError> {
     let failed = |e: &dyn std::fmt::Display| retry(ACT, uid, e);
     let pods = tree.open_pods().map_err(|e| failed(&e))?;
-    let Some(pod) = without_mounts(tree, &pods, uid)? else { return Ok(()) };
+    let Some(pod) = without_mounts(tree, patience, &pods, uid)? else { return Ok(()) };
     set_aside(&pod).map_err(|e| failed(&e))?;
     tree::remove(&pods, OsStr::new(uid)).map_err(|e| failed(&e))
 }
 
 /// The Pod's directory with nothing mounted in it any more; none if it has none.
-fn without_mounts(tree: &Tree, pods: &OwnedFd, uid: &str) -> Result<Option<PodDir>, VolumeError> {
+fn without_mounts(
+    tree: &Tree,
+    patience: &Patience,
+    pods: &OwnedFd,
+    uid: &str,
+) -> Result<Option<PodDir>, VolumeError> {
     if !is_file_name(uid) {
         return Err(reject(ACT, uid, format!("{uid:?} is no Pod UID")));
     }
@@ -74,7 +80,7 @@ fn without_mounts(tree: &Tree, pods: &OwnedFd, uid: &str) -> Result<Option<PodDi
         return Ok(None);
     }
     let real = tree.real.join(uid);
-    unmount_all(pods, &tree.real, &real)?;
+    unmount_all(pods, patience, &tree.real, &real)?;
     waiting_for(None, "remove the files of the Pod's volumes".to_owned());
     // Opened only now: a mount may have covered the Pod's directory itself.
     let flags = OFlags::PATH | OFlags::DIRECTORY;
@@ -108,7 +114,7 @@ fn exists(dir: &OwnedFd, name: &OsStr) -> io::Result<bool> {
 }
 
 /// Goes on as long as something gives way: mounts stack, and one may hide another.
-fn unmount_all(pods: &OwnedFd, base: &Path, pod: &Path) -> Result<(), VolumeError> {
+fn unmount_all(pods: &OwnedFd, patience: &Patience, base: &Path, pod: &Path) -> Result<(), VolumeError> {
     for _ in 0..ROUNDS {
         let mut left = mountinfo::below(pod).map_err(|e| retry(ACT, &name_of(pod, pod), &e))?;
         if left.is_empty() {
@@ -124,7 +130,7 @@ fn unmount_all(pods: &OwnedFd, base: &Path, pod: &Path) -> Result<(), VolumeErro
             let what = format!("unmount {} ({} from {from})", mount.mount_point.display(), mount.fs_type);
             waiting_for(Some(&name_of(pod, &mount.mount_point)), what);
             let done = match is_share(pod, mount) {
-                true => unmount_share(pods, base, mount),
+                true => unmount_share(pods, patience, base, mount),
                 false => unmount_one(pods, base, mount, may_detach),
             };
             match done {
@@ -155,11 +161,11 @@ fn unmount_one(pods: &OwnedFd, base: &Path, mount: &Mount, may_detach: bool) -> 
 }
 
 /// One that we mounted from a server, which may be dead.
-fn unmount_share(pods: &OwnedFd, base: &Path, mount: &Mount) -> io::Result<()> {
+fn unmount_share(pods: &OwnedFd, patience: &Patience, base: &Path, mount: &Mount) -> io::Result<()> {
     let (parent, name) = parent_of(pods, base, &mount.mount_point)?;
     let id = mount.id;
     let is_gone = || mountinfo::read().is_ok_and(|all| all.iter().all(|m| m.id != id));
-    insist::unmount(&Patience::USUAL, move |busy| mount::unmount(&parent, &name, busy), is_gone)
+    insist::unmount(patience, move |busy| mount::unmount(&parent, &name, busy), is_gone)
 }
 
 fn parent_of(pods: &OwnedFd, base: &Path, mount_point: &Path) -> io::Result<(OwnedFd, OsString)> {
