@@ -2,10 +2,12 @@
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
 
 /// How long a program that was killed may take to be gone.
 const LAST_BREATH: Duration = Duration::from_secs(5);
@@ -32,13 +34,15 @@ pub(super) struct Ended {
 /// Runs a program to its end, or to ours.
 pub(super) fn run(program: &mut Command, patience: Duration) -> io::Result<Ended> {
     let name = program.get_program().to_owned();
-    let mut child = program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = program.process_group(0).spawn()?;
     let (out, err) = (listen(child.stdout.take()), listen(child.stderr.take()));
     if let Some(status) = wait(&mut child, patience)? {
         let (out, err) = (words(out), words(err));
         return Ok(Ended { status, out, err });
     }
-    child.kill()?;
+    // With its children: mount(8) leaves the work to a program of the file system's.
+    rustix::process::kill_process_group(Pid::from_child(&child), Signal::KILL)?;
     wait(&mut child, LAST_BREATH)?;
     Err(given_up(&name, patience))
 }
@@ -103,5 +107,21 @@ mod tests {
         let error = shell("exec sleep 1000", Duration::from_millis(100)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(begun.elapsed() < long);
+    }
+
+    #[test]
+    fn its_children_end_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let note = dir.path().join("child");
+        let script = format!("sleep 1000 & echo $! > {}; wait", note.display());
+        shell(&script, Duration::from_secs(2)).unwrap_err();
+        let child = std::fs::read_to_string(note).unwrap();
+        let stat = format!("/proc/{}/stat", child.trim());
+        let is_gone = || std::fs::read_to_string(&stat).map_or(true, |text| text.contains(") Z "));
+        let begun = Instant::now();
+        while !is_gone() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{child} lives on");
+            std::thread::sleep(LOOK_EVERY);
+        }
     }
 }
