@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,10 +31,13 @@ pub(super) struct Lanes {
 struct Lane {
     turn: Arc<Turn<()>>,
     busy: Mutex<Option<Step>>,
+    /// Others have passed by.
+    is_left: AtomicBool,
 }
 
 /// What is under way.
 struct Step {
+    act: &'static str,
     /// None: the Pod's volumes as a whole.
     volume: Option<String>,
     what: String,
@@ -82,12 +86,15 @@ impl Lanes {
         let Ok(turn) = timeout(patience, lane.turn.clone().lock_owned()).await else {
             return Err(self.late(act, pod, lane));
         };
+        if lane.is_left() {
+            return Err(self.late(act, pod, lane));
+        }
         let slot = self.slots.acquire().await;
         let (answer, mut answered) = oneshot::channel();
         let thread = std::thread::Builder::new().name("volumes".into()).stack_size(STACK);
         let (mine, clock) = (lane.clone(), self.clock.clone());
         let started = thread.spawn(move || {
-            CURRENT.set(Some((mine.clone(), clock)));
+            CURRENT.set(Some(Here { lane: mine.clone(), clock, act }));
             waiting_for(None, format!("{act} the Pod's volumes"));
             let result = work();
             *mine.busy() = None;
@@ -110,11 +117,25 @@ impl Lanes {
         }
     }
 
+    /// Lets the Pod's next operation pass one that has been at the same step of `act` for so long. That one stays behind
+    /// with the lane, and should it ever go on it learns of it: [`is_left_behind`].
+    pub(super) fn pass_by(&self, act: &str, pod: &PodUid, long: Duration) -> bool {
+        let now = self.clock.now().mono;
+        let hangs = |step: &Step| step.act == act && now.since(step.since) >= long;
+        let mut lanes = self.all();
+        let Some(lane) = lanes.get(pod).filter(|lane| lane.busy().as_ref().is_some_and(hangs)) else {
+            return false;
+        };
+        lane.is_left.store(true, Ordering::Release);
+        lanes.remove(pod);
+        true
+    }
+
     /// Nothing to retry: whoever is asked again will say the same until the operation has ended.
     fn late(&self, act: &'static str, pod: &PodUid, lane: &Lane) -> VolumeError {
         let now = self.clock.now().mono;
         let (volume, message) = match &*lane.busy() {
-            Some(Step { volume, what, since }) => {
+            Some(Step { volume, what, since, .. }) => {
                 (volume.clone(), format!("still waiting after {}s for: {what}", now.since(*since).as_secs()))
             }
             None => (None, "an earlier operation on this Pod's volumes has not ended".to_owned()),
@@ -131,13 +152,21 @@ impl Lanes {
 // === impl Lane ===
 
 impl Lane {
+    fn is_left(&self) -> bool {
+        self.is_left.load(Ordering::Acquire)
+    }
+
     fn busy(&self) -> MutexGuard<'_, Option<Step>> {
         self.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Where a thread works, and the clock there.
-type Here = (Arc<Lane>, Arc<dyn Clock>);
+/// Where a thread works, at what, and the clock there.
+struct Here {
+    lane: Arc<Lane>,
+    clock: Arc<dyn Clock>,
+    act: &'static str,
+}
 
 thread_local! {
     /// The lane that the work of this thread runs in.
@@ -147,15 +176,21 @@ thread_local! {
 /// Says what the work of this thread is at from now on.
 pub(super) fn waiting_for(volume: Option<&str>, what: String) {
     CURRENT.with_borrow(|current| {
-        let Some((lane, clock)) = current else { return };
-        let step = Step { volume: volume.map(str::to_owned), what, since: clock.now().mono };
+        let Some(Here { lane, clock, act }) = current else { return };
+        let step = Step { act, volume: volume.map(str::to_owned), what, since: clock.now().mono };
         *lane.busy() = Some(step);
     });
+}
+
+/// Whether nobody waits any more for the work of this thread, and others do theirs.
+pub(super) fn is_left_behind() -> bool {
+    CURRENT.with_borrow(|current| current.as_ref().is_some_and(|here| here.lane.is_left()))
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::pin::pin;
     use std::sync::mpsc;
 
     use futures_util::future::join_all;
@@ -226,6 +261,39 @@ mod tests {
             let (_, answer) = tokio::join!(hung, other);
             assert_eq!(answer.unwrap(), 1);
             assert!(begun.elapsed() < LONG / 2, "{:?}", begun.elapsed());
+        });
+    }
+
+    #[test]
+    fn who_hangs_may_be_passed_by() {
+        block_on(async {
+            let lanes = lanes();
+            let (release, hang) = mpsc::channel::<()>();
+            let (begun, has_begun) = oneshot::channel();
+            let (tell, told) = oneshot::channel();
+            let a = PodUid::from("a");
+            let hung = lanes.run("look", &a, SHORT, move || {
+                waiting_for(Some("v"), "look into server:/share".into());
+                let _ = begun.send(is_left_behind());
+                let _ = hang.recv();
+                let _ = tell.send(is_left_behind());
+                Ok(())
+            });
+            assert!(hung.await.is_err());
+            assert!(!has_begun.await.unwrap());
+            assert!(!lanes.pass_by("look", &a, LONG));
+            assert!(!lanes.pass_by("set up", &a, Duration::ZERO));
+            assert!(!lanes.pass_by("look", &PodUid::from("b"), Duration::ZERO));
+            assert!(lanes.run("unmount", &a, SHORT, || Ok(())).await.is_err());
+            let mut behind = pin!(lanes.run("set up", &a, LONG, || Ok(())));
+            assert!(timeout(SHORT, &mut behind).await.is_err());
+            assert!(lanes.pass_by("look", &a, Duration::ZERO));
+            assert!(!lanes.run("unmount", &a, LONG, || Ok(is_left_behind())).await.unwrap());
+            assert!(lanes.all().is_empty());
+            release.send(()).unwrap();
+            assert!(told.await.unwrap());
+            // Who waited for the one that hung has nothing to do there any more.
+            assert!(behind.await.is_err());
         });
     }
 

@@ -54,7 +54,7 @@ pub use csi::CsiParts;
 use csi::CsiVolumes;
 use exclusive::Holders;
 pub use figures::{Amount, Figures, VolumeFigures};
-use lane::Lanes;
+use lane::{Lanes, waiting_for};
 pub use patience::Patience;
 use ready::{Ask, Outcome, Ready};
 use site::{PodDir, Site, Tree};
@@ -204,8 +204,23 @@ impl NodeVolumes {
         let Some(csi) = self.csi.as_ref().filter(|csi| csi.knows(uid)) else { return Ok(()) };
         let (inner, work_uid) = (Arc::clone(&self.inner), uid.clone());
         let work = move || teardown::unmount_sub_paths(&inner.tree, work_uid.as_str());
-        self.lanes.run(teardown::ACT, uid, self.inner.patience.unmount, work).await?;
+        self.take_away(uid, work).await?;
         csi.tear_down(uid).await
+    }
+
+    /// The work of a Pod that is to go. Its turn would never come while the Pod looks for a subPath on a dead server: who
+    /// hangs there is left behind.
+    async fn take_away(
+        &self,
+        uid: &PodUid,
+        work: impl FnOnce() -> Result<(), VolumeError> + Send + 'static,
+    ) -> Result<(), VolumeError> {
+        let patience = self.inner.patience;
+        let done = self.lanes.run(teardown::ACT, uid, patience.unmount, work).await;
+        if done.is_err() && self.lanes.pass_by(SUB_PATH, uid, patience.gently) {
+            tracing::warn!(pod_uid = %uid, "a subPath is no longer waited for");
+        }
+        done
     }
 
     /// Each volume of the Pod, or why it cannot be had and what it was before.
@@ -312,7 +327,7 @@ impl ports::Volumes for NodeVolumes {
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
         let work = move || teardown::remove_volumes(&inner.tree, &inner.patience, work_uid.as_str());
-        self.lanes.run(teardown::ACT, uid, self.inner.patience.unmount, work).await?;
+        self.take_away(uid, work).await?;
         self.forget(uid);
         Ok(())
     }
@@ -322,7 +337,7 @@ impl ports::Volumes for NodeVolumes {
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
         let work = move || teardown::remove_pod(&inner.tree, &inner.patience, work_uid.as_str());
-        self.lanes.run(teardown::ACT, uid, self.inner.patience.unmount, work).await?;
+        self.take_away(uid, work).await?;
         self.forget(uid);
         Ok(())
     }
@@ -425,6 +440,8 @@ impl Inner {
         want: &sub_path::Wanted,
     ) -> Result<PathBuf, VolumeError> {
         let pod = self.tree.pod(uid.as_str()).map_err(|e| retry(SUB_PATH, &volume.name, &e))?;
+        let of = if let Source::Nfs { share, .. } = &volume.source { share } else { &volume.name };
+        waiting_for(Some(&volume.name), format!("look for subPath {:?} of {of}", want.sub_path));
         let root = match &volume.source {
             Source::EmptyDir(_) => pod.open_volume(empty_dir::PLUGIN, &volume.name),
             Source::Files { kind, .. } => pod.open_volume(files::plugin(*kind), &volume.name),

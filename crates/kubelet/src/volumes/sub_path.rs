@@ -15,6 +15,7 @@ use sys::fd::{self, Mounts, OWN, Reach, Symlinks};
 use sys::mount::{self, Busy};
 use sys::tree;
 
+use super::lane::is_left_behind;
 use super::site::{OWN_MODE, PodDir, is_file_name};
 use super::{SUB_PATH, reject, retry};
 use crate::ports::VolumeError;
@@ -51,6 +52,7 @@ pub(super) fn prepare(
     let place = Path::new(DIR).join(volume).join(&want.container);
     let name = OsString::from(want.index.to_string());
     let done = resolve(root.as_fd(), path).and_then(|source| {
+        still_wanted()?;
         let parent = fd::make_dirs(&pod.dir, &place, OWN_MODE)?;
         bind(source.as_fd(), parent.as_fd(), &name)
     });
@@ -70,6 +72,7 @@ pub(super) fn resolve(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> 
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         other => return other,
     }
+    still_wanted()?;
     let mode = Mode::from_raw_mode(fd::stat(root)?.st_mode & 0o7777);
     let directory = OFlags::PATH | OFlags::DIRECTORY;
     let mut here = fd::open_beneath(root, Path::new("."), directory, INSIDE)?;
@@ -83,6 +86,14 @@ pub(super) fn resolve(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> 
         };
     }
     Ok(here)
+}
+
+/// A server may answer when the Pod is gone long since: then nothing is made any more.
+fn still_wanted() -> io::Result<()> {
+    match is_left_behind() {
+        true => Err(io::Error::other("the Pod is to go and no longer waits for it")),
+        false => Ok(()),
+    }
 }
 
 fn bind(source: BorrowedFd<'_>, parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
