@@ -98,6 +98,21 @@ pub(crate) fn fetch_systemd(layout: &Layout) -> Result<PathBuf> {
     fetch_root(layout, "systemd", |apt| apt.closure(&["systemd"]))
 }
 
+/// An NFS server and client with every library they need, in one root: `target/cache/nfs`. They run in the emulated
+/// machine only.
+pub(crate) fn fetch_nfs(layout: &Layout) -> Result<PathBuf> {
+    // Their programs alone: most of what they depend on is for those who install them.
+    const PROGRAMS: [&str; 3] = ["nfs-kernel-server", "nfs-common", "netbase"];
+    const LIBRARIES: [&str; 5] = ["libtirpc3", "libwrap0", "libmount1", "libblkid1", "libuuid1"];
+    fetch_root(layout, "nfs", |apt| {
+        let mut packages = apt.closure(&LIBRARIES)?;
+        for program in PROGRAMS {
+            packages.push((program.to_owned(), apt.version(program)?));
+        }
+        Ok(packages)
+    })
+}
+
 /// Packages of Debian bookworm, unpacked over each other in one directory of the cache.
 fn fetch_root(
     layout: &Layout,

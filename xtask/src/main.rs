@@ -32,8 +32,8 @@ cargo xtask <command>
   fetch [--refresh]   unpack containerd, runc, CNI plugins and friends from Debian packages into target/cache,
                       and build the demo image
   vm [-p PACKAGE] [-- TEST[::FILTER]…]
-                      tests that need more of a kernel than this machine's, in an emulated machine: IPVS, if no other
-                      are named
+                      tests that need more of a kernel than this machine's, in an emulated machine: IPVS, systemd's
+                      slices and a dead NFS server, if no other are named
   tidy                check the house rules
   bench pods [--quick]
                       what the kubelet costs on top of the runtime: latency, memory, processor time

@@ -80,7 +80,7 @@ pub(crate) fn test(layout: &Layout, args: &[String]) -> Result<ExitCode> {
         });
         account.check("tests in an emulated machine", || match vm::fetch(layout) {
             Ok(machine) => vm::run_default(layout, &machine).into(),
-            Err(why) => Outcome::Skipped(format!("IPVS needs a kernel of its own: {why}")),
+            Err(why) => Outcome::Skipped(format!("IPVS and NFS need a kernel of their own: {why}")),
         });
         account.check("examples in the documentation", || {
             cargo(layout, &["test", "--quiet", "--workspace", "--locked", "--doc"], &[])

@@ -21,12 +21,14 @@ use crate::debs;
 use crate::layout::Layout;
 use crate::terminal::{say, step};
 
-/// What is run if nothing is named, by package: IPVS, which needs ip_vs and dummy devices, and slices, which need systemd.
-const DEFAULT_TESTS: [(&str, &str); 4] = [
+/// What is run if nothing is named, by package: IPVS, which needs ip_vs and dummy devices, slices, which need systemd, and
+/// dead file servers, which need the kernel's NFS.
+const DEFAULT_TESTS: [(&str, &str); 5] = [
     ("proxy", "packets_ipvs"),
     ("proxy", "packets_sctp::ipvs"),
     ("proxy", "agent_ipvs"),
     (UNDER_SYSTEMD, "slices"),
+    (UNDER_SYSTEMD, "dead_share"),
 ];
 
 /// Tests of this package run last, when systemd is the first process.
@@ -47,6 +49,7 @@ pub(crate) struct Machine {
     /// A kernel, its modules, and qemu.
     root: PathBuf,
     systemd: PathBuf,
+    nfs: PathBuf,
 }
 
 /// The tests of one binary.
@@ -73,7 +76,8 @@ pub(crate) fn fetch(layout: &Layout) -> Result<Machine> {
         return Err(Failure::new("the emulated machine runs programs of x86_64 only"));
     }
     debs::fetch(layout, false)?;
-    Ok(Machine { root: debs::fetch_machine(layout)?, systemd: debs::fetch_systemd(layout)? })
+    let (root, systemd) = (debs::fetch_machine(layout)?, debs::fetch_systemd(layout)?);
+    Ok(Machine { root, systemd, nfs: debs::fetch_nfs(layout)? })
 }
 
 /// What is run if nothing is named. As everywhere, a busy machine gets a second try, for all to see.
@@ -278,7 +282,8 @@ mod tests {
             };
             Some(parse(&args).ok()?.into_iter().map(show).collect::<Vec<String>>().join(" "))
         };
-        let default = "proxy/packets_ipvs proxy/packets_sctp::ipvs proxy/agent_ipvs kubelet/slices";
+        let default =
+            "proxy/packets_ipvs proxy/packets_sctp::ipvs proxy/agent_ipvs kubelet/slices kubelet/dead_share";
         assert_eq!(read("").as_deref(), Some(default));
         assert_eq!(read("-- nft ipvs::fate").as_deref(), Some("proxy/nft proxy/ipvs::fate"));
         assert_eq!(read("-p sys -- kernel_nft").as_deref(), Some("sys/kernel_nft"));

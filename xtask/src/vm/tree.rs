@@ -16,7 +16,7 @@ use crate::layout::Layout;
 const TOOLS: [&str; 7] = ["ip", "unshare", "nsenter", "sh", "cat", "sleep", "mount"];
 
 /// Kernel modules by directory, and those that are needed alone.
-const MODULE_DIRS: [&str; 9] = [
+const MODULE_DIRS: [&str; 16] = [
     "net/netfilter",
     "net/ipv4",
     "net/ipv6",
@@ -24,10 +24,22 @@ const MODULE_DIRS: [&str; 9] = [
     "net/llc",
     "net/802",
     "net/sctp",
+    "net/dns_resolver",
+    "fs/nfs",
+    "fs/nfsd",
+    "fs/nfs_common",
+    "fs/lockd",
+    "fs/netfs",
+    "fs/fscache",
     "lib",
     "crypto",
 ];
-const MODULES: [&str; 2] = ["drivers/net/dummy.ko", "drivers/net/veth.ko"];
+const MODULES: [&str; 4] = [
+    "drivers/net/dummy.ko",
+    "drivers/net/veth.ko",
+    "net/sunrpc/sunrpc.ko",
+    "net/sunrpc/auth_gss/auth_rpcgss.ko",
+];
 
 /// The kernel asks for most modules by itself; these it does not ask for in a namespace.
 const LOADED: &str = "nf_tables nft_compat nf_conntrack nf_nat xt_set ip_set ip_vs ip_vs_rr dummy veth xt_comment xt_mark \
@@ -48,6 +60,7 @@ pub(super) fn pack(layout: &Layout, machine: &Machine, suites: &[Suite]) -> Resu
     let libraries = super::libraries(&machine.root);
     tree.add_program(&machine.root.join("bin/kmod"), "sbin/modprobe", &libraries)?;
     tree.add_systemd(&machine.systemd)?;
+    tree.add_nfs(&machine.nfs)?;
     for tool in TOOLS {
         tree.add_program(&find(tool)?, &format!("bin/{tool}"), &[])?;
     }
@@ -67,7 +80,7 @@ pub(super) fn pack(layout: &Layout, machine: &Machine, suites: &[Suite]) -> Resu
 
 /// What every test is told. What is made for these tests lacks nothing, so none may be skipped.
 const ENVIRONMENT: &str = "export PATH=/cache/bin/iptables-nft:/bin:/sbin:/usr/bin:/usr/sbin\n\
-    export LONGSHORE_NODE_CACHE=/cache LONGSHORE_SKIPS_NOTHING=1 RUST_BACKTRACE=1\n";
+    export LONGSHORE_NODE_CACHE=/cache LONGSHORE_SKIPS_NOTHING=1 LONGSHORE_MACHINE=emulated RUST_BACKTRACE=1\n";
 
 /// A unit that is all of the system: systemd starts it and nothing else.
 const UNIT: &str = "[Unit]\n\
@@ -178,6 +191,20 @@ impl Tree {
         self.add_program(&root.join("lib/systemd/systemd"), "lib/systemd/systemd", &libraries)?;
         self.make("etc/systemd/system")?;
         self.write("etc/systemd/system/tests.service", UNIT)
+    }
+
+    /// A file server and what mounts from it. They look names of protocols up in files.
+    fn add_nfs(&mut self, root: &Path) -> Result<()> {
+        let libraries = super::libraries(root);
+        for program in ["usr/sbin/rpc.nfsd", "usr/sbin/rpc.mountd", "usr/sbin/exportfs", "sbin/mount.nfs"] {
+            self.add_program(&root.join(program), program, &libraries)?;
+        }
+        for file in
+            ["etc/netconfig", "etc/protocols", "etc/services", "var/lib/nfs/etab", "var/lib/nfs/rmtab"]
+        {
+            self.copy(&root.join(file), file)?;
+        }
+        Ok(())
     }
 
     fn copy(&self, from: &Path, to: &str) -> Result<()> {
