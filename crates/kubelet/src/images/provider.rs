@@ -47,7 +47,7 @@ pub struct Provider {
     tokens: Option<TokenAttributes>,
     cache: Mutex<HashMap<CacheKey, (Mono, Logins)>>,
     /// One run per image and account at a time; those who wait find the answer in the cache.
-    asking: Mutex<HashMap<(String, Speaker), Arc<tokio::sync::Mutex<()>>>>,
+    asking: Mutex<HashMap<(String, Speaker), Turn>>,
 }
 
 /// Why the providers cannot be used: every mistake, one per line.
@@ -62,6 +62,9 @@ pub(super) struct ProviderError {
     program: String,
     why: String,
 }
+
+/// Whose turn it is to run the program.
+type Turn = Arc<tokio::sync::Mutex<()>>;
 
 /// For what an answer is good, and for whom.
 type CacheKey = (Scope, Speaker);
@@ -257,7 +260,7 @@ impl Provider {
         scopes.into_iter().find_map(fresh).map(|(_, l)| l.clone())
     }
 
-    fn turn(&self, repository: &str, speaker: &Speaker) -> Arc<tokio::sync::Mutex<()>> {
+    fn turn(&self, repository: &str, speaker: &Speaker) -> Turn {
         let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         asking.retain(|_, turn| Arc::strong_count(turn) > 1);
         asking.entry((repository.to_owned(), speaker.clone())).or_default().clone()
