@@ -107,8 +107,9 @@ containers:
     for (able, most) in [(true, "Enabled"), (false, "Disabled")] {
         case.recursive_read_only = able;
         let status = case.status();
-        let mounts = status.container_statuses.as_ref().unwrap()[0].volume_mounts.as_ref().unwrap();
-        let said: Vec<_> = mounts.iter().map(|m| m.recursive_read_only.as_deref()).collect();
+        let containers = status.container_statuses.iter().flatten();
+        let mounts = containers.flat_map(|c| c.volume_mounts.iter().flatten());
+        let said: Vec<_> = mounts.map(|m| m.recursive_read_only.as_deref()).collect();
         assert_eq!(said, [Some(most), Some(most), Some("Disabled"), Some("Disabled"), None]);
     }
 }
