@@ -18,29 +18,31 @@ impl PodTask {
     }
 
     /// Waits for what may be dropped when the Pod is to end: none if that comes first.
-    pub(super) async fn unless_ending<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        let work = async {
+    pub(super) fn unless_ending<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = Option<T>> {
+        self.hearing_probes(async move {
             tokio::select! {
                 done = work => Some(done),
                 () = self.ending() => None,
             }
-        };
-        self.hearing_probes(work).await
+        })
     }
 
     /// Waits for the work, and shows meanwhile what the probes say: who is not ready any more is to get no more
     /// traffic, however long another container takes to start or the Pod takes to end. The next pass hears it too.
-    pub(super) async fn hearing_probes<T>(&self, work: impl Future<Output = T>) -> T {
-        let mut work = std::pin::pin!(work);
-        let mut verdicts = self.verdicts.clone();
-        loop {
-            tokio::select! {
-                done = work.as_mut() => return done,
-                Ok(()) = verdicts.changed() => {}
+    pub(super) fn hearing_probes<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = T> {
+        // Boxed: a Pod that rests is not to hold the room of all it ever waits for.
+        let mut work = Box::pin(work);
+        async move {
+            let mut verdicts = self.verdicts.clone();
+            loop {
+                tokio::select! {
+                    done = work.as_mut() => return done,
+                    Ok(()) = verdicts.changed() => {}
+                }
+                // Not beside the work: a status that is being saved must not be dropped for the next one.
+                let heard = verdicts.borrow_and_update().clone();
+                Box::pin(self.show_readiness(&heard)).await;
             }
-            // Not beside the work: a status that is being saved must not be dropped for the next one.
-            let heard = verdicts.borrow_and_update().clone();
-            self.show_readiness(&heard).await;
         }
     }
 
