@@ -86,10 +86,12 @@ pub(crate) fn test(layout: &Layout, args: &[String]) -> Result<ExitCode> {
             cargo(layout, &["test", "--quiet", "--workspace", "--locked", "--doc"], &[])
         });
     }
-    account.check("nothing left behind", || match fixture::sweep_stale() {
-        Ok(stale) if stale.is_empty() => Outcome::Passed,
-        Ok(stale) => Outcome::Failed(format!("{stale:?} had to be cleared away")),
-        Err(failure) => Outcome::Failed(failure.to_string()),
+    account.check("nothing left behind", || {
+        let swept = fixture::sweep_stale().and_then(|stale| match stale.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::new(format!("{stale:?} had to be cleared away"))),
+        });
+        swept.into()
     });
     Ok(account.tell())
 }

@@ -321,6 +321,8 @@ impl std::fmt::Debug for Client {
     }
 }
 
+const JSON: &str = "application/json";
+
 // === impl Request ===
 
 impl Request {
@@ -331,39 +333,27 @@ impl Request {
 
     #[must_use]
     pub fn post(path: impl Into<String>, body: impl Into<Bytes>) -> Request {
-        Request {
-            method: Method::POST,
-            path: path.into(),
-            body: Some(("application/json", body.into())),
-            once: false,
-        }
+        Request::with(Method::POST, path, JSON, body)
     }
 
     #[must_use]
     pub fn put(path: impl Into<String>, body: impl Into<Bytes>) -> Request {
-        Request {
-            method: Method::PUT,
-            path: path.into(),
-            body: Some(("application/json", body.into())),
-            once: false,
-        }
+        Request::with(Method::PUT, path, JSON, body)
     }
 
     #[must_use]
     pub fn delete(path: impl Into<String>, options: impl Into<Bytes>) -> Request {
-        Request {
-            method: Method::DELETE,
-            path: path.into(),
-            body: Some(("application/json", options.into())),
-            once: false,
-        }
+        Request::with(Method::DELETE, path, JSON, options)
     }
 
     /// A strategic merge patch, which is how a kubelet writes status.
     #[must_use]
     pub fn strategic_patch(path: impl Into<String>, body: impl Into<Bytes>) -> Request {
-        let kind = "application/strategic-merge-patch+json";
-        Request { method: Method::PATCH, path: path.into(), body: Some((kind, body.into())), once: false }
+        Request::with(Method::PATCH, path, "application/strategic-merge-patch+json", body)
+    }
+
+    fn with(method: Method, path: impl Into<String>, kind: &'static str, body: impl Into<Bytes>) -> Request {
+        Request { body: Some((kind, body.into())), method, ..Request::get(path) }
     }
 
     /// Not to be repeated by itself when the server asks for patience.

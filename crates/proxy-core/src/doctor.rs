@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 
 use crate::objects::{Protocol, ServiceKey};
+use crate::trace::Fate;
 
 /// Everything that was found out, and nothing decided.
 #[derive(Clone, Debug, Default)]
@@ -51,6 +52,17 @@ pub enum Treatment {
     Dropped,
     /// As if there were no Service.
     Nothing,
+}
+
+impl From<&Fate> for Treatment {
+    fn from(fate: &Fate) -> Self {
+        match fate {
+            Fate::Sent { targets, .. } => Treatment::Sent(targets.iter().map(|t| t.endpoint).collect()),
+            Fate::Rejected => Treatment::Rejected,
+            Fate::Dropped => Treatment::Dropped,
+            Fate::Passed => Treatment::Nothing,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -43,15 +43,6 @@ fn expected(fate: &Fate) -> Vec<Ending> {
     ends
 }
 
-fn treatment(fate: &Fate) -> Treatment {
-    match fate {
-        Fate::Sent { targets, .. } => Treatment::Sent(targets.iter().map(|target| target.endpoint).collect()),
-        Fate::Rejected => Treatment::Rejected,
-        Fate::Dropped => Treatment::Dropped,
-        Fate::Passed => Treatment::Nothing,
-    }
-}
-
 /// A packet as the kernel can see it: what comes in by an interface does not come from the node itself, and the
 /// loopback device is a world of its own.
 fn is_possible(world: &World, packet: &Packet) -> bool {
@@ -99,7 +90,7 @@ proptest! {
             }
             // So does whoever only reads what iptables-save says, and does not understand all of it.
             let seen = look(&tables[family].save(), &packet, &world.host);
-            prop_assert_eq!(&seen, &treatment(&fate), "{:?}\n{}", packet, tables[family].save());
+            prop_assert_eq!(&seen, &Treatment::from(&fate), "{:?}\n{}", packet, tables[family].save());
         }
     }
 

@@ -37,15 +37,6 @@ fn expected(fate: &Fate) -> Vec<Ending> {
     ends
 }
 
-fn treatment(fate: &Fate) -> Treatment {
-    match fate {
-        Fate::Sent { targets, .. } => Treatment::Sent(targets.iter().map(|target| target.endpoint).collect()),
-        Fate::Rejected => Treatment::Rejected,
-        Fate::Dropped => Treatment::Dropped,
-        Fate::Passed => Treatment::Nothing,
-    }
-}
-
 /// A packet as the kernel can see it: what comes in by an interface does not come from the node itself. The loopback
 /// device is a world of its own, which this mode leaves alone.
 fn is_possible(world: &World, packet: &Packet) -> bool {
@@ -75,7 +66,7 @@ proptest! {
             prop_assert_eq!(&found, &expected(&fate), "{:?}\n{}", packet, kernels[family].tables().save());
             // So does whoever looks at servers and sets alone, but for addresses that nobody serves.
             let seen = look(&content(&world, Family::of(packet.destination)), &packet);
-            let wanted = treatment(&fate);
+            let wanted = Treatment::from(&fate);
             prop_assert!(seen == wanted || seen == Treatment::Nothing, "{:?}: {:?} {:?}", packet, seen, wanted);
             let is_served = matches!(wanted, Treatment::Sent(_) | Treatment::Dropped);
             prop_assert!(seen == wanted || !is_served, "{:?}: {:?}", packet, wanted);

@@ -17,7 +17,7 @@ use proxy_core::ipvs;
 use proxy_core::nft::{Content, walk};
 use proxy_core::objects::{Cluster, Family, NodeView, ServiceKey};
 use proxy_core::rules::{Host, Mode, NodePortKey, RuleSet, Rulebook, Settings, VipKey};
-use proxy_core::trace::{Arrival, Fate, Packet, trace};
+use proxy_core::trace::{Arrival, Packet, trace};
 use sys::conntrack::{Conntrack, Entry};
 
 use crate::backend::iptables::Programs;
@@ -131,19 +131,13 @@ async fn look_at(key: VipKey, rules: &RuleSet, own: &Host, kernel: &Kernel) -> D
         port: key.port,
         arrival: Arrival::Node,
     };
-    let should = match trace(rules, own, &packet) {
-        Fate::Sent { targets, .. } => Treatment::Sent(targets.into_iter().map(|t| t.endpoint).collect()),
-        Fate::Rejected => Treatment::Rejected,
-        Fate::Dropped => Treatment::Dropped,
-        Fate::Passed => Treatment::Nothing,
-    };
     let address = SocketAddr::new(key.ip, key.port);
     let mut door = Door {
         address,
         is_cluster_ip: rules.cluster_ips.contains_key(&key.ip),
         protocol: key.protocol,
         does: kernel.treatment(&packet, own),
-        should,
+        should: Treatment::from(&trace(rules, own, &packet)),
         dial: None,
         endpoints: BTreeMap::new(),
     };

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod stories;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,10 +19,7 @@ use testkit::sim::pods::{IMAGE, container, pod};
 use testkit::sim::{Agent, World, pass};
 use tonic::Code;
 
-fn play<T>(story: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime").block_on(story)
-}
+use stories::play;
 
 fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -30,16 +29,10 @@ fn one(containers: Vec<Container>) -> PodSpec {
     PodSpec { containers, termination_grace_period_seconds: Some(5), ..Default::default() }
 }
 
-async fn boot(world: &World, pods: &[Arc<Pod>]) -> Agent {
-    let agent = world.boot();
-    agent.want(pods).await;
-    agent
-}
-
 /// Kill -9, and a new life that is told the same.
 async fn reboot(world: &World, agent: Agent, pods: &[Arc<Pod>]) -> Agent {
     agent.crash();
-    boot(world, pods).await
+    world.boot_with(pods).await
 }
 
 fn container_status(agent: &Agent, uid: &str, name: &str) -> ContainerStatus {
@@ -72,7 +65,7 @@ fn the_first_restart_is_immediate_and_the_next_ones_are_told_as_back_off() {
     play(async {
         let world = World::new(1);
         world.runtime.script("p", "a", [Behaviour::exits(1, secs(1))]);
-        let agent = boot(&world, &[pod("p", 1, one(vec![container("a")]))]).await;
+        let agent = world.boot_with(&[pod("p", 1, one(vec![container("a")]))]).await;
         pass(secs(6)).await;
         assert_eq!(world.runtime.journal().starts("p", "a"), 2);
         let (reason, message) = waiting(&agent, "p-1", "a");
@@ -91,7 +84,7 @@ fn a_failing_pull_is_told_once_per_attempt_and_remembered_in_the_back_off() {
         let world = World::new(2);
         world.runtime.script_pull("sim/none:v1", Pull::fails(Code::NotFound, "no such image"));
         let broken = Container { image: Some("sim/none:v1".into()), ..container("a") };
-        let agent = boot(&world, &[pod("p", 1, one(vec![broken, container("b")]))]).await;
+        let agent = world.boot_with(&[pod("p", 1, one(vec![broken, container("b")]))]).await;
         pass(secs(8)).await;
         let (reason, message) = waiting(&agent, "p-1", "a");
         assert_eq!(reason, "ImagePullBackOff");
@@ -132,7 +125,7 @@ fn an_image_volume_is_pulled_before_the_containers_that_mount_it() {
             volumes: Some(vec![image("data", "sim/data:v1"), image("none", "sim/none:v1")]),
             ..one(vec![mounts("a", "data"), mounts("b", "none"), container("c")])
         };
-        let agent = boot(&world, &[pod("p", 1, spec)]).await;
+        let agent = world.boot_with(&[pod("p", 1, spec)]).await;
         pass(secs(8)).await;
         let journal = world.runtime.journal();
         let at = |op: Op, name: &str| {
@@ -153,7 +146,7 @@ fn a_pod_past_its_deadline_stays_ended_after_a_restart_and_whatever_the_clock_sa
             let world = World::new(4);
             let spec = PodSpec { active_deadline_seconds: Some(20), ..one(vec![container("a")]) };
             let pods = [pod("p", 1, spec)];
-            let agent = boot(&world, &pods).await;
+            let agent = world.boot_with(&pods).await;
             pass(secs(10)).await;
             let agent = reboot(&world, agent, &pods).await;
             pass(secs(1)).await;
@@ -182,7 +175,7 @@ fn a_completed_pod_stays_so_when_it_is_taken_away() {
         world.runtime.script("p", "a", [Behaviour::exits(0, secs(1))]);
         let spec = PodSpec { restart_policy: Some("OnFailure".into()), ..one(vec![container("a")]) };
         let pods = [pod("p", 1, spec)];
-        let agent = boot(&world, &pods).await;
+        let agent = world.boot_with(&pods).await;
         pass(secs(5)).await;
         assert_eq!(agent.phase("p-1"), "Succeeded");
         let agent = reboot(&world, agent, &pods).await;
@@ -218,7 +211,7 @@ fn a_shorter_grace_interrupts_a_stop_that_is_under_way() {
             p.metadata.deletion_grace_period_seconds = Some(grace);
             Arc::new(p)
         };
-        let agent = boot(&world, std::slice::from_ref(&running)).await;
+        let agent = world.boot_with(std::slice::from_ref(&running)).await;
         pass(secs(5)).await;
         agent.want(&[deleted(600)]).await;
         pass(secs(10)).await;
@@ -241,7 +234,7 @@ fn static_pods_of_one_name_run_one_after_the_other() {
         let world = World::new(7);
         world.runtime.script("p", "a", [Behaviour::slow_to_stop(0, secs(3)), Behaviour::forever()]);
         let version = |n| [pod("p", n, one(vec![container("a")]))];
-        let agent = boot(&world, &version(1)).await;
+        let agent = world.boot_with(&version(1)).await;
         pass(secs(5)).await;
         agent.want(&version(2)).await;
         agent.want(&version(3)).await;
@@ -260,7 +253,7 @@ fn static_pods_of_one_name_run_one_after_the_other() {
 fn a_stranger_of_the_same_name_that_vanishes_by_itself_holds_nobody_up() {
     play(async {
         let world = World::new(8);
-        let agent = boot(&world, &[pod("p", 1, one(vec![container("a")]))]).await;
+        let agent = world.boot_with(&[pod("p", 1, one(vec![container("a")]))]).await;
         pass(secs(5)).await;
         agent.crash();
         let agent = world.boot();
@@ -281,7 +274,7 @@ fn a_uid_that_comes_back_while_it_is_leaving_starts_afresh() {
     play(async {
         let world = World::new(9);
         let pods = [pod("p", 1, one(vec![container("a")]))];
-        let agent = boot(&world, &pods).await;
+        let agent = world.boot_with(&pods).await;
         pass(secs(5)).await;
         agent.want(&[]).await;
         agent.want(&pods).await;
@@ -297,7 +290,7 @@ fn restart_counts_go_on_when_the_runtime_forgets_the_dead() {
     play(async {
         let world = World::new(10);
         world.runtime.script("p", "a", [Behaviour::exits(1, secs(1))]);
-        let agent = boot(&world, &[pod("p", 1, one(vec![container("a")]))]).await;
+        let agent = world.boot_with(&[pod("p", 1, one(vec![container("a")]))]).await;
         pass(secs(6)).await;
         assert_eq!(container_status(&agent, "p-1", "a").restart_count, 1);
         world.runtime.forget_dead();
@@ -332,7 +325,7 @@ fn one_exit_restarts_all_containers_in_the_same_sandbox() {
             init_containers: Some(vec![container("i")]),
             ..one(vec![restarts_all_on(42), container("b")])
         };
-        let agent = boot(&world, &[pod("p", 1, spec)]).await;
+        let agent = world.boot_with(&[pod("p", 1, spec)]).await;
         pass(secs(30)).await;
         let journal = world.runtime.journal();
         for name in ["i", "a", "b"] {
@@ -356,7 +349,7 @@ fn a_pod_that_restarts_itself_all_the_time_backs_off() {
         let world = World::new(12);
         world.runtime.script("p", "a", [Behaviour::exits(42, Duration::ZERO)]);
         let spec = one(vec![restarts_all_on(42), container("b")]);
-        let agent = boot(&world, &[pod("p", 1, spec)]).await;
+        let agent = world.boot_with(&[pod("p", 1, spec)]).await;
         pass(secs(60)).await;
         let starts = world.runtime.journal().starts("p", "a");
         assert!((2..=5).contains(&starts), "{starts}");
@@ -375,7 +368,7 @@ fn a_volume_that_fails_is_told_and_tried_again() {
             ..Default::default()
         };
         let spec = PodSpec { volumes: Some(vec![volume]), ..one(vec![container("a")]) };
-        let agent = boot(&world, &[pod("p", 1, spec)]).await;
+        let agent = world.boot_with(&[pod("p", 1, spec)]).await;
         pass(secs(20)).await;
         let text = "MountVolume.SetUp failed for volume \"simulated\" : simulated fault";
         assert!((2..10).contains(&told(&agent, "p-1", "FailedMount", text)));
@@ -422,7 +415,7 @@ fn an_exit_is_seen_without_an_event() {
             let world = World::new(15);
             world.runtime.set_quirks(quirks);
             world.runtime.set_faults(Faults { lost_event: lost, ..Faults::default() });
-            let _agent = boot(&world, &[pod("p", 1, one(vec![container("a")]))]).await;
+            let _agent = world.boot_with(&[pod("p", 1, one(vec![container("a")]))]).await;
             pass(secs(10)).await;
             assert!(world.runtime.crash("p", "a", 1, "Error"));
             pass(secs(within)).await;
@@ -447,7 +440,7 @@ fn ready_survives_restarts_and_jumps_of_the_clock() {
             ..container("a")
         };
         let pods = [pod("p", 1, one(vec![c]))];
-        let mut agent = boot(&world, &pods).await;
+        let mut agent = world.boot_with(&pods).await;
         pass(secs(60)).await;
         assert!(is_ready(&agent, "p-1"));
         for hours in [0, 4, -8, 3] {
@@ -472,7 +465,7 @@ fn a_rejection_is_told_bare_and_shown_with_its_prefix() {
         let resources = Some(ResourceRequirements { requests: Some(requests), ..Default::default() });
         let mut p = (*pod("p", 1, one(vec![Container { resources, ..container("a") }]))).clone();
         p.metadata.annotations = None;
-        let agent = boot(&world, &[Arc::new(p)]).await;
+        let agent = world.boot_with(&[Arc::new(p)]).await;
         pass(secs(5)).await;
         let text = "Node didn't have enough resource: cpu";
         assert_eq!(told(&agent, "p-1", "OutOfcpu", text), 1, "{:?}", agent.recorder.of("p-1"));
@@ -495,7 +488,7 @@ fn a_pod_that_is_ending_still_holds_its_place() {
             pod(name, 1, one(vec![Container { resources, ..container("a") }]))
         };
         world.runtime.script("p", "a", [Behaviour::ignores_term()]);
-        let agent = boot(&world, &[large("p")]).await;
+        let agent = world.boot_with(&[large("p")]).await;
         pass(secs(2)).await;
         agent.want(&[large("q")]).await;
         pass(secs(2)).await;
@@ -514,7 +507,7 @@ fn a_hung_sandbox_does_not_keep_a_pod_that_is_to_end() {
     play(async {
         let world = World::new(32);
         world.runtime.set_quirks(Quirks { sandboxes_hang: true, ..Quirks::CONTAINERD_2_1 });
-        let agent = boot(&world, &[pod("p", 1, one(vec![container("a")]))]).await;
+        let agent = world.boot_with(&[pod("p", 1, one(vec![container("a")]))]).await;
         pass(secs(5)).await;
         agent.want(&[]).await;
         pass(secs(5)).await;
@@ -537,7 +530,7 @@ fn a_crashed_container_does_not_wait_for_one_that_cannot_be_started() {
         for (after, name) in (20..).zip(&names) {
             world.runtime.script(name, "b", [Behaviour::exits(1, secs(after)), Behaviour::forever()]);
         }
-        let _agent = boot(&world, &pods).await;
+        let _agent = world.boot_with(&pods).await;
         pass(secs(60)).await;
         let journal = world.runtime.journal();
         for name in &names {
@@ -570,7 +563,7 @@ fn a_failed_post_start_hook_stops_the_container_as_any_other() {
         });
         let lifecycle = Lifecycle { post_start: exec("start"), pre_stop: exec("stop"), ..Default::default() };
         let c = Container { lifecycle: Some(lifecycle), ..container("a") };
-        let agent = boot(&world, &[pod("p", 1, one(vec![c]))]).await;
+        let agent = world.boot_with(&[pod("p", 1, one(vec![c]))]).await;
         pass(secs(3)).await;
         assert!(told(&agent, "p-1", "FailedPostStartHook", "PostStartHook failed") > 0);
         assert!(told(&agent, "p-1", "Killing", "FailedPostStartHook") > 0);
@@ -589,7 +582,7 @@ fn an_exit_during_post_start_is_an_error_and_the_container_comes_back() {
             lifecycle: Some(Lifecycle { post_start: exec("start"), ..Default::default() }),
             ..container("a")
         };
-        let agent = boot(&world, &[pod("p", 1, one(vec![c]))]).await;
+        let agent = world.boot_with(&[pod("p", 1, one(vec![c]))]).await;
         pass(secs(4)).await;
         assert!(told(&agent, "p-1", "FailedPostStartHook", "") > 0);
         assert!(world.runtime.journal().of("p", "a").any(|e| e.op == Op::Exit { code: 3 }));
@@ -607,7 +600,7 @@ fn a_hung_pre_stop_ends_with_the_grace_and_is_no_failure() {
             lifecycle: Some(Lifecycle { pre_stop: exec("stop"), ..Default::default() }),
             ..container("a")
         };
-        let agent = boot(&world, &[pod("p", 1, one(vec![c]))]).await;
+        let agent = world.boot_with(&[pod("p", 1, one(vec![c]))]).await;
         pass(secs(3)).await;
         agent.want(&[]).await;
         pass(secs(10)).await;
@@ -623,7 +616,7 @@ fn lost_replies_never_make_two_of_anything() {
         play(async {
             let world = World::new(seed);
             world.runtime.set_faults(Faults { lost_reply: 0.3, ..Faults::default() });
-            let agent = boot(&world, &[pod("p", 1, one(vec![container("a"), container("b")]))]).await;
+            let agent = world.boot_with(&[pod("p", 1, one(vec![container("a"), container("b")]))]).await;
             pass(secs(120)).await;
             world.runtime.set_faults(Faults::default());
             pass(secs(30)).await;
@@ -640,7 +633,7 @@ fn lost_replies_never_make_two_of_anything() {
 fn a_thousand_pods_that_came_and_went_are_forgotten() {
     play(async {
         let world = World::new(21);
-        let agent = boot(&world, &[]).await;
+        let agent = world.boot_with(&[]).await;
         for round in 0..20 {
             let pods: Vec<_> =
                 (0..50).map(|n| pod(&format!("p{n}"), round * 50 + n, one(vec![container("a")]))).collect();
@@ -663,7 +656,7 @@ fn exits_and_steps_are_counted() {
         let world = World::new(22);
         world.runtime.script("p", "a", [Behaviour::exits(1, secs(2)), Behaviour::forever()]);
         let pods = [pod("p", 1, one(vec![container("a")]))];
-        let agent = boot(&world, &pods).await;
+        let agent = world.boot_with(&pods).await;
         pass(secs(10)).await;
         let metrics = &agent.node.metrics;
         assert_eq!(metrics.terminated_containers_total.get(["container", "1", "Error"]), 1.0);
@@ -687,7 +680,7 @@ fn the_usual_image_is_present() {
     // The other tests lean on this: a Pod of the usual image needs no pull.
     play(async {
         let world = World::new(23);
-        let agent = boot(&world, &[pod("p", 1, one(vec![container("a")]))]).await;
+        let agent = world.boot_with(&[pod("p", 1, one(vec![container("a")]))]).await;
         pass(secs(5)).await;
         assert_eq!(count(&world, Op::Pull), 0);
         let text = format!("Container image {IMAGE:?} already present on machine");
@@ -702,7 +695,7 @@ fn a_clock_set_back_between_two_instances_does_not_make_the_dead_one_the_newest(
     play(async {
         let world = World::new(24);
         world.runtime.script("p", "a", [Behaviour::exits(1, secs(5)), Behaviour::forever()]);
-        let _agent = boot(&world, &[pod("p", 1, one(vec![container("a")]))]).await;
+        let _agent = world.boot_with(&[pod("p", 1, one(vec![container("a")]))]).await;
         pass(secs(3)).await;
         world.clock.jump(-7200);
         pass(secs(60)).await;
@@ -736,7 +729,7 @@ fn a_critical_pod_waits_for_its_victims() {
             Arc::new(p)
         };
         let (victim, vital) = (as_api(&victim), as_api(&vital));
-        let agent = boot(&world, std::slice::from_ref(&victim)).await;
+        let agent = world.boot_with(std::slice::from_ref(&victim)).await;
         pass(secs(5)).await;
         assert_eq!(agent.phase("victim-1"), "Running");
         agent.want(&[victim.clone(), vital.clone()]).await;
@@ -774,7 +767,7 @@ fn a_victim_that_does_not_go_is_told_of_and_waited_for_no_more() {
         let mut plain = (*victim).clone();
         plain.metadata.annotations = None;
         let victim = Arc::new(plain);
-        let agent = boot(&world, std::slice::from_ref(&victim)).await;
+        let agent = world.boot_with(std::slice::from_ref(&victim)).await;
         pass(secs(5)).await;
         world.disk.lock().stuck = true;
         agent.want(&[victim, vital]).await;

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod stories;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,10 +19,7 @@ use testkit::fake_runtime::{Behaviour, Exec, Op, Pull};
 use testkit::sim::pods::{container, pod};
 use testkit::sim::{Agent, World, pass};
 
-fn play<T>(story: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime").block_on(story)
-}
+use stories::play;
 
 fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -28,12 +27,6 @@ fn secs(n: u64) -> Duration {
 
 fn of(containers: Vec<Container>) -> PodSpec {
     PodSpec { containers, termination_grace_period_seconds: Some(60), ..Default::default() }
-}
-
-async fn boot(world: &World, pods: &[Arc<Pod>]) -> Agent {
-    let agent = world.boot();
-    agent.want(pods).await;
-    agent
 }
 
 /// The same Pod, edited.
@@ -115,11 +108,11 @@ fn a_sidecar_that_had_started_before_the_agent_did_holds_nobody_back_and_is_stil
         world.runtime.script("p", "i", [Behaviour::exits(0, secs(1))]);
         let spec = PodSpec { init_containers: Some(vec![sidecar, slow]), ..of(vec![container("a")]) };
         let pods = [pod("p", 1, spec)];
-        let agent = boot(&world, &pods).await;
+        let agent = world.boot_with(&pods).await;
         pass(secs(20)).await;
         assert_eq!(of_container(&agent, "s").started, Some(true));
         agent.crash();
-        let agent = boot(&world, &pods).await;
+        let agent = world.boot_with(&pods).await;
         pass(secs(60)).await;
         assert!(world.runtime.is_running("p", "a"), "{:?}", status(&agent));
         good.store(false, Ordering::Relaxed);
@@ -141,7 +134,7 @@ fn readiness_is_told_while_the_pod_stops() {
             ..container("a")
         };
         let p = of_api(&pod("p", 1, of(vec![c, container("b")])));
-        let agent = boot(&world, std::slice::from_ref(&p)).await;
+        let agent = world.boot_with(std::slice::from_ref(&p)).await;
         pass(secs(10)).await;
         assert_eq!(ready(&agent), ["True", "True"]);
         agent.want(&[deleted(&p)]).await;
@@ -177,7 +170,7 @@ fn readiness_is_told_while_another_container_starts_or_stops() {
         world.runtime.script_pull("sim/slow:v1", Pull::takes(secs(600)));
         let probed = Container { readiness_probe: probe(), ..container("a") };
         let p = pod("p", 1, of(vec![probed, container("b")]));
-        let agent = boot(&world, std::slice::from_ref(&p)).await;
+        let agent = world.boot_with(std::slice::from_ref(&p)).await;
         pass(secs(10)).await;
         assert_eq!(ready(&agent), ["True", "True"]);
         let slow = |p: &mut Pod| p.spec.as_mut().unwrap().containers[1].image = Some("sim/slow:v1".into());
@@ -205,7 +198,7 @@ fn a_resize_that_is_pending_does_not_hurry_a_container_that_crashes() {
             Some(ResourceRequirements { requests, ..Default::default() })
         };
         let p = pod("p", 1, of(vec![Container { resources: asks("100m"), ..container("a") }]));
-        let agent = boot(&world, std::slice::from_ref(&p)).await;
+        let agent = world.boot_with(std::slice::from_ref(&p)).await;
         pass(secs(8)).await;
         let resize = |p: &mut Pod| p.spec.as_mut().unwrap().containers[0].resources = asks("200m");
         agent.want(&[edited(&p, resize)]).await;
@@ -228,7 +221,7 @@ fn an_edited_image_replaces_what_runs_and_not_what_has_ended() {
             ..of(vec![container("done"), container("runs")])
         };
         let p = pod("p", 1, spec);
-        let agent = boot(&world, std::slice::from_ref(&p)).await;
+        let agent = world.boot_with(std::slice::from_ref(&p)).await;
         pass(secs(10)).await;
         let newer = |p: &mut Pod| {
             for c in &mut p.spec.as_mut().unwrap().containers {
@@ -251,7 +244,7 @@ fn a_deadline_that_ran_out_is_told_of_a_pod_that_is_deleted_while_it_stops() {
         world.runtime.script("p", "a", [Behaviour::ignores_term()]);
         let spec = PodSpec { active_deadline_seconds: Some(20), ..of(vec![container("a")]) };
         let p = of_api(&pod("p", 1, spec));
-        let agent = boot(&world, std::slice::from_ref(&p)).await;
+        let agent = world.boot_with(std::slice::from_ref(&p)).await;
         pass(secs(30)).await;
         assert_eq!(agent.phase("p-1"), "Running", "it has its grace");
         agent.want(&[deleted(&p)]).await;
@@ -268,7 +261,7 @@ fn a_pod_that_somebody_else_calls_failed_is_ended() {
     play(async {
         let world = World::new(7);
         let p = of_api(&pod("p", 1, of(vec![container("a")])));
-        let agent = boot(&world, std::slice::from_ref(&p)).await;
+        let agent = world.boot_with(std::slice::from_ref(&p)).await;
         pass(secs(10)).await;
         let (phase, reason) = (Some("Failed".to_owned()), Some("Evicted".to_owned()));
         let told = PodStatus { phase, reason, ..(*status(&agent)).clone() };
@@ -289,7 +282,7 @@ fn an_ephemeral_container_waits_for_its_target_and_holds_nobody_up() {
         }
         let init = Some(vec![container("i"), container("j")]);
         let p = pod("p", 1, PodSpec { init_containers: init, ..of(vec![container("a")]) });
-        let agent = boot(&world, std::slice::from_ref(&p)).await;
+        let agent = world.boot_with(std::slice::from_ref(&p)).await;
         pass(secs(1)).await;
         let debug = |p: &mut Pod| {
             p.spec.as_mut().unwrap().ephemeral_containers = Some(vec![EphemeralContainer {
@@ -321,7 +314,7 @@ fn an_update_is_tried_at_once() {
         let world = World::new(9);
         world.runtime.script("p", "a", [Behaviour::fails_to_create("no such program")]);
         let p = pod("p", 1, of(vec![container("a")]));
-        let agent = boot(&world, std::slice::from_ref(&p)).await;
+        let agent = world.boot_with(std::slice::from_ref(&p)).await;
         let told = |agent: &Agent| -> u32 {
             let all = agent.recorder.of("p-1");
             all.iter().filter(|e| e.message.contains("no such program")).map(|e| e.count).sum()

@@ -3,6 +3,8 @@
 //! place suffers.
 #![allow(clippy::unwrap_used)]
 
+mod stories;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +18,10 @@ use testkit::fake_runtime::Behaviour;
 use testkit::sim::pods::{container, pod};
 use testkit::sim::{Agent, Weather, World, pass};
 
+use stories::play;
+
 const PODS: usize = 30;
 const AWAY: Duration = Duration::from_secs(6 * 3600);
-
-fn play<T>(story: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.unwrap().block_on(story)
-}
 
 fn name(n: usize) -> String {
     format!("p{n}")

@@ -2,18 +2,17 @@
 //!
 //! `LONGSHORE_SEEDS=100000` plays more stories; `LONGSHORE_SEED=n` replays one and prints its log.
 
+mod stories;
+
 use std::env;
 
 use testkit::sim::{Outcome, crash_at_every_effect, run_cluster_seed, run_seed};
 
+use stories::play;
+
 /// Stories in a normal run: of a node alone, and of one in a cluster.
 const SEEDS: u64 = 2000;
 const CLUSTER_SEEDS: u64 = 80;
-
-fn play<T>(story: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime").block_on(story)
-}
 
 fn number(name: &str) -> Option<u64> {
     env::var(name).ok()?.parse().ok()

@@ -20,7 +20,7 @@ mod trust_bundle;
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
+use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume, VolumeMount};
 
 use crate::downward::Allocatable;
 use crate::supplies::Supplies;
@@ -126,7 +126,8 @@ pub struct Refused {
 #[must_use]
 pub fn desired(pod: &Pod, node: &Allocatable, supplies: &Supplies) -> Vec<Result<Desired, Refused>> {
     let Some(spec) = &pod.spec else { return Vec::new() };
-    let (mounted, devices) = (mounted(spec), devices(spec));
+    let mounted: BTreeSet<&str> = mounts(pod).flatten().map(|m| m.name.as_str()).collect();
+    let devices = devices(spec);
     let is_used = |v: &&Volume| mounted.contains(v.name.as_str()) || devices.contains(v.name.as_str());
     let volumes = spec.volumes.iter().flatten().filter(is_used);
     let one = |volume: &Volume| {
@@ -249,12 +250,14 @@ fn is_read_only(volume: &Volume) -> bool {
     claim.or(csi).or(volume.nfs.as_ref().and_then(|n| n.read_only)) == Some(true)
 }
 
-fn mounted(spec: &PodSpec) -> BTreeSet<&str> {
-    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let of_containers = containers.flat_map(|c| c.volume_mounts.iter().flatten());
-    let ephemeral = spec.ephemeral_containers.iter().flatten();
-    let of_ephemeral = ephemeral.flat_map(|c| c.volume_mounts.iter().flatten());
-    of_containers.chain(of_ephemeral).map(|m| m.name.as_str()).collect()
+/// What containers of every kind mount, by container.
+pub fn mounts(pod: &Pod) -> impl Iterator<Item = &[VolumeMount]> {
+    pod.spec.iter().flat_map(|spec| {
+        let init = spec.init_containers.iter().flatten();
+        let own = init.chain(&spec.containers).map(|c| c.volume_mounts.as_deref());
+        let ephemeral = spec.ephemeral_containers.iter().flatten().map(|c| c.volume_mounts.as_deref());
+        own.chain(ephemeral).flatten()
+    })
 }
 
 fn devices(spec: &PodSpec) -> BTreeSet<&str> {

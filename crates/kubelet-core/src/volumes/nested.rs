@@ -4,12 +4,14 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Pod, VolumeMount};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::mounts;
 
 /// The directories that have to be in the volume, by upstream's rule: what lies deeper is in another volume.
 pub(super) fn nested(pod: &Pod, volume: &str) -> Result<Vec<String>, String> {
     let mut all = BTreeSet::new();
-    for mounts in containers(pod) {
+    for mounts in mounts(pod) {
         let places: BTreeSet<String> = mounts.iter().map(|m| clean(&m.mount_path)).collect();
         for mount in mounts.iter().filter(|m| m.name == volume) {
             let own = clean(&mount.mount_path);
@@ -22,16 +24,6 @@ pub(super) fn nested(pod: &Pod, volume: &str) -> Result<Vec<String>, String> {
     // Those are our own names.
     all.retain(|path| !path.starts_with(".."));
     Ok(all.into_iter().collect())
-}
-
-fn containers(pod: &Pod) -> impl Iterator<Item = &[VolumeMount]> {
-    let spec = pod.spec.iter();
-    spec.flat_map(|spec| {
-        let init = spec.init_containers.iter().flatten();
-        let own = init.chain(&spec.containers).map(|c| c.volume_mounts.as_deref());
-        let ephemeral = spec.ephemeral_containers.iter().flatten().map(|c| c.volume_mounts.as_deref());
-        own.chain(ephemeral).flatten()
-    })
 }
 
 /// The outermost of `places` below `own`, as seen from there.

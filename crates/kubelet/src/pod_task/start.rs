@@ -16,6 +16,7 @@ use kubelet_core::recipe::{
     ResolvedVolume, SandboxInput, SandboxRecipe, UserNamespace,
 };
 use kubelet_core::supplies::{Wants, pull_secrets as pull_secret_names};
+use kubelet_core::volumes::mounts;
 
 use super::run::earliest;
 use super::terminate::lifecycle;
@@ -26,7 +27,7 @@ use crate::hooks;
 use crate::images::{ImageRef, Want};
 use crate::metrics::container_type;
 use crate::pod_files::read_in_volume;
-use crate::ports::{MountedVolume, VolumeError};
+use crate::ports::{MountedVolume, VolumeError, act};
 use crate::to_cri;
 
 /// Where the Pod's volumes are, by name.
@@ -34,11 +35,6 @@ pub(super) type ReadyVolumes = BTreeMap<String, ResolvedVolume>;
 
 /// The largest environment file.
 const ENV_FILE_MAX: u64 = 64 * 1024;
-
-/// Finding out what a claim is bound to, as volumes call it.
-const PROCESS: &str = "process";
-/// Attaching one to a node whose driver can attach no more.
-const FIND_ROOM: &str = "find room for";
 
 /// How long a call of the runtime may hold up the end of its Pod.
 const CUT_OFF_AFTER: Duration = Duration::from_secs(10);
@@ -78,7 +74,7 @@ impl PodTask {
                 self.volume_groups = mounted.groups;
                 Some(mounted.places.into_iter().map(|(name, m)| (name, resolved(m))).collect())
             }
-            Err(error) if error.act == FIND_ROOM => {
+            Err(error) if error.act == act::FIND_ROOM => {
                 self.give_up_for_want_of_room(pod, &error);
                 None
             }
@@ -105,7 +101,7 @@ impl PodTask {
     /// A volume that is only as it was. That nobody can say what a claim is bound to is no event: it is mounted.
     pub(super) fn tell_stale(&self, pod: &Pod, error: &VolumeError) {
         tracing::warn!(pod = name(pod), pod_uid = %self.uid, %error, "volume not refreshed");
-        if error.act != PROCESS {
+        if error.act != act::PROCESS {
             self.tell_failed_mount(pod, error);
         }
     }
@@ -663,18 +659,18 @@ fn image_policy<'a>(pod: &'a Pod, volume: &str) -> Option<&'a str> {
 
 /// The event of a volume that is not ready, in upstream's words.
 fn told(error: &VolumeError) -> (&'static str, String) {
-    let VolumeError { act, volume, message, .. } = error;
+    let VolumeError { volume, message, .. } = error;
     let unable = |attach: &str, process: &str| {
         let all = unmounted(volume, attach, process, message);
         ("FailedMount", format!("Unable to attach or mount volumes: {all}"))
     };
-    let (reason, step) = match *act {
-        "attach" | FIND_ROOM => return unable(volume, ""),
-        PROCESS => return unable("", volume),
-        "check node of" => ("FailedMount", "MountVolume.NodeAffinity check"),
-        "stage" => ("FailedMount", "MountVolume.MountDevice"),
-        "stage device of" => ("FailedMapVolume", "MapVolume.SetUpDevice"),
-        "map device of" => ("FailedMapVolume", "MapVolume.MapPodDevice"),
+    let (reason, step) = match error.act {
+        act::ATTACH | act::FIND_ROOM => return unable(volume, ""),
+        act::PROCESS => return unable("", volume),
+        act::CHECK_NODE => ("FailedMount", "MountVolume.NodeAffinity check"),
+        act::STAGE => ("FailedMount", "MountVolume.MountDevice"),
+        act::STAGE_DEVICE => ("FailedMapVolume", "MapVolume.SetUpDevice"),
+        act::MAP => ("FailedMapVolume", "MapVolume.MapPodDevice"),
         _ => ("FailedMount", "MountVolume.SetUp"),
     };
     (reason, format!("{step} failed for volume {volume:?} : {message}"))
@@ -699,10 +695,7 @@ fn runtime_class(pod: &Pod) -> &str {
 }
 
 fn wants_recursive_read_only(pod: &Pod) -> bool {
-    let Some(spec) = &pod.spec else { return false };
-    let all = spec.init_containers.iter().flatten().chain(&spec.containers).map(|c| &c.volume_mounts);
-    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|c| &c.volume_mounts);
-    let mut modes = all.chain(ephemeral).flatten().flatten().filter_map(|m| m.recursive_read_only.as_deref());
+    let mut modes = mounts(pod).flatten().filter_map(|m| m.recursive_read_only.as_deref());
     modes.any(|mode| mode != "Disabled")
 }
 

@@ -66,11 +66,29 @@ pub enum MountedVolume {
     Device { path: PathBuf, read_only: bool },
 }
 
+/// What is tried with a volume. Events are worded by it.
+pub mod act {
+    pub const SET_UP: &str = "set up";
+    /// What a claim is bound to is found out before anything is set up.
+    pub const PROCESS: &str = "process";
+    pub const CHECK_NODE: &str = "check node of";
+    pub const SUB_PATH: &str = "prepare subPath of";
+    pub const ATTACH: &str = "attach";
+    /// The driver can attach no more to this node.
+    pub const FIND_ROOM: &str = "find room for";
+    pub const STAGE: &str = "stage";
+    pub const STAGE_DEVICE: &str = "stage device of";
+    pub const MAP: &str = "map device of";
+    pub const UNMOUNT: &str = "unmount";
+    pub const UNMAP: &str = "unmap device of";
+    pub const UNSTAGE: &str = "unstage";
+}
+
 /// A volume that could not be made ready, or taken away.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{act} volume {volume:?}: {message}")]
 pub struct VolumeError {
-    /// What was tried: `set up`, `unmount`, ...
+    /// What was tried, one of [`act`].
     pub act: &'static str,
     pub volume: String,
     pub message: String,

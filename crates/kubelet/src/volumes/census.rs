@@ -21,7 +21,7 @@ pub(super) struct Census {
     pods: Mutex<HashMap<PodUid, Volumes>>,
 }
 
-#[derive(Clone, Default, PartialEq)]
+#[derive(Default)]
 struct Volumes {
     desired: Vec<String>,
     actual: Vec<String>,
@@ -39,22 +39,26 @@ impl Census {
             Some(volume) => plugin(&volume.source),
             None => "N/A".to_owned(),
         };
-        self.change(|pods| pods.entry(uid.clone()).or_default().desired = asks.iter().map(volume).collect());
+        let desired = asks.iter().map(volume).collect();
+        self.change(|pods| is_new(&mut pods.entry(uid.clone()).or_default().desired, desired));
     }
 
     pub(super) fn have(&self, uid: &PodUid, made: &[Outcome]) {
-        let ready = made.iter().flatten().map(|ready| plugin(&ready.volume.source));
-        self.change(|pods| pods.entry(uid.clone()).or_default().actual = ready.collect());
+        let actual = made.iter().flatten().map(|ready| plugin(&ready.volume.source)).collect();
+        self.change(|pods| is_new(&mut pods.entry(uid.clone()).or_default().actual, actual));
     }
 
     pub(super) fn forget(&self, uid: &PodUid) {
-        self.change(|pods| drop(pods.remove(uid)));
+        self.change(|pods| pods.remove(uid).is_some());
     }
 
-    fn change(&self, change: impl FnOnce(&mut HashMap<PodUid, Volumes>)) {
+    /// Counts anew if the change was one: every Pod comes by at every sync, and mostly has what it had.
+    fn change(&self, change: impl FnOnce(&mut HashMap<PodUid, Volumes>) -> bool) {
         let Some(metrics) = &self.metrics else { return };
         let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut pods);
+        if !change(&mut pods) {
+            return;
+        }
         let mut totals: BTreeMap<[&str; 2], f64> = BTreeMap::new();
         for volumes in pods.values() {
             for (state, all) in [(DESIRED, &volumes.desired), (ACTUAL, &volumes.actual)] {
@@ -65,6 +69,12 @@ impl Census {
         gauge.retain(|labels| totals.contains_key(&labels));
         totals.iter().for_each(|(labels, total)| gauge.set(*labels, *total));
     }
+}
+
+fn is_new(known: &mut Vec<String>, now: Vec<String>) -> bool {
+    let is_new = *known != now;
+    *known = now;
+    is_new
 }
 
 /// What upstream calls the part of it that makes such volumes.

@@ -48,6 +48,7 @@ use kubelet_core::volumes::{self as core, Desired, Source};
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
+use crate::ports::act::{CHECK_NODE, PROCESS, SET_UP, STAGE_DEVICE, SUB_PATH, UNMOUNT};
 use crate::ports::{self, Mounted, MountedVolume, NoObjects, Objects, VolumeError};
 use census::Census;
 pub use csi::CsiParts;
@@ -216,7 +217,7 @@ impl NodeVolumes {
         work: impl FnOnce() -> Result<(), VolumeError> + Send + 'static,
     ) -> Result<(), VolumeError> {
         let patience = self.inner.patience;
-        let done = self.lanes.run(teardown::ACT, uid, patience.unmount, work).await;
+        let done = self.lanes.run(UNMOUNT, uid, patience.unmount, work).await;
         if done.is_err() && self.lanes.pass_by(SUB_PATH, uid, patience.gently) {
             tracing::warn!(pod_uid = %uid, "a subPath is no longer waited for");
         }
@@ -393,7 +394,7 @@ impl Inner {
                 let found = local::is_elsewhere(&site);
                 (spec_name, SET_UP, found.map_err(|e| retry(SET_UP, spec_name, &e))?)
             }
-            Source::Device { spec_name, exclusive: true, .. } => (spec_name, csi::act::STAGE_DEVICE, false),
+            Source::Device { spec_name, exclusive: true, .. } => (spec_name, STAGE_DEVICE, false),
             _ => return set_up(),
         };
         if is_elsewhere || !self.holders.take(name, uid) {
@@ -481,12 +482,6 @@ impl Inner {
 pub fn share_root(root: &Path) -> io::Result<bool> {
     sys::mount::make_shared(root)
 }
-
-const SET_UP: &str = "set up";
-/// What a claim is bound to is found out before anything is set up.
-const PROCESS: &str = "process";
-const CHECK_NODE: &str = "check node of";
-const SUB_PATH: &str = "prepare subPath of";
 
 /// What belongs to the host is looked at when the Pod starts. What becomes of it later is not our business: nothing is
 /// made again that somebody took away.

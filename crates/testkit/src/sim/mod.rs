@@ -92,6 +92,13 @@ impl World {
         self.start(None, false)
     }
 
+    /// The same, and it reports these Pods.
+    pub async fn boot_with(&self, pods: &[Arc<Pod>]) -> Agent {
+        let agent = self.boot();
+        agent.want(pods).await;
+        agent
+    }
+
     /// Starts a kubelet whose Pods come from the API server, which hears of them.
     #[must_use]
     pub fn boot_in_cluster(&self) -> Agent {

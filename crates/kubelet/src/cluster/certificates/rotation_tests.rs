@@ -123,22 +123,28 @@ struct Scene {
     _task: tokio::task::JoinHandle<()>,
 }
 
+/// What it takes to renew a client certificate.
+fn parts(signer: &Arc<Signer>, dir: &Path, recorder: Recorder) -> Parts {
+    Parts {
+        purpose: Purpose::Client,
+        store: Store::new(dir, "kubelet-client"),
+        wanted: Wanted::Client(client_names("n1")),
+        client: signer.client(),
+        clock: signer.clock.clone(),
+        rng: Rng::new(7),
+        metrics: Arc::default(),
+        events: NodeEvents::new(recorder, "n1".into()),
+    }
+}
+
 fn scene() -> Scene {
     let (clock, dir) = (clock(), tempfile::tempdir().unwrap());
     let signer = Signer::new(clock.clone());
     let (sink, events) = mpsc::channel(64);
     let recorder = Recorder::new(clock.clone()).with_sink(Some(sink));
-    let metrics: Arc<Metrics> = Arc::default();
-    let rotation = Rotation::new(Parts {
-        purpose: Purpose::Client,
-        store: Store::new(dir.path(), "kubelet-client"),
-        wanted: Wanted::Client(client_names("n1")),
-        client: signer.client(),
-        clock,
-        rng: Rng::new(7),
-        metrics: metrics.clone(),
-        events: NodeEvents::new(recorder, "n1".into()),
-    });
+    let parts = parts(&signer, dir.path(), recorder);
+    let metrics = parts.metrics.clone();
+    let rotation = Rotation::new(parts);
     let task = tokio::spawn(rotation.run(CancellationToken::new()));
     Scene { signer, events, metrics, _dir: dir, _task: task }
 }
@@ -206,11 +212,7 @@ async fn other_addresses_do_not_wait_for_a_signature_under_the_old_ones() {
         purpose: Purpose::Serving,
         store: Store::new(dir.path(), "kubelet-server"),
         wanted: Wanted::Serving("n1".into(), seen),
-        client: signer.client(),
-        clock: clock.clone(),
-        rng: Rng::new(7),
-        metrics: Arc::default(),
-        events: NodeEvents::new(Recorder::new(clock), "n1".into()),
+        ..parts(&signer, dir.path(), Recorder::new(clock))
     });
     let _task = tokio::spawn(rotation.run(CancellationToken::new()));
     let asked = || signer.state.lock().unwrap().asked.len();
@@ -229,16 +231,7 @@ async fn a_node_that_is_refused_for_long_starts_again() {
     let (clock, dir) = (clock(), tempfile::tempdir().unwrap());
     let signer = Signer::new(clock.clone());
     signer.state.lock().unwrap().away = true;
-    let rotation = Rotation::new(Parts {
-        purpose: Purpose::Client,
-        store: Store::new(dir.path(), "kubelet-client"),
-        wanted: Wanted::Client(client_names("n1")),
-        client: signer.client(),
-        clock: clock.clone(),
-        rng: Rng::new(7),
-        metrics: Arc::default(),
-        events: NodeEvents::new(Recorder::new(clock), "n1".into()),
-    });
+    let rotation = Rotation::new(parts(&signer, dir.path(), Recorder::new(clock)));
     let task = tokio::spawn(rotation.run(CancellationToken::new()));
     sleep(GIVE_UP - Duration::from_secs(10)).await;
     assert!(!task.is_finished());
@@ -265,16 +258,7 @@ async fn a_first_request_that_was_denied_is_not_the_last() {
     let (clock, dir) = (clock(), tempfile::tempdir().unwrap());
     let signer = Signer::new(clock.clone());
     signer.state.lock().unwrap().denials = 2;
-    let rotation = Rotation::new(Parts {
-        purpose: Purpose::Client,
-        store: Store::new(dir.path(), "kubelet-client"),
-        wanted: Wanted::Client(client_names("n1")),
-        client: signer.client(),
-        clock: clock.clone(),
-        rng: Rng::new(7),
-        metrics: Arc::default(),
-        events: NodeEvents::new(Recorder::new(clock), "n1".into()),
-    });
+    let rotation = Rotation::new(parts(&signer, dir.path(), Recorder::new(clock)));
     let rotation = rotation.with_bootstrap(signer.client(), dir.path());
     let _task = tokio::spawn(rotation.run(CancellationToken::new()));
     sleep(Duration::from_secs(60)).await;

@@ -97,36 +97,23 @@ fn failed(error: &ClientError) -> ReviewError {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::convert::Infallible;
-    use std::sync::Arc;
-
     use bytes::Bytes;
-    use client::{Dial, Options, Wire};
     use http_body_util::Full;
-    use hyper::service::service_fn;
-    use hyper_util::rt::TokioIo;
 
     use super::*;
+    use crate::testing::client_of;
 
     /// An API server with one answer to everything.
     fn reviews(code: u16, patience: &'static str, body: serde_json::Value) -> ApiReviews {
-        let dial: Dial = Arc::new(move || {
-            let (ours, theirs) = tokio::io::duplex(64 << 10);
-            let body = Bytes::from(body.to_string());
-            let service = service_fn(move |_| {
-                let mut answer = http::Response::builder().status(code);
-                if !patience.is_empty() {
-                    answer = answer.header("retry-after", patience);
-                }
-                let answer = answer.body(Full::new(body.clone())).unwrap();
-                async move { Ok::<_, Infallible>(answer) }
-            });
-            let serving =
-                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(theirs), service);
-            tokio::spawn(async move { drop(serving.await) });
-            Ok(Box::new(ours) as Box<dyn Wire>)
+        let client = client_of(move |_| {
+            let mut answer = http::Response::builder().status(code);
+            if !patience.is_empty() {
+                answer = answer.header("retry-after", patience);
+            }
+            let answer = answer.body(Full::new(Bytes::from(body.to_string()))).unwrap();
+            async move { Ok(answer) }
         });
-        ApiReviews { client: Client::over(dial, Options::default()), node: "n".to_owned() }
+        ApiReviews { client, node: "n".to_owned() }
     }
 
     #[tokio::test]

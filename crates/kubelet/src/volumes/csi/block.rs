@@ -18,8 +18,8 @@ use k8s_openapi::api::storage::v1::CSIDriver;
 use kubelet_core::volumes::csi::PLUGIN;
 
 use super::mount::{Session, attributes, text};
-use super::{CsiVolumes, Job, act, books, failed};
-use crate::ports::{MountedVolume, VolumeError};
+use super::{CsiVolumes, Job, books, failed};
+use crate::ports::{MountedVolume, VolumeError, act};
 
 /// The places of one device.
 pub(super) struct Places {

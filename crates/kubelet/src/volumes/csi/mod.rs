@@ -40,27 +40,13 @@ use tokio::sync::Notify;
 use crate::drivers::registration::Registrar;
 use crate::drivers::{Drivers, Measured};
 use crate::events::Recorder;
-use crate::ports::{MountedVolume, Storage, VolumeError};
+use crate::ports::{MountedVolume, Storage, VolumeError, act};
 use crate::volumes::VolumeFigures;
 pub(super) use block::is_device;
 use lane::Lanes;
 
 /// How long a driver that has not registered is waited for: after a restart, all of them come back at once.
 const REGISTRATION: Duration = Duration::from_secs(10);
-
-/// What was tried, as events call it.
-pub(super) mod act {
-    pub(crate) const ATTACH: &str = "attach";
-    /// The driver can attach no more to this node.
-    pub(crate) const FIND_ROOM: &str = "find room for";
-    pub(crate) const STAGE: &str = "stage";
-    pub(crate) const PUBLISH: &str = "set up";
-    pub(crate) const STAGE_DEVICE: &str = "stage device of";
-    pub(crate) const MAP: &str = "map device of";
-    pub(crate) const UNPUBLISH: &str = "unmount";
-    pub(crate) const UNMAP: &str = "unmap device of";
-    pub(crate) const UNSTAGE: &str = "unstage";
-}
 
 /// What it takes to have volumes of drivers.
 pub struct CsiParts {
@@ -140,7 +126,7 @@ impl CsiVolumes {
         let name = volume.unique_name();
         // First of all: from here on nobody takes it for unused.
         self.want(&name, uid, &volume.spec_name);
-        let fail = |message: String| failed(act::PUBLISH, volume, message);
+        let fail = |message: String| failed(act::SET_UP, volume, message);
         let object = self.parts.storage.driver(&volume.driver).await.map_err(fail)?;
         check_lifecycle(object.as_deref(), &volume.driver, volume.lifecycle).map_err(|e| {
             fail(format!("{PLUGIN}: mounter.SetupAt failed to check volume lifecycle mode: {e}"))
@@ -174,7 +160,7 @@ impl CsiVolumes {
                 None => this.mount(&job, object.as_deref(), attaches).await,
             }
         };
-        let lane = lane::Errand { act: act::PUBLISH, volume: volume.spec_name.clone(), key: name };
+        let lane = lane::Errand { act: act::SET_UP, volume: volume.spec_name.clone(), key: name };
         let operation = self.parts.measured.begin(if volume.block { "map_volume" } else { "volume_mount" });
         let ready = self.lanes.run(lane, lane::MOUNT_PATIENCE, Box::pin(work)).await;
         self.parts.measured.end(operation, &volume.driver, ready.is_ok());

@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::block::Places;
 use super::books::{Entry, Kept};
-use super::{CsiVolumes, act, books, lane, named};
-use crate::ports::VolumeError;
+use super::{CsiVolumes, books, lane, named};
+use crate::ports::{VolumeError, act};
 
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(120);
