@@ -14,6 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("client", &["tls", "api", "base"]),
     ("cri", &["api", "base"]),
     ("csi", &["base"]),
+    ("serve", &["base"]),
     ("sys", &["nft", "api", "base"]),
     ("kubelet-core", &["api", "base"]),
     ("proxy-core", &["nft", "api", "base"]),
@@ -21,7 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("proxy", AGENT),
     ("runtime", AGENT),
     ("cni", AGENT),
-    ("control", &["schema", "sys", "tls", "api", "base"]),
+    ("control", &["schema", "serve", "sys", "tls", "api", "base"]),
     (
         "longshore",
         &[
@@ -32,6 +33,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "control",
             "kubelet-core",
             "proxy-core",
+            "serve",
             "sys",
             "nft",
             "cri",
@@ -56,6 +58,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "kubelet-core",
             "proxy-core",
             "schema",
+            "serve",
             "sys",
             "nft",
             "cri",
@@ -70,7 +73,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 
 /// Agents join cores and hands; none knows another agent.
 const AGENT: &[&str] =
-    &["kubelet-core", "proxy-core", "sys", "nft", "cri", "csi", "client", "tls", "api", "base"];
+    &["kubelet-core", "proxy-core", "serve", "sys", "nft", "cri", "csi", "client", "tls", "api", "base"];
 
 /// Only tests may know these.
 const FOR_TESTS: &[&str] = &["testkit", "fixture"];
