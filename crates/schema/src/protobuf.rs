@@ -1,7 +1,7 @@
 //! The protobuf form of objects, which Go clients prefer: from bytes to the same document JSON would give, and back.
 //!
 //! The message of a type follows from the type itself; only the numbers of its fields are told apart, in
-//! `numbers.txt`. A few types have a form of their own: times, quantities, and whatever is either a number or a text.
+//! `numbers.txt`. A few types have a form of their own: times, quantities, and whatever is either one thing or another.
 
 mod encode;
 
@@ -113,6 +113,14 @@ fn read_fields(
             read_fields(bytes, at, row, depth + 1, out)?;
             continue;
         }
+        if let Some(name) = name.strip_prefix('~') {
+            let mut items = Vec::new();
+            for item in Fields(wire.bytes(name)?) {
+                items.push(read_value(&item?.1, at.child(name).item(), name, depth + 1)?);
+            }
+            out.insert(name.to_owned(), Value::Array(items));
+            continue;
+        }
         let place = at.child(name);
         match place.shape {
             Shape::List { .. } => {
@@ -161,8 +169,12 @@ fn read_entry(
             _ => {}
         }
     }
-    if value.is_null() && matches!(value_at.shape, Shape::String) {
-        value = "".into();
+    if value.is_null() {
+        value = match value_at.shape {
+            Shape::String => "".into(),
+            Shape::Object(_) => Value::Object(Map::new()),
+            _ => Value::Null,
+        };
     }
     Ok((key, value))
 }
@@ -180,7 +192,7 @@ fn read_value(wire: &Wire<'_>, at: At<'_>, name: &str, depth: usize) -> Result<V
         Shape::Int64 => (wire.varint(name)? as i64).into(),
         Shape::Boolean => (wire.varint(name)? != 0).into(),
         Shape::Number => match wire {
-            Wire::Fixed64(bits) => f64::from_bits(*bits).into(),
+            Wire::Fixed64(bits) => number(f64::from_bits(*bits)),
             _ => return Err(wrong()),
         },
         Shape::Quantity => text(first_bytes(wire.bytes(name)?)?, name)?.into(),
@@ -196,9 +208,47 @@ fn read_value(wire: &Wire<'_>, at: At<'_>, name: &str, depth: usize) -> Result<V
             }
         }
         Shape::Object(_) => read_object(wire.bytes(name)?, at, depth)?,
-        Shape::Either(_) | Shape::Map { .. } | Shape::List { .. } => {
+        Shape::Either(id) => read_either(wire.bytes(name)?, at.types.at(*id), name, depth)?,
+        Shape::Map { .. } | Shape::List { .. } => {
             return Err(ProtobufError::Unknown(name.to_owned()));
         }
+    })
+}
+
+/// A whole number is written without a fraction, as Go writes it.
+fn number(value: f64) -> Value {
+    if value.fract() == 0.0 && value.abs() < 9.0e15 { (value as i64).into() } else { value.into() }
+}
+
+/// In a JSON schema, where a schema stands or something simpler in its place: the number of the schema, and of the
+/// simpler thing, which is a truth value, a list of schemas or a list of names.
+fn either_numbers(name: &str) -> Option<(u32, u32)> {
+    match name {
+        "items" | "dependencies" => Some((1, 2)),
+        "additionalProperties" | "additionalItems" => Some((2, 1)),
+        _ => None,
+    }
+}
+
+fn read_either(bytes: &[u8], schema: At<'_>, name: &str, depth: usize) -> Result<Value, ProtobufError> {
+    let unknown = || ProtobufError::Unknown(name.to_owned());
+    let (whole, simple) = either_numbers(name).ok_or_else(unknown)?;
+    let (mut found, mut list, mut allows) = (None, Vec::new(), false);
+    for field in Fields(bytes) {
+        match field? {
+            (n, Wire::Bytes(bytes)) if n == whole => found = Some(read_object(bytes, schema, depth)?),
+            (n, Wire::Varint(is)) if n == simple => allows = is != 0,
+            (n, Wire::Bytes(bytes)) if n == simple && name == "dependencies" => {
+                list.push(text(bytes, name)?.into());
+            }
+            (n, Wire::Bytes(bytes)) if n == simple => list.push(read_object(bytes, schema, depth)?),
+            _ => {}
+        }
+    }
+    Ok(match found {
+        Some(schema) => schema,
+        None if simple == 1 => allows.into(),
+        None => Value::Array(list),
     })
 }
 
@@ -265,9 +315,13 @@ fn rows() -> &'static HashMap<&'static str, &'static str> {
 }
 
 fn numbers(type_name: &str) -> Option<&'static str> {
-    let short = type_name
-        .strip_prefix("io.k8s.api.")
-        .or_else(|| type_name.strip_prefix("io.k8s.apimachinery.pkg.apis."))?;
+    const FROM: [&str; 4] = [
+        "io.k8s.api.",
+        "io.k8s.apimachinery.pkg.apis.",
+        "io.k8s.apiextensions-apiserver.pkg.apis.",
+        "io.k8s.kube-aggregator.pkg.apis.",
+    ];
+    let short = FROM.iter().find_map(|prefix| type_name.strip_prefix(prefix))?;
     rows().get(short).copied()
 }
 
@@ -437,14 +491,17 @@ mod tests {
         let mut missing = Vec::new();
         for id in types.ids() {
             let kind = types.get(id);
-            let Some(row) = numbers(&kind.name) else { continue };
+            let Some(row) = numbers(&kind.name) else {
+                missing.push(kind.name.to_string());
+                continue;
+            };
             let mut known: Vec<&str> = Vec::new();
             let mut rows_to_read = vec![row];
             while let Some(row) = rows_to_read.pop() {
                 for word in row.split(' ').filter(|w| !w.starts_with('=')) {
                     match word.strip_prefix('+') {
                         Some(inline) => rows_to_read.push(rows()[inline]),
-                        None => known.push(word),
+                        None => known.push(word.trim_start_matches('~')),
                     }
                 }
             }
