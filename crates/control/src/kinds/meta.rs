@@ -19,7 +19,7 @@ pub fn validate(kind: &Kind, object: &Value, errors: &mut FieldErrors) {
     check::non_negative(errors, &meta.get("generation"));
     common(errors, &meta);
     finalizers(errors, &meta.get("finalizers"));
-    if kind.type_name.is_some() {
+    if asks_for_domains(kind) {
         qualified_finalizers(errors, &meta.get("finalizers"));
     }
 }
@@ -40,7 +40,7 @@ pub fn validate_update(kind: &Kind, new: &Value, old: &Value, errors: &mut Field
         check::immutable(errors, new, old, &format!("metadata.{field}"));
     }
     common(errors, &meta);
-    if kind.type_name.is_some() {
+    if asks_for_domains(kind) {
         qualified_finalizers(errors, &meta.get("finalizers"));
     }
 }
@@ -158,6 +158,12 @@ fn finalizers(errors: &mut FieldErrors, field: &Field<'_>) {
         let message = "finalizer orphan and foregroundDeletion cannot be both set";
         errors.invalid(&field.at, field.value.clone(), message);
     }
+}
+
+/// Whether a finalizer must say whose it is. Upstream's servers for custom kinds and for other servers do not ask, and
+/// the finalizer that holds a definition says nothing.
+fn asks_for_domains(kind: &Kind) -> bool {
+    !kind.is_custom() && !matches!(&*kind.group, "apiextensions.k8s.io" | "apiregistration.k8s.io")
 }
 
 fn qualified_finalizers(errors: &mut FieldErrors, field: &Field<'_>) {
