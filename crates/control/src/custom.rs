@@ -16,25 +16,36 @@ use crate::kind::{Column, Kind, ScalePaths, Scope, Strategy, Verb};
 use crate::registry::meta;
 use crate::table;
 
-/// The kinds a definition brings along: one for each version it serves.
+/// The kinds an established definition brings along: one for each version it serves.
 #[must_use]
 pub fn kinds(definition: &Value) -> Vec<Kind> {
-    let versions = doc::list(definition, "spec.versions");
-    let stored = versions.iter().find(|v| v["storage"] == true).map(|v| doc::text(v, "name"));
-    let served = versions.iter().filter(|v| v["served"] == true);
-    served.map(|version| kind(definition, version, stored.unwrap_or_default(), versions.len() > 1)).collect()
+    let served = doc::list(definition, "spec.versions").iter().filter(|v| v["served"] == true);
+    served.map(|version| kind(definition, version)).collect()
 }
 
-fn kind(definition: &Value, version: &Value, stored: &str, converts: bool) -> Kind {
-    let name = |field: &str| doc::text(definition, &format!("spec.names.{field}")).to_owned();
-    let list = |path: &str| -> Vec<Cow<'static, str>> {
-        doc::list(definition, path)
-            .iter()
-            .filter_map(|v| v.as_str().map(|s| Cow::Owned(s.to_owned())))
-            .collect()
+/// The kind of a definition's objects as they are stored, served or not: what to walk when they all go.
+#[must_use]
+pub fn stored_kind(definition: &Value) -> Option<Kind> {
+    storage_version(definition).map(|version| kind(definition, version))
+}
+
+fn storage_version(definition: &Value) -> Option<&Value> {
+    doc::list(definition, "spec.versions").iter().find(|v| v["storage"] == true)
+}
+
+fn kind(definition: &Value, version: &Value) -> Kind {
+    // What it was given, not what it wants: some of that may be another's.
+    let accepted = doc::at(definition, "status.acceptedNames");
+    let name = |field: &str| doc::text(accepted, field).to_owned();
+    let list = |field: &str| -> Vec<Cow<'static, str>> {
+        let names = doc::list(accepted, field).iter();
+        names.filter_map(|v| v.as_str().map(|s| Cow::Owned(s.to_owned()))).collect()
     };
     let group = doc::text(definition, "spec.group").to_owned();
-    let plural = name("plural");
+    // The definition is named after it, and neither changes: no status can make it another.
+    let plural = doc::text(definition, "spec.names.plural").to_owned();
+    let stored = storage_version(definition).map(|v| doc::text(v, "name")).unwrap_or_default();
+    let converts = doc::list(definition, "spec.versions").len() > 1;
     let strategy = Custom {
         schema: CustomType::new(doc::at(version, "schema.openAPIV3Schema")),
         openapi: doc::at(version, "schema.openAPIV3Schema").clone(),
@@ -55,14 +66,15 @@ fn kind(definition: &Value, version: &Value, stored: &str, converts: bool) -> Ki
             said => said.into(),
         },
         singular: name("singular").into(),
-        short_names: list("spec.names.shortNames"),
-        categories: list("spec.names.categories"),
+        short_names: list("shortNames"),
+        categories: list("categories"),
         scope: if doc::text(definition, "spec.scope") == "Namespaced" {
             Scope::Namespaced
         } else {
             Scope::Cluster
         },
-        verbs: Verb::ALL,
+        // What is made while all goes would be left behind.
+        verbs: if meta::is_deleting(definition) { Verb::ALL_BUT_CREATE } else { Verb::ALL },
         subresources: Vec::new(),
         storage: format!("{plural}.{group}").into(),
         type_name: None,
@@ -267,7 +279,7 @@ mod tests {
                  "additionalPrinterColumns": [{"name": "N", "type": "integer", "jsonPath": ".spec.n"}]},
                 {"name": "v2", "served": false, "storage": false},
             ],
-        }})
+        }, "status": {"acceptedNames": {"plural": "crons", "singular": "cron", "kind": "Cron"}}})
     }
 
     #[test]
@@ -276,9 +288,10 @@ mod tests {
         assert_eq!(kinds.len(), 1);
         let kind = &kinds[0];
         assert_eq!(
-            (&*kind.plural, &*kind.storage, &*kind.api_version()),
-            ("crons", "crons.example.com", "example.com/v1")
+            (&*kind.plural, &*kind.place(), &*kind.api_version()),
+            ("crons", "/custom/crons.example.com/", "example.com/v1")
         );
+        assert!(kind.short_names.is_empty(), "it wants one, but was not given any");
         assert!(kind.has_status() && kind.strategy.scale().is_some());
         let mut object = json!({"apiVersion": "example.com/v1", "kind": "Cron", "metadata": {"name": "a"}, "spec": {"x": 1}});
         assert_eq!(kind.strategy.conform(&mut object).unwrap(), ["unknown field \"spec.x\""]);

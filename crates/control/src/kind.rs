@@ -37,6 +37,14 @@ pub struct Kind {
     pub strategy: Arc<dyn Strategy>,
 }
 
+/// Whose a kind is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    Server,
+    /// The CustomResourceDefinition of this name.
+    Definition(String),
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     Namespaced,
@@ -236,11 +244,19 @@ pub trait Strategy: Send + Sync + fmt::Debug {
     }
 }
 
+/// Where objects of the server's own kinds lie in the store.
+const OWN: &str = "/registry/";
+/// Where objects of custom kinds lie.
+const CUSTOM: &str = "/custom/";
+
 const READ_WRITE: &[Verb] = &[Verb::Get, Verb::Patch, Verb::Update];
 
 // === impl Kind ===
 
 impl Kind {
+    /// What all keys begin with: those of the server's own kinds, and those of custom ones.
+    pub const ROOTS: [&'static str; 2] = [OWN, CUSTOM];
+
     /// A namespaced kind with all verbs and no subresource; the methods below say what is different.
     #[must_use]
     pub fn new(
@@ -359,6 +375,36 @@ impl Kind {
         self.scope == Scope::Namespaced
     }
 
+    /// Whether a definition brought it, rather than the server itself.
+    #[must_use]
+    pub fn is_custom(&self) -> bool {
+        self.type_name.is_none()
+    }
+
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        if self.is_custom() { Owner::Definition(self.storage.to_string()) } else { Owner::Server }
+    }
+
+    /// What the keys of all its objects begin with. Objects of the server's own kinds and of custom ones never lie in
+    /// one place, whatever the kinds are called.
+    #[must_use]
+    pub fn place(&self) -> String {
+        let root = if self.is_custom() { CUSTOM } else { OWN };
+        format!("{root}{}/", self.storage)
+    }
+
+    /// The parts of a key: whether a custom kind's object lies there, the kind's storage, and the rest.
+    #[must_use]
+    pub fn split_place(key: &str) -> Option<(bool, &str, &str)> {
+        let (is_custom, rest) = match key.strip_prefix(CUSTOM) {
+            Some(rest) => (true, rest),
+            None => (false, key.strip_prefix(OWN)?),
+        };
+        let (storage, rest) = rest.split_once('/')?;
+        Some((is_custom, storage, rest))
+    }
+
     #[must_use]
     pub fn is_stored(&self) -> bool {
         !self.storage.is_empty()
@@ -472,6 +518,8 @@ impl Verb {
         Verb::Update,
         Verb::Watch,
     ];
+
+    pub const ALL_BUT_CREATE: &'static [Verb] = Verb::ALL.split_at(1).1;
 
     #[must_use]
     pub fn as_str(self) -> &'static str {

@@ -143,7 +143,7 @@ pub async fn run(
     let addresses = Addresses::new(settings.ranges.clone());
     let registry = Registry::new(store, catalog, clock.clone(), Some(chain), addresses);
     let root_ca = pki.ca().certificate_pem();
-    controllers::definitions::load(&registry).await?;
+    controllers::definitions::prepare(&registry).await?;
     first_objects::ensure(&registry, &root_ca, &pki.client_ca_bundle(), up.address).await?;
     feed::reconcile_policy(&objects, clock.now().wall).await?;
     feed::load(&objects, &authorizer).await?;

@@ -1,17 +1,21 @@
 //! CustomResourceDefinitions: the kinds they bring are served while they are there, and go with them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::custom;
 use crate::doc;
 use crate::kind::Kind;
 use crate::kinds::custom_resource_definition as definition;
+use crate::kinds::definition_names::Taken;
 use crate::refusal::Refusal;
 use crate::registry::catalog::Catalog;
 use crate::registry::options::{DeleteOptions, ListOptions, Propagation};
+use crate::registry::relocate;
 use crate::registry::selection::{Selection, present};
 use crate::registry::watch::Event;
 use crate::registry::{Call, Registry, meta};
@@ -19,6 +23,8 @@ use crate::registry::{Call, Registry, meta};
 /// Holds a definition until the objects of its kind are gone.
 const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 const RETRY: Duration = Duration::from_secs(1);
+/// How often objects that are to go are looked for again: finalizers of others take their time.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Follows definitions until the store closes.
 pub(crate) async fn run(registry: Registry) {
@@ -30,16 +36,43 @@ pub(crate) async fn run(registry: Registry) {
     }
 }
 
-/// Serves, besides the built-in kinds, those of all definitions that are established. At start, before the first request.
-pub(crate) async fn load(registry: &Registry) -> Result<(), Refusal> {
-    let is_built_in = |kind: &&Arc<Kind>| kind.type_name.is_some();
-    let mut served: Vec<Arc<Kind>> = registry.catalog().kinds().filter(is_built_in).cloned().collect();
+/// Brings a store of an earlier release into today's order and serves the custom kinds. At start, before the first
+/// request.
+pub(crate) async fn prepare(registry: &Registry) -> Result<(), Refusal> {
     for object in all(registry).await? {
-        if definition::is_established(&object) {
-            served.extend(custom::kinds(&object).into_iter().map(Arc::new));
-        }
+        relocate::relocate(registry, &object).await?;
     }
-    registry.set_catalog(Catalog::new(served));
+    settle(registry, None).await
+}
+
+/// Gives the definitions of these groups, or of all, the names they can have, and serves what is established.
+async fn settle(registry: &Registry, groups: Option<&BTreeSet<String>>) -> Result<(), Refusal> {
+    let mut definitions = all(registry).await?;
+    // One after the other: a name that somebody gave up may be what another waits for.
+    for i in 0..definitions.len() {
+        let object = &definitions[i];
+        let is_wanted = groups.is_none_or(|groups| groups.contains(doc::text(object, "spec.group")));
+        if !is_wanted || meta::is_deleting(object) {
+            continue;
+        }
+        let was_served = definition::is_established(object);
+        let Some(object) = begin(registry, object, &definitions).await? else { continue };
+        if was_served && !definition::is_established(&object) {
+            tracing::error!(
+                definition = meta::name(&object),
+                "a definition has names of the server's own kinds; its kind is served no more"
+            );
+        }
+        definitions[i] = object;
+    }
+    let mut served: Vec<Arc<Kind>> = registry.catalog().kinds().filter(|k| !k.is_custom()).cloned().collect();
+    let established = definitions.iter().filter(|object| definition::is_established(object));
+    served.extend(established.flat_map(custom::kinds).map(Arc::new));
+    let catalog = Catalog::new(served);
+    for kind in catalog.left_out() {
+        tracing::warn!(resource = kind.resource_name(), "not served: what it is called is another's");
+    }
+    registry.set_catalog(catalog);
     Ok(())
 }
 
@@ -56,86 +89,103 @@ fn definitions(registry: &Registry) -> Result<Arc<Kind>, Refusal> {
 async fn follow(registry: &Registry) -> Result<(), Refusal> {
     let selection = Selection::all(definitions(registry)?);
     let mut watch = registry.watch(selection, &ListOptions::default()).await?;
-    while let Some(event) = watch.next().await {
-        match event {
-            Event::Added(document) | Event::Modified(document) => {
-                let object = document.to_value();
-                if meta::is_deleting(&object) {
-                    end(registry, &object).await?;
-                } else {
-                    begin(registry, meta::name(&object)).await?;
-                    load(registry).await?;
-                }
+    // Definitions that wait for their objects to go, and when to look again.
+    let mut ending: BTreeMap<String, Instant> = BTreeMap::new();
+    loop {
+        let due = ending.values().min().copied();
+        let due = due.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+        let mut event = tokio::select! {
+            event = watch.next() => event,
+            () = tokio::time::sleep_until(due) => {
+                look_again(registry, &mut ending).await?;
+                continue;
             }
-            Event::Deleted(_) => load(registry).await?,
-            Event::Bookmark { .. } => {}
-            Event::Failed(refusal) => return Err(refusal),
+        };
+        if event.is_none() {
+            return Err(Refusal::unavailable("the watch ended"));
         }
+        // Whatever is at hand is settled at once.
+        let mut groups = BTreeSet::new();
+        while let Some(told) = event {
+            let object = match told {
+                Event::Added(document) | Event::Modified(document) => {
+                    let object = document.to_value();
+                    if meta::is_deleting(&object) {
+                        ending.entry(meta::name(&object).to_owned()).or_insert_with(Instant::now);
+                    }
+                    object
+                }
+                Event::Deleted(document) => {
+                    let object = document.to_value();
+                    ending.remove(meta::name(&object));
+                    object
+                }
+                Event::Bookmark { .. } => Value::Null,
+                Event::Failed(refusal) => return Err(refusal),
+            };
+            groups.insert(doc::text(&object, "spec.group").to_owned());
+            event = watch.try_next();
+        }
+        settle(registry, Some(&groups)).await?;
     }
-    Err(Refusal::unavailable("the watch ended"))
 }
 
-/// Accepts the names of a definition, if nobody else has them.
-async fn begin(registry: &Registry, name: &str) -> Result<(), Refusal> {
-    let others = all(registry).await?;
-    let (kind, now) = (definitions(registry)?, registry.now());
+async fn look_again(registry: &Registry, ending: &mut BTreeMap<String, Instant>) -> Result<(), Refusal> {
+    let now = Instant::now();
+    let due: Vec<String> =
+        ending.iter().filter(|(_, at)| **at <= now).map(|(name, _)| name.clone()).collect();
+    for name in due {
+        if end(registry, &name).await? {
+            ending.remove(&name);
+        } else {
+            ending.insert(name, Instant::now() + LOOK_AGAIN);
+        }
+    }
+    Ok(())
+}
+
+/// Gives a definition the names it can have. None when it is gone.
+async fn begin(registry: &Registry, object: &Value, definitions: &[Value]) -> Result<Option<Value>, Refusal> {
+    let catalog = registry.catalog();
+    let taken = Taken::new(object, catalog.kinds().map(|kind| &**kind), definitions);
+    let (kind, now) = (self::definitions(registry)?, registry.now());
     registry
-        .rewrite(&kind, "", name, |object| {
-            let conflict = conflict(object, &others);
+        .rewrite(&kind, "", meta::name(object), |object| {
+            if meta::is_deleting(object) {
+                return Ok(false);
+            }
             let held = meta::finalizers(object).any(|f| f == CLEANUP);
-            let changed = definition::establish(object, conflict.as_deref(), now);
+            let verdict = taken.judge(object);
+            let changed = definition::establish(object, &verdict, now);
             meta::set_finalizer(object, CLEANUP, true);
             Ok(changed || !held)
         })
         .await
-        .map(drop)
 }
 
-/// Why its names cannot be taken.
-fn conflict(object: &Value, others: &[Value]) -> Option<String> {
-    let group = doc::text(object, "spec.group");
-    let rivals = others.iter().filter(|o| {
-        doc::text(o, "spec.group") == group
-            && meta::name(o) != meta::name(object)
-            && definition::is_established(o)
-    });
-    for rival in rivals {
-        for field in ["kind", "listKind"] {
-            let path = format!("spec.names.{field}");
-            if doc::text(rival, &path) == doc::text(object, &path) {
-                return Some(format!("{:?} is already in use", doc::text(object, &path)));
-            }
-        }
-    }
-    None
-}
-
-/// Deletes the objects of a kind that goes; when there are none left, lets the definition go.
-async fn end(registry: &Registry, object: &Value) -> Result<(), Refusal> {
+/// Deletes the objects of a kind that goes; when there are none left, lets the definition go. Whether it was let go.
+async fn end(registry: &Registry, name: &str) -> Result<bool, Refusal> {
     let options = DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };
-    let catalog = registry.catalog();
-    let storage = meta::name(object);
-    if let Some(kind) = catalog.by_storage(storage).cloned() {
-        loop {
-            let (documents, _) = registry.list_all(Selection::all(kind.clone())).await?;
-            if documents.is_empty() {
-                break;
+    let kind = definitions(registry)?;
+    let Some(document) = registry.find(&kind, "", name).await? else { return Ok(true) };
+    let object = present(&kind, &document);
+    if let Some(objects) = custom::stored_kind(&object).map(Arc::new) {
+        let (documents, _) = registry.list_all(Selection::all(objects.clone())).await?;
+        let mut is_empty = true;
+        for document in documents {
+            let value = present(&objects, &document);
+            let mut call =
+                Call::internal(objects.clone(), "delete", meta::namespace(&value), meta::name(&value));
+            match registry.delete(&mut call, &options).await {
+                Ok(deletion) => is_empty &= deletion.done,
+                Err(refusal) if refusal.reason == "NotFound" => {}
+                Err(refusal) => return Err(refusal),
             }
-            for document in documents {
-                let value = present(&kind, &document);
-                let mut call =
-                    Call::internal(kind.clone(), "delete", meta::namespace(&value), meta::name(&value));
-                match registry.delete(&mut call, &options).await {
-                    Ok(_) => {}
-                    Err(refusal) if refusal.reason == "NotFound" => {}
-                    Err(refusal) => return Err(refusal),
-                }
-            }
-            // Finalizers of others take their time.
-            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        if !is_empty {
+            return Ok(false);
         }
     }
-    let (kind, name) = (definitions(registry)?, meta::name(object));
     let left = registry
         .rewrite(&kind, "", name, |object| {
             let held = meta::finalizers(object).any(|f| f == CLEANUP);
@@ -149,5 +199,9 @@ async fn end(registry: &Registry, object: &Value) -> Result<(), Refusal> {
         let version = meta::text(&object, "resourceVersion").parse().unwrap_or_default();
         registry.remove(&kind, "", name, version).await?;
     }
-    Ok(())
+    Ok(true)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

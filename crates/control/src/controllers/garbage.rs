@@ -73,7 +73,7 @@ impl Collector {
     async fn follow(&mut self) -> Result<(), Refusal> {
         let revision = self.registry.store().revision();
         self.load().await?;
-        let watch = self.registry.store().watch("/registry/", revision);
+        let watch = self.registry.store().watch("/", revision);
         let mut watch = watch.map_err(|e| Refusal::expired(e.to_string()))?;
         loop {
             // Everything that is known goes first: decisions are made on the newest picture there is.

@@ -21,9 +21,8 @@ pub(crate) struct Located {
 
 /// Finds out what a key of the store is; None for kinds that are not served.
 pub(crate) fn locate(catalog: &Catalog, key: &str) -> Option<Located> {
-    let rest = key.strip_prefix("/registry/")?;
-    let (storage, rest) = rest.split_once('/')?;
-    let kind = catalog.by_storage(storage)?.clone();
+    let (kind, rest) = catalog.by_key(key)?;
+    let kind = kind.clone();
     let (namespace, name) = match (kind.is_namespaced(), rest.split_once('/')) {
         (true, Some((namespace, name))) => (namespace, name),
         (false, None) => ("", rest),

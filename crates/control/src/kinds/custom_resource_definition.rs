@@ -9,6 +9,7 @@ use schema::custom::CustomType;
 use serde_json::{Value, json};
 
 use super::check;
+use super::definition_names::Verdict;
 use crate::doc::{self, Field};
 use crate::kind::{Kind, Strategy};
 
@@ -26,30 +27,24 @@ pub(super) fn kind() -> Kind {
     .with_status()
 }
 
-/// Accepts the names and begins to serve, as upstream's naming and establishing controllers do. Where `conflict` says why
-/// the names are taken, they are not accepted. Returns whether the object changed.
-pub fn establish(object: &mut Value, conflict: Option<&str>, now: Wall) -> bool {
+/// Writes down what came of the names, and with all of them begins to serve, as upstream's naming and establishing
+/// controllers do. Returns whether the object changed.
+pub fn establish(object: &mut Value, verdict: &Verdict, now: Wall) -> bool {
     let before = object["status"].clone();
-    let accepted = match conflict {
-        None => ("True", "NoConflicts", "no conflicts found".to_owned()),
-        Some(why) => ("False", "ListKindConflict", why.to_owned()),
+    doc::set(object, "status.acceptedNames", verdict.accepted.clone());
+    let (status, reason, message) = match &verdict.conflict {
+        None => ("True", "NoConflicts", "no conflicts found"),
+        Some((reason, message)) => ("False", *reason, message.as_str()),
     };
-    if conflict.is_none() {
-        let names = doc::at(object, "spec.names").clone();
-        doc::set(object, "status.acceptedNames", names);
-    }
-    set_condition(object, "NamesAccepted", accepted.0, accepted.1, &accepted.2, now);
-    if conflict.is_none() {
-        set_condition(
-            object,
-            "Established",
-            "True",
-            "InitialNamesAccepted",
-            "the initial names have been accepted",
-            now,
-        );
-    } else if !is_established(object) {
+    set_condition(object, "NamesAccepted", status, reason, message, now);
+    if verdict.conflict.is_none() {
+        let message = "the initial names have been accepted";
+        set_condition(object, "Established", "True", "InitialNamesAccepted", message, now);
+    } else if verdict.is_ousted || !is_established(object) {
         set_condition(object, "Established", "False", "NotAccepted", "not all names are accepted", now);
+    }
+    if let Some((status, reason, message)) = approval_condition(object) {
+        set_condition(object, "KubernetesAPIApprovalPolicyConformant", status, reason, &message, now);
     }
     object["status"] != before
 }
@@ -355,25 +350,60 @@ fn stored_versions(errors: &mut FieldErrors, object: &Value) {
     }
 }
 
+const APPROVAL: &str = "api-approved.kubernetes.io";
+
 /// Groups of the Kubernetes project itself are only for kinds it has approved of.
 fn approval(errors: &mut FieldErrors, object: &Value) {
-    const ANNOTATION: &str = "api-approved.kubernetes.io";
+    if let Some(("False", reason, message)) = approval_condition(object) {
+        let at = Path::new("metadata.annotations").key(APPROVAL);
+        match reason {
+            "MissingAnnotation" => errors.required(&at, &message),
+            "InvalidAnnotation" => {
+                let said = doc::at(object, "metadata.annotations").get(APPROVAL).cloned().unwrap_or_default();
+                errors.invalid(&at, said, message);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Status, reason and message of the condition that tells of approval; None for groups that need none.
+fn approval_condition(object: &Value) -> Option<(&'static str, &'static str, String)> {
     let group = doc::text(object, "spec.group");
     let is_protected = ["k8s.io", "kubernetes.io"]
         .iter()
         .any(|domain| group == *domain || group.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')));
-    let annotation = doc::at(object, "metadata.annotations").get(ANNOTATION).and_then(Value::as_str);
-    if is_protected && annotation.is_none_or(|a| !(a.starts_with("https://") || a.starts_with("unapproved")))
-    {
-        let at = Path::new("metadata.annotations").key(ANNOTATION);
-        let message = "protected groups must have approval annotation \"api-approved.kubernetes.io\", see \
-                       https://github.com/kubernetes/enhancements/pull/1111";
-        errors.required(&at, message);
+    if !is_protected {
+        return None;
     }
+    let annotation = doc::at(object, "metadata.annotations").get(APPROVAL).and_then(Value::as_str);
+    let must = "protected groups must have approval annotation \"api-approved.kubernetes.io\"";
+    let see = "see https://github.com/kubernetes/enhancements/pull/1111";
+    Some(match annotation.unwrap_or_default() {
+        "" => ("False", "MissingAnnotation", format!("{must}, {see}")),
+        said if said.starts_with("unapproved") => {
+            ("False", "UnapprovedAnnotation", format!("not approved: {said:?}"))
+        }
+        url if is_url(url) => ("True", "ApprovedAnnotation", format!("approved in {url}")),
+        _ => {
+            let why = format!("{must} with either a URL or a reason starting with \"unapproved\", {see}");
+            ("False", "InvalidAnnotation", why)
+        }
+    })
+}
+
+/// Something with a scheme and a host.
+fn is_url(text: &str) -> bool {
+    text.split_once("://").is_some_and(|(scheme, rest)| {
+        let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+            && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
+        is_scheme && rest.split('/').next().is_some_and(|host| !host.is_empty())
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::definition_names::Taken;
     use super::*;
 
     fn definition(change: impl FnOnce(&mut Value)) -> Value {
@@ -402,10 +432,13 @@ mod tests {
         assert_eq!(object["spec"]["conversion"], json!({"strategy": "None"}));
         assert_eq!(object["status"], json!({"storedVersions": ["v1"]}));
         assert!(!is_established(&object));
-        assert!(establish(&mut object, None, Wall::from_secs(0)));
+        let judge = |object: &Value| Taken::default().judge(object);
+        let verdict = judge(&object);
+        assert!(establish(&mut object, &verdict, Wall::from_secs(0)));
         assert!(is_established(&object));
         assert_eq!(object["status"]["acceptedNames"], object["spec"]["names"]);
-        assert!(!establish(&mut object, None, Wall::from_secs(9)), "nothing more to do");
+        let again = judge(&object);
+        assert!(!establish(&mut object, &again, Wall::from_secs(9)), "nothing more to do");
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod controller_revision;
 mod cron_job;
 pub mod custom_resource_definition;
 mod daemon_set;
+pub mod definition_names;
 mod deployment;
 mod endpoint_slice;
 mod endpoints;

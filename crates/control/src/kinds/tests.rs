@@ -8,7 +8,10 @@ use proptest::prelude::*;
 use schema::types::{At, Shape};
 use serde_json::{Map, Value, json};
 
-use super::{all, certificate_signing_request, custom_resource_definition, meta, pod, scale, selector};
+use super::{
+    all, certificate_signing_request, custom_resource_definition, definition_names, meta, pod, scale,
+    selector,
+};
 use crate::kind::{Kind, Verb};
 
 /// Documents tried per kind.
@@ -174,7 +177,8 @@ fn beside_the_strategy(object: &Value, other: &Value, errors: &mut FieldErrors) 
     certificate_signing_request::prepare_approval(&mut new, other);
     certificate_signing_request::stamp_conditions(&mut new, other, Wall::from_secs(0));
     certificate_signing_request::validate_approval(&new, other, errors);
-    custom_resource_definition::establish(&mut new, None, Wall::from_secs(0));
+    let verdict = definition_names::Taken::default().judge(&new);
+    custom_resource_definition::establish(&mut new, &verdict, Wall::from_secs(0));
     let _ = selector::to_text(object);
     let _ = selector::matches(object, other);
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::addresses::Claim;
 use super::document;
 use super::{Call, Outcome, Registry, Written, meta, write_fault};
-use crate::kind::Kind;
+use crate::kind::{Kind, Verb};
 use crate::kinds;
 use crate::refusal::Refusal;
 use crate::store::{Expect, WriteError};
@@ -19,6 +19,11 @@ impl Registry {
     pub async fn create(&self, call: &mut Call, mut object: Value) -> Result<Written, Refusal> {
         if let Some(refusal) = &call.create_refused {
             return Err((**refusal).clone());
+        }
+        if call.kind.is_custom() && !call.kind.verbs.contains(&Verb::Create) {
+            let mut refusal = Refusal::method_not_allowed();
+            refusal.message = "create not allowed while custom resource definition is terminating".to_owned();
+            return Err(refusal);
         }
         if !meta::text(&object, "resourceVersion").is_empty() {
             let why = "resourceVersion should not be set on objects to be created";

@@ -29,6 +29,7 @@ mod modify;
 pub mod options;
 pub mod owners;
 pub mod patch;
+pub(crate) mod relocate;
 mod rewrite;
 mod scale;
 pub mod selection;

@@ -57,7 +57,7 @@ impl Selection {
     /// Where its objects lie. Ends in a slash unless it is one object's key.
     #[must_use]
     pub fn prefix(&self) -> String {
-        let mut prefix = format!("/registry/{}/", self.kind.storage);
+        let mut prefix = self.kind.place();
         if self.kind.is_namespaced() && !self.namespace.is_empty() {
             prefix.push_str(&self.namespace);
             prefix.push('/');
@@ -117,11 +117,8 @@ pub fn present(kind: &Kind, document: &Document) -> Value {
 /// The key of an object.
 #[must_use]
 pub fn key(kind: &Kind, namespace: &str, name: &str) -> String {
-    if kind.is_namespaced() {
-        format!("/registry/{}/{namespace}/{name}", kind.storage)
-    } else {
-        format!("/registry/{}/{name}", kind.storage)
-    }
+    let place = kind.place();
+    if kind.is_namespaced() { format!("{place}{namespace}/{name}") } else { format!("{place}{name}") }
 }
 
 /// The key of an object that says itself where it belongs.

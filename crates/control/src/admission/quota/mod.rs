@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::resources::{Amounts, amounts};
 use super::{Chain, Operation, Review};
 use crate::doc;
+use crate::kind::Kind;
 use crate::objects::{Objects, Stored, decode_bytes, places};
 use crate::refusal::Refusal;
 use crate::store::{Change, ChangeKind, Expect, ListOptions, WatchError};
@@ -151,7 +152,7 @@ async fn with_quotas(objects: &Objects) -> Result<BTreeSet<String>, Refusal> {
 }
 
 async fn watch(objects: &Objects, revision: u64) -> WatchError {
-    let mut watch = match objects.store().watch("/registry/", revision) {
+    let mut watch = match objects.store().watch("/", revision) {
         Ok(watch) => watch,
         Err(compacted) => return WatchError::Compacted(compacted),
     };
@@ -179,9 +180,9 @@ async fn watch(objects: &Objects, revision: u64) -> WatchError {
 
 /// The namespace whose counts a change makes wrong: something ended there, or its quota changed.
 fn touched(change: &Change, limited: &mut BTreeSet<String>) -> Option<String> {
-    let mut parts = change.key.strip_prefix("/registry/")?.split('/');
-    let (storage, namespace, _name) = (parts.next()?, parts.next()?, parts.next()?);
-    if storage == places::RESOURCE_QUOTAS.storage {
+    let (is_custom, storage, rest) = Kind::split_place(&change.key)?;
+    let (namespace, _name) = rest.split_once('/')?;
+    if !is_custom && storage == places::RESOURCE_QUOTAS.storage {
         limited.insert(namespace.to_owned());
         let spec = |bytes: &bytes::Bytes| decode_bytes(bytes).map(|o| o["spec"].clone()).unwrap_or_default();
         let same = change.previous.as_ref().is_some_and(|p| spec(p) == spec(&change.value));
@@ -210,12 +211,15 @@ async fn count(objects: &Objects, quota: &Value) -> Result<Amounts, Refusal> {
     for resource in hard.keys() {
         by_storage.entry(usage::storage_of(resource)).or_default().push(resource);
     }
-    for (storage, limited) in by_storage {
-        let mut options = ListOptions {
-            prefix: format!("/registry/{storage}/{namespace}/").into(),
-            limit: 500,
-            ..ListOptions::default()
-        };
+    // A resource is the server's or a definition's; the place that is not its own is empty.
+    let mut places = Vec::new();
+    for (storage, limited) in &by_storage {
+        for root in Kind::ROOTS {
+            places.push((format!("{root}{storage}/{namespace}/"), *storage, limited));
+        }
+    }
+    for (prefix, storage, limited) in places {
+        let mut options = ListOptions { prefix: prefix.into(), limit: 500, ..ListOptions::default() };
         loop {
             let page =
                 objects.store().list(options.clone()).await.map_err(|e| Refusal::internal(e.to_string()))?;
@@ -225,7 +229,7 @@ async fn count(objects: &Objects, quota: &Value) -> Result<Amounts, Refusal> {
                     continue;
                 }
                 let uses = usage::of(storage, &object);
-                for resource in &limited {
+                for resource in limited {
                     if let (Some(slot), Some(part)) = (used.get_mut(*resource), uses.get(*resource)) {
                         *slot = slot.plus(*part);
                     }
