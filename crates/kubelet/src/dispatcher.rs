@@ -160,6 +160,7 @@ impl Dispatcher {
     /// Runs until cancelled. Pod tasks are dropped, and gone when this returns; containers are left alone.
     pub async fn run(mut self, token: CancellationToken) {
         tokio::select! {
+            biased;
             () = token.cancelled() => {}
             () = self.dispatch() => {}
         }

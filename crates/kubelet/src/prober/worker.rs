@@ -28,14 +28,20 @@ pub(super) struct Task {
 pub(super) fn spawn(mut task: Task) {
     tokio::spawn(async move {
         let token = task.token.clone();
-        loop {
-            tokio::select! {
-                () = token.cancelled() => return,
-                _panic = AssertUnwindSafe(task.run()).catch_unwind() => {}
+        // The order to end is looked at first: one that came before the task's first turn, or with the tick of a probe,
+        // is the last word. A container that is gone is not asked once more.
+        let work = async {
+            loop {
+                let _panic = AssertUnwindSafe(task.run()).catch_unwind().await;
+                let container = &task.target.container.name;
+                tracing::error!(pod_uid = task.uid(), container, "probe task panicked, starting it again");
+                tokio::time::sleep(task.spec.period).await;
             }
-            let container = &task.target.container.name;
-            tracing::error!(pod_uid = task.uid(), container, "probe task panicked, starting it again");
-            tokio::time::sleep(task.spec.period).await;
+        };
+        tokio::select! {
+            biased;
+            () = token.cancelled() => {}
+            _ = work => {}
         }
     });
 }
@@ -92,8 +98,9 @@ impl Task {
         let begun = self.hands.mono();
         loop {
             let said = tokio::select! {
-                said = self.target.attempt(&self.hands, &seen.id, ip) => said,
+                biased;
                 () = gone(news, &self.target.container.name, seen) => return,
+                said = self.target.attempt(&self.hands, &seen.id, ip) => said,
             };
             let answer = worker.outcome(&seen.id, said.outcome);
             if answer.again {
