@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::{
     Container, EnvFromSource, EnvVarSource, FileKeySelector, ObjectFieldSelector,
 };
 
-use super::expand::expand;
+use super::env_file::EnvFile;
+use super::expand::{EXPANSION_MAX, PER_STRING, TooLong, expand, too_much};
 use super::types::{ContainerInput, RecipeError};
 use crate::downward;
 
@@ -15,30 +16,34 @@ use crate::downward;
 pub(super) fn environment(
     input: &ContainerInput<'_>,
     container: &Container,
-) -> Result<Vec<(String, String)>, RecipeError> {
+) -> Result<Environment, RecipeError> {
     let namespace = input.pod.metadata.namespace.as_deref().unwrap_or_default();
-    let mut env = Env::default();
+    let mut env = Environment::default();
+    let mut files = Files::new();
     for from in container.env_from.iter().flatten() {
         add_all(input, from, namespace, &mut env)?;
     }
     for var in container.env.iter().flatten() {
         let value = match (var.value.as_deref().filter(|v| !v.is_empty()), &var.value_from) {
-            (Some(value), _) => Some(expand(value, |name| {
-                env.get(name).or_else(|| input.service_env.get(name).map(String::as_str))
-            })),
-            (None, Some(source)) => from_source(input, container, source, namespace)?,
+            (Some(value), _) => {
+                let expanded = expand(value, env.left, |name| {
+                    env.get(name).or_else(|| input.service_env.get(name).map(String::as_str))
+                });
+                Some(expanded.map_err(|TooLong| too_long(&var.name))?)
+            }
+            (None, Some(source)) => from_source(input, container, source, namespace, &mut files)?,
             (None, None) => Some(String::new()),
         };
         if let Some(value) = value {
-            env.set(&var.name, value);
+            env.set(&var.name, value)?;
         }
     }
     for (name, value) in input.service_env {
         if env.get(name).is_none() {
-            env.set(name, value.clone());
+            env.set(name, value.clone())?;
         }
     }
-    Ok(env.vars)
+    Ok(env)
 }
 
 /// The files, by volume and path, that must be read before the environment can be made.
@@ -50,18 +55,45 @@ pub(super) fn env_files(container: &Container) -> Vec<(String, String)> {
     files
 }
 
-#[derive(Default)]
-struct Env {
+/// A container's variables.
+#[derive(Debug)]
+pub(super) struct Environment {
     vars: Vec<(String, String)>,
     index: BTreeMap<String, usize>,
+    /// Bytes that may still be set. A value that is set again does not give back what the first one took: what is
+    /// bounded is the work.
+    left: usize,
 }
 
-impl Env {
-    fn get(&self, name: &str) -> Option<&str> {
+/// Environment files that were read already.
+type Files = BTreeMap<(String, String), EnvFile>;
+
+// === impl Environment ===
+
+impl Default for Environment {
+    fn default() -> Self {
+        Self { vars: Vec::new(), index: BTreeMap::new(), left: EXPANSION_MAX }
+    }
+}
+
+impl Environment {
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.index.get(name).map(|i| self.vars[*i].1.as_str())
     }
 
-    fn set(&mut self, name: &str, value: String) {
+    /// Bytes that the container's command may have.
+    pub(super) fn left(&self) -> usize {
+        self.left
+    }
+
+    pub(super) fn into_vars(self) -> Vec<(String, String)> {
+        self.vars
+    }
+
+    pub(super) fn set(&mut self, name: &str, value: String) -> Result<(), RecipeError> {
+        // The equals sign, too.
+        let takes = name.len().saturating_add(value.len()).saturating_add(PER_STRING + 1);
+        self.left = self.left.checked_sub(takes).ok_or_else(|| too_long(name))?;
         match self.index.get(name) {
             Some(i) => self.vars[*i].1 = value,
             None => {
@@ -69,7 +101,21 @@ impl Env {
                 self.vars.push((name.to_owned(), value));
             }
         }
+        Ok(())
     }
+}
+
+/// Names have no end of their own.
+fn too_long(name: &str) -> RecipeError {
+    const SHOWN: usize = 256;
+    let (shown, more) = match name.char_indices().nth(SHOWN) {
+        Some((end, _)) => (&name[..end], "..."),
+        None => (name, ""),
+    };
+    RecipeError::config(format!(
+        "environment variable {shown:?}{more} is too long: {}",
+        too_much("the environment")
+    ))
 }
 
 /// Every key of an object becomes a variable; binary data of a ConfigMap does not.
@@ -77,18 +123,18 @@ fn add_all(
     input: &ContainerInput<'_>,
     from: &EnvFromSource,
     namespace: &str,
-    env: &mut Env,
+    env: &mut Environment,
 ) -> Result<(), RecipeError> {
     let prefix = from.prefix.as_deref().unwrap_or_default();
     if let Some(r) = &from.config_map_ref {
         let map = input.supplies.config_map(namespace, &r.name, r.optional).map_err(RecipeError::config)?;
         for (key, value) in map.iter().flat_map(|m| m.data.iter().flatten()) {
-            env.set(&format!("{prefix}{key}"), value.clone());
+            env.set(&format!("{prefix}{key}"), value.clone())?;
         }
     } else if let Some(r) = &from.secret_ref {
         let secret = input.supplies.secret(namespace, &r.name, r.optional).map_err(RecipeError::config)?;
         for (key, value) in secret.iter().flat_map(|s| s.data.iter().flatten()) {
-            env.set(&format!("{prefix}{key}"), String::from_utf8_lossy(&value.0).into_owned());
+            env.set(&format!("{prefix}{key}"), String::from_utf8_lossy(&value.0).into_owned())?;
         }
     }
     Ok(())
@@ -100,6 +146,7 @@ fn from_source(
     container: &Container,
     source: &EnvVarSource,
     namespace: &str,
+    files: &mut Files,
 ) -> Result<Option<String>, RecipeError> {
     if let Some(field) = &source.field_ref {
         return field_value(input, field).map(Some);
@@ -128,7 +175,7 @@ fn from_source(
         let value = value.map(|v| String::from_utf8_lossy(&v.0).into_owned());
         return key_or_refuse(value, ["Secret", namespace, &r.name, &r.key], r.optional);
     }
-    source.file_key_ref.as_ref().map_or(Ok(Some(String::new())), |file| file_value(input, file))
+    source.file_key_ref.as_ref().map_or(Ok(Some(String::new())), |file| file_value(input, file, files))
 }
 
 fn key_or_refuse(
@@ -165,7 +212,11 @@ fn field_value(input: &ContainerInput<'_>, field: &ObjectFieldSelector) -> Resul
     }
 }
 
-fn file_value(input: &ContainerInput<'_>, file: &FileKeySelector) -> Result<Option<String>, RecipeError> {
+fn file_value(
+    input: &ContainerInput<'_>,
+    file: &FileKeySelector,
+    files: &mut Files,
+) -> Result<Option<String>, RecipeError> {
     if !input.volumes.contains_key(&file.volume_name) {
         return Err(RecipeError::config(format!(
             "cannot find the volume {:?} referenced by FileKeyRef",
@@ -176,59 +227,16 @@ fn file_value(input: &ContainerInput<'_>, file: &FileKeySelector) -> Result<Opti
     let unreadable = || RecipeError::config("couldn't parse env file");
     let key = (file.volume_name.clone(), file.path.clone());
     let content = input.env_files.get(&key).ok_or_else(unreadable)?;
-    let value = parse_env_file(content, &file.key).map_err(|_| unreadable())?;
+    let read = files.entry(key).or_insert_with(|| EnvFile::parse(content));
+    let value = read.get(&file.key).map_err(|_| unreadable())?;
     match value.filter(|v| !v.is_empty()) {
-        Some(value) => Ok(Some(value)),
+        Some(value) => Ok(Some(value.to_owned())),
         None if file.optional == Some(true) => Ok(None),
         None => Err(RecipeError::config(format!(
             "environment variable key {:?} not found in file {:?}",
             file.key, file.path
         ))),
     }
-}
-
-/// Where an environment file is wrong, counted in lines from one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct BadLine(usize);
-
-/// Finds `key` in a file of `NAME='value'` lines: values are literal between single quotes and may
-/// span lines, `#` begins a comment, and a space after `=` means an empty value.
-fn parse_env_file(content: &str, key: &str) -> Result<Option<String>, BadLine> {
-    let mut lines = content.lines().enumerate().map(|(i, l)| (i + 1, l));
-    while let Some((number, line)) = lines.next() {
-        let line = line.trim_start_matches([' ', '\t']);
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let (name, value) = line.split_once('=').ok_or(BadLine(number))?;
-        if name.is_empty() || name.ends_with([' ', '\t']) {
-            return Err(BadLine(number));
-        }
-        if value.starts_with([' ', '\t']) {
-            if name == key {
-                return Ok(Some(String::new()));
-            }
-            continue;
-        }
-        let mut rest = value.strip_prefix('\'').ok_or(BadLine(number))?;
-        let mut text = String::new();
-        let after = loop {
-            if let Some((end, after)) = rest.split_once('\'') {
-                text.push_str(end);
-                break after.trim_start_matches([' ', '\t']);
-            }
-            text.push_str(rest);
-            text.push('\n');
-            rest = lines.next().ok_or(BadLine(number))?.1;
-        };
-        if !after.is_empty() && !after.starts_with('#') {
-            return Err(BadLine(number));
-        }
-        if name == key {
-            return Ok(Some(text));
-        }
-    }
-    Ok(None)
 }
 
 #[cfg(test)]
@@ -242,7 +250,7 @@ mod tests {
     fn env_of(bench: &Bench) -> Result<Vec<(String, String)>, String> {
         let input = bench.input("main");
         let container = super::super::spec_of(&bench.pod, "main").unwrap();
-        environment(&input, &container).map_err(|e| e.message)
+        environment(&input, &container).map(Environment::into_vars).map_err(|e| e.message)
     }
 
     fn lines(bench: &Bench) -> Vec<String> {
@@ -260,6 +268,54 @@ mod tests {
             lines(&b),
             ["A=a2", "B=a-svc-$(C)-$(A)", "C=c", "D=a-svc-$(C)-$(A)", "E=", "F=|", "SVC=mine", "OTHER=o"]
         );
+    }
+
+    #[test]
+    fn an_environment_that_grows_without_end_is_refused_and_the_variable_named() {
+        let mut vars = vec![format!("{{name: E0, value: '{}'}}", "x".repeat(100))];
+        vars.extend(
+            (1..=8).map(|i| format!("{{name: E{i}, value: '{}'}}", format!("$(E{})", i - 1).repeat(10))),
+        );
+        let b = Bench::new(pod(&format!("containers: [{{name: main, env: [{}]}}]", vars.join(", "))));
+        let want = "environment variable \"E5\" is too long: with references replaced, the environment would have \
+                    more than 6291456 bytes";
+        assert_eq!(env_of(&b).unwrap_err(), want);
+        // The last one that fits leaves room for no other.
+        let b = Bench::new(pod(&format!("containers: [{{name: main, env: [{}]}}]", vars[..5].join(", "))));
+        assert_eq!(lines(&b)[4].len(), "E4=".len() + 1_000_000);
+    }
+
+    #[test]
+    fn a_variable_that_is_set_again_and_again_comes_to_an_end_too() {
+        let mut b = Bench::new(pod("containers: [{name: main}]"));
+        let main = &mut b.pod.spec.as_mut().unwrap().containers[0];
+        let var = |name: &str, value: String| k8s_openapi::api::core::v1::EnvVar {
+            name: name.into(),
+            value: Some(value),
+            value_from: None,
+        };
+        let mut env = vec![var("BIG", "x".repeat(1 << 20))];
+        env.extend((0..10_000).map(|_| var("AGAIN", "$(BIG)".into())));
+        main.env = Some(env);
+        assert!(env_of(&b).unwrap_err().starts_with("environment variable \"AGAIN\" is too long: "));
+        main_env(&mut b, vec![var(&"n".repeat(7 << 20), String::new())]);
+        let error = env_of(&b).unwrap_err();
+        assert!(error.starts_with("environment variable \"nnn") && error.len() < 500, "{error}");
+    }
+
+    fn main_env(bench: &mut Bench, env: Vec<k8s_openapi::api::core::v1::EnvVar>) {
+        bench.pod.spec.as_mut().unwrap().containers[0].env = Some(env);
+    }
+
+    #[test]
+    fn a_large_object_taken_many_times_is_refused() {
+        let from = "{configMapRef: {name: m}, prefix: P}, ".repeat(20);
+        let mut b = Bench::new(pod(&format!("containers: [{{name: main, envFrom: [{from}]}}]")));
+        let map = serde_json::json!({"data": {"a": "x".repeat(1 << 20)}});
+        let map = Arc::new(serde_json::from_value(map).unwrap());
+        b.supplies.has_server = true;
+        b.supplies.config_maps.insert("m".into(), Supply::Found(map));
+        assert!(env_of(&b).unwrap_err().starts_with("environment variable \"Pa\" is too long: "));
     }
 
     #[test]
@@ -366,18 +422,5 @@ containers:
         assert_eq!(env_of(&b).unwrap_err(), "couldn't parse env file");
         b.env_files.insert(("data".into(), "f.env".into()), "# c\n\n  A='1' # x\nKEY='two\nlines'\n".into());
         assert_eq!(lines(&b), ["K=two\nlines"]);
-        for (content, want) in [
-            ("KEY=bare", Err(BadLine(1))),
-            ("KEY ='v'", Err(BadLine(1))),
-            ("A='x'\nKEY='open", Err(BadLine(2))),
-            ("KEY='v' junk", Err(BadLine(1))),
-            ("='v'", Err(BadLine(1))),
-            ("nonsense", Err(BadLine(1))),
-            ("KEY= 'v'", Ok(Some(String::new()))),
-            ("KEY='a$b\\n'", Ok(Some("a$b\\n".into()))),
-            ("OTHER='v'", Ok(None)),
-        ] {
-            assert_eq!(parse_env_file(content, "KEY"), want, "{content:?}");
-        }
     }
 }

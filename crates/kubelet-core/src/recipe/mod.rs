@@ -7,6 +7,7 @@
 
 mod dns;
 mod env;
+mod env_file;
 mod expand;
 mod hostname;
 mod hosts;
@@ -25,7 +26,8 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod};
 
 pub use dns::{MISSING_CLUSTER_DNS, check_resolver, parse_resolv_conf};
-pub use expand::expand;
+use env::Environment;
+pub use expand::{EXPANSION_MAX, TooLong, expand, expand_words};
 pub use hosts::HOSTS_PATH;
 pub use mounts::SubPath;
 pub(crate) use mounts::recursive_read_only;
@@ -77,17 +79,14 @@ pub fn container(input: &ContainerInput<'_>) -> Result<ContainerRecipe, RecipeEr
     let env = env::environment(input, &spec)?;
     let mounts = mounts::mounts(input, &spec, &env)?;
     let security = security::of_container(input, &spec)?;
-    let expanded = |words: &Option<Vec<String>>| {
-        let lookup = |name: &str| env.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str());
-        words.iter().flatten().map(|w| expand(w, lookup)).collect::<Vec<_>>()
-    };
+    let (command, args) = command_line(&spec, &env)?;
     Ok(ContainerRecipe {
         name: spec.name.clone(),
         attempt: input.restart_count,
         image_ref: input.image_ref.to_owned(),
         image: spec.image.clone().unwrap_or_default(),
-        command: expanded(&spec.command),
-        args: expanded(&spec.args),
+        command,
+        args,
         working_dir: spec.working_dir.clone().unwrap_or_default(),
         mounts,
         // Privileged containers see the host's devices through the runtime.
@@ -101,8 +100,20 @@ pub fn container(input: &ContainerInput<'_>) -> Result<ContainerRecipe, RecipeEr
         stop_signal: spec.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()),
         resources: resources::of_container(input.pod, &spec, input.node, input.config),
         security,
-        env,
+        env: env.into_vars(),
     })
+}
+
+/// The command and its arguments, which share what the environment left them.
+fn command_line(spec: &Container, env: &Environment) -> Result<(Vec<String>, Vec<String>), RecipeError> {
+    let words = |field: &str, words: &Option<Vec<String>>, max: usize| {
+        let expanded = expand_words(field, words.as_deref().unwrap_or_default(), max, |name| env.get(name));
+        expanded.map_err(RecipeError::config)
+    };
+    let command = words("command", &spec.command, env.left())?;
+    let taken = command.iter().map(String::len).sum::<usize>();
+    let args = words("args", &spec.args, env.left().saturating_sub(taken))?;
+    Ok((command, args))
 }
 
 /// The subPaths to prepare before [`container`] is called.

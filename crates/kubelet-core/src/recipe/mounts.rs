@@ -2,9 +2,13 @@
 
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 
-use super::expand::expand;
+use super::env::Environment;
+use super::expand::{TooLong, expand};
 use super::hosts::HOSTS_PATH;
 use super::types::{ContainerInput, Device, Mount, Propagation, RecipeError, ResolvedVolume};
+
+/// Bytes of the longest path that Linux takes.
+const PATH_MAX: usize = 4096;
 
 /// A subPath the volumes must prepare before the container's recipe can be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +24,7 @@ pub struct SubPath {
 pub(super) fn sub_paths(
     input: &ContainerInput<'_>,
     container: &Container,
-    env: &[(String, String)],
+    env: &Environment,
 ) -> Result<Vec<SubPath>, RecipeError> {
     let mut out = Vec::new();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
@@ -36,7 +40,7 @@ pub(super) fn sub_paths(
 pub(super) fn mounts(
     input: &ContainerInput<'_>,
     container: &Container,
-    env: &[(String, String)],
+    env: &Environment,
 ) -> Result<Vec<Mount>, RecipeError> {
     let mut out = Vec::new();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
@@ -85,7 +89,7 @@ pub(super) fn devices(input: &ContainerInput<'_>, container: &Container) -> Resu
 fn of_volume(
     input: &ContainerInput<'_>,
     container: &Container,
-    env: &[(String, String)],
+    env: &Environment,
     index: usize,
     mount: &VolumeMount,
 ) -> Result<Mount, RecipeError> {
@@ -140,13 +144,13 @@ fn volume<'a>(
 }
 
 /// The subPath, expanded and safe to join.
-fn sub_path(mount: &VolumeMount, env: &[(String, String)]) -> Result<String, RecipeError> {
+fn sub_path(mount: &VolumeMount, env: &Environment) -> Result<String, RecipeError> {
     let path = match mount.sub_path_expr.as_deref().filter(|e| !e.is_empty()) {
         None => mount.sub_path.clone().unwrap_or_default(),
         Some(expr) => {
             let mut missing = std::collections::BTreeSet::new();
-            let path = expand(expr, |name| {
-                let value = env.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str());
+            let path = expand(expr, PATH_MAX, |name| {
+                let value = env.get(name);
                 if value.unwrap_or_default().is_empty() {
                     missing.insert(name.to_owned());
                 }
@@ -156,7 +160,12 @@ fn sub_path(mount: &VolumeMount, env: &[(String, String)]) -> Result<String, Rec
                 let names: Vec<_> = missing.into_iter().collect();
                 return Err(RecipeError::config(format!("missing value for {}", names.join(", "))));
             }
-            path
+            path.map_err(|TooLong| {
+                RecipeError::config(format!(
+                    "subPathExpr of volumeMount {:?} is too long: no path has more than {PATH_MAX} bytes",
+                    mount.name
+                ))
+            })?
         }
     };
     if path.starts_with('/') {
@@ -245,14 +254,19 @@ mod tests {
         b
     }
 
+    fn env() -> Environment {
+        let mut env = Environment::default();
+        env.set("WHO", "me".to_owned()).unwrap();
+        env.set("NIL", String::new()).unwrap();
+        env
+    }
+
     fn of(b: &Bench) -> Result<Vec<Mount>, String> {
-        let env = [("WHO".to_owned(), "me".to_owned()), ("NIL".to_owned(), String::new())];
-        mounts(&b.input("main"), &spec_of(&b.pod, "main").unwrap(), &env).map_err(|e| e.message)
+        mounts(&b.input("main"), &spec_of(&b.pod, "main").unwrap(), &env()).map_err(|e| e.message)
     }
 
     fn wanted(b: &Bench) -> Result<Vec<SubPath>, String> {
-        let env = [("WHO".to_owned(), "me".to_owned()), ("NIL".to_owned(), String::new())];
-        sub_paths(&b.input("main"), &spec_of(&b.pod, "main").unwrap(), &env).map_err(|e| e.message)
+        sub_paths(&b.input("main"), &spec_of(&b.pod, "main").unwrap(), &env()).map_err(|e| e.message)
     }
 
     fn one(mount: &str) -> Result<Mount, String> {
@@ -350,6 +364,10 @@ mod tests {
         assert_eq!(of(&b).unwrap()[1].host_path, "/prepared");
         for (expr, want) in [
             ("subPathExpr: '$(NIL)/$(GONE)'", "missing value for GONE, NIL"),
+            (
+                &format!("subPathExpr: '{}'", "$(WHO)".repeat(2049)),
+                "subPathExpr of volumeMount \"data\" is too long: no path has more than 4096 bytes",
+            ),
             ("subPath: /abs", "error SubPath `/abs` must not be an absolute path"),
             ("subPath: a/../../b", "unable to provision SubPath `a/../../b`: must not contain '..'"),
         ] {

@@ -91,3 +91,30 @@ fn a_sandbox_that_cannot_be_configured_says_so() {
     assert_eq!(error.reason, RecipeReason::CreatePodSandboxError);
     assert_eq!(error.message, "pod Hostname \"Bad\" is not a valid DNS label");
 }
+
+#[test]
+fn a_command_of_many_references_is_refused_and_the_word_named() {
+    // One level is enough: a value of half a megabyte, referred to ten thousand times.
+    let mut b = bench();
+    let main = &mut b.pod.spec.as_mut().unwrap().containers[0];
+    main.env.as_mut().unwrap().push(k8s_openapi::api::core::v1::EnvVar {
+        name: "BIG".into(),
+        value: Some("x".repeat(500_000)),
+        value_from: None,
+    });
+    for (command, args, want) in [
+        (1, 0, None),
+        (10_000, 0, Some("command[0] is too long: ")),
+        (1, 10_000, Some("args[0] is too long: ")),
+        (7, 7, Some("args[0] is too long: ")),
+    ] {
+        let main = &mut b.pod.spec.as_mut().unwrap().containers[0];
+        main.command = Some(vec!["$(BIG)".repeat(command)]);
+        main.args = Some(vec!["$(BIG)".repeat(args)]);
+        let said = container(&b.input("main")).map(drop).map_err(|e| e.message);
+        match want {
+            None => assert_eq!(said, Ok(())),
+            Some(begin) => assert!(said.as_ref().is_err_and(|e| e.starts_with(begin)), "{said:?}"),
+        }
+    }
+}

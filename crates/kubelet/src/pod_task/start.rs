@@ -35,6 +35,8 @@ pub(super) type ReadyVolumes = BTreeMap<String, ResolvedVolume>;
 
 /// The largest environment file.
 const ENV_FILE_MAX: u64 = 64 * 1024;
+/// All of a container's environment files together. They are in memory at once.
+const ENV_FILES_MAX: usize = 4 << 20;
 
 /// How long a call of the runtime may hold up the end of its Pod.
 const CUT_OFF_AFTER: Duration = Duration::from_secs(10);
@@ -497,11 +499,20 @@ impl PodTask {
         container: &str,
         volumes: &ReadyVolumes,
     ) -> Result<BTreeMap<(String, String), String>, String> {
-        let mut files = BTreeMap::new();
+        let (mut files, mut read) = (BTreeMap::new(), 0);
         for (volume, path) in recipe::env_files(pod, container) {
             let Some(ResolvedVolume::Host { path: root, .. }) = volumes.get(&volume) else { continue };
             match read_in_volume(root.clone(), PathBuf::from(&path), ENV_FILE_MAX).await {
-                Ok(content) => _ = files.insert((volume, path), content),
+                Ok(content) => {
+                    read += content.len();
+                    if read > ENV_FILES_MAX {
+                        return Err(format!(
+                            "environment file {path:?} in volume {volume:?}: it and those before it have more than \
+                             {ENV_FILES_MAX} bytes"
+                        ));
+                    }
+                    files.insert((volume, path), content);
+                }
                 // Whether a missing file matters depends on `optional`, which the recipe knows.
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
                 Err(e) => return Err(format!("read environment file {path:?} in volume {volume:?}: {e}")),

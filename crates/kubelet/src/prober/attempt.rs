@@ -1,5 +1,6 @@
 //! One probe, carried out once.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kubelet_core::probe::{Outcome, ProbeSpec};
-use kubelet_core::recipe::expand;
+use kubelet_core::recipe::{EXPANSION_MAX, expand_words};
 use kubelet_core::text::go_duration;
 
 use super::Hands;
@@ -59,13 +60,23 @@ impl Target {
         said.unwrap_or_else(|text| Said { outcome: Outcome::Error, text })
     }
 
+    /// Only what the manifest itself says is known here: references to other objects are empty.
+    fn command(&self, action: &ExecAction) -> Result<Vec<String>, String> {
+        let words = action.command.as_deref().unwrap_or_default();
+        if !words.iter().any(|word| word.contains('$')) {
+            return Ok(words.to_vec());
+        }
+        let env = self.container.env.iter().flatten();
+        let env: BTreeMap<&str, &str> =
+            env.map(|e| (e.name.as_str(), e.value.as_deref().unwrap_or_default())).collect();
+        expand_words("command", words, EXPANSION_MAX, |name| env.get(name).copied())
+    }
+
     async fn exec(&self, action: &ExecAction, hands: &Hands, id: &ContainerId) -> Said {
-        // Only what the manifest itself says is known here: references to other objects are empty.
-        let env = self.container.env.as_deref().unwrap_or_default();
-        let lookup = |name: &str| {
-            env.iter().rev().find(|e| e.name == name).map(|e| e.value.as_deref().unwrap_or_default())
+        let command = match self.command(action) {
+            Ok(command) => command,
+            Err(text) => return Said { outcome: Outcome::Error, text },
         };
-        let command: Vec<String> = action.command.iter().flatten().map(|word| expand(word, lookup)).collect();
         let shown = command.join(" ");
         match hands.runtime.exec_sync(id.as_str(), command, self.timeout).await {
             Ok(answer) => {

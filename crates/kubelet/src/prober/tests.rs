@@ -279,6 +279,41 @@ async fn a_timeout_is_a_failure_with_upstreams_words() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_command_that_grows_without_end_is_an_error_that_names_the_word() {
+    // A word of a hundred thousand references to a value of half a megabyte is 50 GB.
+    let probe = exec(&"$(BIG)".repeat(100_000));
+    let env = EnvVar { name: "BIG".into(), value: Some("x".repeat(500_000)), value_from: None };
+    let c = Container { liveness_probe: Some(probe), env: Some(vec![env]), ..container("c") };
+    let mut w = World::new(ScriptedRuntime::default(), vec![c]);
+    after(60).await;
+    w.runs("c", "1");
+    after(1).await;
+    let text = &w.events()[0].1;
+    let begin = "Liveness probe errored and resulted in unknown state: command[0] is too long: ";
+    assert!(text.starts_with(begin) && text.len() < 300, "{text}");
+    assert_eq!((w.execs(), w.verdict("1").liveness), (0, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_is_called_off_before_its_first_turn_asks_nobody() {
+    let (runtime, _code) = switch();
+    let c = Container {
+        liveness_probe: Some(exec("live")),
+        readiness_probe: Some(exec("ready")),
+        ..container("c")
+    };
+    let mut w = World::new(runtime, vec![c]);
+    after(60).await;
+    // Often enough that a coin would have fallen on its other side.
+    for turn in 0..50 {
+        w.runs("c", &format!("id{turn}"));
+        w.prober.remove(&"u".into());
+        after(1).await;
+    }
+    assert_eq!(w.execs(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn http_probes_go_to_the_pod_and_redirects_only_warn() {
     let port = ContainerPort { name: Some("web".into()), container_port: 8080, ..Default::default() };
     let http = HTTPGetAction { port: IntOrString::String("web".into()), ..Default::default() };
