@@ -57,6 +57,16 @@ macro_rules! change {
     }};
 }
 
+/// The same for a call that starts something: up to its deadline it is also finished when nobody waits for it any more.
+macro_rules! start {
+    ($self:ident.$service:ident.$method:ident($request:expr), $op:literal, $object:expr, $deadline:expr) => {{
+        let mut service = $self.$service.clone();
+        let (request, deadline) = ($request, $deadline);
+        let call = async move { service.$method(request).await };
+        finish($op, $object, None, $self.closing.see_through(within(deadline, call))).await
+    }};
+}
+
 // === impl Client ===
 
 impl Client {
@@ -153,7 +163,7 @@ impl Client {
         let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.to_owned() };
         let deadline = Some(self.timeout * 2);
         let object = object.as_deref().unwrap_or_default();
-        let answer = change!(self.runtime.run_pod_sandbox(request), "run sandbox of pod", object, deadline)?;
+        let answer = start!(self.runtime.run_pod_sandbox(request), "run sandbox of pod", object, deadline)?;
         named("run sandbox of pod", object, answer.pod_sandbox_id)
     }
 
@@ -212,13 +222,13 @@ impl Client {
             sandbox_config: Some(sandbox_config),
         };
         let answer =
-            change!(self.runtime.create_container(request), "create container", &object, self.usual())?;
+            start!(self.runtime.create_container(request), "create container", &object, self.usual())?;
         named("create container", &object, answer.container_id)
     }
 
     pub async fn start_container(&self, id: &str) -> Result<()> {
         let request = v1::StartContainerRequest { container_id: id.to_owned() };
-        change!(self.runtime.start_container(request), "start container", id, self.usual()).map(drop)
+        start!(self.runtime.start_container(request), "start container", id, self.usual()).map(drop)
     }
 
     /// The runtime gets `grace` seconds on top of the usual time.
@@ -354,14 +364,21 @@ async fn finish<T>(
     deadline: Option<Duration>,
     call: impl Future<Output = std::result::Result<Response<T>, Status>>,
 ) -> Result<T> {
+    let answer = within(deadline, call).await;
+    answer.map(Response::into_inner).map_err(|status| Error::from_status(op, object, &status))
+}
+
+async fn within<T>(
+    deadline: Option<Duration>,
+    call: impl Future<Output = std::result::Result<Response<T>, Status>>,
+) -> std::result::Result<Response<T>, Status> {
     // Dropping the call resets its stream, which is how the runtime learns that we gave up.
-    let answer = match deadline {
+    match deadline {
         None => call.await,
         Some(deadline) => tokio::time::timeout(deadline, call).await.unwrap_or_else(|_| {
             Err(Status::deadline_exceeded(format!("no answer within {}s", deadline.as_secs_f64())))
         }),
-    };
-    answer.map(Response::into_inner).map_err(|status| Error::from_status(op, object, &status))
+    }
 }
 
 fn flatten(

@@ -1,8 +1,10 @@
 //! Calls that outlive their caller.
 //!
-//! A program that exits drops its calls, and the runtime takes that for an order to give up. A start cut in
-//! the middle can leave a process that no later call reaches. So once the end has been ordered, a call that
-//! changes something and is dropped half-way goes on by itself, and whoever exits waits for the last of them.
+//! Who drops a call orders the runtime to give up. A start cut in the middle can leave a process that no later call
+//! reaches: containerd kills the program that starts a sandbox's shim and forgets the shim. So a call that starts
+//! something goes on by itself, up to its deadline, when nobody waits for it any more; what it made is found in the
+//! runtime's lists and ended as anything that nobody wants. And once the end of the program has been ordered, so does
+//! every call that changes something, and whoever exits waits for the last of them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,6 +14,9 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+/// Calls that may go on by themselves while the program does; more than these are given up when they are dropped.
+const LEFT_ALONE_MAX: usize = 1024;
+
 /// The end of a program that has calls under way; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Closing {
@@ -19,10 +24,11 @@ pub struct Closing {
     calls: TaskTracker,
 }
 
-/// A call that is finished even when it is dropped, if the end was ordered and the call has begun.
+/// A call that is finished even when it is dropped, if it has begun and either starts something or the end was ordered.
 pub(crate) struct Kept<T: Send + 'static> {
     call: Pin<Box<dyn Future<Output = T> + Send>>,
     state: State,
+    starts: bool,
     closing: Closing,
 }
 
@@ -55,7 +61,21 @@ impl Closing {
     }
 
     pub(crate) fn keep<T: Send + 'static>(&self, call: impl Future<Output = T> + Send + 'static) -> Kept<T> {
-        Kept { call: Box::pin(call), state: State::New, closing: self.clone() }
+        Kept { call: Box::pin(call), state: State::New, starts: false, closing: self.clone() }
+    }
+
+    /// A call that starts something, and has an end of its own.
+    pub(crate) fn see_through<T: Send + 'static>(
+        &self,
+        call: impl Future<Output = T> + Send + 'static,
+    ) -> Kept<T> {
+        let mut kept = self.keep(call);
+        kept.starts = true;
+        kept
+    }
+
+    fn takes(&self, starts: bool) -> bool {
+        self.ordered.is_cancelled() || (starts && self.calls.len() < LEFT_ALONE_MAX)
     }
 }
 
@@ -76,7 +96,7 @@ impl<T: Send + 'static> Future for Kept<T> {
 
 impl<T: Send + 'static> Drop for Kept<T> {
     fn drop(&mut self) {
-        if self.state != State::Begun || !self.closing.ordered.is_cancelled() {
+        if self.state != State::Begun || !self.closing.takes(self.starts) {
             return;
         }
         // Outside a runtime nothing can go on.
@@ -122,6 +142,30 @@ mod tests {
         answer.notify_one();
         finished.await;
         assert!(done.load(Ordering::Relaxed));
+    }
+
+    #[tokio::test]
+    async fn a_start_that_nobody_waits_for_goes_on_unless_there_are_too_many() {
+        let closing = Closing::when(CancellationToken::new());
+        let done = Arc::new(AtomicBool::new(false));
+        let (answer, mark) = (Arc::new(Notify::new()), done.clone());
+        let begin = |call: Pin<Box<dyn Future<Output = ()> + Send>>| {
+            let mut begun = closing.see_through(call);
+            assert!((&mut begun).now_or_never().is_none());
+        };
+        let answered = answer.clone();
+        begin(Box::pin(async move {
+            answered.notified().await;
+            mark.store(true, Ordering::Relaxed);
+        }));
+        for _ in 0..2 * LEFT_ALONE_MAX {
+            begin(Box::pin(std::future::pending()));
+        }
+        assert_eq!(closing.unfinished(), LEFT_ALONE_MAX);
+        answer.notify_one();
+        while !done.load(Ordering::Relaxed) {
+            tokio::task::yield_now().await;
+        }
     }
 
     #[tokio::test]

@@ -23,7 +23,14 @@ struct Tiny {
     events: Option<broadcast::Sender<v1::ContainerEventResponse>>,
     /// Set when a stop was abandoned by its caller.
     abandoned: Arc<watch::Sender<bool>>,
+    sandboxes: Arc<watch::Sender<Sandboxes>>,
     authority: Arc<std::sync::Mutex<String>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sandboxes {
+    begun: u32,
+    made: u32,
 }
 
 /// A server with a thread and a tokio runtime of its own, so that killing it cuts its connections.
@@ -97,6 +104,22 @@ async fn deadlines_are_kept_and_the_runtime_hears_of_it() {
     assert_eq!(exec(Duration::ZERO).await.unwrap().stdout, b"0");
     assert_eq!(exec(Duration::from_millis(1200)).await.unwrap().stdout, b"2", "rounded up");
     assert_eq!(client.container_status("hang").await.unwrap_err().code, Code::DeadlineExceeded);
+    server.kill().await;
+}
+
+#[tokio::test]
+async fn a_sandbox_that_nobody_waits_for_any_more_is_made_to_its_end() {
+    let dir = Dir::new();
+    let tiny = Tiny::named("slow");
+    let mut sandboxes = tiny.sandboxes.subscribe();
+    let server = serve(&dir.socket(), tiny);
+    let client = client(&dir.socket(), Duration::from_secs(60));
+    let call = tokio::spawn(async move { client.run_pod_sandbox(sleepy(300), "").await });
+    sandboxes.wait_for(|n| n.begun == 1).await.unwrap();
+    call.abort();
+    assert!(call.await.unwrap_err().is_cancelled());
+    let made = sandboxes.wait_for(|n| n.made == 1);
+    tokio::time::timeout(Duration::from_secs(30), made).await.unwrap().unwrap();
     server.kill().await;
 }
 
@@ -176,7 +199,13 @@ async fn the_authority_is_localhost_and_errors_keep_their_words() {
 
 impl Tiny {
     fn named(name: &'static str) -> Self {
-        Self { name, events: None, abandoned: Arc::new(watch::Sender::new(false)), authority: Arc::default() }
+        Self {
+            name,
+            events: None,
+            abandoned: Arc::new(watch::Sender::new(false)),
+            sandboxes: Arc::default(),
+            authority: Arc::default(),
+        }
     }
 }
 
@@ -219,7 +248,9 @@ impl RuntimeService for Tiny {
         request: Request<v1::RunPodSandboxRequest>,
     ) -> Result<Response<v1::RunPodSandboxResponse>, Status> {
         let name = request.into_inner().config.unwrap().metadata.unwrap().name;
+        self.sandboxes.send_modify(|n| n.begun += 1);
         tokio::time::sleep(Duration::from_millis(name.parse().unwrap())).await;
+        self.sandboxes.send_modify(|n| n.made += 1);
         Ok(Response::new(v1::RunPodSandboxResponse { pod_sandbox_id: "sandbox".into() }))
     }
 
