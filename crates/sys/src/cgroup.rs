@@ -16,6 +16,9 @@ use crate::mountinfo::{self, Mount};
 const DELEGATED: [&str; 5] = ["cpu", "cpuset", "memory", "pids", "hugetlb"];
 /// Directories deeper than this below a cgroup belong to nobody we know.
 const DEPTH_MAX: usize = 16;
+/// How long, and how often, it is looked whether a frozen cgroup has come to a halt.
+const FREEZING: std::time::Duration = std::time::Duration::from_millis(2);
+const FREEZING_LOOKS: usize = 10;
 
 /// The hierarchies of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,9 +160,43 @@ impl Hierarchies {
         Ok(found)
     }
 
-    /// Kills every process in the cgroup and below it. Returns how many there were.
+    /// Kills every process in the cgroup and below it. Returns how many there were. Where the kernel can, none of them
+    /// gets away by forking faster than it is counted: version 2 kills them all at once, version 1 holds them still.
     pub fn kill(&self, name: &str) -> io::Result<usize> {
+        let held = self.hold(name);
+        let killed = self.kill_each(name);
+        if held {
+            self.write(name, "freezer", "freezer.state", "THAWED")?;
+        }
+        killed
+    }
+
+    /// Stops all of them where they are. False where that cannot be done, or need not be.
+    fn hold(&self, name: &str) -> bool {
+        if self.version == Version::V2 {
+            return false;
+        }
+        // Some may never come to a halt, in a call to a server that is gone.
+        let frozen = |_| matches!(self.read(name, "freezer", "freezer.state"), Ok(Some(s)) if s == "FROZEN");
+        let asked = self.write(name, "freezer", "freezer.state", "FROZEN");
+        let asked = matches!(asked, Ok(true));
+        let pause = || std::thread::sleep(FREEZING);
+        let _ = asked
+            && (0..FREEZING_LOOKS)
+                .inspect(|look| {
+                    if *look > 0 {
+                        pause()
+                    }
+                })
+                .any(frozen);
+        asked
+    }
+
+    fn kill_each(&self, name: &str) -> io::Result<usize> {
         let processes = self.processes(name)?;
+        if self.version == Version::V2 && matches!(self.write(name, "", "cgroup.kill", "1"), Ok(true)) {
+            return Ok(processes.len());
+        }
         for pid in processes.iter().filter_map(|pid| Pid::from_raw(*pid)) {
             // One that is gone already is what was wanted.
             let _ = kill_process(pid, Signal::KILL);

@@ -84,3 +84,33 @@ fn a_real_one_is_made_bounded_emptied_and_removed() {
     assert!(!all.exists(&name) && all.children(&name).unwrap().is_empty());
     all.remove(&name).unwrap();
 }
+
+#[test]
+fn one_that_forks_as_fast_as_it_can_does_not_get_away() {
+    let name = format!("longshore-sys-forks-{}", std::process::id());
+    let Some(all) = real(&name) else { return };
+    // Each starts the next and ends, so that every list of processes is old when it is read.
+    let script = "n() { n & }; read go; n";
+    let mut shell = std::process::Command::new("bash");
+    let mut child = shell.args(["-c", script]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    all.write(&name, "pids", "pids.max", "50").unwrap();
+    let hierarchies: Vec<&str> = match all.version() {
+        Version::V1 => vec!["pids", "freezer"],
+        Version::V2 => vec!["pids"],
+    };
+    for controller in hierarchies {
+        all.write(&name, controller, "cgroup.procs", &child.id().to_string()).unwrap();
+    }
+    drop(child.stdin.take());
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let mut kills = 0;
+    while !all.processes(&name).unwrap().is_empty() && std::time::Instant::now() < until {
+        all.kill(&name).unwrap();
+        kills += 1;
+    }
+    let _ = child.wait();
+    assert!(all.processes(&name).unwrap().is_empty(), "still there after {kills} kills");
+    while all.remove(&name).is_err() && std::time::Instant::now() < until {
+        std::thread::yield_now();
+    }
+}
