@@ -3,6 +3,8 @@
 //! Nothing of a Pod counts as left over before every source has reported once: a Pod that is merely
 //! not known yet must find its containers, and its logs, as it left them.
 
+pub mod shims;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Collects dead containers, empty sandboxes, log directories without a Pod and links without a log.
+//! Collects dead containers, empty sandboxes, log directories without a Pod, links without a log and forgotten shims.
 //! What goes is decided in `kubelet_core::gc`; Pods nobody wants are ended by the dispatcher.
 
 use std::io;
@@ -15,6 +15,8 @@ use tokio_util::sync::CancellationToken;
 use crate::dispatcher::Known;
 use crate::node::Node;
 
+mod shims;
+
 const PERIOD: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
@@ -22,6 +24,8 @@ pub struct GcSettings {
     pub policy: GcPolicy,
     pub pod_logs: PathBuf,
     pub container_logs: PathBuf,
+    /// Where the runtime listens; shims that it forgot are found by it.
+    pub runtime: PathBuf,
 }
 
 /// Collects as soon as it is known what to keep, and then every minute, until cancelled.
@@ -37,31 +41,37 @@ pub async fn run(
         () = tokio::time::sleep(PERIOD) => {}
     }
     let mut tick = tokio::time::interval(PERIOD);
-    loop {
-        tokio::select! {
-            () = token.cancelled() => return,
-            _ = tick.tick() => {}
+    let mut suspects = shims::Suspects::default();
+    let work = async {
+        loop {
+            tick.tick().await;
+            match node.observer.survey().await {
+                Ok(found) => {
+                    collect(&node, &found, &known, &settings).await;
+                    suspects.look(&settings.runtime, &found).await;
+                }
+                Err(error) => tracing::warn!(%error, "nothing collected: the runtime could not be listed"),
+            }
         }
-        tokio::select! {
-            () = token.cancelled() => return,
-            () = collect(&node, &known, &settings) => {}
-        }
+    };
+    tokio::select! {
+        biased;
+        () = token.cancelled() => {}
+        () = work => {}
     }
 }
 
-/// One collection.
-pub async fn collect(node: &Node, known: &watch::Receiver<Arc<Known>>, settings: &GcSettings) {
-    let found = match node.observer.survey().await {
-        Ok(found) => found,
-        Err(error) => {
-            tracing::warn!(%error, "nothing collected: the runtime could not be listed");
-            return;
-        }
-    };
+/// One collection of what belongs to Pods.
+async fn collect(
+    node: &Node,
+    found: &[FoundPod],
+    known: &watch::Receiver<Arc<Known>>,
+    settings: &GcSettings,
+) {
     // Asked after the runtime: a Pod that began while it answered is known, and its things stay.
     let known = known.borrow().clone();
     let input = GcInput {
-        found: &found,
+        found,
         known: &known.pods,
         sources_ready: known.sources_ready,
         policy: settings.policy,

@@ -32,6 +32,7 @@ pub mod nfacct;
 pub mod nft;
 pub mod notify;
 pub mod process;
+pub mod processes;
 #[doc(hidden)]
 pub mod scratch;
 pub mod terminal;

@@ -592,8 +592,8 @@ impl Parts<'_> {
         self.start_local(node, &context, local, updates, tasks, token).await?;
         let dispatcher = Dispatcher::new(node.clone(), receiver, names, beat).with_orders(orders);
         let known = dispatcher.known();
-        let collector = gc::run(node.clone(), known.clone(), settings::gc(flags, &self.dirs), token.clone());
-        tasks.spawn(collector);
+        let collection = settings::gc(config, flags, &self.dirs);
+        tasks.spawn(gc::run(node.clone(), known.clone(), collection, token.clone()));
         tasks.spawn(dispatcher.run(token.clone()));
         let rotation = settings::rotation(config)?;
         let rotator = Rotator::new(rotation, node.runtime.clone(), node.clock.clone(), node.metrics.clone());

@@ -100,7 +100,7 @@ fn restart_period(config: &KubeletConfiguration, gates: &Gates) -> (Duration, Du
     (first, said.map_or(longest, |d| d.to_std()))
 }
 
-pub(super) fn gc(flags: &KubeletFlags, dirs: &PodDirs) -> GcSettings {
+pub(super) fn gc(config: &KubeletConfiguration, flags: &KubeletFlags, dirs: &PodDirs) -> GcSettings {
     let limit = |n: i32| usize::try_from(n).ok();
     GcSettings {
         policy: GcPolicy {
@@ -110,6 +110,7 @@ pub(super) fn gc(flags: &KubeletFlags, dirs: &PodDirs) -> GcSettings {
         },
         pod_logs: dirs.pod_logs.clone(),
         container_logs: dirs.container_logs.clone(),
+        runtime: config.container_runtime_endpoint.trim_start_matches("unix://").into(),
     }
 }
 
