@@ -1,7 +1,7 @@
 //! `longshore pods …`: give Pods to the kubelet of this machine and look at them, no API server needed.
 
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -119,10 +119,14 @@ async fn run(options: Options) -> Result<ExitCode, PodsError> {
         Command::Exec { name, container, command, stdin, tty } if *stdin || *tty => {
             let words = command.iter().map(|word| format!("&command={}", client::escape(word)));
             let container = container.iter().map(|c| format!("&container={}", client::escape(c)));
-            let switch = |on: &bool| u8::from(*on);
-            let begin = format!("/exec?stdin={}&tty={}", switch(stdin), switch(tty));
+            let tty = session::lends_terminal(*stdin, *tty, std::io::stdin().is_terminal());
+            let tty = tty.unwrap_or_else(|words| {
+                console::err(&format!("{words}\n"));
+                false
+            });
+            let begin = format!("/exec?stdin={}&tty={}", u8::from(*stdin), u8::from(tty));
             let query: String = std::iter::once(begin).chain(container).chain(words).collect();
-            session::run(&options.socket, &pod_path(&options, name, &query), *stdin, *tty).await
+            session::run(&options.socket, &pod_path(&options, name, &query), *stdin, tty).await
         }
         Command::Exec { name, container, command, .. } => {
             let query =

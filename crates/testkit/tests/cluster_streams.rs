@@ -259,6 +259,24 @@ fn a_terminal_is_a_terminal(kubectl: Kubectl) {
     );
 }
 
+/// With a terminal of the command's own, the runtime would hang it up as soon as the input has ended, output or not.
+#[test]
+fn a_command_whose_input_is_no_terminal_gets_none_and_loses_nothing() {
+    let Some(c) = cluster(Kubectl::default(), "") else { return };
+    c.create(&pod("box", "", "", STAY));
+    c.wait_pod("box", "ready", is_ready);
+    let own = std::env::var("LONGSHORE_BINARY").unwrap();
+    for turn in 0..40 {
+        let mut child = c.node.command(&own);
+        child.args(["pods", "exec", "--socket"]).arg(c.agent.socket());
+        child.args(["-it", "box", "--", "sh", "-c", "cat; echo out; exit 6"]);
+        let out = child.stdin(Stdio::null()).output().unwrap();
+        assert_eq!((out.status.code(), out.stdout.as_slice()), (Some(6), b"out\n".as_slice()), "turn {turn}");
+        let told = "Unable to use a TTY - input is not a terminal or the right kind of file\n";
+        assert_eq!(String::from_utf8_lossy(&out.stderr), told);
+    }
+}
+
 fn one_attaches_runs_and_debugs(kubectl: Kubectl) {
     let Some(c) = cluster(kubectl, "") else { return };
     let script = "while read line; do echo heard $line; [ $line = end ] && exit 0; done";

@@ -1,6 +1,6 @@
 //! `longshore pods exec -it`: a command with the caller's keyboard and screen.
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -62,12 +62,22 @@ struct Cause {
     message: String,
 }
 
+/// Whether the command gets a terminal. As with kubectl, only one whose input is a terminal has one to lend: a runtime
+/// hangs up the terminal of a command whose input ends, and what was not read of its output by then is lost. The error
+/// is what the user is told.
+pub(super) fn lends_terminal(stdin: bool, tty: bool, is_terminal: bool) -> Result<bool, &'static str> {
+    match (stdin && tty, is_terminal) {
+        (true, false) => Err("Unable to use a TTY - input is not a terminal or the right kind of file"),
+        (lent, _) => Ok(lent),
+    }
+}
+
 /// Runs it to its end. With `stdin` our input is the command's; with `tty` so is our terminal.
 pub(super) async fn run(socket: &Path, path: &str, stdin: bool, tty: bool) -> Result<ExitCode, PodsError> {
     let stream = connect(socket, path).await?;
     let (from, to) = tokio::io::split(stream);
     let terminal = std::io::stdin();
-    let raw = match tty && terminal.is_terminal() {
+    let raw = match tty {
         true => {
             let own = terminal.as_fd().try_clone_to_owned();
             Some(
@@ -220,6 +230,21 @@ fn conclude(bytes: &[u8]) -> Result<ExitCode, PodsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_terminal_is_lent_and_only_with_input() {
+        let told = "Unable to use a TTY - input is not a terminal or the right kind of file";
+        for (stdin, tty, is_terminal, want) in [
+            (true, true, true, Ok(true)),
+            (true, true, false, Err(told)),
+            (true, false, true, Ok(false)),
+            (true, false, false, Ok(false)),
+            (false, true, true, Ok(false)),
+            (false, true, false, Ok(false)),
+        ] {
+            assert_eq!(lends_terminal(stdin, tty, is_terminal), want, "{stdin} {tty} {is_terminal}");
+        }
+    }
 
     #[test]
     fn the_exit_code_is_found() {
