@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 
 use base::time::Wall;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use kubelet_core::node::certificate::{Held, Names};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use rustls_pki_types::pem::PemObject;
@@ -58,6 +60,38 @@ impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Key(..)")
     }
+}
+
+/// Certificates of one answer: a node's own, and those that lead to an authority.
+const CHAIN_MAX: usize = 16;
+
+/// What a signer answered: the certificates in it and nothing else, PEM, and what the first one says. An answer that is
+/// not for this key would take the node's identity away instead of renewing it.
+pub(super) fn signed(answer: &str, key: &Key) -> Result<(String, Held), String> {
+    let (mut text, mut chain) = (String::new(), 0);
+    for der in CertificateDer::pem_slice_iter(answer.as_bytes()) {
+        let der = der.map_err(|e| format!("read a certificate: {e}"))?;
+        let (_, parsed) = X509Certificate::from_der(&der).map_err(|e| format!("read a certificate: {e}"))?;
+        if chain == 0 && parsed.public_key().raw != key.public() {
+            return Err("the certificate that was signed is for another key".to_owned());
+        }
+        chain += 1;
+        if chain > CHAIN_MAX {
+            return Err(format!("the answer has more than {CHAIN_MAX} certificates"));
+        }
+        put(&mut text, &der);
+    }
+    let held = read(text.as_bytes())?;
+    Ok((text, held))
+}
+
+fn put(text: &mut String, der: &[u8]) {
+    text.push_str("-----BEGIN CERTIFICATE-----\n");
+    for line in STANDARD.encode(der).as_bytes().chunks(64) {
+        text.push_str(&String::from_utf8_lossy(line));
+        text.push('\n');
+    }
+    text.push_str("-----END CERTIFICATE-----\n");
 }
 
 /// The first certificate of a PEM text, and when the first of all ends: a chain is as good as its weakest link.
@@ -125,6 +159,31 @@ mod tests {
         assert_eq!(key.public(), again.public());
         assert!(Key::read(b"nonsense").is_err());
         assert_eq!(format!("{key:?}"), "Key(..)");
+    }
+
+    #[test]
+    fn an_answer_is_taken_for_its_own_key_only_and_nothing_but_certificates_is_kept() {
+        let pair = || {
+            let key = KeyPair::generate().unwrap();
+            let params = CertificateParams::new(vec!["n1".to_owned()]).unwrap();
+            (params.self_signed(&key).unwrap().pem(), Key(key))
+        };
+        let ((mine, key), (other, foreign)) = (pair(), pair());
+        let (kept, held) = signed(&format!("# hello\n{}{mine}{other}", foreign.to_pem()), &key).unwrap();
+        assert!(!kept.contains("PRIVATE") && !kept.contains("hello"), "{kept}");
+        assert_eq!(kept.matches("BEGIN CERTIFICATE").count(), 2);
+        assert_eq!(read(mine.as_bytes()).unwrap().names, held.names);
+        for (answer, want) in [
+            (other.clone(), "the certificate that was signed is for another key"),
+            (format!("{other}{mine}"), "the certificate that was signed is for another key"),
+            (mine.repeat(17), "the answer has more than 16 certificates"),
+            (foreign.to_pem(), "there is no certificate in it"),
+            (String::new(), "there is no certificate in it"),
+        ] {
+            assert_eq!(signed(&answer, &key).unwrap_err(), want);
+        }
+        let torn = mine.replace("MII", "MIJ");
+        assert!(signed(&torn, &key).unwrap_err().starts_with("read a certificate: "));
     }
 
     #[test]

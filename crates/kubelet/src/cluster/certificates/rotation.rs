@@ -94,12 +94,17 @@ impl Rotation {
     }
 
     async fn work(&mut self) {
+        let mut rest = PAUSE_MIN;
         loop {
             let held = self.held();
             self.wait_until_due(held.as_ref()).await;
             let mut pause = PAUSE_MIN;
             let mut lost: Option<Instant> = None;
-            while let Err(error) = self.rotate(held.as_ref()).await {
+            let adopted = loop {
+                let error = match self.rotate(held.as_ref()).await {
+                    Ok(adopted) => break adopted,
+                    Err(error) => error,
+                };
                 self.failed(&error);
                 let gone = held.as_ref().is_none_or(|h| h.is_expired(self.now()));
                 let answers = matches!(&error, SigningError::Api(e) if e.code().is_some());
@@ -112,8 +117,28 @@ impl Rotation {
                 self.look(held.as_ref());
                 sleep(pause + self.parts.rng.up_to(pause / 10)).await;
                 pause = (pause * 2).min(PAUSE_MAX);
+            };
+            if !adopted || self.lasts() {
+                rest = PAUSE_MIN;
+                continue;
             }
+            // A signer whose certificates have ended when they come, or lack a name, is not asked as fast as it answers.
+            tracing::warn!(
+                signer = self.parts.purpose.signer(),
+                "the new certificate has to be renewed at once"
+            );
+            sleep(rest + self.parts.rng.up_to(rest / 10)).await;
+            rest = (rest * 2).min(PAUSE_MAX);
         }
+    }
+
+    /// Whether the certificate is good for a while.
+    fn lasts(&mut self) -> bool {
+        let (held, names, now) = (self.held(), self.parts.wanted.names(), self.now());
+        held.is_some_and(|held| {
+            names.is_none_or(|n| held.satisfies(&n))
+                && held.rotate_at(&mut self.parts.rng).since(now) > PAUSE_MIN
+        })
     }
 
     /// Sleeps until the certificate is due, or its names are no longer the right ones.
@@ -141,7 +166,8 @@ impl Rotation {
         }
     }
 
-    async fn rotate(&mut self, held: Option<&Held>) -> Result<(), SigningError> {
+    /// False if the names changed before there was a certificate.
+    async fn rotate(&mut self, held: Option<&Held>) -> Result<bool, SigningError> {
         let names = self.parts.wanted.names();
         let names = names.ok_or_else(|| SigningError::Key("the node has no address yet".to_owned()))?;
         let now = self.now();
@@ -167,19 +193,27 @@ impl Rotation {
                 // Whoever signs late must not sign for names that the node has no more.
                 let pem = tokio::select! {
                     pem = asking => pem?,
-                    () = self.parts.wanted.differ_from(&names) => return Ok(()),
+                    () = self.parts.wanted.differ_from(&names) => return Ok(false),
                 };
                 (key, pem)
             }
         };
-        self.adopt(&certificate, &key, held).map_err(SigningError::Key)
+        self.adopt(&certificate, &key, &names, held).map_err(SigningError::Key)?;
+        Ok(true)
     }
 
     /// From here on the new certificate is the one.
-    fn adopt(&mut self, certificate: &str, key: &Key, old: Option<&Held>) -> Result<(), String> {
-        pem::read(certificate.as_bytes())?;
+    fn adopt(&mut self, answer: &str, key: &Key, names: &Names, old: Option<&Held>) -> Result<(), String> {
+        let (certificate, new) = pem::signed(answer, key)?;
+        // A serving certificate that lacks a name is better than none. Under another's name the node is nobody.
+        if self.parts.purpose == Purpose::Client && !new.satisfies(names) {
+            let (got, want) = (&new.names.common_name, &names.common_name);
+            return Err(format!(
+                "the certificate that was signed is for {got:?} and not, with its groups, for {want:?}"
+            ));
+        }
         let now = self.now();
-        let path = self.parts.store.write(certificate, &key.to_pem(), now);
+        let path = self.parts.store.write(&certificate, &key.to_pem(), now);
         let path = path.map_err(|e| format!("keep the new certificate: {e}"))?;
         if let Some((_, key_file)) = &self.bootstrap {
             store::remove(key_file).map_err(|e| format!("remove {}: {e}", key_file.display()))?;

@@ -35,12 +35,24 @@ struct State {
     idle: bool,
     /// So many requests are denied.
     denials: usize,
+    /// What is wrong with the certificates.
+    wrong: Wrong,
     /// Those that were asked for under a name.
     names: Vec<String>,
     /// When each request came; refused ones too.
     asked: Vec<Wall>,
     signed: Vec<Wall>,
     last: Value,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Wrong {
+    #[default]
+    Nothing,
+    Key,
+    Name,
+    Ended,
+    Nonsense,
 }
 
 impl Signer {
@@ -87,19 +99,30 @@ impl Signer {
             state.last["status"] = json!({"conditions": [{"type": "Denied", "status": "True"}]});
         } else {
             state.signed.push(now);
-            state.last = if state.idle { unsigned(csr) } else { self.sign(&csr, now) };
+            state.last = if state.idle { unsigned(csr) } else { self.sign(&csr, now, state.wrong) };
         }
         (201, state.last.clone())
     }
 
-    fn sign(&self, csr: &Value, now: Wall) -> Value {
+    fn sign(&self, csr: &Value, now: Wall, wrong: Wrong) -> Value {
         let pem = STANDARD.decode(csr["spec"]["request"].as_str().unwrap()).unwrap();
         let mut asked =
             CertificateSigningRequestParams::from_pem(std::str::from_utf8(&pem).unwrap()).unwrap();
         let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(now.secs().unsigned_abs());
         asked.params.not_before = begin.into();
         asked.params.not_after = (begin + LIFE).into();
-        let certificate = asked.signed_by(&self.issuer).unwrap().pem();
+        match wrong {
+            Wrong::Name => {
+                asked.params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:n2");
+            }
+            Wrong::Ended => asked.params.not_after = begin.into(),
+            Wrong::Key => asked.public_key = other_key(),
+            Wrong::Nothing | Wrong::Nonsense => {}
+        }
+        let certificate = match wrong {
+            Wrong::Nonsense => "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_owned(),
+            _ => asked.signed_by(&self.issuer).unwrap().pem(),
+        };
         let mut signed = csr.clone();
         signed["metadata"]["name"] = "csr-x".into();
         signed["status"] = json!({
@@ -108,6 +131,11 @@ impl Signer {
         });
         signed
     }
+}
+
+fn other_key() -> rcgen::PublicKey {
+    let other = CertificateParams::default().serialize_request(&KeyPair::generate().unwrap()).unwrap();
+    CertificateSigningRequestParams::from_der(other.der()).unwrap().public_key
 }
 
 fn unsigned(mut csr: Value) -> Value {
@@ -264,4 +292,31 @@ async fn a_first_request_that_was_denied_is_not_the_last() {
     sleep(Duration::from_secs(60)).await;
     let state = signer.state.lock().unwrap();
     assert_eq!((state.names.len(), state.signed.len()), (3, 1), "{:?}", state.names);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_signer_that_answers_with_anothers_certificate_takes_nothing_from_the_node() {
+    for wrong in [Wrong::Key, Wrong::Name, Wrong::Nonsense] {
+        let scene = scene();
+        sleep(Duration::from_secs(60)).await;
+        let current = scene._dir.path().join("kubelet-client-current.pem");
+        let good = std::fs::read(&current).unwrap();
+        scene.signer.state.lock().unwrap().wrong = wrong;
+        sleep(LIFE - Duration::from_secs(60)).await;
+        assert_eq!(std::fs::read(&current).unwrap(), good, "{wrong:?}");
+        let asked = scene.signer.state.lock().unwrap().asked.len();
+        assert!((3..40).contains(&asked), "{wrong:?}: asked {asked} times");
+        scene.signer.state.lock().unwrap().wrong = Wrong::Nothing;
+        sleep(Duration::from_secs(60)).await;
+        assert_ne!(std::fs::read(&current).unwrap(), good, "{wrong:?}: renewed when it could be");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn certificates_that_have_ended_when_they_come_are_not_asked_for_without_pause() {
+    let scene = scene();
+    scene.signer.state.lock().unwrap().wrong = Wrong::Ended;
+    sleep(Duration::from_secs(600)).await;
+    let asked = scene.signer.state.lock().unwrap().asked.len();
+    assert!((10..40).contains(&asked), "asked {asked} times in ten minutes");
 }
