@@ -10,6 +10,7 @@ mod check;
 mod error;
 mod format;
 mod history;
+mod hot;
 mod queue;
 mod reader;
 mod recent;

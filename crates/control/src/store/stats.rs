@@ -19,6 +19,8 @@ pub struct Stats {
     pub commits: u64,
     pub bytes_written: u64,
     pub conflicts: u64,
+    /// How often one key was written far too often.
+    pub hot_keys: u64,
     /// Requests that wait.
     pub writes_queued: usize,
     pub reads_queued: usize,
@@ -36,6 +38,7 @@ pub(super) struct Counters {
     commits: AtomicU64,
     bytes: AtomicU64,
     conflicts: AtomicU64,
+    hot_keys: AtomicU64,
     commit_seconds: Histogram<0>,
 }
 
@@ -50,6 +53,7 @@ impl Counters {
             commits: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             conflicts: AtomicU64::new(0),
+            hot_keys: AtomicU64::new(0),
             commit_seconds: Histogram::new(
                 "longshore_store_commit_duration_seconds",
                 "Time from the start of a transaction until it was on the disk.",
@@ -68,6 +72,10 @@ impl Counters {
 
     pub(super) fn conflicted(&self) {
         self.conflicts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn alarmed(&self, keys: usize) {
+        self.hot_keys.fetch_add(keys as u64, Ordering::Relaxed);
     }
 }
 
@@ -89,6 +97,7 @@ impl Store {
             commits: shared.counters.commits.load(Ordering::Relaxed),
             bytes_written: shared.counters.bytes.load(Ordering::Relaxed),
             conflicts: shared.counters.conflicts.load(Ordering::Relaxed),
+            hot_keys: shared.counters.hot_keys.load(Ordering::Relaxed),
             writes_queued: shared.writes.len(),
             reads_queued: shared.reads.len(),
             recent_changes,
@@ -121,6 +130,7 @@ impl Store {
             ("longshore_store_commits_total", Kind::Counter, "Transactions synced.", stats.commits),
             ("longshore_store_written_bytes_total", Kind::Counter, "Bytes written.", stats.bytes_written),
             ("longshore_store_conflicts_total", Kind::Counter, "Writes refused.", stats.conflicts),
+            ("longshore_store_hot_keys_total", Kind::Counter, super::hot::HELP, stats.hot_keys),
             ("longshore_store_recent_bytes", Kind::Gauge, "Changes in memory.", stats.recent_bytes as u64),
         ];
         for (name, kind, help, value) in rows {

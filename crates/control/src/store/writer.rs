@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use super::error::{Fault, WriteError};
 use super::format;
 use super::history::History;
+use super::hot::Meter;
 use super::queue::Taken;
 use super::record::{self, FETCH, Head, Record, signed, unsigned};
 use super::{Change, ChangeKind, Entry, Expect, Op, Shared, Write};
@@ -58,6 +59,7 @@ pub(super) struct Writer<'c> {
     compacted: u64,
     swept: u64,
     history: History,
+    hot: Meter,
     started: Instant,
     /// A compaction failed; the next try is not before this.
     tired_until: Mono,
@@ -125,6 +127,7 @@ impl<'c> Writer<'c> {
             compacted: start.compacted,
             swept: start.swept,
             history,
+            hot: Meter::default(),
             started,
             tired_until: Mono::default(),
             stopped: None,
@@ -186,6 +189,8 @@ impl<'c> Writer<'c> {
         if !batch.changes.is_empty() {
             self.history.note(self.now(), self.revision, bytes);
             self.shared.counters.committed(batch.changes.len(), bytes, started.elapsed());
+            let hot = self.hot.note_all(self.now(), batch.changes.iter().map(|c| &c.key));
+            self.shared.counters.alarmed(hot);
             self.shared.publish(std::mem::take(&mut batch.changes));
         }
         for (reply, upto) in std::mem::take(&mut batch.compactions) {
