@@ -269,8 +269,9 @@ fn verify_chain(cas: &ClientCas, chain: &[CertificateDer<'_>], generation: u64, 
     let texts = |found: Vec<&x509_parser::x509::AttributeTypeAndValue<'_>>| -> Vec<String> {
         found.iter().filter_map(|a| a.as_str().ok()).map(str::to_owned).collect()
     };
-    // The last common name counts, as Go reads a name.
-    let Some(name) = texts(subject.iter_common_name().collect()).pop().filter(|n| !n.is_empty()) else {
+    // The last common name counts, as Go reads a name; where we cannot read it, another one must not stand in.
+    let last = subject.iter_common_name().last().and_then(|name| name.as_str().ok());
+    let Some(name) = last.filter(|n| !n.is_empty()).map(str::to_owned) else {
         return nobody;
     };
     let uid = subject

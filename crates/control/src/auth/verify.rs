@@ -45,6 +45,15 @@ fn verification(
     key: &SubjectPublicKeyInfo<'_>,
     signature: &str,
 ) -> Option<&'static dyn VerificationAlgorithm> {
+    let made_for = key.algorithm.algorithm.to_id_string();
+    let fits = match signature {
+        "1.3.101.112" => made_for == signature,
+        rsa if rsa.starts_with("1.2.840.113549.1.1.") => made_for == "1.2.840.113549.1.1.1",
+        _ => made_for == "1.2.840.10045.2.1",
+    };
+    if !fits {
+        return None;
+    }
     let curve = || {
         let parameters = key.algorithm.parameters.as_ref()?;
         Some(parameters.as_oid().ok()?.to_id_string())
@@ -72,20 +81,23 @@ fn verification(
     Some(rsa)
 }
 
-/// The names we know how to write back; others are dropped, and a comparison with what is wanted then fails.
+/// The names we know how to write back; None where there is one that we do not, or that is no plain text.
 #[must_use]
-pub(super) fn general_names(names: &[GeneralName<'_>]) -> AlternativeNames {
+pub(super) fn general_names(names: &[GeneralName<'_>]) -> Option<AlternativeNames> {
     let mut out = AlternativeNames::default();
+    let plain = |text: &str| {
+        (!text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic())).then(|| text.to_owned())
+    };
     for name in names {
         match name {
-            GeneralName::DNSName(dns) => out.dns.push((*dns).to_owned()),
-            GeneralName::RFC822Name(email) => out.emails.push((*email).to_owned()),
-            GeneralName::URI(uri) => out.uris.push((*uri).to_owned()),
-            GeneralName::IPAddress(octets) => out.ips.extend(address(octets)),
-            _ => {}
+            GeneralName::DNSName(dns) => out.dns.push(plain(dns)?),
+            GeneralName::RFC822Name(email) => out.emails.push(plain(email)?),
+            GeneralName::URI(uri) => out.uris.push(plain(uri)?),
+            GeneralName::IPAddress(octets) => out.ips.push(address(octets)?),
+            _ => return None,
         }
     }
-    out
+    Some(out)
 }
 
 fn address(octets: &[u8]) -> Option<IpAddr> {

@@ -231,7 +231,7 @@ fn is_old(object: &Value, now: Wall) -> bool {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::request::tests::encoded;
+    use super::super::request::tests::{encoded, smuggled};
     use super::*;
     use crate::auth::rbac::policy;
     use x509_parser::prelude::FromDer;
@@ -338,6 +338,19 @@ mod tests {
             let (_, cert) = x509_parser::certificate::X509Certificate::from_der(&der).unwrap();
             assert_eq!(cert.validity().not_after.timestamp() - NOW.secs(), life);
             assert_eq!(cert.subject().to_string(), "O=system:nodes, CN=system:node:n1");
+        }
+    }
+
+    #[test]
+    fn a_group_in_letters_we_cannot_read_gets_no_certificate() {
+        let ca = Ca::create("ca", NOW).unwrap();
+        for text in smuggled() {
+            for signer in [CLIENT, LEGACY, CLIENT_KUBELET, SERVING] {
+                let mut object = request(signer, ("jane", "dev"), ("jane", "dev"), &[], &["client auth"]);
+                object["spec"]["request"] = text.clone().into();
+                condition(&mut object, "Approved", "Person", "", NOW);
+                assert_eq!(outcome(&object, &ca), "Approved,Failed", "{signer}");
+            }
         }
     }
 

@@ -2,19 +2,21 @@
 
 use std::net::IpAddr;
 
-pub(super) const SEQUENCE: u8 = 0x30;
-pub(super) const SET: u8 = 0x31;
-pub(super) const BOOLEAN: u8 = 0x01;
-pub(super) const INTEGER: u8 = 0x02;
-pub(super) const OCTET_STRING: u8 = 0x04;
-pub(super) const UTF8_STRING: u8 = 0x0c;
+pub(in crate::auth) const SEQUENCE: u8 = 0x30;
+pub(in crate::auth) const SET: u8 = 0x31;
+pub(in crate::auth) const BOOLEAN: u8 = 0x01;
+pub(in crate::auth) const INTEGER: u8 = 0x02;
+pub(in crate::auth) const OCTET_STRING: u8 = 0x04;
+pub(in crate::auth) const UTF8_STRING: u8 = 0x0c;
+pub(in crate::auth) const PRINTABLE_STRING: u8 = 0x13;
+pub(in crate::auth) const IA5_STRING: u8 = 0x16;
 const BIT_STRING: u8 = 0x03;
 const OBJECT_IDENTIFIER: u8 = 0x06;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
 /// One value: tag, length, content.
-pub(super) fn value(tag: u8, content: &[u8]) -> Vec<u8> {
+pub(in crate::auth) fn value(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut out = vec![tag];
     let length = content.len();
     if length < 0x80 {
@@ -29,12 +31,12 @@ pub(super) fn value(tag: u8, content: &[u8]) -> Vec<u8> {
     out
 }
 
-pub(super) fn sequence(parts: &[&[u8]]) -> Vec<u8> {
+pub(in crate::auth) fn sequence(parts: &[&[u8]]) -> Vec<u8> {
     value(SEQUENCE, &parts.concat())
 }
 
 /// A positive INTEGER from big-endian bytes.
-pub(super) fn unsigned(bytes: &[u8]) -> Vec<u8> {
+pub(in crate::auth) fn unsigned(bytes: &[u8]) -> Vec<u8> {
     let trimmed = &bytes[bytes.iter().position(|b| *b != 0).unwrap_or(bytes.len())..];
     match trimmed.first() {
         None => value(INTEGER, &[0]),
@@ -43,7 +45,7 @@ pub(super) fn unsigned(bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-pub(super) fn oid(arcs: &[u64]) -> Vec<u8> {
+pub(in crate::auth) fn oid(arcs: &[u64]) -> Vec<u8> {
     let mut content = Vec::new();
     if let [first, second, rest @ ..] = arcs {
         push_base128(&mut content, first * 40 + second);
@@ -52,12 +54,12 @@ pub(super) fn oid(arcs: &[u64]) -> Vec<u8> {
     value(OBJECT_IDENTIFIER, &content)
 }
 
-pub(super) fn bits(unused: u8, content: &[u8]) -> Vec<u8> {
+pub(in crate::auth) fn bits(unused: u8, content: &[u8]) -> Vec<u8> {
     value(BIT_STRING, &[&[unused], content].concat())
 }
 
 /// RFC 5280: two-digit years until 2049, four digits after.
-pub(super) fn time(at: jiff::Timestamp) -> Vec<u8> {
+pub(in crate::auth) fn time(at: jiff::Timestamp) -> Vec<u8> {
     let civil = at.to_zoned(jiff::tz::TimeZone::UTC).datetime();
     let rest = format!(
         "{:02}{:02}{:02}{:02}{:02}Z",
@@ -74,7 +76,7 @@ pub(super) fn time(at: jiff::Timestamp) -> Vec<u8> {
 }
 
 /// The octets of an address in a subject alternative name.
-pub(super) fn address(ip: IpAddr) -> Vec<u8> {
+pub(in crate::auth) fn address(ip: IpAddr) -> Vec<u8> {
     match ip {
         IpAddr::V4(v4) => v4.octets().to_vec(),
         IpAddr::V6(v6) => v6.octets().to_vec(),

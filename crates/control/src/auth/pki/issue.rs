@@ -1,6 +1,5 @@
 //! Issuing certificates: the one place that signs with a CA key.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
@@ -10,6 +9,7 @@ use x509_parser::prelude::FromDer;
 
 use super::PkiError;
 use super::der;
+use super::names::{AlternativeNames, Subject};
 use super::pem;
 
 /// A private key (P-256) and the public key it belongs to.
@@ -18,10 +18,6 @@ pub struct Key {
     pair: EcdsaKeyPair,
 }
 
-/// Who a certificate speaks for: the DER of a distinguished name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subject(pub(super) Vec<u8>);
-
 /// What a certificate may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Usage {
@@ -29,15 +25,6 @@ pub enum Usage {
     KeyEncipherment,
     ClientAuth,
     ServerAuth,
-}
-
-/// Names a certificate is good for besides its subject.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AlternativeNames {
-    pub dns: Vec<String>,
-    pub ips: Vec<IpAddr>,
-    pub emails: Vec<String>,
-    pub uris: Vec<String>,
 }
 
 /// A certificate to be made.
@@ -64,8 +51,6 @@ pub struct Ca {
 const ECDSA_WITH_SHA256: &[u64] = &[1, 2, 840, 10045, 4, 3, 2];
 const EC_PUBLIC_KEY: &[u64] = &[1, 2, 840, 10045, 2, 1];
 const PRIME256V1: &[u64] = &[1, 2, 840, 10045, 3, 1, 7];
-const COMMON_NAME: &[u64] = &[2, 5, 4, 3];
-const ORGANIZATION: &[u64] = &[2, 5, 4, 10];
 const SUBJECT_KEY_ID: &[u64] = &[2, 5, 29, 14];
 const KEY_USAGE: &[u64] = &[2, 5, 29, 15];
 const SUBJECT_ALT_NAME: &[u64] = &[2, 5, 29, 17];
@@ -116,53 +101,12 @@ impl Key {
         der::sequence(&[&algorithm, &der::bits(0, self.pair.public_key().as_ref())])
     }
 
-    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, PkiError> {
+    pub(in crate::auth) fn sign(&self, message: &[u8]) -> Result<Vec<u8>, PkiError> {
         let signature = self
             .pair
             .sign(&SystemRandom::new(), message)
             .map_err(|_| PkiError::Crypto("signing a certificate"))?;
         Ok(signature.as_ref().to_vec())
-    }
-}
-
-// === impl Subject ===
-
-impl Subject {
-    /// `CN=name, O=group, O=group…`: how Kubernetes reads a user and its groups.
-    #[must_use]
-    pub fn new(common_name: &str, organizations: &[&str]) -> Subject {
-        let attribute = |kind: &[u64], text: &str| {
-            let pair = der::sequence(&[&der::oid(kind), &der::value(der::UTF8_STRING, text.as_bytes())]);
-            der::value(der::SET, &pair)
-        };
-        let mut out: Vec<u8> = organizations.iter().flat_map(|o| attribute(ORGANIZATION, o)).collect();
-        out.extend(attribute(COMMON_NAME, common_name));
-        Subject(der::value(der::SEQUENCE, &out))
-    }
-
-    /// A name as somebody else wrote it.
-    #[must_use]
-    pub fn from_der(der: &[u8]) -> Subject {
-        Subject(der.to_vec())
-    }
-}
-
-// === impl AlternativeNames ===
-
-impl AlternativeNames {
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.dns.is_empty() && self.ips.is_empty() && self.emails.is_empty() && self.uris.is_empty()
-    }
-
-    fn to_der(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        // Context tags of GeneralName: rfc822Name 1, dNSName 2, uniformResourceIdentifier 6, iPAddress 7.
-        self.emails.iter().for_each(|e| out.extend(der::value(0x81, e.as_bytes())));
-        self.dns.iter().for_each(|d| out.extend(der::value(0x82, d.as_bytes())));
-        self.uris.iter().for_each(|u| out.extend(der::value(0x86, u.as_bytes())));
-        self.ips.iter().for_each(|ip| out.extend(der::value(0x87, &der::address(*ip))));
-        der::value(der::SEQUENCE, &out)
     }
 }
 

@@ -19,16 +19,18 @@ use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::FromDer;
 
-mod der;
+pub(in crate::auth) mod der;
 mod files;
 mod issue;
 mod kubeconfig;
+mod names;
 pub mod pem;
 mod tls;
 
 pub use files::write_private;
-pub use issue::{AlternativeNames, Ca, Key, Leaf, Subject, Usage, backdated};
+pub use issue::{Ca, Key, Leaf, Usage, backdated};
 pub use kubeconfig::kubeconfig;
+pub use names::{AlternativeNames, Attribute, Subject};
 pub use tls::{ClientCas, Serving};
 
 /// A certificate of ours lives a year and is renewed when less than a third of it is left.
@@ -316,7 +318,7 @@ fn is_good(certificate: &str, key: &str, ca: &Ca, wanted: &Wanted, now: Wall) ->
 /// The alternative names of a certificate, in the order they stand there.
 fn alternative_names(certificate: &x509_parser::certificate::X509Certificate<'_>) -> AlternativeNames {
     match certificate.subject_alternative_name() {
-        Ok(Some(names)) => super::verify::general_names(&names.value.general_names),
+        Ok(Some(names)) => super::verify::general_names(&names.value.general_names).unwrap_or_default(),
         _ => AlternativeNames::default(),
     }
 }
