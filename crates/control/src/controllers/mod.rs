@@ -4,6 +4,7 @@ pub mod definitions;
 pub mod events;
 pub mod garbage;
 pub mod namespaces;
+mod queue;
 
 use std::sync::Arc;
 

@@ -7,6 +7,7 @@ use super::document::Document;
 use super::options::{DeleteOptions, ListOptions, Propagation};
 use super::selection::{Selection, present};
 use super::{Call, Registry, is_service, meta, write_fault};
+use crate::kind::Kind;
 use crate::refusal::Refusal;
 use crate::store::{Expect, WriteError};
 
@@ -101,14 +102,8 @@ impl Registry {
                     Err(error) => error,
                 }
             }
-            Step::Remove => match self.store().delete(&document.key, expect).await {
-                Ok(_) => {
-                    if is_service(kind) {
-                        self.addresses().release(&old, None);
-                        self.follow_addresses(Some(&old), None).await;
-                    }
-                    return Some(Ok(Deletion { object: old, done }));
-                }
+            Step::Remove => match self.end(kind, document, &old).await {
+                Ok(()) => return Some(Ok(Deletion { object: old, done })),
                 Err(error) => error,
             },
         };
@@ -116,6 +111,16 @@ impl Registry {
             WriteError::Conflict { .. } => None,
             other => Some(Err(write_fault(&other))),
         }
+    }
+
+    /// Removes an object for good, and gives back what it had.
+    pub(super) async fn end(&self, kind: &Kind, document: &Document, last: &Value) -> Result<(), WriteError> {
+        self.store().delete(&document.key, Expect::Rev(document.rev)).await?;
+        if is_service(kind) {
+            self.addresses().release(last, None);
+            self.follow_addresses(Some(last), None).await;
+        }
+        Ok(())
     }
 
     fn next_step(&self, call: &Call, options: &DeleteOptions, old: &Value) -> Step {
@@ -168,10 +173,19 @@ impl Registry {
     }
 }
 
+/// Whether nothing holds a deleted object any more: the write that brought it there is its end.
+pub(super) fn is_over(kind: &Kind, object: &Value) -> bool {
+    meta::is_deleting(object)
+        && meta::finalizers(object).next().is_none()
+        && object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or_default() == 0
+        && !kind.strategy.is_held(object)
+}
+
 /// What an object says itself about its dependents, or its kind does.
 fn default_propagation(call: &Call, old: &Value) -> Option<Propagation> {
-    // Said by an earlier deletion: it stands.
-    let said = meta::finalizers(old).any(|f| f == meta::ORPHAN || f == meta::FOREGROUND);
+    // Said by an earlier deletion: it stands, also when its word has been carried out and the finalizer is gone.
+    let said =
+        meta::is_deleting(old) || meta::finalizers(old).any(|f| f == meta::ORPHAN || f == meta::FOREGROUND);
     (!said && call.kind.strategy.orphans_by_default()).then_some(Propagation::Orphan)
 }
 
@@ -188,7 +202,7 @@ fn bump_generation(object: &mut Value) {
     }
 }
 
-fn check_preconditions(call: &Call, options: &DeleteOptions, old: &Value) -> Result<(), Refusal> {
+pub(super) fn check_preconditions(call: &Call, options: &DeleteOptions, old: &Value) -> Result<(), Refusal> {
     let checks = [
         ("UID", &options.uid, meta::uid(old)),
         ("ResourceVersion", &options.version, meta::text(old, "resourceVersion")),

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::create::stored_form;
+use super::delete::is_over;
 use super::document::Document;
 use super::selection::{self, present};
 use super::{Registry, write_fault};
@@ -14,7 +15,8 @@ use crate::store::{Expect, WriteError};
 const TRIES: usize = 16;
 
 impl Registry {
-    /// Changes an object in place; `change` says whether there is anything to write. None when the object is gone.
+    /// Changes an object in place; `change` says whether there is anything to write. None when the object is gone:
+    /// a change that takes away the last thing that held a deleted object ends it, as every other write does.
     pub async fn rewrite(
         &self,
         kind: &Kind,
@@ -28,9 +30,15 @@ impl Registry {
             if !change(&mut object)? {
                 return Ok(Some(object));
             }
-            match self.store().put(&document.key, stored_form(kind, &object), Expect::Rev(document.rev)).await
-            {
-                Ok(entry) => return Ok(Some(present(kind, &Document::from(entry)))),
+            let written = if is_over(kind, &object) {
+                self.end(kind, &document, &object).await.map(|()| None)
+            } else {
+                let stored = stored_form(kind, &object);
+                let put = self.store().put(&document.key, stored, Expect::Rev(document.rev)).await;
+                put.map(|entry| Some(present(kind, &Document::from(entry))))
+            };
+            match written {
+                Ok(left) => return Ok(left),
                 Err(WriteError::Conflict { .. }) => {}
                 Err(error) => return Err(write_fault(&error)),
             }

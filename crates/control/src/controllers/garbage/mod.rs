@@ -3,12 +3,18 @@
 //! It knows who owns whom from one watch over everything and holds only that: keys and owner references. Whether an
 //! owner is still there it asks the store.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod graph;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
+
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::time::Instant;
 
+use self::graph::{Graph, waits};
+use super::queue::WorkQueue;
 use super::{Located, locate};
 use crate::doc;
 use crate::refusal::Refusal;
@@ -18,34 +24,27 @@ use crate::registry::selection::{Selection, present};
 use crate::registry::{Call, Registry, meta};
 use crate::store::ChangeKind;
 
-/// Before something that failed is tried again.
-const RETRY: Duration = Duration::from_secs(1);
+/// Before a lost watch is started again.
+const REST: Duration = Duration::from_secs(1);
+/// Failures of one item after which somebody should hear of it.
+const LOUD: u32 = 6;
 
 /// Collects until the store closes.
 pub(crate) async fn run(registry: Registry) {
     loop {
-        let mut collector = Collector {
-            registry: registry.clone(),
-            owners: HashMap::new(),
-            dependents: HashMap::new(),
-            queue: VecDeque::new(),
-            later: Vec::new(),
-        };
+        let mut collector =
+            Collector { registry: registry.clone(), graph: Graph::default(), queue: WorkQueue::new() };
         if let Err(refusal) = collector.follow().await {
             tracing::warn!(error = %refusal.message, "the garbage collector lost its watch; starting over");
         }
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(REST).await;
     }
 }
 
 struct Collector {
     registry: Registry,
-    /// Key of an object to the uids of its owners.
-    owners: HashMap<Box<str>, Vec<Box<str>>>,
-    /// Uid of an owner to the keys of what it owns.
-    dependents: HashMap<Box<str>, HashSet<Box<str>>>,
-    queue: VecDeque<Work>,
-    later: Vec<(Instant, Work)>,
+    graph: Graph,
+    queue: WorkQueue<Work>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -80,27 +79,17 @@ impl Collector {
             while let Some(change) = watch.try_next() {
                 self.note(&change);
             }
-            if let Some(work) = self.queue.pop_front() {
-                if let Err(refusal) = self.do_work(&work).await {
-                    tracing::debug!(?work, error = %refusal.message, "collecting failed; trying again");
-                    self.later.push((Instant::now() + RETRY, work));
-                }
+            if let Some(work) = self.queue.pop() {
+                self.attempt(work).await;
                 continue;
             }
-            let due = self.later.iter().map(|(at, _)| *at).min();
-            let due = due.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+            let due = self.queue.due().unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
             tokio::select! {
                 change = watch.next() => {
                     let change = change.map_err(|e| Refusal::unavailable(e.to_string()))?;
                     self.note(&change);
                 }
-                () = tokio::time::sleep_until(due) => {
-                    let now = Instant::now();
-                    let (ready, rest) = std::mem::take(&mut self.later).into_iter().partition(|(at, _)| *at <= now);
-                    self.later = rest;
-                    let ready: Vec<(Instant, Work)> = ready;
-                    self.queue.extend(ready.into_iter().map(|(_, work)| work));
-                }
+                () = tokio::time::sleep_until(due) => self.queue.wake(Instant::now()),
             }
         }
     }
@@ -119,77 +108,44 @@ impl Collector {
     }
 
     fn note(&mut self, change: &crate::store::Change) {
-        if change.kind != ChangeKind::Deleted {
-            // Most objects have no owner and are not ending.
-            if self.owners.contains_key(&*change.key)
-                || change.mentions("\"ownerReferences\"")
-                || change.mentions("\"deletionTimestamp\"")
-            {
-                let document = Document::new(change.key.clone(), change.rev, change.value.clone());
-                self.see(&change.key, &document.to_value());
-            }
+        let value = || Document::new(change.key.clone(), change.rev, change.value.clone()).to_value();
+        if change.kind == ChangeKind::Deleted {
+            let last = value();
+            let relieved = self.graph.forget(&change.key, meta::uid(&last));
+            relieved.into_iter().for_each(|owner| self.queue.add(Work::Foreground(owner)));
+            let bereft = self.graph.dependents(meta::uid(&last));
+            bereft.into_iter().for_each(|key| self.queue.add(Work::Judge(key)));
             return;
         }
-        let gone = self.owners.remove(&*change.key).unwrap_or_default();
-        for owner in gone {
-            if let Some(keys) = self.dependents.get_mut(&owner) {
-                keys.remove(&*change.key);
-                if keys.is_empty() {
-                    self.dependents.remove(&owner);
-                }
-            }
-            // An owner that waits for its dependents may have waited for this one.
-            self.wake_owner(change, &owner);
+        // Most objects have no owner and are not ending.
+        if self.graph.knows(&change.key)
+            || change.mentions("\"ownerReferences\"")
+            || change.mentions("\"deletionTimestamp\"")
+        {
+            self.see(&change.key, &value());
         }
-        let last = Document::new(change.key.clone(), change.rev, change.value.clone()).to_value();
-        if let Some(keys) = self.dependents.get(meta::uid(&last)) {
-            self.queue.extend(keys.iter().cloned().map(Work::Judge));
-        }
-    }
-
-    fn wake_owner(&mut self, change: &crate::store::Change, owner: &str) {
-        let object = Document::new(change.key.clone(), change.rev, change.value.clone()).to_value();
-        let references = doc::list(&object, "metadata.ownerReferences");
-        let Some(reference) = references.iter().find(|r| r["uid"] == owner) else { return };
-        if let Some(key) = self.key_of_owner(reference, meta::namespace(&object)) {
-            self.queue.push_back(Work::Foreground(key));
-        }
-    }
-
-    fn key_of_owner(&self, reference: &Value, namespace: &str) -> Option<Box<str>> {
-        let catalog = self.registry.catalog();
-        let (version, kind) = (doc::text(reference, "apiVersion"), doc::text(reference, "kind"));
-        let kind = catalog.find_kind(version, kind)?;
-        Some(crate::registry::selection::key(kind, namespace, doc::text(reference, "name")).into())
     }
 
     /// Learns who owns an object, and whether it is ending in a way that concerns us.
     fn see(&mut self, key: &str, object: &Value) {
-        let references = doc::list(object, "metadata.ownerReferences");
-        let now: Vec<Box<str>> =
-            references.iter().filter_map(|r| r["uid"].as_str().map(Into::into)).collect();
-        let before = self.owners.get(key).cloned().unwrap_or_default();
-        if now != before {
-            for owner in &before {
-                if let Some(keys) = self.dependents.get_mut(owner) {
-                    keys.remove(key);
-                }
-            }
-            for owner in &now {
-                self.dependents.entry(owner.clone()).or_default().insert(key.into());
-            }
-            if now.is_empty() {
-                self.owners.remove(key);
-            } else {
-                self.owners.insert(key.into(), now);
-                self.queue.push_back(Work::Judge(key.into()));
-            }
+        let news = self.graph.see(key, object);
+        news.relieved.into_iter().for_each(|owner| self.queue.add(Work::Foreground(owner)));
+        if news.owned_anew {
+            self.queue.add(Work::Judge(key.into()));
         }
-        if meta::is_deleting(object) {
-            if meta::finalizers(object).any(|f| f == meta::ORPHAN) {
-                self.queue.push_back(Work::Orphan(key.into()));
-            } else if meta::finalizers(object).any(|f| f == meta::FOREGROUND) {
-                self.queue.push_back(Work::Foreground(key.into()));
+        if meta::is_deleting(object) && meta::finalizers(object).any(|f| f == meta::ORPHAN) {
+            self.queue.add(Work::Orphan(key.into()));
+        } else if waits(object) {
+            self.queue.add(Work::Foreground(key.into()));
+        }
+    }
+
+    async fn attempt(&mut self, work: Work) {
+        let Err(refusal) = self.do_work(&work).await else { return self.queue.done(&work) };
+        match self.queue.retry(work.clone(), Instant::now()) {
+            LOUD => tracing::warn!(?work, error = %refusal.message, "collecting keeps failing"),
+            times => {
+                tracing::debug!(?work, times, error = %refusal.message, "collecting failed; trying again")
             }
         }
     }
@@ -229,8 +185,7 @@ impl Collector {
             return Ok(());
         }
         let has = |finalizer: &str| meta::finalizers(object).any(|f| f == finalizer);
-        let owns = self.dependents.get(meta::uid(object)).is_some_and(|keys| !keys.is_empty());
-        let propagation = if states.contains(&Owner::Waiting) && owns {
+        let propagation = if states.contains(&Owner::Waiting) && self.graph.owns_any(meta::uid(object)) {
             Propagation::Foreground
         } else if has(meta::ORPHAN) {
             Propagation::Orphan
@@ -243,14 +198,12 @@ impl Collector {
     }
 
     async fn foreground(&mut self, located: &Located, object: &Value) -> Result<(), Refusal> {
-        let waits = meta::is_deleting(object) && meta::finalizers(object).any(|f| f == meta::FOREGROUND);
-        if !waits {
+        if !waits(object) {
             return Ok(());
         }
         let uid = meta::uid(object);
-        let dependents: Vec<Box<str>> = self.dependents.get(uid).into_iter().flatten().cloned().collect();
         let mut blocked = false;
-        for key in dependents {
+        for key in self.graph.dependents(uid) {
             let Some(dependent) = locate(&self.registry.catalog(), &key) else { continue };
             let found = self.registry.find(&dependent.kind, &dependent.namespace, &dependent.name).await?;
             let Some(document) = found else { continue };
@@ -260,18 +213,21 @@ impl Collector {
                 .any(|r| r["uid"] == uid && r["blockOwnerDeletion"] == true);
             blocked |= blocks;
             if !meta::is_deleting(&value) {
-                self.queue.push_back(Work::Judge(key));
+                self.queue.add(Work::Judge(key));
             }
         }
-        if blocked { Ok(()) } else { self.drop_finalizer(located, meta::FOREGROUND).await }
+        if !blocked {
+            return self.drop_finalizer(located, meta::FOREGROUND).await;
+        }
+        // Objects that wait for each other would do so for ever: one of them lets its owners go first.
+        if self.graph.is_in_circle(uid) { self.unblock(located).await } else { Ok(()) }
     }
 
     async fn orphan(&mut self, located: &Located, object: &Value) -> Result<(), Refusal> {
-        let uid = meta::uid(object).to_owned();
-        let dependents: Vec<Box<str>> = self.dependents.get(&*uid).into_iter().flatten().cloned().collect();
-        for key in dependents {
+        let uid = meta::uid(object);
+        for key in self.graph.dependents(uid) {
             if let Some(dependent) = locate(&self.registry.catalog(), &key) {
-                self.disown(&dependent, &[&uid]).await?;
+                self.disown(&dependent, &[uid]).await?;
             }
         }
         self.drop_finalizer(located, meta::ORPHAN).await
@@ -294,22 +250,30 @@ impl Collector {
         self.registry.rewrite(kind, namespace, name, drop_references).await.map(drop)
     }
 
+    /// Holds back none of its owners any more.
+    async fn unblock(&self, located: &Located) -> Result<(), Refusal> {
+        let Located { kind, namespace, name } = located;
+        let unblock = |object: &mut Value| {
+            let mut changed = false;
+            for reference in doc::list_mut(object, "metadata.ownerReferences") {
+                changed |= reference["blockOwnerDeletion"] == true;
+                reference["blockOwnerDeletion"] = false.into();
+            }
+            Ok(changed)
+        };
+        self.registry.rewrite(kind, namespace, name, unblock).await.map(drop)
+    }
+
+    /// The write that takes the last finalizer also ends the object: a deletion of its own would ask again what
+    /// shall become of the dependents.
     async fn drop_finalizer(&self, located: &Located, finalizer: &str) -> Result<(), Refusal> {
         let Located { kind, namespace, name } = located;
-        let left = self
-            .registry
-            .rewrite(kind, namespace, name, |object| {
-                let had = meta::finalizers(object).any(|f| f == finalizer);
-                meta::set_finalizer(object, finalizer, false);
-                Ok(had)
-            })
-            .await?;
-        let Some(object) = left else { return Ok(()) };
-        // The last thing that held it may be gone now.
-        if meta::is_deleting(&object) && meta::finalizers(&object).next().is_none() {
-            self.delete_as_is(located, &object).await?;
-        }
-        Ok(())
+        let drop_it = |object: &mut Value| {
+            let had = meta::finalizers(object).any(|f| f == finalizer);
+            meta::set_finalizer(object, finalizer, false);
+            Ok(had)
+        };
+        self.registry.rewrite(kind, namespace, name, drop_it).await.map(drop)
     }
 
     async fn delete(&self, located: &Located, object: &Value, how: Propagation) -> Result<(), Refusal> {
@@ -319,17 +283,8 @@ impl Collector {
             propagation: Some(how),
             ..DeleteOptions::default()
         };
-        self.ask(located, &options).await
-    }
-
-    async fn delete_as_is(&self, located: &Located, object: &Value) -> Result<(), Refusal> {
-        let options = DeleteOptions { uid: Some(meta::uid(object).to_owned()), ..DeleteOptions::default() };
-        self.ask(located, &options).await
-    }
-
-    async fn ask(&self, located: &Located, options: &DeleteOptions) -> Result<(), Refusal> {
         let mut call = Call::internal(located.kind.clone(), "delete", &located.namespace, &located.name);
-        match self.registry.delete(&mut call, options).await {
+        match self.registry.delete(&mut call, &options).await {
             Ok(_) => Ok(()),
             Err(refusal) if refusal.reason == "NotFound" => Ok(()),
             Err(refusal) => Err(refusal),
@@ -341,12 +296,15 @@ impl Collector {
         let (version, kind) = (doc::text(reference, "apiVersion"), doc::text(reference, "kind"));
         // A kind that is not served may come back: nothing is deleted on its account.
         let Some(kind) = catalog.find_kind(version, kind) else { return Ok(Owner::Solid) };
+        // What is in no namespace cannot belong to what is in one: upstream complains and deletes nothing.
+        if kind.is_namespaced() && dependent.namespace.is_empty() {
+            return Ok(Owner::Solid);
+        }
         let found = self.registry.find(kind, &dependent.namespace, doc::text(reference, "name")).await?;
         let Some(owner) = found.map(|d| present(kind, &d)) else { return Ok(Owner::Absent) };
         if meta::uid(&owner) != doc::text(reference, "uid") {
             return Ok(Owner::Absent);
         }
-        let waits = meta::is_deleting(&owner) && meta::finalizers(&owner).any(|f| f == meta::FOREGROUND);
-        Ok(if waits { Owner::Waiting } else { Owner::Solid })
+        Ok(if waits(&owner) { Owner::Waiting } else { Owner::Solid })
     }
 }

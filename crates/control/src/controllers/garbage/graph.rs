@@ -1,0 +1,176 @@
+//! Who owns whom, as the collector has seen it: keys, uids and nothing else. Pure.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::Value;
+
+use crate::doc;
+use crate::registry::meta;
+
+#[derive(Debug, Default)]
+pub(super) struct Graph {
+    /// Key of an object to its owners.
+    owners: HashMap<Box<str>, Vec<Reference>>,
+    /// Uid of an owner to the keys of what it owns.
+    dependents: HashMap<Box<str>, HashSet<Box<str>>>,
+    /// Owners that wait for their dependents to go: uid to key.
+    waiting: HashMap<Box<str>, Box<str>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Reference {
+    uid: Box<str>,
+    blocks: bool,
+}
+
+/// What an object that was seen means for others.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct News {
+    /// Its owners are others than before, and there are some.
+    pub(super) owned_anew: bool,
+    /// Keys of owners that may have waited for this one.
+    pub(super) relieved: Vec<Box<str>>,
+}
+
+// === impl Graph ===
+
+impl Graph {
+    pub(super) fn knows(&self, key: &str) -> bool {
+        self.owners.contains_key(key)
+    }
+
+    /// Learns who owns an object, and whether it waits for what it owns.
+    pub(super) fn see(&mut self, key: &str, object: &Value) -> News {
+        let references = doc::list(object, "metadata.ownerReferences").iter();
+        let now: Vec<Reference> = references.filter_map(Reference::read).collect();
+        if waits(object) {
+            self.waiting.insert(meta::uid(object).into(), key.into());
+        } else {
+            self.waiting.remove(meta::uid(object));
+        }
+        if self.owners.get(key).map_or(now.is_empty(), |before| *before == now) {
+            return News::default();
+        }
+        let before = self.owners.remove(key).unwrap_or_default();
+        let relieved = self.detach(key, &before);
+        for reference in &now {
+            self.dependents.entry(reference.uid.clone()).or_default().insert(key.into());
+        }
+        let owned_anew = !now.is_empty();
+        if owned_anew {
+            self.owners.insert(key.into(), now);
+        }
+        News { owned_anew, relieved }
+    }
+
+    /// Forgets an object. Tells which owners may have waited for it.
+    pub(super) fn forget(&mut self, key: &str, uid: &str) -> Vec<Box<str>> {
+        self.waiting.remove(uid);
+        let before = self.owners.remove(key).unwrap_or_default();
+        self.detach(key, &before)
+    }
+
+    pub(super) fn dependents(&self, uid: &str) -> Vec<Box<str>> {
+        self.dependents.get(uid).into_iter().flatten().cloned().collect()
+    }
+
+    pub(super) fn owns_any(&self, uid: &str) -> bool {
+        self.dependents.contains_key(uid)
+    }
+
+    /// Whether an object that waits for its dependents waits, through others that wait too, for itself.
+    pub(super) fn is_in_circle(&self, uid: &str) -> bool {
+        let uids: HashMap<&str, &str> = self.waiting.iter().map(|(uid, key)| (&**key, &**uid)).collect();
+        let (mut seen, mut next) = (HashSet::new(), vec![uid]);
+        while let Some(owner) = next.pop() {
+            for key in self.dependents.get(owner).into_iter().flatten().filter(|key| self.blocks(key, owner))
+            {
+                match uids.get(&**key) {
+                    Some(found) if *found == uid => return true,
+                    Some(found) if seen.insert(*found) => next.push(found),
+                    _ => {}
+                }
+            }
+        }
+        false
+    }
+
+    fn blocks(&self, key: &str, owner: &str) -> bool {
+        self.owners.get(key).into_iter().flatten().any(|r| r.blocks && *r.uid == *owner)
+    }
+
+    fn detach(&mut self, key: &str, before: &[Reference]) -> Vec<Box<str>> {
+        for Reference { uid, .. } in before {
+            if let Some(keys) = self.dependents.get_mut(uid) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.dependents.remove(uid);
+                }
+            }
+        }
+        before.iter().filter_map(|r| self.waiting.get(&r.uid).cloned()).collect()
+    }
+}
+
+// === impl Reference ===
+
+impl Reference {
+    fn read(reference: &Value) -> Option<Reference> {
+        let uid = reference["uid"].as_str()?;
+        Some(Reference { uid: uid.into(), blocks: reference["blockOwnerDeletion"] == true })
+    }
+}
+
+/// Whether an object is ending and waits for its dependents to go first.
+pub(super) fn waits(object: &Value) -> bool {
+    meta::is_deleting(object) && meta::finalizers(object).any(|f| f == meta::FOREGROUND)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn object(uid: &str, owners: &[(&str, bool)], waits: bool) -> Value {
+        let references: Vec<Value> =
+            owners.iter().map(|(uid, blocks)| json!({"uid": uid, "blockOwnerDeletion": blocks})).collect();
+        let mut object = json!({"metadata": {"uid": uid, "ownerReferences": references}});
+        if waits {
+            object["metadata"]["deletionTimestamp"] = "t".into();
+            object["metadata"]["finalizers"] = json!([meta::FOREGROUND]);
+        }
+        object
+    }
+
+    #[test]
+    fn an_owner_that_waits_hears_of_every_dependent_that_lets_it_go() {
+        let mut graph = Graph::default();
+        graph.see("/owner", &object("o", &[], true));
+        assert!(graph.see("/a", &object("a", &[("o", true)], false)).owned_anew);
+        assert_eq!(graph.see("/a", &object("a", &[("o", true)], false)), News::default(), "nothing new");
+        assert_eq!(graph.see("/a", &object("a", &[("o", false)], false)).relieved, [Box::from("/owner")]);
+        assert_eq!(graph.see("/a", &object("a", &[], false)).relieved, [Box::from("/owner")]);
+        assert!(!graph.owns_any("o") && !graph.knows("/a"));
+        graph.see("/a", &object("a", &[("o", true)], false));
+        assert_eq!(graph.forget("/a", "a"), [Box::from("/owner")]);
+        graph.forget("/owner", "o");
+        assert!(graph.owners.is_empty() && graph.dependents.is_empty() && graph.waiting.is_empty());
+    }
+
+    #[test]
+    fn a_circle_is_one_of_objects_that_all_wait_and_block() {
+        let circle = |last_waits: bool, last_blocks: bool| {
+            let mut graph = Graph::default();
+            graph.see("/a", &object("a", &[("c", true)], true));
+            graph.see("/b", &object("b", &[("a", true)], true));
+            graph.see("/c", &object("c", &[("b", last_blocks)], last_waits));
+            ["a", "b", "c"].map(|uid| graph.is_in_circle(uid))
+        };
+        assert_eq!(circle(true, true), [true; 3]);
+        assert_eq!(circle(false, true), [false; 3]);
+        assert_eq!(circle(true, false), [false; 3]);
+        let mut graph = Graph::default();
+        graph.see("/a", &object("a", &[("a", true)], true));
+        assert!(graph.is_in_circle("a"));
+    }
+}
