@@ -1,6 +1,7 @@
 //! Namespaces: what every one of them holds, and how one ends.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -16,6 +17,12 @@ use crate::registry::{Call, Registry, meta};
 
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(5);
+/// The ConfigMap that every namespace has.
+const ROOT_CA: &str = "kube-root-ca.crt";
+const DESCRIPTION: &str = "kubernetes.io/description";
+const ABOUT_ROOT_CA: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal \
+                             endpoints such as the internal service IP or kubernetes.default.svc. No other usage is \
+                             guaranteed across distributions of Kubernetes clusters.";
 /// The finalizer that is ours to remove.
 const OURS: &str = "kubernetes";
 
@@ -41,28 +48,30 @@ pub(crate) async fn furnish(registry: &Registry, namespace: &str, root_ca: &str)
         ignore_race(registry.create(&mut call, account).await.map(drop))?;
     }
     let maps = registry.kind("", "v1", "configmaps")?;
-    let name = "kube-root-ca.crt";
-    let found = registry.find(&maps, namespace, name).await?;
-    match found.map(|d| present(&maps, &d)) {
-        Some(map) if map["data"]["ca.crt"] == root_ca => Ok(()),
-        Some(_) => registry
-            .rewrite(&maps, namespace, name, |map| {
-                map["data"] = json!({"ca.crt": root_ca});
-                Ok(true)
-            })
-            .await
-            .map(drop),
-        None => {
-            let about = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
-            let map = json!({
-                "apiVersion": "v1", "kind": "ConfigMap",
-                "metadata": {"name": name, "namespace": namespace, "annotations": {"kubernetes.io/description": about}},
-                "data": {"ca.crt": root_ca},
-            });
-            let mut call = Call::internal(maps, "create", namespace, "");
-            ignore_race(registry.create(&mut call, map).await.map(drop))
+    let restored = registry.rewrite(&maps, namespace, ROOT_CA, |map| {
+        let wrong = !is_in_order(map, root_ca);
+        if wrong {
+            map["data"] = json!({"ca.crt": root_ca});
+            map["metadata"]["annotations"][DESCRIPTION] = ABOUT_ROOT_CA.into();
         }
+        Ok(wrong)
+    });
+    if restored.await?.is_some() {
+        return Ok(());
     }
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": ROOT_CA, "namespace": namespace, "annotations": {DESCRIPTION: ABOUT_ROOT_CA}},
+        "data": {"ca.crt": root_ca},
+    });
+    let mut call = Call::internal(maps, "create", namespace, "");
+    ignore_race(registry.create(&mut call, map).await.map(drop))
+}
+
+/// Whether the map still says what upstream's publisher puts there, and no more.
+fn is_in_order(map: &Value, root_ca: &str) -> bool {
+    map["data"] == json!({"ca.crt": root_ca})
+        && map["metadata"]["annotations"][DESCRIPTION].as_str().is_some_and(|text| !text.is_empty())
 }
 
 /// Somebody else made it, or the namespace ends: both are fine.
@@ -110,6 +119,8 @@ impl House {
                 Some(Event::Added(document) | Event::Modified(document)) => {
                     if document.key.starts_with("/registry/namespaces/") {
                         self.see(&document.to_value()).await;
+                    } else if document.key.ends_with("/kube-root-ca.crt") {
+                        self.guard(&document.to_value()).await;
                     }
                 }
                 Some(Event::Deleted(document)) => self.miss(&document.to_value()).await,
@@ -126,6 +137,20 @@ impl House {
         }
     }
 
+    /// Somebody wrote the ConfigMap that says whom to trust.
+    async fn guard(&mut self, map: &Value) {
+        if map["kind"] == "ConfigMap" && !is_in_order(map, &self.root_ca) {
+            self.look_into(meta::namespace(map)).await;
+        }
+    }
+
+    async fn look_into(&mut self, namespace: &str) {
+        let Ok(kind) = self.registry.kind("", "v1", "namespaces") else { return };
+        if let Ok(Some(document)) = self.registry.find(&kind, "", namespace).await {
+            self.see(&document.to_value()).await;
+        }
+    }
+
     /// Something was deleted that every namespace has.
     async fn miss(&mut self, object: &Value) {
         let (kind, name) = (object["kind"].as_str(), meta::name(object));
@@ -133,12 +158,8 @@ impl House {
             (Some("Namespace"), name) => {
                 self.waiting.remove(name);
             }
-            (Some("ServiceAccount"), "default") | (Some("ConfigMap"), "kube-root-ca.crt") => {
-                let namespace = meta::namespace(object);
-                let Ok(kind) = self.registry.kind("", "v1", "namespaces") else { return };
-                if let Ok(Some(document)) = self.registry.find(&kind, "", namespace).await {
-                    self.see(&document.to_value()).await;
-                }
+            (Some("ServiceAccount"), "default") | (Some("ConfigMap"), ROOT_CA) => {
+                self.look_into(meta::namespace(object)).await;
             }
             _ => {}
         }
@@ -177,8 +198,12 @@ async fn end(registry: &Registry, name: &str) -> Result<bool, Refusal> {
         return Ok(true);
     }
     let remaining = empty(registry, name).await?;
-    if !remaining.by_resource.is_empty() {
-        tell_remaining(registry, name, &remaining).await?;
+    // Who never had to wait need not be told that the wait is over.
+    if !remaining.is_nothing() || namespace["status"]["conditions"].is_array() {
+        let now = meta::timestamp(registry.now());
+        registry.rewrite(&kind, "", name, |namespace| Ok(remaining.tell(namespace, &now))).await?;
+    }
+    if !remaining.is_nothing() {
         return Ok(false);
     }
     let done = registry
@@ -203,42 +228,69 @@ async fn end(registry: &Registry, name: &str) -> Result<bool, Refusal> {
 struct Remaining {
     by_resource: BTreeMap<String, usize>,
     by_finalizer: BTreeMap<String, usize>,
+    /// Why something could not be deleted, per kind.
+    failures: Vec<String>,
 }
 
-/// Deletes everything in a namespace. Tells what stays for now.
+/// Deletes everything in a namespace, Pods first: they may need the rest (a NetworkPolicy, a Secret) until their end.
+/// Tells what stays for now.
 async fn empty(registry: &Registry, namespace: &str) -> Result<Remaining, Refusal> {
-    let options = DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };
     let mut remaining = Remaining::default();
     let catalog = registry.catalog();
-    for kind in catalog.places().filter(|k| k.is_namespaced()) {
-        let mut selection = Selection::all(kind.clone());
-        namespace.clone_into(&mut selection.namespace);
-        let mut lister = registry.list(selection, &ListOptions::default()).await?;
-        while let Some(page) = lister.next_page().await? {
-            for document in page {
-                let object = present(kind, &document);
-                let mut call = Call::internal(kind.clone(), "delete", namespace, meta::name(&object));
-                match registry.delete(&mut call, &options).await {
-                    Ok(deletion) if deletion.done => {}
-                    Ok(deletion) => remaining.add(kind, &deletion.object),
-                    Err(refusal) if refusal.reason == "NotFound" => {}
-                    Err(refusal) => return Err(refusal),
-                }
-            }
-        }
+    let pods = registry.kind("", "v1", "pods")?;
+    remaining.remove_all(registry, &pods, namespace).await;
+    if !remaining.is_nothing() {
+        return Ok(remaining);
+    }
+    for kind in catalog.places().filter(|k| k.is_namespaced() && k.storage != pods.storage) {
+        remaining.remove_all(registry, kind, namespace).await;
     }
     Ok(remaining)
 }
 
-async fn tell_remaining(registry: &Registry, name: &str, remaining: &Remaining) -> Result<(), Refusal> {
-    let kind = registry.kind("", "v1", "namespaces")?;
-    let now = meta::timestamp(registry.now());
-    registry.rewrite(&kind, "", name, |namespace| Ok(remaining.tell(namespace, &now))).await.map(drop)
+async fn remove_kind(
+    registry: &Registry,
+    kind: &Arc<Kind>,
+    namespace: &str,
+    remaining: &mut Remaining,
+) -> Result<(), Refusal> {
+    let options = DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };
+    let mut selection = Selection::all(kind.clone());
+    namespace.clone_into(&mut selection.namespace);
+    let mut lister = registry.list(selection, &ListOptions::default()).await?;
+    let mut failure = None;
+    while let Some(page) = lister.next_page().await? {
+        for document in page {
+            let object = present(kind, &document);
+            let mut call = Call::internal(kind.clone(), "delete", namespace, meta::name(&object));
+            match registry.delete(&mut call, &options).await {
+                Ok(deletion) if deletion.done => {}
+                Ok(deletion) => remaining.add(kind, &deletion.object),
+                Err(refusal) if refusal.reason == "NotFound" => {}
+                Err(refusal) => {
+                    remaining.add(kind, &object);
+                    failure.get_or_insert(refusal);
+                }
+            }
+        }
+    }
+    failure.map_or(Ok(()), Err)
 }
 
 // === impl Remaining ===
 
 impl Remaining {
+    fn is_nothing(&self) -> bool {
+        self.by_resource.is_empty() && self.failures.is_empty()
+    }
+
+    /// What cannot be deleted does not keep the rest.
+    async fn remove_all(&mut self, registry: &Registry, kind: &Arc<Kind>, namespace: &str) {
+        if let Err(refusal) = remove_kind(registry, kind, namespace, self).await {
+            self.failures.push(refusal.message);
+        }
+    }
+
     fn add(&mut self, kind: &Kind, object: &Value) {
         *self.by_resource.entry(format!("{}.{}", kind.plural, kind.group)).or_default() += 1;
         for finalizer in meta::finalizers(object) {
@@ -266,6 +318,19 @@ impl Remaining {
                 ("False", "ContentHasNoFinalizers", "All content-preserving finalizers finished".to_owned())
             }
         };
+        let failure = match &*self.failures {
+            [] => {
+                let message = "All content successfully deleted, may be waiting on finalization";
+                ("False", "ContentDeleted", message.to_owned())
+            }
+            failures => {
+                let (count, mut all) = (failures.len(), failures.to_vec());
+                all.sort();
+                let message =
+                    format!("Failed to delete all resource types, {count} remaining: {}", all.join(", "));
+                ("True", "ContentDeletionFailed", message)
+            }
+        };
         let fine = |reason, message: &str| ("False", reason, message.to_owned());
         let told = [
             (
@@ -276,10 +341,7 @@ impl Remaining {
                 "NamespaceDeletionGroupVersionParsingFailure",
                 fine("ParsedGroupVersions", "All legacy kube types successfully parsed"),
             ),
-            (
-                "NamespaceDeletionContentFailure",
-                fine("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
-            ),
+            ("NamespaceDeletionContentFailure", failure),
             ("NamespaceContentRemaining", content),
             ("NamespaceFinalizersRemaining", finalizers),
         ];
@@ -333,9 +395,113 @@ mod tests {
                 "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances",
             ]
         );
+        remaining.failures = vec!["b".into(), "a".into()];
+        assert!(remaining.tell(&mut namespace, "2026-01-02T00:00:00Z"));
+        let failed = &namespace["status"]["conditions"][2];
+        assert_eq!(
+            (&failed["status"], &failed["reason"], &failed["message"]),
+            (
+                &json!("True"),
+                &json!("ContentDeletionFailed"),
+                &json!("Failed to delete all resource types, 2 remaining: a, b")
+            )
+        );
         assert!(Remaining::default().tell(&mut namespace, "2026-01-03T00:00:00Z"));
         assert_eq!(messages(&namespace)[3], "All content successfully removed");
         assert_eq!(namespace["status"]["conditions"][0]["lastTransitionTime"], "2026-01-01T00:00:00Z");
         assert_eq!(namespace["status"]["conditions"][4]["lastTransitionTime"], "2026-01-03T00:00:00Z");
+    }
+
+    fn registry(dir: &std::path::Path) -> Registry {
+        use crate::registry::addresses::{Addresses, Ranges};
+        let store = crate::store::Store::open(dir, crate::store::Options::default()).unwrap();
+        let catalog = crate::registry::catalog::Catalog::new(crate::kinds::all().into_iter().map(Arc::new));
+        let clock = Arc::new(crate::clock::SystemClock::default());
+        Registry::new(store, catalog, clock, None, Addresses::new(Ranges::default()))
+    }
+
+    async fn create(registry: &Registry, plural: &str, object: Value) {
+        let kind = registry.kind("", "v1", plural).unwrap();
+        let mut call = Call::internal(kind, "create", "ns", "");
+        registry.create(&mut call, object).await.unwrap();
+    }
+
+    async fn find(registry: &Registry, plural: &str, name: &str) -> Option<Value> {
+        let kind = registry.kind("", "v1", plural).unwrap();
+        let namespace = if kind.is_namespaced() { "ns" } else { "" };
+        registry.find(&kind, namespace, name).await.unwrap().map(|d| present(&kind, &d))
+    }
+
+    #[tokio::test]
+    async fn a_namespace_ends_with_its_pods_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = registry(dir.path());
+        create(
+            &registry,
+            "namespaces",
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ns"}}),
+        )
+        .await;
+        create(
+            &registry,
+            "configmaps",
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}),
+        )
+        .await;
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "finalizers": ["example.com/hold"]},
+            "spec": {"containers": [{"name": "c", "image": "i"}]},
+        });
+        create(&registry, "pods", pod).await;
+        let kind = registry.kind("", "v1", "namespaces").unwrap();
+        let mut call = Call::internal(kind, "delete", "", "ns");
+        registry.delete(&mut call, &DeleteOptions::default()).await.unwrap();
+        assert!(!end(&registry, "ns").await.unwrap());
+        assert!(find(&registry, "configmaps", "a").await.is_some(), "touched before the Pods are gone");
+        assert!(meta::is_deleting(&find(&registry, "pods", "p").await.unwrap()));
+        let namespace = find(&registry, "namespaces", "ns").await.unwrap();
+        let told = doc::list(&namespace, "status.conditions");
+        assert_eq!(told.len(), 5);
+        assert!(doc::text(&told[3], "message").contains("pods. has 1 resource instances"));
+        let pods = registry.kind("", "v1", "pods").unwrap();
+        let release = |pod: &mut Value| {
+            meta::set_finalizer(pod, "example.com/hold", false);
+            Ok(true)
+        };
+        assert_eq!(registry.rewrite(&pods, "ns", "p", release).await.unwrap(), None);
+        assert!(end(&registry, "ns").await.unwrap());
+        assert!(find(&registry, "namespaces", "ns").await.is_none());
+        assert!(find(&registry, "configmaps", "a").await.is_none());
+    }
+
+    #[tokio::test]
+    async fn an_edited_root_certificate_is_restored() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = registry(dir.path());
+        let running = tokio::spawn(run(registry.clone(), "the CA".to_owned()));
+        let maps = registry.kind("", "v1", "configmaps").unwrap();
+        let mut watch = registry.watch(Selection::all(maps.clone()), &ListOptions::default()).await.unwrap();
+        create(
+            &registry,
+            "namespaces",
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ns"}}),
+        )
+        .await;
+        let mut next = async || loop {
+            if let Some(Event::Added(document) | Event::Modified(document)) = watch.next().await {
+                break document.to_value();
+            }
+        };
+        assert_eq!(next().await["data"], json!({"ca.crt": "the CA"}));
+        for edited in [json!({"ca.crt": "another"}), json!({"ca.crt": "the CA", "more": "x"}), Value::Null] {
+            let edit = |map: &mut Value| {
+                map["data"] = edited.clone();
+                Ok(true)
+            };
+            registry.rewrite(&maps, "ns", ROOT_CA, edit).await.unwrap();
+            assert_eq!(next().await["data"], edited);
+            assert_eq!(next().await["data"], json!({"ca.crt": "the CA"}));
+        }
+        running.abort();
     }
 }
