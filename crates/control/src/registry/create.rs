@@ -9,7 +9,7 @@ use super::{Call, Outcome, Registry, Written, meta, write_fault};
 use crate::kind::{Kind, Verb};
 use crate::kinds;
 use crate::refusal::Refusal;
-use crate::store::{Expect, WriteError};
+use crate::store::{Entry, Expect, WriteError};
 
 /// How often a generated name may be taken already.
 const TRIES: usize = 8;
@@ -56,7 +56,14 @@ impl Registry {
 
     async fn create_once(&self, call: &mut Call, object: Value) -> Result<Written, Refusal> {
         let (object, claim) = self.prepare_new(call, object).await?;
-        let written = self.write_new(call, object).await?;
+        let written = match self.write_new(call, &object).await {
+            Ok(Some(entry)) => Written::to_store(&call.kind, object, entry, Outcome::Created),
+            Ok(None) => Written::elsewhere(object, Outcome::Created),
+            Err(refusal) => {
+                self.withdraw(call, &object, None).await;
+                return Err(refusal);
+            }
+        };
         if let Some(claim) = claim.filter(|_| !call.options.dry_run) {
             claim.keep();
             self.follow_addresses(None, Some(&written.object)).await;
@@ -93,19 +100,20 @@ impl Registry {
         Ok((object, claim))
     }
 
-    async fn write_new(&self, call: &Call, object: Value) -> Result<Written, Refusal> {
+    /// None for a dry run.
+    async fn write_new(&self, call: &Call, object: &Value) -> Result<Option<Entry>, Refusal> {
         let kind = &call.kind;
-        let name = meta::name(&object);
+        let name = meta::name(object);
         let key = call.key(name);
         if call.options.dry_run {
             return match self.find(kind, call.namespace(), name).await? {
                 Some(_) => Err(Refusal::already_exists(kind, name)),
-                None => Ok(Written::elsewhere(object, Outcome::Created)),
+                None => Ok(None),
             };
         }
-        let stored = stored_form(kind, &object);
+        let stored = stored_form(kind, object);
         match self.store().put(&key, stored, Expect::Absent).await {
-            Ok(entry) => Ok(Written::to_store(kind, object, entry, Outcome::Created)),
+            Ok(entry) => Ok(Some(entry)),
             Err(WriteError::Conflict { .. }) => Err(Refusal::already_exists(kind, name)),
             Err(error) => Err(write_fault(&error)),
         }

@@ -151,6 +151,13 @@ impl Registry {
         Ok(())
     }
 
+    /// Tells the admission chain that what it judged last was not written.
+    async fn withdraw(&self, call: &Call, object: &Value, old: Option<&Value>) {
+        if let Some(chain) = &self.0.admission {
+            chain.withdraw(&self.review(call, old), object).await;
+        }
+    }
+
     async fn admit_deletion(&self, call: &Call, old: &Value) -> Result<(), Refusal> {
         let Some(chain) = &self.0.admission else { return Ok(()) };
         chain.delete(&Review { operation: Operation::Delete, ..self.review(call, Some(old)) }).await

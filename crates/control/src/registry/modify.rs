@@ -6,13 +6,14 @@ use serde_json::Value;
 
 use super::addresses::Claim;
 use super::create::{place, stored_form};
+use super::delete::is_over;
 use super::document::Document;
 use super::selection::present;
 use super::{Call, Outcome, Registry, Written, is_service, meta, write_fault};
 use crate::kind::Kind;
 use crate::kinds;
 use crate::refusal::Refusal;
-use crate::store::{Expect, WriteError};
+use crate::store::{Entry, Expect, WriteError};
 
 /// How often somebody else may be quicker before we say so.
 const TRIES: usize = 16;
@@ -60,14 +61,20 @@ impl Registry {
             check_identity(call, &new)?;
             check_versions(call, &new, &old)?;
             let (new, claim) = self.prepare_change(call, new, &old).await?;
-            match self.write_change(call, &document, new, &old).await {
-                Some(Ok(written)) => {
-                    self.settle_addresses(call, claim, &written, &old).await;
-                    return Ok(written);
+            let outcome = if is_over(&call.kind, &new) { Outcome::Deleted } else { Outcome::Updated };
+            let written = match self.write_change(call, &document, (&new, outcome), &old).await {
+                Ok(Some(entry)) => Written::to_store(&call.kind, new, entry, outcome),
+                Ok(None) => Written::elsewhere(new, outcome),
+                Err(error) => {
+                    self.withdraw(call, &new, Some(&old)).await;
+                    let WriteError::Conflict { .. } = error else { return Err(write_fault(&error)) };
+                    // Somebody else was quicker; it is worth another try.
+                    call.warnings.truncate(warnings);
+                    continue;
                 }
-                Some(Err(refusal)) => return Err(refusal),
-                None => call.warnings.truncate(warnings),
-            }
+            };
+            self.settle_addresses(call, claim, &written, &old).await;
+            return Ok(written);
         }
         Err(Refusal::modified(&call.kind, &name))
     }
@@ -132,39 +139,23 @@ impl Registry {
         self.follow_addresses(Some(old), left).await;
     }
 
-    /// None when somebody else was quicker and it is worth another try.
+    /// None when nothing is left in the store, or nothing was written.
     async fn write_change(
         &self,
         call: &Call,
         document: &Document,
-        new: Value,
+        (new, outcome): (&Value, Outcome),
         old: &Value,
-    ) -> Option<Result<Written, Refusal>> {
-        let kind = &call.kind;
-        let over = meta::is_deleting(&new)
-            && meta::finalizers(&new).next().is_none()
-            && new["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or_default() == 0
-            && !kind.strategy.is_held(&new);
-        let outcome = if over { Outcome::Deleted } else { Outcome::Updated };
-        if call.options.dry_run || (new == *old && !over) {
-            return Some(Ok(Written::elsewhere(new, outcome)));
+    ) -> Result<Option<Entry>, WriteError> {
+        let over = outcome == Outcome::Deleted;
+        if call.options.dry_run || (new == old && !over) {
+            return Ok(None);
         }
         let expect = Expect::Rev(document.rev);
-        let error = if over {
-            match self.store().delete(&document.key, expect).await {
-                Ok(_) => return Some(Ok(Written::elsewhere(new, outcome))),
-                Err(error) => error,
-            }
-        } else {
-            match self.store().put(&document.key, stored_form(kind, &new), expect).await {
-                Ok(entry) => return Some(Ok(Written::to_store(kind, new, entry, outcome))),
-                Err(error) => error,
-            }
-        };
-        match error {
-            WriteError::Conflict { .. } => None,
-            other => Some(Err(write_fault(&other))),
+        if over {
+            return self.store().delete(&document.key, expect).await.map(|_| None);
         }
+        self.store().put(&document.key, stored_form(&call.kind, new), expect).await.map(Some)
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) async fn validate(chain: &Chain, review: &Review<'_>, object: &Value)
     let storage = review.kind.storage.as_ref();
     let new = usage::of(storage, object);
     let old = review.old.map(|old| usage::of(storage, old)).unwrap_or_default();
-    if review.operation == Operation::Update && new == old {
+    if !counts_differently(review, object) {
         return Ok(());
     }
     for _ in 0..TRIES {
@@ -42,6 +42,9 @@ pub(super) async fn validate(chain: &Chain, review: &Review<'_>, object: &Value)
                 writes.push((places::RESOURCE_QUOTAS, next, Expect::Rev(rev)));
             }
         }
+        if review.operation == Operation::Create && !writes.is_empty() {
+            refuse_existing(chain, review, object).await?;
+        }
         if review.dry_run || chain.objects.put_all(writes).await? {
             return Ok(());
         }
@@ -51,6 +54,35 @@ pub(super) async fn validate(chain: &Chain, review: &Review<'_>, object: &Value)
         review.name(object),
         "the resource quotas of the namespace keep changing",
     ))
+}
+
+/// What was charged for a write that did not come about is given back.
+pub(super) async fn give_back(chain: &Chain, review: &Review<'_>, object: &Value) {
+    let namespace = review.namespace();
+    if namespace.is_empty() || review.dry_run || !counts_differently(review, object) {
+        return;
+    }
+    if let Err(refusal) = recount(&chain.objects, namespace).await {
+        tracing::warn!(namespace, error = %refusal.message, "counting for resource quotas failed");
+    }
+}
+
+/// Whether a write changes what quotas count: more, less, or under others.
+fn counts_differently(review: &Review<'_>, object: &Value) -> bool {
+    let storage = review.kind.storage.as_ref();
+    let Some(old) = review.old.filter(|_| review.operation == Operation::Update) else { return true };
+    usage::of(storage, object) != usage::of(storage, old)
+        || (storage == "pods" && usage::scopes(object) != usage::scopes(old))
+}
+
+/// What is there already cannot be created; it must not be charged again for the attempt.
+async fn refuse_existing(chain: &Chain, review: &Review<'_>, object: &Value) -> Result<(), Refusal> {
+    let name = doc::text(object, "metadata.name");
+    let key = format!("/registry/{}/{}/{name}", review.kind.storage, review.namespace());
+    match chain.objects.store().get(&key).await? {
+        Some(_) => Err(Refusal::already_exists(review.kind, name)),
+        None => Ok(()),
+    }
 }
 
 /// The quota with the object's part in it; None when the object is none of its business.
@@ -108,7 +140,8 @@ async fn charge(
         );
         return Err(review.forbid(object, &why));
     }
-    Ok(Some(with_status(quota, &hard, &used)))
+    let next = with_status(quota, &hard, &used);
+    Ok((next["status"] != quota["status"]).then_some(next))
 }
 
 /// Keeps the counts true: runs until the store closes.
@@ -334,5 +367,48 @@ mod tests {
         let ask = Ask::create("", "pods", "web").update(pod("a", "1"));
         validate(&bench.chain, &ask.review(), &pod("a", "1")).await.unwrap();
         assert_eq!(used(&bench).await, json!({"pods": "1"}));
+    }
+
+    #[tokio::test]
+    async fn an_update_that_moves_a_pod_into_a_scope_is_charged_and_one_that_moves_it_out_is_not() {
+        let quota = |name: &str, scope: &str| json!({"metadata": {"name": name, "namespace": "web"}, "spec": {"hard": {"pods": "1"}, "scopes": [scope]}});
+        let quotas = [quota("q", "Terminating"), quota("r", "NotTerminating")];
+        let bench = Bench::with(&quotas.map(|q| (places::RESOURCE_QUOTAS, q))).await;
+        let used = async |name: &str| {
+            let found = bench.scratch.objects.find(places::RESOURCE_QUOTAS, "web", name).await.unwrap();
+            found.unwrap().object["status"]["used"]["pods"].clone()
+        };
+        let with_deadline = |mut pod: Value| {
+            pod["spec"]["activeDeadlineSeconds"] = 60.into();
+            pod
+        };
+        create(&bench, &pod("a", "1")).await.unwrap();
+        assert_eq!(used("r").await, "1");
+        let ask = Ask::create("", "pods", "web").update(pod("a", "1"));
+        validate(&bench.chain, &ask.review(), &with_deadline(pod("a", "1"))).await.unwrap();
+        assert_eq!((used("q").await, used("r").await), (json!("1"), json!("0")));
+        // The scope is full now: nobody else may move into it.
+        create(&bench, &pod("b", "1")).await.unwrap();
+        let ask = Ask::create("", "pods", "web").update(pod("b", "1"));
+        let refusal = validate(&bench.chain, &ask.review(), &with_deadline(pod("b", "1"))).await.unwrap_err();
+        assert!(
+            refusal.message.contains("exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_create_that_meets_an_object_of_its_name_costs_nothing() {
+        let bench = bench(json!({"pods": "5"})).await;
+        create(&bench, &pod("a", "1")).await.unwrap();
+        let refusal = create(&bench, &pod("a", "1")).await.unwrap_err();
+        assert_eq!(refusal.reason, "AlreadyExists");
+        assert_eq!(used(&bench).await, json!({"pods": "1"}));
+        // Two at once: both are charged before one of them is late.
+        let (ask, late) = (Ask::create("", "pods", "web"), pod("b", "1"));
+        validate(&bench.chain, &ask.review(), &late).await.unwrap();
+        create(&bench, &late).await.unwrap();
+        assert_eq!(used(&bench).await, json!({"pods": "3"}));
+        give_back(&bench.chain, &ask.review(), &late).await;
+        assert_eq!(used(&bench).await, json!({"pods": "2"}));
     }
 }

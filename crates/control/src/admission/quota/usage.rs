@@ -62,11 +62,24 @@ pub(super) fn is_in_scope(quota: &Value, storage: &str, object: &Value) -> bool 
     storage == "pods" && all.all(|(scope, operator, values)| matches_scope(scope, operator, &values, object))
 }
 
+/// Everything about a Pod that scopes look at.
+pub(super) fn scopes(pod: &Value) -> (bool, bool, bool, &str) {
+    (
+        is_terminating(pod),
+        is_best_effort(pod),
+        crosses_namespaces(pod),
+        doc::text(pod, "spec.priorityClassName"),
+    )
+}
+
+fn is_terminating(pod: &Value) -> bool {
+    doc::at(pod, "spec.activeDeadlineSeconds").as_i64().is_some_and(|s| s >= 0)
+}
+
 fn matches_scope(scope: &str, operator: &str, values: &[&str], pod: &Value) -> bool {
-    let terminating = doc::at(pod, "spec.activeDeadlineSeconds").as_i64().is_some_and(|s| s >= 0);
     match scope {
-        "Terminating" => terminating,
-        "NotTerminating" => !terminating,
+        "Terminating" => is_terminating(pod),
+        "NotTerminating" => !is_terminating(pod),
         "BestEffort" => is_best_effort(pod),
         "NotBestEffort" => !is_best_effort(pod),
         "CrossNamespacePodAffinity" => crosses_namespaces(pod),
