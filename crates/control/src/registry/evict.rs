@@ -1,12 +1,20 @@
 //! `pods/eviction`: a deletion that asks the disruption budgets first.
 
-use api::selector::LabelSelector;
-use serde_json::Value;
+use std::sync::Arc;
 
+use api::selector::LabelSelector;
+use serde_json::{Value, json};
+
+use super::delete::check_preconditions;
 use super::options::DeleteOptions;
 use super::selection::{Selection, present};
 use super::{Call, Registry, meta};
+use crate::kind::Kind;
+use crate::kinds::pod;
 use crate::refusal::{Cause, Refusal};
+
+/// How often a Pod may change while it is looked at.
+const TRIES: usize = 16;
 
 /// What the budgets say.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,21 +39,71 @@ impl Registry {
         let mut options = DeleteOptions::from_body(&eviction["deleteOptions"])?;
         options.dry_run |= call.options.dry_run;
         let kind = self.kind("", "v1", "pods")?;
-        let pod = present(&kind, &self.get(&kind, call.namespace(), call.name()).await?);
-        if !is_beyond_budgets(&pod) {
-            // The Pod that was looked at, and no other of its name.
-            options.uid.get_or_insert_with(|| meta::uid(&pod).to_owned());
-            self.ask_budgets(call, &pod, options.dry_run).await?;
+        for _ in 0..TRIES {
+            let pod = present(&kind, &self.get(&kind, call.namespace(), call.name()).await?);
+            if !is_beyond_budgets(&pod) {
+                return self.evict_budgeted(call, &pod, options).await;
+            }
+            let mut options = options.clone();
+            let asked = options.version.is_some();
+            // A Pod that may yet begin to count is deleted as it was seen, or looked at again.
+            if !asked && !is_over(&pod) {
+                options.version = Some(meta::text(&pod, "resourceVersion").to_owned());
+            }
+            match self.disrupt(call, &kind, options).await {
+                Err(refusal) if refusal.reason == "Conflict" && !asked => {}
+                outcome => return outcome,
+            }
         }
-        let mut deletion = Call { kind, ..call.clone() };
+        Err(Refusal::modified(&kind, call.name()))
+    }
+
+    async fn evict_budgeted(&self, call: &Call, pod: &Value, options: DeleteOptions) -> Result<(), Refusal> {
+        let kind = self.kind("", "v1", "pods")?;
+        let mut asked = options.clone();
+        // The Pod that was looked at, and no other of its name.
+        asked.uid.get_or_insert_with(|| meta::uid(pod).to_owned());
+        let unhealthy = self.ask_budgets(call, pod, options.dry_run).await?;
+        if unhealthy.is_some() {
+            // It costs no budget as long as it is not ready.
+            asked.version.get_or_insert_with(|| meta::text(pod, "resourceVersion").to_owned());
+        }
+        match (self.disrupt(call, &kind, asked).await, unhealthy) {
+            (Err(refusal), Some(budget)) if refusal.reason == "Conflict" && options.version.is_none() => {
+                Err(too_many(in_process(&budget)))
+            }
+            (outcome, _) => outcome,
+        }
+    }
+
+    /// Tells the Pod why it goes, then deletes it.
+    async fn disrupt(
+        &self,
+        call: &Call,
+        kind: &Arc<Kind>,
+        mut options: DeleteOptions,
+    ) -> Result<(), Refusal> {
+        let mut deletion = Call { kind: kind.clone(), ..call.clone() };
         deletion.attributes.verb = "delete".into();
         if let Some(resource) = &mut deletion.attributes.resource {
             resource.subresource.clear();
         }
+        if !options.dry_run {
+            let now = meta::timestamp(self.now());
+            let marked = self.rewrite(kind, call.namespace(), call.name(), |pod| {
+                check_preconditions(&deletion, &options, pod)?;
+                Ok(pod::set_condition(pod, disruption(), &now))
+            });
+            let marked = marked.await?.ok_or_else(|| Refusal::not_found(kind, call.name()))?;
+            if options.version.is_some() {
+                options.version = Some(meta::text(&marked, "resourceVersion").to_owned());
+            }
+        }
         self.delete(&mut deletion, &options).await.map(drop)
     }
 
-    async fn ask_budgets(&self, call: &Call, pod: &Value, dry_run: bool) -> Result<(), Refusal> {
+    /// The name of the budget that is not touched because the Pod is not ready.
+    async fn ask_budgets(&self, call: &Call, pod: &Value, dry_run: bool) -> Result<Option<String>, Refusal> {
         let kind = self.kind("policy", "v1", "poddisruptionbudgets")?;
         let mut selection = Selection::all(kind.clone());
         call.namespace().clone_into(&mut selection.namespace);
@@ -56,7 +114,7 @@ impl Registry {
         };
         let budgets: Vec<Value> = documents.iter().map(|d| present(&kind, d)).filter(covers).collect();
         let budget = match &*budgets {
-            [] => return Ok(()),
+            [] => return Ok(None),
             [budget] => budget,
             _ => {
                 return Err(Refusal::internal(
@@ -66,26 +124,47 @@ impl Registry {
         };
         let (name, now) = (meta::name(budget).to_owned(), meta::timestamp(self.now()));
         let pod_name = call.name().to_owned();
-        self.rewrite(&kind, call.namespace(), &name, |budget| match judge(pod, budget) {
-            Verdict::Free => Ok(false),
-            Verdict::Refused(why) => Err(too_many(why)),
-            Verdict::Spend if dry_run => Ok(false),
-            Verdict::Spend => {
-                let left = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or_default() - 1;
-                budget["status"]["disruptionsAllowed"] = left.into();
-                budget["status"]["disruptedPods"][&pod_name] = now.as_str().into();
-                Ok(true)
+        let mut free = false;
+        self.rewrite(&kind, call.namespace(), &name, |budget| {
+            let verdict = judge(pod, budget);
+            free = verdict == Verdict::Free;
+            match verdict {
+                Verdict::Free => Ok(false),
+                Verdict::Refused(why) => Err(too_many(why)),
+                Verdict::Spend if dry_run => Ok(false),
+                Verdict::Spend => {
+                    let left = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or_default() - 1;
+                    budget["status"]["disruptionsAllowed"] = left.into();
+                    budget["status"]["disruptedPods"][&pod_name] = now.as_str().into();
+                    Ok(true)
+                }
             }
         })
-        .await
-        .map(drop)
+        .await?;
+        Ok(free.then_some(name))
     }
 }
 
 /// A Pod that is over, is ending, or never began disturbs nothing.
 fn is_beyond_budgets(pod: &Value) -> bool {
-    let phase = pod["status"]["phase"].as_str().unwrap_or_default();
-    matches!(phase, "Succeeded" | "Failed" | "Pending" | "") || meta::is_deleting(pod)
+    matches!(pod["status"]["phase"].as_str(), None | Some("Pending" | "")) || is_over(pod)
+}
+
+/// It cannot become ready again.
+fn is_over(pod: &Value) -> bool {
+    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed")) || meta::is_deleting(pod)
+}
+
+/// Why a Pod that is evicted ends, in upstream's words: a Job may not count it as a failure.
+fn disruption() -> Value {
+    json!({
+        "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting",
+    })
+}
+
+fn in_process(budget: &str) -> String {
+    format!("The disruption budget {budget} is still being processed by the server.")
 }
 
 fn judge(pod: &Value, budget: &Value) -> Verdict {
@@ -101,9 +180,7 @@ fn judge(pod: &Value, budget: &Value) -> Verdict {
         }
     }
     if status("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or_default() {
-        return Verdict::Refused(format!(
-            "The disruption budget {name} is still being processed by the server."
-        ));
+        return Verdict::Refused(in_process(name));
     }
     if status("disruptionsAllowed") <= 0 {
         return Verdict::Refused(format!(
@@ -124,7 +201,6 @@ fn too_many(why: String) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn budgets_are_asked() {

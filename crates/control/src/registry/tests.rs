@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::addresses::{Addresses, Ranges};
 use super::catalog::Catalog;
 use super::list::End;
-use super::options::{DeleteOptions, ListOptions, Propagation};
+use super::options::{DeleteOptions, ListOptions};
 use super::patch::Patch;
 use super::selection::{Selection, present};
 use super::watch::Event;
@@ -338,57 +338,6 @@ async fn preconditions_name_the_one_that_is_meant() {
 }
 
 #[tokio::test]
-async fn foreground_deletion_waits_for_dependents() {
-    let bench = Bench::new();
-    let owner = bench.map("owner", json!({})).await;
-    let dependent = json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "dependent", "ownerReferences": [{
-            "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": meta::uid(&owner), "blockOwnerDeletion": true,
-        }]},
-    });
-    bench.create("configmaps", dependent).await.unwrap();
-    let collecting = tokio::spawn(crate::controllers::garbage::run(bench.registry.clone()));
-    let options = DeleteOptions { propagation: Some(Propagation::Foreground), ..DeleteOptions::default() };
-    let mut watch =
-        bench.registry.watch(bench.selection("configmaps", "", ""), &ListOptions::default()).await.unwrap();
-    assert!(!bench.delete("configmaps", "owner", &options).await.unwrap());
-    let mut gone = Vec::new();
-    while gone.len() < 2 {
-        if let Some(Event::Deleted(document)) = watch.next().await {
-            gone.push(meta::name(&document.to_value()).to_owned());
-        }
-    }
-    assert_eq!(gone, ["dependent", "owner"]);
-    collecting.abort();
-}
-
-#[tokio::test]
-async fn orphans_lose_their_owner_and_stay() {
-    let bench = Bench::new();
-    let owner = bench.map("owner", json!({})).await;
-    let dependent = json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "dependent", "ownerReferences": [{
-            "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": meta::uid(&owner),
-        }]},
-    });
-    bench.create("configmaps", dependent).await.unwrap();
-    let collecting = tokio::spawn(crate::controllers::garbage::run(bench.registry.clone()));
-    let mut watch =
-        bench.registry.watch(bench.selection("configmaps", "", ""), &ListOptions::default()).await.unwrap();
-    let options = DeleteOptions { propagation: Some(Propagation::Orphan), ..DeleteOptions::default() };
-    bench.delete("configmaps", "owner", &options).await.unwrap();
-    loop {
-        if let Some(Event::Deleted(document)) = watch.next().await {
-            assert_eq!(meta::name(&document.to_value()), "owner");
-            break;
-        }
-    }
-    let kept = bench.get("configmaps", "dependent").await.unwrap();
-    assert!(kept["metadata"].get("ownerReferences").is_none());
-    collecting.abort();
-}
-
-#[tokio::test]
 async fn services_get_addresses_and_give_them_back() {
     let bench = Bench::new();
     let service = |name: &str, ip: Option<&str>| {
@@ -419,6 +368,88 @@ async fn a_pod_is_bound_once() {
     bench.registry.bind(&call, &binding("n1")).await.unwrap();
     assert_eq!(bench.get("pods", "p").await.unwrap()["spec"]["nodeName"], "n1");
     assert_eq!(bench.registry.bind(&call, &binding("n2")).await.unwrap_err().reason, "Conflict");
+}
+
+#[tokio::test]
+async fn an_evicted_pod_says_why_it_ends() {
+    let bench = Bench::new();
+    let mut held = pod("p");
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    let made = bench.create("pods", held).await.unwrap();
+    let call = bench.call("create", "pods", "p");
+    let evict = async |options: Value| {
+        let eviction = json!({"metadata": {"name": "p"}, "deleteOptions": options});
+        bench.registry.evict(&call, &eviction).await
+    };
+    evict(json!({"dryRun": ["All"]})).await.unwrap();
+    assert_eq!(bench.get("pods", "p").await.unwrap(), made, "a dry run leaves nothing");
+    let stale = evict(json!({"preconditions": {"resourceVersion": "77"}})).await.unwrap_err();
+    assert_eq!(stale.reason, "Conflict");
+    assert_eq!(bench.get("pods", "p").await.unwrap(), made, "nor does one of another Pod");
+    let version = &made["metadata"]["resourceVersion"];
+    evict(json!({"preconditions": {"resourceVersion": version}})).await.unwrap();
+    let ending = bench.get("pods", "p").await.unwrap();
+    assert!(meta::is_deleting(&ending));
+    let mut condition = ending["status"]["conditions"][0].clone();
+    assert!(condition["lastTransitionTime"].take().is_string());
+    let said = json!({
+        "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting", "lastProbeTime": null, "lastTransitionTime": null,
+    });
+    assert_eq!(condition, said);
+}
+
+#[tokio::test]
+async fn nobody_makes_a_mirror_of_a_pod_that_is_there() {
+    let bench = Bench::new();
+    bench.create("pods", pod("p")).await.unwrap();
+    let mirror = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}});
+    for door in ["", "status", "ephemeralcontainers", "resize"] {
+        let mut call = bench.call("patch", "pods", "p");
+        if let Some(resource) = &mut call.attributes.resource {
+            resource.subresource = door.into();
+        }
+        let refusal = bench.registry.patch(&mut call, &Patch::Merge(mirror.clone())).await.unwrap_err();
+        assert!(refusal.message.contains("may not add mirror pod annotation"), "{door}: {}", refusal.message);
+    }
+    let mut created = pod("m");
+    created["metadata"]["annotations"] = mirror["metadata"]["annotations"].clone();
+    bench.create("pods", created).await.unwrap();
+    let gone = Patch::Merge(json!({"metadata": {"annotations": null}}));
+    let refusal = bench.registry.patch(&mut bench.call("patch", "pods", "m"), &gone).await.unwrap_err();
+    assert!(refusal.message.contains("may not remove or update mirror pod annotation"));
+}
+
+#[tokio::test]
+async fn both_versions_of_an_autoscaler_show_one_object() {
+    let bench = Bench::new();
+    let kind =
+        |version: &str| bench.registry.kind("autoscaling", version, "horizontalpodautoscalers").unwrap();
+    let object = json!({
+        "apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"},
+        "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "web"}, "maxReplicas": 5,
+            "targetCPUUtilizationPercentage": 70},
+    });
+    let made =
+        bench.registry.create(&mut Call::internal(kind("v1"), "create", "ns", ""), object).await.unwrap();
+    assert_eq!(made.object["spec"]["targetCPUUtilizationPercentage"], 70);
+    let memory = json!({"type": "Resource", "resource": {"name": "memory",
+        "target": {"type": "Utilization", "averageUtilization": 50}}});
+    let add = Patch::Json(json!([{"op": "add", "path": "/spec/metrics/-", "value": memory}]));
+    let written =
+        bench.registry.patch(&mut Call::internal(kind("v2"), "patch", "ns", "h"), &add).await.unwrap();
+    assert_eq!(written.object["spec"]["metrics"].as_array().map(Vec::len), Some(2));
+    let more = Patch::Merge(json!({"spec": {"maxReplicas": 9}}));
+    let shown =
+        bench.registry.patch(&mut Call::internal(kind("v1"), "patch", "ns", "h"), &more).await.unwrap();
+    assert_eq!(shown.object["apiVersion"], "autoscaling/v1");
+    let stored =
+        bench.registry.find(&kind("v2"), "ns", "h").await.unwrap().map(|d| present(&kind("v2"), &d)).unwrap();
+    assert_eq!(
+        (&stored["apiVersion"], &stored["spec"]["maxReplicas"]),
+        (&json!("autoscaling/v2"), &json!(9))
+    );
+    assert_eq!(stored["spec"]["metrics"][0], memory, "the metric v1 has no field for is still there");
 }
 
 #[tokio::test]

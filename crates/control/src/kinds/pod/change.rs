@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use api::field::{FieldErrors, Path};
 use api::names;
 use api::pod::Stage;
+use api::pod::static_pod::MIRROR_ANNOTATION;
 use serde_json::{Map, Value, json};
 
 use super::super::{address, check, pod_template};
@@ -19,8 +20,21 @@ const CHANGEABLE: &str = "pod updates may not change fields other than `spec.con
 /// Differences shown in a message.
 const SHOWN: usize = 8;
 
+/// Whether a Pod mirrors one that its node made of a manifest is said once, when it is created: much is forbidden to
+/// mirrors, and much is let pass for them.
+pub fn mirror(errors: &mut FieldErrors, new: &Value, old: &Value) {
+    let said = |pod: &Value| doc::at(pod, "metadata.annotations").get(MIRROR_ANNOTATION).cloned();
+    let why = match (said(old), said(new)) {
+        (None, Some(_)) => "may not add mirror pod annotation",
+        (before, now) if before != now => "may not remove or update mirror pod annotation",
+        _ => return,
+    };
+    errors.forbidden(&Path::new("metadata.annotations").key(MIRROR_ANNOTATION), why);
+}
+
 /// A write through the main resource: little of the spec may change.
 pub(super) fn validate(errors: &mut FieldErrors, new: &Value, old: &Value) {
+    mirror(errors, new, old);
     for list in ["spec.containers", "spec.initContainers"] {
         if doc::list(new, list).len() != doc::list(old, list).len() {
             return errors.forbidden(&Path::new(list), "pod updates may not add or remove containers");
@@ -67,7 +81,8 @@ pub fn prepare_ephemeral(new: &mut Value, old: &Value) {
 
 /// Ephemeral containers come and stay.
 pub fn validate_ephemeral(new: &Value, old: &Value, errors: &mut FieldErrors) {
-    if doc::at(old, "metadata.annotations").get(api::pod::static_pod::MIRROR_ANNOTATION).is_some() {
+    mirror(errors, new, old);
+    if doc::at(old, "metadata.annotations").get(MIRROR_ANNOTATION).is_some() {
         return errors.forbidden(&Path::new(""), "static pods do not support ephemeral containers");
     }
     pod_template::validate_spec(errors, &Field::root(new), Stage::Update);
@@ -110,6 +125,7 @@ pub(super) fn keep_observed_generations(new: &mut Value, old: &Value) {
 }
 
 pub(super) fn validate_status(errors: &mut FieldErrors, new: &Value, old: &Value) {
+    mirror(errors, new, old);
     let status = Field::root(new).get("status");
     for condition in status.get("conditions").items() {
         check::spelled(errors, &condition.get("type"), names::qualified_name);

@@ -51,6 +51,29 @@ struct Binding;
 
 impl Strategy for Binding {}
 
+/// Gives a Pod a condition, as upstream's `UpdatePodCondition` does: its time is that of the last change of its status.
+/// Says whether anything is new.
+pub fn set_condition(pod: &mut Value, mut condition: Value, now: &str) -> bool {
+    let mut all = doc::list(pod, "status.conditions").to_vec();
+    let old = all.iter_mut().find(|c| c["type"] == condition["type"]);
+    let since = match &old {
+        Some(old) if old["status"] == condition["status"] => old["lastTransitionTime"].clone(),
+        _ => now.into(),
+    };
+    condition["lastProbeTime"] = Value::Null;
+    condition["lastTransitionTime"] = since;
+    match old {
+        Some(old) if doc::same(old, &condition) => return false,
+        Some(old) => *old = condition,
+        None => all.push(condition),
+    }
+    if !pod["status"].is_object() {
+        pod["status"] = json!({});
+    }
+    pod["status"]["conditions"] = all.into();
+    true
+}
+
 // === impl Pod ===
 
 impl Strategy for Pod {
