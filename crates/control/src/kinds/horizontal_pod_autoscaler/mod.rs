@@ -1,5 +1,7 @@
 //! HorizontalPodAutoscaler: how many Pods there shall be, by what they have to do.
 
+mod v1;
+
 use api::field::FieldErrors;
 use api::names;
 use base::time::Wall;
@@ -9,6 +11,7 @@ use super::{check, quantity};
 use crate::doc::{self, Field};
 use crate::kind::{Column, Kind, Strategy};
 use crate::table;
+pub(super) use v1::kind as v1;
 
 const COLUMNS: &[Column] = &[
     Column::NAME,
