@@ -71,6 +71,7 @@ pub mod places {
     pub const STORAGE_CLASSES: Place = cluster("storageclasses.storage.k8s.io");
     pub const INGRESS_CLASSES: Place = cluster("ingressclasses.networking.k8s.io");
     pub const VOLUME_ATTACHMENTS: Place = cluster("volumeattachments.storage.k8s.io");
+    pub const RESOURCE_SLICES: Place = cluster("resourceslices.resource.k8s.io");
     pub const CSI_DRIVERS: Place = cluster("csidrivers.storage.k8s.io");
     pub const SIGNING_REQUESTS: Place = cluster("certificatesigningrequests.certificates.k8s.io");
 

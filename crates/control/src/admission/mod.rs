@@ -16,6 +16,7 @@ use crate::request::{Attributes, Resource, User};
 
 mod certificate;
 mod default_class;
+mod device_claims;
 mod limit_range;
 mod namespace_lifecycle;
 mod node_restriction;
@@ -97,9 +98,15 @@ impl Chain {
         volume_resize::validate(self, review, object).await?;
         runtime_class::validate(self, review, object).await?;
         certificate::validate(self, review, object)?;
+        device_claims::validate(self, review, object).await?;
         // Last: what is refused for another reason must not be counted.
         quota::validate(self, review, object).await?;
         Ok(warnings)
+    }
+
+    /// A write that was allowed did not come about: what was reserved for it is free again.
+    pub async fn withdraw(&self, review: &Review<'_>, object: &Value) {
+        quota::give_back(self, review, object).await;
     }
 
     /// Whether the object may be deleted.
@@ -254,6 +261,10 @@ mod testing {
             self = self.update(old);
             self.operation = Operation::Delete;
             self
+        }
+
+        pub(super) fn verb(&mut self, verb: &'static str) {
+            self.attributes.verb = verb.into();
         }
 
         fn name(&mut self, name: String) {

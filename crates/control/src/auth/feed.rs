@@ -20,7 +20,7 @@ enum Meaning {
     Node(Watched),
 }
 
-const FED: [(Place, Meaning); 7] = [
+const FED: [(Place, Meaning); 8] = [
     (places::CLUSTER_ROLES, Meaning::Rbac(RbacKind::ClusterRole)),
     (places::ROLES, Meaning::Rbac(RbacKind::Role)),
     (places::CLUSTER_ROLE_BINDINGS, Meaning::Rbac(RbacKind::ClusterRoleBinding)),
@@ -28,6 +28,7 @@ const FED: [(Place, Meaning); 7] = [
     (places::PODS, Meaning::Node(Watched::Pod)),
     (places::VOLUMES, Meaning::Node(Watched::PersistentVolume)),
     (places::VOLUME_ATTACHMENTS, Meaning::Node(Watched::VolumeAttachment)),
+    (places::RESOURCE_SLICES, Meaning::Node(Watched::ResourceSlice)),
 ];
 
 /// Writes the default roles and bindings that are missing or lack something. Before anything is served.

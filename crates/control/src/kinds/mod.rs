@@ -12,6 +12,7 @@ pub mod custom_resource_definition;
 mod daemon_set;
 pub mod definition_names;
 mod deployment;
+pub mod device;
 mod endpoint_slice;
 mod endpoints;
 mod event;
@@ -82,6 +83,7 @@ pub fn all() -> Vec<Kind> {
         replica_set::kind(),
         stateful_set::kind(),
         horizontal_pod_autoscaler::kind(),
+        horizontal_pod_autoscaler::v1(),
         cron_job::kind(),
         job::kind(),
         certificate_signing_request::kind(),
@@ -99,6 +101,10 @@ pub fn all() -> Vec<Kind> {
         rbac::cluster_roles(),
         rbac::role_bindings(),
         rbac::roles(),
+        device::device_class(),
+        device::resource_claim(),
+        device::resource_claim_template(),
+        device::resource_slice(),
         priority_class::kind(),
         storage::csi_driver(),
         storage::csi_node(),
