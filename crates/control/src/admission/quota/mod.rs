@@ -78,7 +78,7 @@ fn counts_differently(review: &Review<'_>, object: &Value) -> bool {
 /// What is there already cannot be created; it must not be charged again for the attempt.
 async fn refuse_existing(chain: &Chain, review: &Review<'_>, object: &Value) -> Result<(), Refusal> {
     let name = doc::text(object, "metadata.name");
-    let key = format!("/registry/{}/{}/{name}", review.kind.storage, review.namespace());
+    let key = format!("{}{}/{name}", review.kind.place(), review.namespace());
     match chain.objects.store().get(&key).await? {
         Some(_) => Err(Refusal::already_exists(review.kind, name)),
         None => Ok(()),
