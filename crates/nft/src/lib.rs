@@ -14,7 +14,7 @@ pub mod object;
 pub mod wire;
 
 pub use expr::{Address, Cmp, Ct, Dynset, Expr, Meta, Reg};
-pub use message::{Batch, Generation, Message, Notice, Question, What};
+pub use message::{Author, Batch, Generation, Message, Notice, Question, What};
 pub use object::{
     Chain, Element, Family, Field, Hook, HookPoint, Kind, Name, Rule, Set, TableId, Value, Values, Verdict,
 };

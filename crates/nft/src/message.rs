@@ -63,6 +63,13 @@ pub enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation(pub u32);
 
+/// The process that made a transaction. A thread may have a name of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Author {
+    pub pid: u32,
+    pub name: String,
+}
+
 /// What may be asked for. Elements are asked for set by set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question<'a> {
@@ -331,6 +338,20 @@ impl Generation {
             return None;
         }
         Attributes(body.get(4..)?).get(1)?.u32().map(Generation)
+    }
+}
+
+// === impl Author ===
+
+impl Author {
+    /// From the end of a transaction, as the monitor sees it.
+    pub fn read(header: Header, body: &[u8]) -> Option<Self> {
+        if header.kind != kind_of(NEW_GENERATION) {
+            return None;
+        }
+        let attributes = Attributes(body.get(4..)?);
+        let name = attributes.get(3)?.text()?.to_owned();
+        Some(Self { pid: attributes.get(2)?.u32()?, name })
     }
 }
 

@@ -183,6 +183,7 @@ impl Agent {
         let (report, heard) = watch::channel(Report::default());
         let (full, least) = config.periods(self.chosen);
         tokio::spawn(metrics.clone().follow(heard.clone()));
+        tokio::spawn(tell_contests(heard.clone(), self.events.clone()));
         let health = Health::new(heard, self.node.clone(), duration(full), metrics.clone());
         let mut servers = self.start_servers(&config, &health, &token);
         let _ = self.events.try_send(Notice::normal("Starting", "StartKubeProxy", ""));
@@ -373,6 +374,19 @@ impl Agent {
             }
         }
         std::future::pending().await
+    }
+}
+
+/// Warns on the Node, once for each who changes our rules again and again.
+async fn tell_contests(mut report: watch::Receiver<Report>, events: mpsc::Sender<Notice>) {
+    let mut told: Option<String> = None;
+    while report.changed().await.is_ok() {
+        let by = report.borrow_and_update().families.iter().find_map(|family| family.contested_by.clone());
+        if let Some(by) = by.as_ref().filter(|_| by != told) {
+            let note = format!("{by} changes the rules of kube-proxy each time they are put right");
+            let _ = events.try_send(Notice::warning("RulesContested", "SyncProxyRules", note));
+        }
+        told = by;
     }
 }
 

@@ -36,6 +36,8 @@ pub struct Metrics {
     pub endpoint_changes: Counter<0>,
     pub endpoint_changes_pending: Gauge<0>,
     pub no_local_endpoints: Gauge<2>,
+    pub repairs: Counter<1>,
+    pub contested: Gauge<1>,
     pub healthz: Counter<1>,
     pub livez: Counter<1>,
     pub iptables_restore_failures: Counter<1>,
@@ -124,6 +126,16 @@ impl Default for Metrics {
                 "Service ports that keep traffic on the node and have no endpoint there",
                 ["traffic_policy", "ip_family"],
             ),
+            repairs: Counter::new(
+                "longshore_proxy_repairs_total",
+                "How often rules that others changed were put right",
+                ["ip_family"],
+            ),
+            contested: Gauge::new(
+                "longshore_proxy_rules_contested",
+                "1 while another process changes the rules again each time they are put right",
+                ["ip_family"],
+            ),
             healthz: Counter::new("kubeproxy_proxy_healthz_total", "Answers of /healthz", ["code"]),
             livez: Counter::new("kubeproxy_proxy_livez_total", "Answers of /livez", ["code"]),
             iptables_restore_failures: Counter::new(
@@ -189,7 +201,7 @@ impl Default for Metrics {
 impl Metrics {
     /// The Prometheus text of all of them.
     pub fn render(&self) -> String {
-        let families: [&dyn Family; 24] = [
+        let families: [&dyn Family; 26] = [
             &self.sync_duration,
             &self.sync_full_duration,
             &self.sync_partial_duration,
@@ -201,6 +213,8 @@ impl Metrics {
             &self.endpoint_changes,
             &self.endpoint_changes_pending,
             &self.no_local_endpoints,
+            &self.repairs,
+            &self.contested,
             &self.healthz,
             &self.livez,
             &self.iptables_restore_failures,
@@ -257,9 +271,14 @@ impl Metrics {
     /// Shows how much the loop has not told the kernel yet, as long as there is a loop.
     pub async fn follow(self: Arc<Self>, mut report: watch::Receiver<Report>) {
         while report.changed().await.is_ok() {
-            let pending = report.borrow_and_update().pending;
-            self.service_changes_pending.set([], pending.services as f64);
-            self.endpoint_changes_pending.set([], pending.slices as f64);
+            let report = report.borrow_and_update();
+            self.service_changes_pending.set([], report.pending.services as f64);
+            self.endpoint_changes_pending.set([], report.pending.slices as f64);
+            for family in &report.families {
+                let name = [family.family.name()];
+                self.repairs.add(name, family.repairs as f64 - self.repairs.get(name));
+                self.contested.set(name, f64::from(u8::from(family.contested_by.is_some())));
+            }
         }
     }
 
@@ -372,7 +391,10 @@ mod tests {
                 line.split(['{', ',']).filter_map(|part| Some(part.split_once('=')?.0)).collect();
             assert_eq!(found.join(" "), labels, "{line}");
         }
-        let own = shown.iter().filter(|line| !line.starts_with("process_")).count();
+        let own = shown
+            .iter()
+            .filter(|line| !line.starts_with("process_") && !line.starts_with("longshore_"))
+            .count();
         assert_eq!(own, UPSTREAMS.len(), "{shown:?}");
         assert!(text.contains("git_version=\"v1.36.4\""), "{text}");
     }

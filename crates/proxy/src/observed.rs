@@ -248,6 +248,10 @@ impl Dataplane for Observed {
         self.inner.listen()
     }
 
+    fn last_to_touch(&self) -> Option<String> {
+        self.inner.last_to_touch()
+    }
+
     fn hears_the_past(&self) -> bool {
         self.inner.hears_the_past()
     }

@@ -32,6 +32,11 @@ pub trait Dataplane: Send + 'static {
     /// within the runtime, once, after the first verification.
     fn listen(&mut self) -> Result<mpsc::Receiver<()>, Error>;
 
+    /// Who touched what is ours last, if the kernel tells.
+    fn last_to_touch(&self) -> Option<String> {
+        None
+    }
+
     /// Whether it also hears of what others did before it began to listen. Who does not has to look once more then.
     fn hears_the_past(&self) -> bool {
         false

@@ -1,5 +1,6 @@
 //! The loop: news in, rules out.
 
+mod contest;
 mod plane;
 
 use std::sync::Arc;
@@ -72,6 +73,8 @@ pub struct FamilyReport {
     pub failures: u64,
     /// Comparisons that found something wrong after the first.
     pub repairs: u64,
+    /// Who changes our rules again each time they are put right, as far as the kernel tells. `None` if nobody does.
+    pub contested_by: Option<String>,
 }
 
 /// What is told, and what is known because of it.

@@ -304,7 +304,7 @@ fn edits() -> Vec<(&'static str, Edit)> {
     let accept = Rule { exprs: vec![Expr::Verdict(Verdict::Accept)], comment: None };
     let stranger = nft::Chain { name: "stranger".into(), hook: None };
     let elements = |set: &str, key: Vec<u8>| (set.into(), vec![Element::new(key)]);
-    let (less, more) = (elements("service-ips", key), elements("external-ips", other));
+    let (less, more) = (elements("all-service-ips", key), elements("external-ips", other));
     vec![
         ("a rule more", Edit::Messages(vec![Message::AddRule("services".into(), accept)])),
         ("a chain emptied", Edit::Messages(vec![Message::FlushChain("services".into())])),

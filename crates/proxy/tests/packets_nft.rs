@@ -234,14 +234,14 @@ fn show(lab: &Lab) {
         }
         let parts = [
             "comment \"rules for kube-proxy\"",
-            "map service-ips",
+            "map all-service-ips",
             "comment \"ns/plain:tcp\"",
             "chain nat-prerouting",
             "type nat hook prerouting priority dstnat",
             "numgen random mod 3",
             "map @service-endpoints",
             "masquerade fully-random",
-            "@no-endpoint-services goto reject-chain",
+            "@rejected-services goto reject-chain",
             "update @affinities",
         ];
         for part in parts {

@@ -36,6 +36,8 @@ struct Kernel {
     tidies_slowly: Arc<AtomicUsize>,
     alarm: Arc<Mutex<Option<mpsc::Sender<()>>>>,
     hears_the_past: Arc<AtomicBool>,
+    /// So often somebody else changes everything again right after it was put right.
+    rivals: Arc<AtomicUsize>,
     /// So much that nobody looks at it without need.
     is_large: Arc<AtomicBool>,
 }
@@ -79,7 +81,13 @@ impl Dataplane for Kernel {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        self.act(format!("verify {}", rules.ports.len())).map(|()| Outcome::Done(Vec::new()))
+        self.act(format!("verify {}", rules.ports.len()))?;
+        let less = |n: usize| n.checked_sub(1);
+        if self.rivals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_err() {
+            return Ok(Outcome::Done(Vec::new()));
+        }
+        let _ = self.alarm.lock().unwrap().as_ref().unwrap().try_send(());
+        Ok(Outcome::Done(vec!["everything".to_owned()]))
     }
 
     fn tidy(&mut self, rules: &RuleSet, knock: &Knock) -> Outcome<()> {
@@ -104,6 +112,10 @@ impl Dataplane for Kernel {
         let (alarm, alarms) = mpsc::channel(1);
         *self.alarm.lock().unwrap() = Some(alarm);
         Ok(alarms)
+    }
+
+    fn last_to_touch(&self) -> Option<String> {
+        Some("process 7 (kube-proxy)".to_owned())
     }
 
     fn hears_the_past(&self) -> bool {
@@ -398,6 +410,27 @@ async fn news_after_a_failure_waits_without_spinning() {
     bench.tell(service(2)).await;
     sleep(Duration::from_secs(1)).await;
     assert_eq!(bench.report.borrow().pending.services, 0);
+}
+
+/// Two proxies in one network namespace would write for ever, many times a second.
+#[tokio::test(start_paused = true)]
+async fn a_rival_is_named_and_met_less_and_less_often_and_holds_up_no_change() {
+    let bench = Bench::settled().await;
+    bench.kernel.rivals.store(usize::MAX, Ordering::SeqCst);
+    let alarm = bench.kernel.alarm.lock().unwrap().clone().unwrap();
+    alarm.send(()).await.unwrap();
+    sleep(Duration::from_secs(300)).await;
+    let looks = bench.kernel.done().len();
+    assert!((10..=20).contains(&looks), "{looks}");
+    let report = bench.report.borrow().families[0].clone();
+    assert_eq!(report.contested_by.as_deref(), Some("process 7 (kube-proxy)"));
+    bench.kernel.done.lock().unwrap().clear();
+    bench.tell(service(1)).await;
+    bench.meanwhile(|done| done.iter().any(|done| done == "apply 1")).await;
+    // The rival goes, and all is well again.
+    bench.kernel.rivals.store(0, Ordering::SeqCst);
+    sleep(PERIODS.verify + Duration::from_secs(60)).await;
+    assert_eq!(bench.report.borrow().families[0].contested_by, None);
 }
 
 #[tokio::test(start_paused = true)]

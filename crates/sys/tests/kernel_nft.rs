@@ -295,6 +295,10 @@ fn others_are_noticed_and_we_are_not() {
         ] {
             theirs.commit(&table, std::slice::from_ref(&foreign)).unwrap();
             assert_eq!(seen(&mut monitor), (Sighting::Touched, false), "{foreign:?}");
+            let author = monitor.author().unwrap();
+            let thread = std::fs::read_to_string("/proc/thread-self/comm").unwrap();
+            assert_eq!(author.name, thread.trim_end(), "{foreign:?}");
+            assert!(author.pid > 0);
         }
         // More than anybody can hear is said to be lost.
         let many = |from: u32| (from..from + 60_000).map(|i| Element::new(i.to_be_bytes())).collect();

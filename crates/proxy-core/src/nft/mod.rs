@@ -1,7 +1,7 @@
 //! The rules as nf_tables objects: a table `kube-proxy` in each family.
 //!
-//! A packet to a Service is looked up by address, protocol and port in `service-ips`, or, on an address of the
-//! node, by protocol and port in `service-nodeports`. The number found there says how many endpoints there are;
+//! A packet to a Service is looked up by address, protocol and port in `all-service-ips`, or, on an address of the
+//! node, by protocol and port in `all-service-nodeports`. The number found there says how many endpoints there are;
 //! `service-picks` leads from it to the chain that draws one of so many from `service-endpoints`. Chains and
 //! sets do not grow with the number of Services: a change of a Service is a change of a few elements, whatever
 //! the size of the cluster.
@@ -34,7 +34,7 @@ use crate::objects::Family;
 #[allow(unused_imports)] // For the documentation above.
 use crate::rules::Delta;
 
-/// As upstream calls it, so that people find it.
+/// As upstream calls it, so that people find it, and so that each takes over what the other left (decision 016).
 pub fn table(family: Family) -> nft::TableId {
     nft::TableId { family: words::Words(family).family(), name: "kube-proxy".into() }
 }

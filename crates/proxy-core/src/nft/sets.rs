@@ -74,31 +74,33 @@ impl SetId {
         SetId::NodePortAffinitySlots,
     ];
 
+    /// None is a name that upstream's kube-proxy uses in the same table: its first transaction adds its own sets and empties the
+    /// chains we share, and would be refused by a set of that name and another type.
     pub(super) fn name(self) -> &'static str {
         match self {
-            SetId::ClusterIps => "cluster-ips",
-            SetId::NodePortIps => "nodeport-ips",
-            SetId::ServiceIps => "service-ips",
-            SetId::ServiceNodePorts => "service-nodeports",
+            SetId::ClusterIps => "all-cluster-ips",
+            SetId::NodePortIps => "all-nodeport-ips",
+            SetId::ServiceIps => "all-service-ips",
+            SetId::ServiceNodePorts => "all-service-nodeports",
             SetId::LocalServiceIps => "local-service-ips",
             SetId::LocalServiceNodePorts => "local-service-nodeports",
             SetId::ExternalIps => "external-ips",
             SetId::ServiceEndpoints => "service-endpoints",
             SetId::NodePortEndpoints => "nodeport-endpoints",
-            SetId::NoEndpointServices => "no-endpoint-services",
-            SetId::NoEndpointNodePorts => "no-endpoint-nodeports",
-            SetId::NoLocalEndpointServices => "no-local-endpoint-services",
-            SetId::NoLocalEndpointNodePorts => "no-local-endpoint-nodeports",
-            SetId::HairpinConnections => "hairpin-connections",
-            SetId::FirewallIps => "firewall-ips",
+            SetId::NoEndpointServices => "rejected-services",
+            SetId::NoEndpointNodePorts => "rejected-nodeports",
+            SetId::NoLocalEndpointServices => "dropped-services",
+            SetId::NoLocalEndpointNodePorts => "dropped-nodeports",
+            SetId::HairpinConnections => "hairpins",
+            SetId::FirewallIps => "firewalled-ips",
             SetId::FirewallAllowed => "firewall-allowed",
             SetId::ServicePicks => "service-picks",
             SetId::NodePortPicks => "nodeport-picks",
             SetId::Affinities => "affinities",
-            SetId::AffinityEndpoints => "affinity-endpoints",
-            SetId::NodePortAffinityEndpoints => "nodeport-affinity-endpoints",
-            SetId::AffinitySlots => "affinity-slots",
-            SetId::NodePortAffinitySlots => "nodeport-affinity-slots",
+            SetId::AffinityEndpoints => "sticky-endpoints",
+            SetId::NodePortAffinityEndpoints => "sticky-nodeport-endpoints",
+            SetId::AffinitySlots => "sticky-slots",
+            SetId::NodePortAffinitySlots => "sticky-nodeport-slots",
         }
     }
 

@@ -1,5 +1,6 @@
 //! nftables: one table per family, one transaction per change.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use nft::{Question, TableId};
@@ -29,7 +30,11 @@ pub struct NftDataplane {
     table: TableId,
     renderer: Renderer,
     times_unread: u32,
+    last_to_touch: LastToTouch,
 }
+
+/// Who changed the table last, other than us. Written by the thread that listens.
+type LastToTouch = Arc<Mutex<Option<String>>>;
 
 // === impl NftDataplane ===
 
@@ -42,6 +47,7 @@ impl NftDataplane {
             table: proxy_core::nft::table(family),
             renderer: Renderer::new(family, masquerade_bit),
             times_unread: 0,
+            last_to_touch: LastToTouch::default(),
         })
     }
 
@@ -204,13 +210,18 @@ impl Dataplane for NftDataplane {
         let (monitor, table, own) = (Monitor::open()?, self.table.clone(), self.nft.port());
         let (alarm, alarms) = mpsc::channel(1);
         let ears = thread::Builder::new().name("nft-monitor".into());
-        ears.spawn(move || listen(monitor, &table, own, &alarm)).map_err(Error::Listening)?;
+        let last = self.last_to_touch.clone();
+        ears.spawn(move || listen(monitor, &table, own, &alarm, &last)).map_err(Error::Listening)?;
         Ok(alarms)
+    }
+
+    fn last_to_touch(&self) -> Option<String> {
+        self.last_to_touch.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// Raises the alarm whenever others touched the table, until nobody is there to hear it.
-fn listen(mut monitor: Monitor, table: &TableId, own: u32, alarm: &mpsc::Sender<()>) {
+fn listen(mut monitor: Monitor, table: &TableId, own: u32, alarm: &mpsc::Sender<()>, last: &LastToTouch) {
     while !alarm.is_closed() {
         let heard = monitor.wait(LISTEN_MILLISECONDS).and_then(|is_any| match is_any {
             true => monitor.read(table, own).map(|(seen, _)| seen),
@@ -218,8 +229,12 @@ fn listen(mut monitor: Monitor, table: &TableId, own: u32, alarm: &mpsc::Sender<
         });
         match heard {
             Ok(Sighting::Nothing) => {}
-            // One alarm that is not heard yet is enough.
-            Ok(Sighting::Touched | Sighting::Lost) => drop(alarm.try_send(())),
+            Ok(Sighting::Touched | Sighting::Lost) => {
+                let who = monitor.author().map(|who| format!("process {} ({})", who.pid, who.name));
+                *last.lock().unwrap_or_else(PoisonError::into_inner) = who;
+                // One alarm that is not heard yet is enough.
+                let _ = alarm.try_send(());
+            }
             Err(cause) => {
                 tracing::warn!(%table, %cause, "no longer hearing when others change the table");
                 return;

@@ -187,6 +187,7 @@ mod tests {
                 syncs: 0,
                 failures: 0,
                 repairs: 0,
+                contested_by: None,
             };
             Report { families: vec![family], ..Report::default() }
         };

@@ -146,6 +146,7 @@ mod tests {
             syncs: 1,
             failures: 0,
             repairs: 0,
+            contested_by: None,
         };
         let (_, report) = watch::channel(Report { families: vec![family], ..Report::default() });
         let (_, node) = watch::channel(node);

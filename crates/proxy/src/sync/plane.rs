@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use crate::knock::{Knock, Outcome};
 use crate::ports::{Dataplane, Error};
 
+use super::contest::Contest;
 use super::{FamilyReport, Gap, Inbox, Periods};
 
 /// The first wait after a failure; it doubles from there.
@@ -48,6 +49,7 @@ pub(super) struct Plane {
     wants_tidying: bool,
     times_untidied: u32,
     pub(super) retry: Option<(Instant, Duration)>,
+    contest: Contest,
     spending: Spending,
     pub(super) alarms: Option<mpsc::Receiver<()>>,
     /// Compared, and not listening yet.
@@ -150,8 +152,15 @@ impl Spending {
 
 impl Plane {
     pub(super) fn new(family: Family, settings: Settings, dataplane: Box<dyn Dataplane>) -> Self {
-        let report =
-            FamilyReport { family, pending_since: None, synced_at: None, syncs: 0, failures: 0, repairs: 0 };
+        let report = FamilyReport {
+            family,
+            pending_since: None,
+            synced_at: None,
+            syncs: 0,
+            failures: 0,
+            repairs: 0,
+            contested_by: None,
+        };
         Self {
             book: Rulebook::new(family, settings),
             dataplane,
@@ -164,6 +173,7 @@ impl Plane {
             wants_tidying: false,
             times_untidied: 0,
             retry: None,
+            contest: Contest::default(),
             spending: Spending::new(),
             alarms: None,
             wants_ears: false,
@@ -187,11 +197,14 @@ impl Plane {
     fn makes_way(&self, now: Instant) -> bool {
         match self.trust {
             Trust::Full => self.times_left < MOST_TIMES_LEFT,
-            Trust::Touched(at) => {
-                now < self.unseeing_until || now.saturating_duration_since(at) < HEAL_WITHIN
-            }
+            Trust::Touched(at) => now < self.heals_from() || now.saturating_duration_since(at) < HEAL_WITHIN,
             Trust::None | Trust::Lost => false,
         }
+    }
+
+    /// What others did is put right no sooner.
+    fn heals_from(&self) -> Instant {
+        self.contest.until().map_or(self.unseeing_until, |until| until.max(self.unseeing_until))
     }
 
     /// When there is something to do. To tidy up need not wait until others have had their peace.
@@ -204,7 +217,7 @@ impl Plane {
         match (self.retry, self.look_at) {
             (Some((at, _)), _) => at,
             (None, Some(look_at)) if self.trust == Trust::Full && !self.has_news => look_at,
-            (None, Some(_)) if !self.has_news => self.rested_at.max(self.unseeing_until),
+            (None, Some(_)) if !self.has_news => self.rested_at.max(self.heals_from()),
             _ => now,
         }
     }
@@ -393,6 +406,10 @@ impl Plane {
             } else if !faults.is_empty() && !has_news {
                 tracing::warn!(family, faults = faults.join(", "), "put right what was changed in our rules");
                 self.report.repairs += 1;
+                self.contend(now);
+            } else if faults.is_empty() && self.contest.until().is_some_and(|until| until < now) {
+                // It was left as it is since.
+                self.report.contested_by = None;
             }
             self.trust = Trust::Full;
             self.look_at = Some(now + periods.verify);
@@ -404,6 +421,22 @@ impl Plane {
         self.report.synced_at = Some(now);
         self.report.syncs += 1;
         self.wants_ears |= compared.is_some() && self.alarms.is_none();
+    }
+
+    /// Others may change our rules again and again: a second kube-proxy does.
+    fn contend(&mut self, now: Instant) {
+        let Some(wait) = self.contest.repaired(now) else {
+            self.report.contested_by = None;
+            return;
+        };
+        let by = self.dataplane.last_to_touch().unwrap_or_else(|| "an unknown process".to_owned());
+        tracing::warn!(
+            family = self.report.family.name(),
+            by,
+            wait_s = wait.as_secs(),
+            "our rules are changed again each time they are put right: is there a second kube-proxy?"
+        );
+        self.report.contested_by = Some(by);
     }
 
     pub(super) fn listen(&mut self) {

@@ -1,7 +1,7 @@
 //! Word of what others do to nf_tables.
 
 use nft::wire::Messages;
-use nft::{Notice, TableId};
+use nft::{Author, Notice, TableId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -22,6 +22,9 @@ const MOST_AT_ONCE: usize = 4096;
 pub struct Monitor {
     socket: Socket,
     buffer: Box<[u8]>,
+    /// Who last spoke of the table, by number; and by name, which the kernel tells at the end of a transaction.
+    speaker: Option<u32>,
+    author: Option<Author>,
 }
 
 /// What was heard about one table.
@@ -40,7 +43,7 @@ impl Monitor {
     pub fn open() -> Result<Self, Error> {
         let socket = Socket::open(GROUPS)?;
         socket.widen(ROOM)?;
-        Ok(Self { socket, buffer: vec![0; 1 << 16].into() })
+        Ok(Self { socket, buffer: vec![0; 1 << 16].into(), speaker: None, author: None })
     }
 
     /// Waits until there is something to hear, but not longer than so many milliseconds. Says whether there is.
@@ -57,6 +60,11 @@ impl Monitor {
         }
     }
 
+    /// Who made the last change of the table that somebody else made, as far as was heard.
+    pub fn author(&self) -> Option<&Author> {
+        self.author.as_ref()
+    }
+
     /// Hears what there is to hear, without waiting. `own` is the number of the one whose changes are ours.
     /// The second of the pair says whether there may be more.
     pub fn read(&mut self, table: &TableId, own: u32) -> Result<(Sighting, bool), Error> {
@@ -71,11 +79,17 @@ impl Monitor {
                 }
                 Err(e) => return Err(socket_error("listening", e)),
             };
-            let is_foreign = Messages(&self.buffer[..len])
-                .filter(|(header, _)| header.port != own)
-                .any(|(header, body)| Notice::is_about(header, body, table));
-            if is_foreign && seen == Sighting::Nothing {
-                seen = Sighting::Touched;
+            for (header, body) in Messages(&self.buffer[..len]).filter(|(header, _)| header.port != own) {
+                if Notice::is_about(header, body, table) {
+                    self.speaker = Some(header.port);
+                    if seen == Sighting::Nothing {
+                        seen = Sighting::Touched;
+                    }
+                } else if self.speaker == Some(header.port)
+                    && let Some(author) = Author::read(header, body)
+                {
+                    (self.speaker, self.author) = (None, Some(author));
+                }
             }
         }
         Ok((seen, true))
