@@ -99,11 +99,15 @@ pub fn examine(key: &ServiceKey, facts: &Facts) -> Vec<Finding> {
         );
         return chart.findings;
     };
-    if !chart.service(service) {
+    let serving = chart.service(service);
+    if serving == Serving::Nobody {
         return chart.findings;
     }
     chart.pods(service, &facts.pods);
     chart.slices(service, &facts.slices);
+    if serving == Serving::Dns {
+        return chart.findings;
+    }
     chart.proxy(facts);
     for door in &facts.doors {
         chart.door(door, facts.mode);
@@ -120,6 +124,15 @@ pub fn examine(key: &ServiceKey, facts: &Facts) -> Vec<Finding> {
 /// The first thing that is wrong.
 pub fn verdict(findings: &[Finding]) -> Option<&Finding> {
     findings.iter().find(|finding| finding.grade == Grade::Wrong)
+}
+
+/// Who leads clients to the endpoints of a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Serving {
+    KubeProxy,
+    /// Headless: its name has the addresses of its endpoints.
+    Dns,
+    Nobody,
 }
 
 struct Chart<'a> {
@@ -146,8 +159,7 @@ impl Chart<'_> {
         self.put(Grade::Wrong, text, advice);
     }
 
-    /// Whether kube-proxy has anything to do with it.
-    fn service(&mut self, service: &Service) -> bool {
+    fn service(&mut self, service: &Service) -> Serving {
         let spec = service.spec.clone().unwrap_or_default();
         let kind = spec.type_.as_deref().unwrap_or("ClusterIP");
         let labels = service.metadata.labels.clone().unwrap_or_default();
@@ -156,7 +168,7 @@ impl Chart<'_> {
                 format!("Service {} is given to another proxy, {other:?}", self.key),
                 "remove the label service.kubernetes.io/service-proxy-name, or look at that proxy",
             );
-            return false;
+            return Serving::Nobody;
         }
         match spec.cluster_ip.as_deref() {
             _ if kind == "ExternalName" => {
@@ -165,27 +177,27 @@ impl Chart<'_> {
                     "Service {} is a DNS alias of {name:?}: no packet of it is ours",
                     self.key
                 ));
-                false
+                Serving::Nobody
             }
             Some("None") => {
                 self.note(format!(
                     "Service {} is headless: its name leads to Pods directly, no packet of it is ours",
                     self.key
                 ));
-                false
+                Serving::Dns
             }
             None | Some("") => {
                 self.wrong(
                     format!("Service {} has no address yet", self.key),
                     "the API server gives it one; look at its events with `kubectl describe service`",
                 );
-                false
+                Serving::Nobody
             }
             Some(_) => {
                 let ports: Vec<String> = spec.ports.iter().flatten().map(show_port).collect();
                 let ips = spec.cluster_ips.unwrap_or_default().join(" and ");
                 self.good(format!("Service {} is a {kind} at {ips}, {}", self.key, ports.join(", ")));
-                true
+                Serving::KubeProxy
             }
         }
     }

@@ -91,6 +91,20 @@ fn the_first_ailment_is_named() {
         (|f| change(f, json!({"spec": {"clusterIP": ""}})), "Service default/web has no address yet"),
         (|f| f.pods.clear(), "no Pod has the labels that it selects, app=web"),
         (
+            |f| {
+                change(f, json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"]}}));
+                f.pods.clear();
+            },
+            "no Pod has the labels that it selects, app=web",
+        ),
+        (
+            |f| {
+                change(f, json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"]}}));
+                f.slices.clear();
+            },
+            "no EndpointSlice belongs to it",
+        ),
+        (
             |f| f.pods[0].status.as_mut().unwrap().conditions = None,
             "0 of 1 Pods that it selects are ready: web-1 is Running",
         ),
