@@ -174,7 +174,7 @@ fn each_definition(
     let mut done = BTreeSet::new();
     for resource in resources {
         if let Source::Custom(schema) = resource.schema {
-            for (name, definition) in definitions::custom(resource, schema, dialect, &mut wanted) {
+            for (name, definition) in definitions::custom(resource, schema, &prose, dialect, &mut wanted) {
                 tell(&name, &definition);
                 done.insert(name);
             }

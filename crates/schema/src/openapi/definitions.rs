@@ -232,36 +232,39 @@ fn special(name: &str, dialect: Dialect) -> Option<Map<String, Value>> {
     }
 }
 
+/// A type whose apiVersion, kind and metadata are described as those of all kinds are.
+const TYPICAL: &str = "io.k8s.api.core.v1.Pod";
+
 /// A custom kind and its list.
 pub(super) fn custom(
     resource: &Resource<'_>,
     schema: &Value,
+    prose: &Prose<'_>,
     dialect: Dialect,
     wanted: &mut BTreeSet<String>,
 ) -> Vec<(String, Value)> {
     let name = resource.type_name();
-    let mut object = schema.clone();
-    if dialect == Dialect::V2 {
-        downgrade(&mut object, true);
-    }
-    if !object.is_object() {
-        object = json!({});
-    }
-    object["type"] = "object".into();
-    let text = |words: &str| json!({"type": "string", "description": words});
-    let (version, kind) = (
-        text("APIVersion is the group and version this object is written in."),
-        text("Kind is the resource this object represents, in CamelCase."),
-    );
     wanted.insert(OBJECT_META.into());
     wanted.insert(LIST_META.into());
-    if !object["properties"].is_object() {
-        object["properties"] = json!({});
+    let words = |field: &str| prose.of_field(TYPICAL, field);
+    let text = |field: &str| json!({"type": "string", "description": words(field)});
+    let mut object = json!({"type": "object"});
+    // kubectl takes what has properties as having no others: of a kind that takes anything it is told nothing.
+    let is_open = schema["x-kubernetes-preserve-unknown-fields"] == true;
+    if schema.is_object() && !(dialect == Dialect::V2 && is_open) {
+        object = schema.clone();
+        if dialect == Dialect::V2 {
+            downgrade(&mut object);
+        }
+        embed(&mut object, dialect, prose);
+        object["type"] = "object".into();
+        if !object["properties"].is_object() {
+            object["properties"] = json!({});
+        }
+        object["properties"]["apiVersion"] = text("apiVersion");
+        object["properties"]["kind"] = text("kind");
+        object["properties"]["metadata"] = described_reference(dialect, OBJECT_META, &words("metadata"));
     }
-    object["properties"]["apiVersion"] = version.clone();
-    object["properties"]["kind"] = kind.clone();
-    object["properties"]["metadata"] =
-        described_reference(dialect, OBJECT_META, "Standard object's metadata.");
     object["x-kubernetes-group-version-kind"] =
         json!([{"group": resource.group, "version": resource.version, "kind": resource.kind}]);
     let list_kind = format!("{}List", resource.kind);
@@ -270,8 +273,8 @@ pub(super) fn custom(
         "description": format!("{list_kind} is a list of {}", resource.kind),
         "required": ["items"],
         "properties": {
-            "apiVersion": version,
-            "kind": kind,
+            "apiVersion": text("apiVersion"),
+            "kind": text("kind"),
             "items": {"type": "array", "items": dialect.reference(&name),
                 "description": format!("List of {}.", resource.plural)},
             "metadata": described_reference(dialect, LIST_META, "Standard list metadata."),
@@ -280,6 +283,35 @@ pub(super) fn custom(
             [{"group": resource.group, "version": resource.version, "kind": list_kind}],
     });
     vec![(format!("{name}List"), list), (name, object)]
+}
+
+/// A resource inside another has what every resource has.
+fn embed(schema: &mut Value, dialect: Dialect, prose: &Prose<'_>) {
+    let Value::Object(map) = schema else { return };
+    for key in ["items", "additionalProperties"] {
+        if let Some(inner) = map.get_mut(key) {
+            embed(inner, dialect, prose);
+        }
+    }
+    if let Some(Value::Object(properties)) = map.get_mut("properties") {
+        properties.values_mut().for_each(|inner| embed(inner, dialect, prose));
+    }
+    let is = |key: &str| map.get(key) == Some(&Value::Bool(true));
+    let is_open = is("x-kubernetes-preserve-unknown-fields") && dialect == Dialect::V2;
+    if !is("x-kubernetes-embedded-resource") || is_open {
+        return;
+    }
+    for field in ["apiVersion", "kind"] {
+        let told = json!({"type": "string", "description": prose.of_field(TYPICAL, field)});
+        schema["properties"][field] = told;
+        match schema["required"].as_array_mut() {
+            Some(required) if required.iter().any(|name| name == field) => {}
+            Some(required) => required.push(field.into()),
+            None => schema["required"] = json!([field]),
+        }
+    }
+    let metadata = prose.of_field(TYPICAL, "metadata");
+    schema["properties"]["metadata"] = described_reference(dialect, OBJECT_META, &metadata);
 }
 
 fn described_reference(dialect: Dialect, name: &str, words: &str) -> Value {
@@ -294,7 +326,7 @@ fn described_reference(dialect: Dialect, name: &str, words: &str) -> Value {
 }
 
 /// Leaves out what version 2 cannot say, loosening where in doubt: clients validate with it.
-fn downgrade(schema: &mut Value, is_root: bool) {
+fn downgrade(schema: &mut Value) {
     let Value::Object(map) = schema else { return };
     for key in ["oneOf", "anyOf", "allOf", "not", "x-kubernetes-validations"] {
         map.remove(key);
@@ -302,17 +334,17 @@ fn downgrade(schema: &mut Value, is_root: bool) {
     let is_nullable = map.remove("nullable") == Some(Value::Bool(true));
     let is_either = map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true));
     let is_open = map.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true));
-    if is_nullable || is_either || (is_open && !is_root) {
+    if is_nullable || is_either || is_open {
         for key in ["type", "items", "properties", "additionalProperties", "format"] {
             map.remove(key);
         }
     }
     for key in ["items", "additionalProperties"] {
         if let Some(inner) = map.get_mut(key) {
-            downgrade(inner, false);
+            downgrade(inner);
         }
     }
     if let Some(Value::Object(properties)) = map.get_mut("properties") {
-        properties.values_mut().for_each(|inner| downgrade(inner, false));
+        properties.values_mut().for_each(downgrade);
     }
 }

@@ -100,6 +100,32 @@ fn what_kubectl_looks_for_is_there() {
 }
 
 #[test]
+fn custom_kinds_are_told_as_upstream_tells_them() {
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {"a": {"type": "string"}}});
+    let embedding = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "inner": {"type": "object", "x-kubernetes-embedded-resource": true},
+        "any": {"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}}}}});
+    let name = "com.example.stable.v1.CronTab";
+    let v2 = |schema: &Value| -> Value {
+        serde_json::from_slice::<Value>(&v2(&[crontabs(schema)])).unwrap()["definitions"][name].clone()
+    };
+    let kinds = json!([{"group": "stable.example.com", "version": "v1", "kind": "CronTab"}]);
+    let bare = json!({"type": "object", "x-kubernetes-group-version-kind": kinds});
+    assert_eq!((v2(&open), v2(&Value::Null)), (bare.clone(), bare));
+    let told = v2(&embedding);
+    let described = |field: &str| told["properties"][field]["description"].as_str().unwrap();
+    assert!(described("apiVersion").starts_with("APIVersion defines the versioned schema"), "{told}");
+    assert!(described("metadata").starts_with("Standard object's metadata"), "{told}");
+    let inner = &told["properties"]["spec"]["properties"]["inner"];
+    assert_eq!(inner["required"], json!(["apiVersion", "kind"]));
+    assert!(inner["properties"]["metadata"]["$ref"].as_str().unwrap().ends_with(".ObjectMeta"));
+    let any = &told["properties"]["spec"]["properties"]["any"];
+    assert_eq!(any.get("properties"), None, "kubectl would take these for all there are");
+    let v3: Value = serde_json::from_slice(&v3(&[crontabs(&open)])).unwrap();
+    assert_eq!(v3["components"]["schemas"][name]["properties"]["a"], json!({"type": "string"}));
+}
+
+#[test]
 fn digests_follow_what_is_served() {
     let (one, two) = (json!({"type": "object"}), json!({"type": "object", "description": "x"}));
     assert_eq!(digest(&[crontabs(&one)]), digest(&[crontabs(&one)]));
