@@ -97,6 +97,7 @@ impl Strategy for Definition {
     }
 
     fn validate(&self, object: &Value, errors: &mut FieldErrors) {
+        no_webhook(errors, object);
         let name = doc::text(object, "metadata.name");
         let expected =
             format!("{}.{}", doc::text(object, "spec.names.plural"), doc::text(object, "spec.group"));
@@ -110,6 +111,10 @@ impl Strategy for Definition {
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut FieldErrors) {
+        // A definition from before this was refused can still be labelled, and be mended.
+        if doc::at(new, "spec.conversion") != doc::at(old, "spec.conversion") {
+            no_webhook(errors, new);
+        }
         spec(errors, new);
         schemas(errors, new);
         if is_established(old) {
@@ -332,6 +337,15 @@ fn conversion(errors: &mut FieldErrors, conversion: &Field<'_>) {
     }
 }
 
+/// Nobody calls conversion webhooks yet: objects would be served as they are stored, in the name of another version.
+fn no_webhook(errors: &mut FieldErrors, object: &Value) {
+    let strategy = Field::root(object).get("spec").get("conversion").get("strategy");
+    if strategy.text() == "Webhook" {
+        let message = "conversion webhooks are not supported by this server; use None";
+        errors.forbidden(&strategy.at, message);
+    }
+}
+
 fn stored_versions(errors: &mut FieldErrors, object: &Value) {
     let stored = Field::root(object).get("status").get("storedVersions");
     if stored.is_empty() {
@@ -452,6 +466,23 @@ mod tests {
         let told = Definition.warnings(&definition(rules), None);
         assert!(told.len() == 1 && told[0].contains("spec.versions[0]"), "{told:?}");
         assert_eq!(Definition.warnings(&definition(|_| {}), None), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_conversion_webhook_is_refused_by_name() {
+        let webhook = json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"],
+            "clientConfig": {"service": {"namespace": "n", "name": "s"}}}});
+        let refusal = "spec.conversion.strategy: Forbidden: conversion webhooks are not supported by this server; use None";
+        assert_eq!(complaints(|d| d["spec"]["conversion"] = webhook.clone()), refusal);
+        let (plain, old) = (definition(|_| {}), definition(|d| d["spec"]["conversion"] = webhook.clone()));
+        let update = |new: &Value, old: &Value| {
+            let mut errors = FieldErrors::default();
+            Definition.validate_update(new, old, &mut errors);
+            errors.to_string()
+        };
+        assert_eq!(update(&old, &plain), refusal);
+        assert_eq!(update(&old, &old), "[]", "what an earlier release took can be labelled");
+        assert_eq!(update(&plain, &old), "[]");
     }
 
     #[test]
