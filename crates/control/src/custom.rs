@@ -45,9 +45,10 @@ fn kind(definition: &Value, version: &Value) -> Kind {
     // The definition is named after it, and neither changes: no status can make it another.
     let plural = doc::text(definition, "spec.names.plural").to_owned();
     let stored = storage_version(definition).map(|v| doc::text(v, "name")).unwrap_or_default();
-    let converts = doc::list(definition, "spec.versions").len() > 1;
+    let schema = CustomType::new(doc::at(version, "schema.openAPIV3Schema"));
     let strategy = Custom {
-        schema: CustomType::new(doc::at(version, "schema.openAPIV3Schema")),
+        converts: reshapes(definition, &schema),
+        schema,
         openapi: doc::at(version, "schema.openAPIV3Schema").clone(),
         columns: columns(version),
         selectable: doc::list(version, "selectableFields").iter().filter_map(selectable).collect(),
@@ -55,7 +56,7 @@ fn kind(definition: &Value, version: &Value) -> Kind {
         has_status: version["subresources"]["status"].is_object(),
         api_version: format!("{group}/{}", doc::text(version, "name")),
         stored_version: format!("{group}/{stored}"),
-        converts,
+        is_storage_served: storage_version(definition).is_some_and(|v| v["served"] == true),
     };
     let (has_status, has_scale) = (strategy.has_status, strategy.scale.is_some());
     let mut kind = Kind {
@@ -91,6 +92,14 @@ fn kind(definition: &Value, version: &Value) -> Kind {
     kind
 }
 
+/// Whether objects may be read in another form than they were stored in: as another version, or by a schema that has
+/// defaults now or is not the first. Everything else is passed on as it lies there.
+fn reshapes(definition: &Value, schema: &CustomType) -> bool {
+    doc::list(definition, "spec.versions").len() > 1
+        || schema.has_defaults()
+        || doc::int(definition, "metadata.generation") > 1
+}
+
 /// The behaviour of a custom kind.
 struct Custom {
     schema: CustomType,
@@ -102,6 +111,8 @@ struct Custom {
     has_status: bool,
     api_version: String,
     stored_version: String,
+    /// Whether clients can ask for the version that is stored.
+    is_storage_served: bool,
     converts: bool,
 }
 
@@ -216,6 +227,11 @@ impl Strategy for Custom {
 
     fn show_as_here(&self, object: &mut Value) {
         object["apiVersion"] = self.api_version.as_str().into();
+        self.schema.refresh(object);
+    }
+
+    fn storage_version(&self) -> Option<&str> {
+        self.is_storage_served.then(|| self.stored_version.rsplit('/').next().unwrap_or_default())
     }
 
     fn field<'a>(&self, name: &str, object: &'a Value) -> Option<Cow<'a, str>> {

@@ -164,6 +164,11 @@ pub trait Strategy: Send + Sync + fmt::Debug {
         false
     }
 
+    /// The version objects are stored in, where it is not the kind's own and clients can ask for it.
+    fn storage_version(&self) -> Option<&str> {
+        None
+    }
+
     /// From the document of this kind to the one in the store, where two kinds show the same objects.
     fn write_as_stored(&self, _object: &mut Value) {}
 

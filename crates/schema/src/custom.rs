@@ -109,6 +109,18 @@ impl CustomType {
         self.schema.any(&|place| place.has_rules)
     }
 
+    /// Whether the schema fills in anything.
+    #[must_use]
+    pub fn has_defaults(&self) -> bool {
+        self.schema.any(&|place| place.default.is_some())
+    }
+
+    /// Brings what lies in the store into the form the schema has now, which may have changed since it was written.
+    pub fn refresh(&self, object: &mut Value) {
+        prune::prune(object, &self.schema, &mut Vec::new());
+        self.set_defaults(object);
+    }
+
     /// Brings the metadata into its form, drops what the schema does not know, and returns the complaints about it
     /// (`unknown field "spec.foo"`).
     pub fn conform(&self, object: &mut Value) -> Result<Vec<String>, Misfit> {

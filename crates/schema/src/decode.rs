@@ -5,10 +5,12 @@
 //! write back (no nulls, no zeros that mean nothing, canonical quantities and times).
 
 mod conform;
+mod order;
 mod parse;
 mod scalar;
 
 pub use conform::{Misfit, conform};
+pub use order::in_order;
 pub use parse::{MAX_DEPTH, ParseError, Parsed, parse};
 
 use std::fmt;

@@ -42,7 +42,7 @@ pub(crate) fn negotiate(header: &str, offered: &[&str]) -> Option<Accepted> {
         return Some(plain);
     }
     ranges(header).iter().find_map(|range| {
-        let format = format_of(range.kind).filter(|f| offered.contains(&f.content_type()))?;
+        let format = format_of(range.kind)?;
         let asked = |name: &str| range.parameters.iter().find(|(n, _)| *n == name).map(|(_, v)| *v);
         let shape = match asked("as") {
             None => Shape::Whole,
@@ -56,7 +56,10 @@ pub(crate) fn negotiate(header: &str, offered: &[&str]) -> Option<Accepted> {
                 }
             }
         };
-        Some(Accepted { format, shape })
+        // Metadata has a protobuf form, whatever it is of.
+        let is_offered = offered.contains(&format.content_type())
+            || (format == Format::Protobuf && shape == Shape::Metadata);
+        is_offered.then_some(Accepted { format, shape })
     })
 }
 
@@ -154,6 +157,8 @@ mod tests {
         assert_eq!(negotiate("application/vnd.kubernetes.protobuf", custom), None);
         let either = "application/vnd.kubernetes.protobuf,application/json";
         assert_eq!(negotiate(either, custom), json(Shape::Whole));
+        let metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        assert_eq!(negotiate(metadata, custom), protobuf(Shape::Metadata));
     }
 
     #[test]

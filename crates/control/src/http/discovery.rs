@@ -99,7 +99,24 @@ fn resource(kind: &Kind) -> Value {
     if !kind.categories.is_empty() {
         out["categories"] = json!(kind.categories);
     }
+    if let Some(hash) = storage_version_hash(kind) {
+        out["storageVersionHash"] = hash.into();
+    }
     out
+}
+
+/// What changes when objects are stored in another version: a migrator's hint.
+fn storage_version_hash(kind: &Kind) -> Option<String> {
+    use base64::Engine as _;
+    let version = match kind.strategy.storage_version() {
+        Some(version) => version,
+        // Of the server's own, those that are stored as something else are told of by that.
+        None if !kind.is_custom() && kind.is_stored() && !kind.strategy.converts() => &kind.version,
+        None => return None,
+    };
+    let name = format!("{}/{version}/{}", kind.group, kind.kind);
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, name.as_bytes());
+    Some(base64::engine::general_purpose::STANDARD.encode(&digest.as_ref()[..8]))
 }
 
 fn subresource(kind: &Kind, sub: &Subresource) -> Value {
@@ -159,6 +176,13 @@ mod tests {
         let names: Vec<_> = core["resources"].as_array().unwrap().iter().map(|r| &r["name"]).collect();
         assert!(names.contains(&&"configmaps".into()), "{core}");
         assert!(resource_list(&catalog, "nobody", "v1").is_err());
+        // Upstream's own figures.
+        let hash = |name: &str| {
+            let mut resources = core["resources"].as_array().unwrap().iter();
+            resources.find(|r| r["name"] == name).unwrap()["storageVersionHash"].clone()
+        };
+        assert_eq!((hash("pods"), hash("configmaps")), ("xPOwRZ+Yhw8=".into(), "qFsyl6wFWjQ=".into()));
+        assert_eq!(hash("pods/status"), Value::Null);
         let all = aggregated(&catalog, true, "v2");
         let resources = all["items"][0]["versions"][0]["resources"].as_array().unwrap();
         assert_eq!(resources.len(), catalog.of_version("", "v1").count());

@@ -34,7 +34,7 @@ impl Serving<'_> {
             ("scale", "patch") => {
                 let mut call = self.call(self.write_options()?);
                 let media_type = body::media_type(&self.asking.head.headers).to_owned();
-                let patch = read_patch(&media_type, body, self.app.patience.body).await?;
+                let (patch, _) = read_patch(&media_type, body, self.app.patience.body).await?;
                 let written = self.registry.patch_scale(&mut call, &patch).await;
                 self.written(&call, written)
             }

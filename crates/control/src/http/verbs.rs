@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header;
 use hyper::body::Incoming;
+use schema::decode::Parsed;
 use schema::protobuf;
 use schema::types::At;
 use serde_json::{Value, json};
@@ -68,12 +69,12 @@ fn check_subresource(kind: &Kind, asking: &Asking) -> Result<(), Refusal> {
     Err(Refusal::method_not_allowed())
 }
 
-/// Reads a patch of the kind its media type says.
+/// Reads a patch of the kind its media type says, with what is odd about its text.
 pub(super) async fn read_patch(
     media_type: &str,
     body: Incoming,
     patience: Duration,
-) -> Result<Patch, Refusal> {
+) -> Result<(Patch, Vec<String>), Refusal> {
     let (make, language): (fn(Value) -> Patch, Language) = match media_type {
         "application/json-patch+json" => (Patch::Json, Language::Json),
         "application/merge-patch+json" => (Patch::Merge, Language::Json),
@@ -82,7 +83,8 @@ pub(super) async fn read_patch(
         _ => return Err(Refusal::unsupported_media_type(patch::ACCEPTED)),
     };
     let bytes = body::read(body, patience).await?;
-    Ok(make(parse(&bytes, language)?.value))
+    let Parsed { value, complaints } = parse(&bytes, language)?;
+    Ok((make(value), complaints))
 }
 
 /// A request on its way through a verb.
@@ -223,8 +225,9 @@ impl Serving<'_> {
         } else {
             options.force = false;
         }
-        let patch = read_patch(&media_type, body, self.app.patience.body).await?;
+        let (patch, complaints) = read_patch(&media_type, body, self.app.patience.body).await?;
         let mut call = self.call(options);
+        call.complaints = complaints;
         let outcome = self.registry.patch(&mut call, &patch).await;
         self.written(&call, outcome)
     }
@@ -359,6 +362,7 @@ impl Serving<'_> {
             attributes: self.asking.attributes.clone(),
             options,
             create_refused: self.create_refusal(),
+            complaints: Vec::new(),
             applied: false,
             warnings: Vec::new(),
         }

@@ -56,6 +56,21 @@ fn every_kind_has_a_type_and_a_place() {
     }
 }
 
+/// Go clients ask for it, and are only answered otherwise where upstream has none either.
+#[test]
+fn every_kind_has_a_protobuf_form() {
+    for kind in all() {
+        let at = kind.type_name.as_deref().and_then(At::named);
+        assert!(at.is_some_and(schema::protobuf::is_known), "{}", kind.resource_name());
+        let list = At::kind(&kind.group, &kind.version, &kind.list_kind);
+        assert!(
+            !kind.is_stored() || list.is_some_and(schema::protobuf::is_known),
+            "{}",
+            kind.resource_name()
+        );
+    }
+}
+
 #[test]
 fn there_is_a_cell_for_every_column() {
     for kind in all() {

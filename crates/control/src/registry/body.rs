@@ -26,6 +26,10 @@ pub fn read_object(call: &mut Call, bytes: &[u8], language: Language) -> Result<
     let Parsed { mut value, mut complaints } = parse(bytes, language)?;
     check_kind(&kind, &mut value)?;
     complaints.extend(conform(&kind, &mut value).map_err(|why| cannot_handle(&kind, &why))?);
+    // Upstream's decoder of built-in kinds complains on the way; of custom ones it looks at the text first.
+    if language == Language::Json && !kind.is_custom() {
+        complaints = decode::in_order(bytes, complaints);
+    }
     match complain(call, complaints) {
         Some(why) => Err(cannot_handle(&kind, &why)),
         None => Ok(value),
@@ -51,10 +55,12 @@ pub fn parse(bytes: &[u8], language: Language) -> Result<Parsed, Refusal> {
         }
         Language::Yaml => match yaml::to_value(bytes, DuplicateKeys::Reject) {
             Ok(value) => Ok(Parsed { value, complaints: Vec::new() }),
-            Err(yaml::YamlError::DuplicateKey { key, .. }) => {
+            Err(yaml::YamlError::DuplicateKey { key, line, .. }) => {
                 let value = yaml::to_value(bytes, DuplicateKeys::LastWins);
                 let value = value.map_err(|e| bad(format!("error converting YAML to JSON: yaml: {e}")))?;
-                Ok(Parsed { value, complaints: vec![format!("duplicate field {key:?}")] })
+                let complaint =
+                    format!("yaml: unmarshal errors:\n  line {line}: key {key:?} already set in map");
+                Ok(Parsed { value, complaints: vec![complaint] })
             }
             Err(error) => Err(bad(format!("error converting YAML to JSON: yaml: {error}"))),
         },
@@ -123,6 +129,33 @@ pub(super) fn cannot_handle(kind: &Kind, why: &str) -> Refusal {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    fn strict(plural: &str, group: &str, text: &str, language: Language) -> String {
+        let kind = crate::kinds::all().into_iter().find(|k| k.plural == plural && k.group == group).unwrap();
+        let mut call = Call::internal(std::sync::Arc::new(kind), "create", "ns", "");
+        call.options.field_validation = FieldValidation::Strict;
+        read_object(&mut call, text.as_bytes(), language).unwrap_err().message
+    }
+
+    #[test]
+    fn complaints_come_in_the_order_of_the_text() {
+        let text = r#"{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}, "spec": {
+            "unknownField": 1, "replicas": 1, "replicas": 2, "paused": true, "paused": true, "aunknown": 1,
+            "template": {"spec": {"containers": [{"name": "c"}, {"zz": 1, "name": "d", "name": "e"}]}}}}"#;
+        let want = "strict decoding error: unknown field \"spec.unknownField\", duplicate field \"spec.replicas\", \
+                    duplicate field \"spec.paused\", unknown field \"spec.aunknown\", unknown field \
+                    \"spec.template.spec.containers[1].zz\", duplicate field \"spec.template.spec.containers[1].name\"";
+        let told = strict("deployments", "apps", text, Language::Json);
+        assert!(told.ends_with(want), "{told}");
+    }
+
+    #[test]
+    fn a_key_that_stands_twice_in_yaml_is_told_with_its_line() {
+        let text = "\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\ndata:\n  a: b\n  a: c\n";
+        let told = strict("configmaps", "", text, Language::Yaml);
+        let want = "strict decoding error: yaml: unmarshal errors:\n  line 8: key \"a\" already set in map";
+        assert!(told.ends_with(want), "{told}");
+    }
 
     /// What upstream's kubelet sends to have a Pod removed that has ended, byte by byte.
     #[test]

@@ -63,6 +63,8 @@ pub struct Call {
     pub options: WriteOptions,
     /// Why this call may not create what it finds missing; it was allowed to change, which is not the same.
     pub(crate) create_refused: Option<Box<Refusal>>,
+    /// What is odd about the text of a patch. Told when the patch fits.
+    pub(crate) complaints: Vec<String>,
     /// Whether managedFields were settled by an apply.
     pub(crate) applied: bool,
     /// Sentences for `Warning` headers, whether the call succeeds or not.
@@ -229,7 +231,15 @@ impl Call {
             ..Attributes::default()
         };
         let options = WriteOptions { field_manager: "longshore".to_owned(), ..WriteOptions::default() };
-        Call { kind, attributes, options, create_refused: None, applied: false, warnings: Vec::new() }
+        Call {
+            kind,
+            attributes,
+            options,
+            create_refused: None,
+            complaints: Vec::new(),
+            applied: false,
+            warnings: Vec::new(),
+        }
     }
 
     #[must_use]

@@ -4,6 +4,7 @@ use schema::apply::{self, ApplyError, Set, Writer};
 use serde_json::Value;
 
 use super::body;
+use super::options::FieldValidation;
 use super::{Call, Registry, Written, meta};
 use crate::refusal::{Cause, Refusal};
 
@@ -45,8 +46,8 @@ impl Registry {
     }
 }
 
-/// What is applied must say what it is, and is held against its type.
-fn read_config(call: &mut Call, sent: &Value) -> Result<Value, Refusal> {
+/// What is applied must say what it is. Which fields there are its type decides when it is laid over the object.
+fn read_config(call: &Call, sent: &Value) -> Result<Value, Refusal> {
     let kind = call.kind.clone();
     let mut config = sent.clone();
     if config["apiVersion"].as_str().is_none_or(str::is_empty)
@@ -65,13 +66,22 @@ fn read_config(call: &mut Call, sent: &Value) -> Result<Value, Refusal> {
         let namespace = call.namespace().to_owned();
         meta::metadata_mut(&mut config).insert("namespace".to_owned(), namespace.into());
     }
-    // The type decides which fields there are, not what was left out: only the complaints of this copy count.
-    let complaints =
-        body::conform(&kind, &mut config.clone()).map_err(|why| body::cannot_handle(&kind, &why))?;
-    match body::complain(call, complaints) {
-        Some(why) => Err(body::cannot_handle(&kind, &why)),
-        None => Ok(config),
+    Ok(config)
+}
+
+/// What stands twice in a text that fits its type otherwise.
+fn complain(call: &mut Call) -> Result<(), Refusal> {
+    for complaint in call.complaints.clone() {
+        match call.options.field_validation {
+            FieldValidation::Strict => {
+                let why = format!("error strict decoding YAML: error converting YAML to JSON: {complaint}");
+                return Err(Refusal::bad_request(why));
+            }
+            FieldValidation::Warn => call.warn([format!("error converting YAML to JSON: {complaint}")]),
+            FieldValidation::Ignore => {}
+        }
     }
+    Ok(())
 }
 
 fn lay(call: &mut Call, live: Option<&Value>, config: &Value, now: &str) -> Result<Value, Refusal> {
@@ -79,6 +89,7 @@ fn lay(call: &mut Call, live: Option<&Value>, config: &Value, now: &str) -> Resu
     let writer = writer(call, &version, &ignored, now);
     let applied = apply::apply(live, config, call.kind.at(), &writer, call.options.force);
     let mut object = applied.map_err(|error| refuse(call, error))?;
+    complain(call)?;
     body::conform(&call.kind, &mut object).map_err(|why| body::cannot_handle(&call.kind, &why))?;
     Ok(object)
 }

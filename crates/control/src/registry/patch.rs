@@ -55,7 +55,8 @@ fn settle(call: &mut Call, patch: &Patch, new: &mut Value) -> Result<(), Refusal
     if !new.is_object() {
         return Err(unprocessable("the patched document is no object".to_owned()));
     }
-    let complaints = body::conform(&kind, new).map_err(unprocessable)?;
+    let mut complaints = call.complaints.clone();
+    complaints.extend(body::conform(&kind, new).map_err(unprocessable)?);
     match body::complain(call, complaints) {
         Some(why) => Err(unprocessable(why)),
         None => Ok(()),

@@ -6,7 +6,7 @@ use super::*;
 use crate::clock::SystemClock;
 use crate::registry::addresses::{Addresses, Ranges};
 use crate::registry::document;
-use crate::registry::options::WriteOptions;
+use crate::registry::options::{FieldValidation, WriteOptions};
 use crate::registry::patch::Patch;
 use crate::store::{self, Expect, Store};
 
@@ -273,4 +273,69 @@ async fn a_definition_can_be_changed_after_it_was_made() {
     let mut call = bench.definition_call("update", name);
     call.attributes.resource.as_mut().unwrap().subresource = "status".to_owned();
     bench.registry.update(&mut call, written).await.unwrap();
+}
+
+#[tokio::test]
+async fn defaults_a_schema_gains_later_are_seen_when_reading() {
+    let bench = Bench::new();
+    let path = ("example.com", "v1", "foos");
+    let mut object = bench.define(definition_of("foos", "example.com", "v1", "Foo")).await;
+    let foo =
+        json!({"apiVersion": "example.com/v1", "kind": "Foo", "metadata": {"name": "a"}, "spec": {"n": 1}});
+    bench.registry.create(&mut bench.call("create", path, ""), foo).await.unwrap();
+    let old = bench.registry.kind(path.0, path.1, path.2).unwrap();
+    assert!(!old.strategy.converts(), "as long as nothing can differ, nothing is read twice");
+    let properties = json!({"spec": {"type": "object", "properties": {"m": {"type": "integer", "default": 5}}},
+        "top": {"type": "string", "default": "x"}});
+    object["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"] = properties;
+    bench.registry.update(&mut bench.definition_call("update", "foos.example.com"), object).await.unwrap();
+    settle(&bench.registry, None).await.unwrap();
+
+    let kind = bench.registry.kind(path.0, path.1, path.2).unwrap();
+    let expected = |object: &Value| {
+        assert_eq!((&object["spec"], &object["top"]), (&json!({"m": 5}), &json!("x")), "{object}");
+    };
+    expected(&present(&kind, &bench.registry.get(&kind, "ns", "a").await.unwrap()));
+    let (listed, _) = bench.registry.list_all(Selection::all(kind.clone())).await.unwrap();
+    expected(&present(&kind, &listed[0]));
+    let mut watch =
+        bench.registry.watch(Selection::all(kind.clone()), &ListOptions::default()).await.unwrap();
+    let Some(Event::Added(document)) = watch.next().await else { panic!("no event") };
+    expected(&present(&kind, &document));
+    assert!(kind.strategy.converts(), "so that no stored text is passed on as it is");
+    let patch = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
+    expected(&bench.registry.patch(&mut bench.call("patch", path, "a"), &patch).await.unwrap().object);
+}
+
+#[tokio::test]
+async fn an_apply_tells_fields_that_are_not_declared_and_then_keys_that_stand_twice() {
+    let bench = Bench::new();
+    let path = ("example.com", "v1", "foos");
+    bench.define(definition_of("foos", "example.com", "v1", "Foo")).await;
+    let apply = async |wanted: Value, complaints: &[&str], how: FieldValidation| {
+        let mut call = bench.call("patch", path, "a");
+        call.complaints = complaints.iter().map(|c| (*c).to_owned()).collect();
+        call.options.field_validation = how;
+        let outcome = bench.registry.patch(&mut call, &Patch::Apply(wanted)).await;
+        outcome.map(|_| call.warnings).map_err(|refusal| (refusal.code, refusal.message))
+    };
+    let foo =
+        json!({"apiVersion": "example.com/v1", "kind": "Foo", "metadata": {"name": "a"}, "spec": {"n": 1}});
+    let mut odd = foo.clone();
+    odd["unknownField"] = json!("x");
+    odd["metadata"]["unknownMeta"] = json!("x");
+    let twice = "yaml: unmarshal errors:\n  line 9: key \"n\" already set in map";
+    for how in [FieldValidation::Strict, FieldValidation::Warn, FieldValidation::Ignore] {
+        let (code, message) = apply(odd.clone(), &[twice], how).await.unwrap_err();
+        let start = "failed to create typed patch object (ns/a; example.com/v1, Kind=Foo): errors:\n";
+        assert!(code == 500 && message.starts_with(start), "{code} {message}");
+        for field in [".unknownField", ".metadata.unknownMeta"] {
+            assert!(message.contains(&format!("{field}: field not declared in schema")), "{message}");
+        }
+    }
+    let (code, message) = apply(foo.clone(), &[twice], FieldValidation::Strict).await.unwrap_err();
+    let told = format!("error converting YAML to JSON: {twice}");
+    assert_eq!((code, message), (400, format!("error strict decoding YAML: {told}")));
+    assert_eq!(apply(foo.clone(), &[twice], FieldValidation::Warn).await, Ok(vec![told]));
+    assert_eq!(apply(foo, &[twice], FieldValidation::Ignore).await, Ok(Vec::new()));
 }
