@@ -1,5 +1,6 @@
 //! Tables: what `kubectl get` prints.
 
+use base::rfc3339::Moment;
 use base::time::Wall;
 use serde_json::Value;
 
@@ -35,8 +36,8 @@ pub fn age(object: &Value, now: Wall) -> String {
 /// How long ago an RFC 3339 time was; `<unknown>` where there is none.
 #[must_use]
 pub fn since(time: &Value, now: Wall) -> String {
-    match time.as_str().and_then(|t| t.parse::<jiff::Timestamp>().ok()) {
-        Some(then) => short_duration(now.secs().saturating_sub(then.as_second())),
+    match time.as_str().and_then(Moment::parse_lenient) {
+        Some(then) => short_duration(now.secs().saturating_sub(then.secs)),
         None => "<unknown>".to_owned(),
     }
 }

@@ -10,6 +10,7 @@ pub use encode::{Form, encode, list, watch_frame, write_item};
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
+use base::rfc3339::Moment;
 use serde_json::{Map, Value};
 
 use crate::decode::MAX_DEPTH;
@@ -280,11 +281,10 @@ fn time(bytes: &[u8], micro: bool) -> Result<Value, ProtobufError> {
 
 /// What no calendar knows comes out as the epoch, and is refused like any odd value later.
 fn rfc3339(seconds: i64, micros: Option<i32>) -> String {
-    let whole = jiff::Timestamp::from_second(seconds).unwrap_or_default().to_string();
-    match micros {
-        Some(micros) => format!("{}.{:06}Z", whole.trim_end_matches('Z'), micros.max(0)),
-        None => whole,
-    }
+    let nanos = u32::try_from(micros.unwrap_or(0)).unwrap_or(0).min(999_999) * 1000;
+    let time = Moment { secs: seconds, nanos };
+    let time = if time.is_written() { time } else { Moment { secs: 0, nanos } };
+    if micros.is_some() { time.to_micros() } else { time.to_seconds() }
 }
 
 fn int_or_string(bytes: &[u8], name: &str) -> Result<Value, ProtobufError> {

@@ -1,6 +1,7 @@
 //! Bootstrap tokens: how a node that has nothing yet asks for its first certificate.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
+use base::rfc3339::Moment;
 use base::time::Wall;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -44,8 +45,8 @@ fn user_of(object: &Value, id: &str, secret: &str, now: Wall) -> Option<User> {
     let expiration = text("expiration");
     if !expiration.is_empty() {
         // A time that cannot be read has passed.
-        let until: jiff::Timestamp = expiration.parse().ok()?;
-        if until.as_second() < now.secs() {
+        let until = Moment::parse_lenient(&expiration)?;
+        if until.secs < now.secs() {
             return None;
         }
     }

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use base::rfc3339::Moment;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
@@ -19,7 +20,7 @@ pub(super) fn is(format: &str, text: &str) -> bool {
         "uuid" | "uuid3" | "uuid4" | "uuid5" => is_uuid(text, &format),
         "byte" => STANDARD.decode(text).is_ok(),
         "date" => text.parse::<jiff::civil::Date>().is_ok() && text.len() == 10,
-        "datetime" => text.contains(['T', 't']) && text.parse::<jiff::Timestamp>().is_ok(),
+        "datetime" => text.contains(['T', 't']) && Moment::parse_lenient(text).is_some(),
         "duration" => text.parse::<base::duration::GoDuration>().is_ok(),
         "bsonobjectid" => text.len() == 24 && text.bytes().all(|b| b.is_ascii_hexdigit()),
         "hexcolor" => {

@@ -2,6 +2,7 @@
 //!
 //! Only what a document says is written. Upstream writes zeros too; a reader cannot tell the two apart.
 
+use base::rfc3339::Moment;
 use serde_json::{Map, Value};
 
 use super::{MAGIC, ProtobufError, either_numbers, numbers, rows};
@@ -247,15 +248,10 @@ fn write_either(out: &mut Vec<u8>, value: &Value, schema: At<'_>, name: &str, de
 
 fn write_time(out: &mut Vec<u8>, number: u32, value: &Value, name: &str) -> Outcome {
     let misfit = || ProtobufError::Misfit(name.to_owned());
-    let at: jiff::Timestamp = value.as_str().and_then(|t| t.parse().ok()).ok_or_else(misfit)?;
-    // Before the epoch a Timestamp counts its fraction backwards; the wire counts it forwards.
-    let (seconds, nanos) = match at.subsec_nanosecond() {
-        nanos if nanos < 0 => (at.as_second() - 1, nanos + 1_000_000_000),
-        nanos => (at.as_second(), nanos),
-    };
+    let Moment { secs, nanos } = value.as_str().and_then(Moment::parse_lenient).ok_or_else(misfit)?;
     nested(out, number, |out| {
-        scalar(out, 1, seconds as u64);
-        scalar(out, 2, u64::from(nanos.unsigned_abs()));
+        scalar(out, 1, secs as u64);
+        scalar(out, 2, u64::from(nanos));
         Ok(())
     })
 }

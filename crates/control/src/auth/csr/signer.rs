@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use base::rfc3339::Moment;
 use base::time::Wall;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -211,7 +212,7 @@ fn condition(object: &mut Value, kind: &str, reason: &str, message: &str, now: W
 
 /// Requests are not kept for ever: an hour when they are settled, a day when nobody answered.
 fn is_old(object: &Value, now: Wall) -> bool {
-    let secs = |text: &str| text.parse::<jiff::Timestamp>().ok().map(|t| t.as_second());
+    let secs = |text: &str| Moment::parse_lenient(text).map(|t| t.secs);
     let since = |at: Option<i64>, limit: i64| at.is_some_and(|at| now.secs() - at > limit);
     let at = |kind: &str| {
         let found = doc::list(object, "status.conditions").iter().find(|c| c["type"] == kind)?;

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use api::field::{FieldErrors, Path};
 use api::names;
+use base::rfc3339::Moment;
 use base::time::Wall;
 use serde_json::{Value, json};
 
@@ -133,8 +134,7 @@ fn completions(object: &Value) -> String {
 }
 
 fn duration(object: &Value, now: Wall) -> String {
-    let time =
-        |path: &str| doc::text(object, path).parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_second);
+    let time = |path: &str| Moment::parse_lenient(doc::text(object, path)).map(|at| at.secs);
     let Some(start) = time("status.startTime") else { return String::new() };
     let end = time("status.completionTime").unwrap_or(now.secs());
     table::short_duration(end.saturating_sub(start))

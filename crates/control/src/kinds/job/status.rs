@@ -1,6 +1,7 @@
 //! The status of a Job: it ends once and counts only up.
 
 use api::field::{FieldErrors, Path};
+use base::rfc3339::Moment;
 use serde_json::Value;
 
 use super::super::pod_template;
@@ -67,7 +68,7 @@ fn end(errors: &mut FieldErrors, job: &Value, status: &Field<'_>) {
     if is_complete && !completion.is_set() {
         errors.required(&completion.at, "completionTime is required for Complete jobs");
     }
-    let time = |field: &Field<'_>| field.text().parse::<jiff::Timestamp>().ok();
+    let time = |field: &Field<'_>| Moment::parse_lenient(field.text());
     if let (Some(start), Some(end)) = (time(&start), time(&completion))
         && end < start
     {

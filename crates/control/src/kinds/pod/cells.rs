@@ -1,5 +1,6 @@
 //! The row of `kubectl get pods`.
 
+use base::rfc3339::Moment;
 use base::time::Wall;
 use serde_json::Value;
 
@@ -41,7 +42,7 @@ struct Summary {
     total: usize,
     reason: String,
     restarts: i64,
-    last_restart: Option<jiff::Timestamp>,
+    last_restart: Option<Moment>,
 }
 
 // === impl Summary ===
@@ -139,14 +140,14 @@ impl Summary {
 
     fn count_restarts(&mut self, status: &Value) {
         self.restarts += doc::int(status, "restartCount");
-        let finished = doc::text(status, "lastState.terminated.finishedAt").parse().ok();
+        let finished = Moment::parse_lenient(doc::text(status, "lastState.terminated.finishedAt"));
         self.last_restart = self.last_restart.max(finished);
     }
 
     fn restarts_cell(&self, now: Wall) -> String {
         match self.last_restart {
             Some(at) if self.restarts != 0 => {
-                let ago = table::short_duration(now.secs().saturating_sub(at.as_second()));
+                let ago = table::short_duration(now.secs().saturating_sub(at.secs));
                 format!("{} ({ago} ago)", self.restarts)
             }
             _ => self.restarts.to_string(),
