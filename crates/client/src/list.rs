@@ -1,6 +1,6 @@
 //! A list taken apart while it arrives: its items one by one, so that nobody holds all of it as text.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 /// One object; upstream refuses larger ones long before.
@@ -27,8 +27,9 @@ pub(crate) struct Splitter {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ListMeta {
+    #[serde(deserialize_with = "text")]
     pub(crate) resource_version: String,
-    #[serde(rename = "continue")]
+    #[serde(rename = "continue", deserialize_with = "text")]
     pub(crate) next: String,
 }
 
@@ -47,6 +48,11 @@ pub(crate) enum Unreadable {
 #[derive(Deserialize)]
 struct Frame {
     metadata: ListMeta,
+}
+
+/// A null is an empty text, as for upstream's decoder.
+fn text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
 /// How deep we are when we are between two items: inside the list, inside its items.
@@ -73,7 +79,7 @@ impl Splitter {
                 return Err(Unreadable::LargeItem);
             }
             if !self.is_in_item() {
-                hand_out(serde_json::from_slice(&self.item)?);
+                hand_out(serde_json::from_str(&String::from_utf8_lossy(&self.item))?);
                 self.item.clear();
             }
         }
@@ -150,7 +156,7 @@ mod tests {
 
     #[test]
     fn items_are_found_however_the_text_is_cut() {
-        let cases: [(&str, &[&str], &str); 7] = [
+        let cases: [(&str, &[&str], &str); 8] = [
             (
                 r#"{"metadata":{"resourceVersion":"7"},"items":[{"a":1},{"b":[2]}]}"#,
                 &[r#"{"a":1}"#, r#"{"b":[2]}"#],
@@ -164,6 +170,7 @@ mod tests {
             (r#"{"metadata":{"resourceVersion":"9"},"items":[]}"#, &[], "9"),
             (r#"{"metadata":{"resourceVersion":"9"},"items":null}"#, &[], "9"),
             (r#"{"metadata":{"resourceVersion":"9"}}"#, &[], "9"),
+            (r#"{"metadata":{"continue":null,"resourceVersion":"9"}}"#, &[], "9"),
             // Brackets and names in strings mean nothing, nor does a member of that name elsewhere.
             (
                 r#"{"kind":"items","metadata":{"items":[{"x":1}],"resourceVersion":"1"},"items":[{"a":"}],{\"\\"}]}"#,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::json::FromJson;
+use api::json::{FromJson, Reading};
 use arc_swap::ArcSwapOption;
 use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
@@ -11,6 +11,7 @@ use http::{HeaderValue, Method, Response, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Body;
 use hyper_util::client::legacy;
+use schema::lenient;
 use tokio::time::Instant;
 
 use crate::connect::{Connector, Dial};
@@ -19,6 +20,7 @@ use crate::error::{ApiError, ClientError};
 use crate::kubeconfig::Config;
 use crate::lanes::{Content, Lanes};
 use crate::limit::Limiter;
+use crate::read::{Alarm, Complaints};
 use crate::tls::{self, KeyPair};
 
 /// A refusal's body.
@@ -44,6 +46,8 @@ pub struct Options {
     pub repeats: u32,
     /// Who counts the requests.
     pub meter: Option<Meter>,
+    /// Who hears of objects that cannot be read.
+    pub alarm: Option<Alarm>,
 }
 
 /// Is told of every request once its answer begins, or it has failed.
@@ -79,6 +83,7 @@ struct Inner {
     credentials: Credentials,
     limiter: Option<Limiter>,
     session: ArcSwapOption<Session>,
+    complaints: Complaints,
     /// None: TCP to the server the configuration names.
     dial: Option<Dial>,
 }
@@ -126,6 +131,7 @@ impl Client {
             credentials,
             limiter: Limiter::new(options.qps, options.burst),
             session: ArcSwapOption::empty(),
+            complaints: Complaints::new(options.alarm.clone()),
             config,
             options,
             dial,
@@ -147,7 +153,12 @@ impl Client {
     pub async fn ask<T: FromJson>(&self, request: Request) -> Result<T, ClientError> {
         let act = request.act();
         let bytes = self.ask_bytes(request).await?;
-        T::from_json(&bytes).map_err(|e| ClientError::Decode { act, why: e.to_string() })
+        let decode = |why| ClientError::Decode { act, why };
+        match lenient::read::<T>(&bytes) {
+            Ok(Reading { object, lost }) if lost.is_empty() => Ok(object),
+            Ok(Reading { lost, .. }) => Err(decode(format!("nobody can read {}", lost.join(", ")))),
+            Err(error) => Err(decode(error.to_string())),
+        }
     }
 
     /// Sends a request and reads the answer whole. A server that is busy and says when to come again is asked again
@@ -174,6 +185,10 @@ impl Client {
         let act = request.act();
         let response = self.stream(request).await?;
         read_body(response.into_body(), self.0.options.answer_max, &act).await
+    }
+
+    pub(crate) fn complaints(&self) -> &Complaints {
+        &self.0.complaints
     }
 
     /// How long one request may take, watches apart.
@@ -396,6 +411,7 @@ impl Default for Options {
             per_connection: 64,
             repeats: 10,
             meter: None,
+            alarm: None,
         }
     }
 }

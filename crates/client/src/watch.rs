@@ -25,6 +25,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// A watch that the server does not end by itself, this long after it was to, leads nowhere.
 const OVERTIME: Duration = Duration::from_secs(30);
+/// Until a list is repeated that could not be read whole.
+const LIST_AGAIN: Duration = Duration::from_secs(60);
 /// A watch that lived this long was healthy: the next failure begins with short pauses again.
 const HEALTHY: Duration = Duration::from_secs(30);
 
@@ -83,6 +85,8 @@ pub struct Watcher {
     collected: Vec<Box<RawValue>>,
     /// Since when the server has not been reached.
     trouble: Option<Instant>,
+    /// When what was listed is listed again, for want of an item that could be read.
+    list_again_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -136,6 +140,7 @@ impl Watcher {
             ready: VecDeque::new(),
             collected: Vec::new(),
             trouble: None,
+            list_again_at: None,
         }
     }
 
@@ -170,6 +175,11 @@ impl Watcher {
         }
     }
 
+    /// An item of the last list could not be told from the others, so nobody knows what is gone: lists again in a while.
+    pub fn list_again(&mut self) {
+        self.list_again_at.get_or_insert_with(|| Instant::now() + LIST_AGAIN);
+    }
+
     /// How long the server has been out of reach.
     #[must_use]
     pub fn out_of_reach(&self) -> Option<Duration> {
@@ -183,7 +193,16 @@ impl Watcher {
             self.trouble = None;
         }
         let Some(stream) = &mut self.stream else { return Ok(()) };
-        match stream.next(&self.resource.path).await? {
+        let line = stream.next(&self.resource.path);
+        let line = match self.list_again_at {
+            Some(at) => tokio::time::timeout_at(at, line).await,
+            None => Ok(line.await),
+        };
+        let Ok(line) = line else {
+            (self.list_again_at, self.stream, self.revision) = (None, None, None);
+            return Ok(());
+        };
+        match line? {
             Some(line) => self.take(&line),
             None => {
                 // The server ends watches after a while; that is no trouble, but a loop of it would be.
@@ -278,7 +297,8 @@ impl Watcher {
     fn take(&mut self, line: &[u8]) -> Result<(), ClientError> {
         let act = || format!("watch {}", self.resource.path);
         let decode = |e: serde_json::Error| ClientError::Decode { act: act(), why: e.to_string() };
-        let line: Line = serde_json::from_slice(line).map_err(decode)?;
+        // Upstream's decoder reads through bytes that are no text.
+        let line: Line = serde_json::from_str(&String::from_utf8_lossy(line)).map_err(decode)?;
         if line.kind == "ERROR" {
             #[derive(Deserialize)]
             struct Code {

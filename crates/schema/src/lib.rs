@@ -1,4 +1,5 @@
-//! What Kubernetes objects look like, and what follows from it: strict decoding, patches, field ownership, OpenAPI.
+//! What Kubernetes objects look like, and what follows from it: strict and lenient decoding, patches, field ownership,
+//! OpenAPI.
 //!
 //! Pure: documents in, documents out. The types are read at build time from the Kubernetes types the workspace
 //! depends on, so there is one source of field truth.
@@ -7,6 +8,7 @@ pub mod apply;
 pub mod custom;
 pub mod decode;
 pub mod jsonpath;
+pub mod lenient;
 pub mod openapi;
 pub mod patch;
 pub mod protobuf;

@@ -11,7 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tls", &[]),
     ("api", &["base"]),
     ("schema", &["api", "base"]),
-    ("client", &["tls", "api", "base"]),
+    ("client", &["schema", "tls", "api", "base"]),
     ("cri", &["api", "base"]),
     ("csi", &["base"]),
     ("serve", &["base"]),
