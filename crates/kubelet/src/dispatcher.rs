@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::events::Kind;
 use crate::node::Node;
 use crate::server::Beat;
-use crate::sources::{SourceName, SourceUpdate};
+use crate::sources::{SourceName, SourceUpdate, Unread};
 use crate::{orphan, pod_task};
 
 /// How often the runtime and the disk are searched for Pods nobody knows.
@@ -41,6 +41,8 @@ pub struct Dispatcher {
     silent: BTreeSet<SourceName>,
     /// What each source wants.
     wanted: BTreeMap<SourceName, BTreeMap<PodUid, Arc<Pod>>>,
+    /// What each source has and cannot read: nobody's to end.
+    unread: BTreeMap<SourceName, Unread>,
     tasks: HashMap<PodUid, Task>,
     running: JoinSet<()>,
     ids: HashMap<Id, PodUid>,
@@ -127,6 +129,7 @@ impl Dispatcher {
             updates,
             silent: sources.into_iter().collect(),
             wanted: BTreeMap::new(),
+            unread: BTreeMap::new(),
             tasks: HashMap::new(),
             running: JoinSet::new(),
             ids: HashMap::new(),
@@ -217,8 +220,9 @@ impl Dispatcher {
     }
 
     fn merge(&mut self, update: SourceUpdate) {
-        let SourceUpdate { source, pods } = update;
+        let SourceUpdate { source, pods, unread } = update;
         self.silent.remove(&source);
+        self.unread.insert(source, unread);
         let mut listed: Vec<(PodUid, Arc<Pod>)> =
             pods.into_iter().filter_map(|p| Some((PodUid::from(p.metadata.uid.as_deref()?), p))).collect();
         let next: BTreeMap<PodUid, Arc<Pod>> = listed.iter().cloned().collect();
@@ -451,14 +455,19 @@ impl Dispatcher {
     }
 
     fn is_wanted(&self, uid: &PodUid) -> bool {
-        self.wanted.values().any(|w| w.contains_key(uid))
+        self.wanted.values().any(|w| w.contains_key(uid)) || self.is_unread(uid)
+    }
+
+    fn is_unread(&self, uid: &PodUid) -> bool {
+        self.unread.values().any(|unread| unread.uids.contains(uid))
     }
 
     /// Begins a search for what nobody wants, unless one is under way or a source is still silent.
     fn search(&mut self) {
         if self.silent.is_empty() && self.searches.is_empty() {
             let listed = self.wanted.values().flat_map(BTreeMap::keys);
-            let known = self.tasks.keys().chain(listed).cloned().collect();
+            let unread = self.unread.values().flat_map(|unread| &unread.uids);
+            let known = self.tasks.keys().chain(listed).chain(unread).cloned().collect();
             self.searches.spawn(search(self.node.clone(), known));
         }
     }
@@ -466,7 +475,12 @@ impl Dispatcher {
     /// Ends what the search found and nobody wants.
     fn found(&mut self, found: Found) {
         self.searched |= found.complete;
+        let has_nameless = self.unread.values().any(|unread| unread.has_nameless);
         for (uid, pod) in found.strangers {
+            if has_nameless {
+                tracing::warn!(pod = full_name(&pod).1, pod_uid = %uid, "a Pod that cannot be read may be this one: it runs on");
+                continue;
+            }
             self.unclaimed.remove(&uid);
             self.settled.remove(&uid);
             if self.tasks.contains_key(&uid) || self.is_wanted(&uid) {
@@ -493,7 +507,8 @@ impl Dispatcher {
     /// Tells the others what this loop knows now.
     fn publish(&self) {
         let listed = self.wanted.values().flat_map(BTreeMap::keys);
-        let pods: BTreeSet<PodUid> = self.tasks.keys().chain(listed).cloned().collect();
+        let unread = self.unread.values().flat_map(|unread| &unread.uids);
+        let pods: BTreeSet<PodUid> = self.tasks.keys().chain(listed).chain(unread).cloned().collect();
         let known = Known { pods, sources_ready: self.silent.is_empty() && self.searched };
         self.known.send_if_modified(|old| {
             let changed = old.pods != known.pods || old.sources_ready != known.sources_ready;

@@ -250,6 +250,8 @@ families! {
             = "rest_client_request_duration_seconds", "Seconds until the API server began to answer, by verb.";
         rest_client_requests_total: Counter["code", "method", "host"]
             = "rest_client_requests_total", "Requests to the API server, by the code of its answer.";
+        unreadable_objects_total: Counter["kind"]
+            = "longshore_unreadable_objects_total", "Objects of the API server that could not be read, or not all of them.";
         kubernetes_build_info: Gauge["major", "minor", "git_version", "git_commit", "git_tree_state", "build_date", "go_version", "compiler", "platform"]
             = "kubernetes_build_info", "Always 1; the labels say what was built, from what and how.";
         kubernetes_feature_enabled: Gauge["name", "stage"]

@@ -67,6 +67,38 @@ fn a_killed_kubelet_changes_nothing() {
 }
 
 #[test]
+fn a_time_that_no_calendar_has_costs_a_pod_nothing() {
+    let Some(mut c) = Cluster::usual() else { return };
+    const LAST: &str = "9999-12-31T23:59:59Z";
+    c.create(&pod("odd", "", STAY));
+    let before = c.wait_pod("odd", "ready", is_ready);
+    let condition = format!(
+        r#"{{"status":{{"conditions":[{{"type":"a.io/b","status":"True","lastTransitionTime":"{LAST}"}}]}}}}"#
+    );
+    c.run(&["patch", "pod", "odd", "--subresource=status", "-p", &condition]);
+    let owned = format!(r#"[{{"op":"replace","path":"/metadata/managedFields/0/time","value":"{LAST}"}}]"#);
+    c.run(&["patch", "pod", "odd", "--type=json", "-p", &owned]);
+    let text = c.run(&["get", "pod", "odd", "-o", "json", "--show-managed-fields"]);
+    assert_eq!(text.matches(LAST).count(), 2, "{text}");
+    c.restart_agent();
+    // A second Pod shows that the new kubelet has caught up.
+    c.create(&pod("next", "", STAY));
+    c.wait_pod("next", "ready", is_ready);
+    let shown = c.run(&[
+        "get",
+        "pod",
+        "odd",
+        "-o",
+        "jsonpath={.status.containerStatuses[0].containerID} {.status.phase}",
+    ]);
+    assert_eq!(shown, format!("{} Running", container_id(&before, "main")));
+    let (code, out, err) = c.pods(&["list"]);
+    assert!(code == 0 && out.contains("odd"), "{out}{err}");
+    c.run(&["delete", "pod", "odd", "--timeout=30s"]);
+    c.wait_pod_gone("odd");
+}
+
+#[test]
 fn an_api_server_that_is_gone_harms_nobody() {
     let Some(mut c) = Cluster::usual() else { return };
     c.create(&pod("web", "", STAY));

@@ -129,7 +129,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let runtime = connect(config, metrics.clone(), closing.clone()).await?;
     let driver = configure_runtime(config, &*runtime).await?;
     let name = flags.node_name(&machine.hostname);
-    let cluster = Cluster::open(&start, &name, clock.now().wall, metrics.of_requests()).await?;
+    let cluster = Cluster::open(&start, &name, clock.now().wall, &metrics).await?;
     let (probe_metrics, drivers, figures) = (Arc::default(), Arc::default(), Arc::default());
     let parts = Parts {
         start: &start,

@@ -12,6 +12,7 @@ pub mod node;
 pub mod objects;
 pub mod own_node;
 mod status_writer;
+mod unread_events;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use api::config::kubelet::{KubeletConfiguration, Loaded};
 use base::time::Wall;
-use client::{Client, Meter, Options};
+use client::{Client, Options};
 use kubelet_core::events::Happened;
 use rustls::sign::CertifiedKey;
 use tokio::sync::{mpsc, watch};
@@ -29,12 +30,14 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::{Start, StartError};
 use crate::dispatcher::Known;
 use crate::facts::Machine;
+use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::pod_files::PodDirs;
 use api_pods::ApiPods;
 use certificates::{Credentials, Issued};
 use node::{CsiNodeOrder, CsiNodeOrders};
 use own_node::{OwnNode, OwnNodeView};
+use unread_events::UnreadEvents;
 
 /// The way to the API server.
 #[derive(Debug)]
@@ -114,7 +117,7 @@ impl Cluster {
         start: &Start,
         node_name: &str,
         now: Wall,
-        meter: Meter,
+        metrics: &Arc<Metrics>,
     ) -> Result<Option<Arc<Cluster>>, StartError> {
         let (Loaded { config, flags, .. }, version) = (&start.loaded, start.version.as_str());
         let Some(mut credentials) = certificates::open(&start.loaded, now)? else { return Ok(None) };
@@ -124,7 +127,9 @@ impl Cluster {
             }
         }
         let fail = |e: client::ClientError| StartError::new(format!("--kubeconfig: {e}"));
-        let metered = |options: Options| Options { meter: Some(meter.clone()), ..options };
+        let unread = UnreadEvents::default();
+        let (meter, alarm) = (Some(metrics.of_requests()), Some(unread.alarm(metrics.clone(), node_name)));
+        let metered = |options: Options| Options { meter: meter.clone(), alarm: alarm.clone(), ..options };
         let options = metered(pods_options(config, version));
         let client = match credentials.rotate {
             // Its certificate may still have to be asked for, or be renewed at any moment.
@@ -140,6 +145,7 @@ impl Cluster {
             credentials: credentials.clone(),
             ..Cluster::reached_by(client, node_name)
         };
+        unread.tell_to(cluster.event_sink());
         tracing::info!(server = cluster.client.server(), node = node_name, "this node belongs to a cluster");
         Ok(Some(Arc::new(cluster)))
     }

@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 
-use api::json::FromJson;
 use base::rng::Rng;
-use client::{Client, ClientError, Event, Request, Resource, Watcher};
+use client::{Client, ClientError, Event, Read, Request, Resource, Watcher};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
@@ -39,11 +38,24 @@ pub(super) async fn run(cluster: Arc<Cluster>, rng: Rng, token: CancellationToke
     let mut watcher = Watcher::new(cluster.client.clone(), resource, rng);
     while let Some(event) = token.run_until_cancelled(watcher.next()).await {
         let object = match event {
-            Event::Listed(all) => all.first().and_then(|raw| decode(raw)),
-            Event::Applied(raw) => decode(&raw),
+            Event::Listed(all) if all.is_empty() => None,
+            Event::Listed(all) => cluster.read_own(&all[0]),
+            Event::Applied(raw) => cluster.read_own(&raw),
             Event::Deleted(_) => None,
         };
         learn(&cluster.own_node, object);
+    }
+}
+
+impl Cluster {
+    /// What is known already stays where the new one cannot be read.
+    fn read_own(&self, raw: &RawValue) -> Option<Arc<Node>> {
+        let known = || self.own_node.borrow().object.clone();
+        match self.client.read::<Node>(raw) {
+            Read::Whole(node) => Some(Arc::new(node)),
+            Read::Part(node) => known().or_else(|| Some(Arc::new(node))),
+            Read::Nothing => known(),
+        }
     }
 }
 
@@ -82,16 +94,6 @@ impl OwnNodeView {
         let node: Node = self.client.ask(Request::get(self.path.clone())).await?;
         learn(&self.known, Some(Arc::new(node)));
         Ok(())
-    }
-}
-
-fn decode(raw: &RawValue) -> Option<Arc<Node>> {
-    match Node::from_json(raw.get().as_bytes()) {
-        Ok(node) => Some(Arc::new(node)),
-        Err(error) => {
-            tracing::warn!(%error, "this node's object is not understood");
-            None
-        }
     }
 }
 

@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ::api::pod::{self, Manifest, ManifestError, static_pod};
+use base::ids::PodUid;
 use base::time::Clock;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
@@ -39,6 +40,15 @@ pub enum SourceName {
 pub struct SourceUpdate {
     pub source: SourceName,
     pub pods: Vec<Arc<Pod>>,
+    pub unread: Unread,
+}
+
+/// Pods that a source has and cannot read. They are neither begun nor ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unread {
+    pub uids: BTreeSet<PodUid>,
+    /// There is one of which nobody can say which: it may be any that runs.
+    pub has_nameless: bool,
 }
 
 /// What every source needs of the node.
@@ -169,7 +179,7 @@ struct Outlet {
     context: Context,
     tx: mpsc::Sender<SourceUpdate>,
     token: CancellationToken,
-    last: Option<Vec<Arc<Pod>>>,
+    last: Option<(Vec<Arc<Pod>>, Unread)>,
 }
 
 impl Outlet {
@@ -185,15 +195,21 @@ impl Outlet {
     /// Hands the set over if it is the first or differs from the last. False when nobody listens
     /// any more.
     async fn emit(&mut self, pods: Vec<Arc<Pod>>) -> bool {
-        let same = |last: &Vec<Arc<Pod>>| {
-            last.len() == pods.len() && last.iter().zip(&pods).all(|(a, b)| Arc::ptr_eq(a, b))
+        self.emit_with(pods, Unread::default()).await
+    }
+
+    async fn emit_with(&mut self, pods: Vec<Arc<Pod>>, unread: Unread) -> bool {
+        let same = |(last, last_unread): &(Vec<Arc<Pod>>, Unread)| {
+            let same_pods =
+                last.len() == pods.len() && last.iter().zip(&pods).all(|(a, b)| Arc::ptr_eq(a, b));
+            same_pods && *last_unread == unread
         };
         if self.last.as_ref().is_some_and(same) {
             return !self.token.is_cancelled();
         }
-        self.last = Some(pods.clone());
+        self.last = Some((pods.clone(), unread.clone()));
         let pods = self.context.without_duplicates(self.source, pods);
-        let update = SourceUpdate { source: self.source, pods };
+        let update = SourceUpdate { source: self.source, pods, unread };
         tokio::select! {
             () = self.token.cancelled() => false,
             sent = self.tx.send(update) => sent.is_ok(),

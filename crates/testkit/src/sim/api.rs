@@ -213,6 +213,13 @@ impl FakeApi {
         self.0.put("MODIFIED", object);
     }
 
+    /// Somebody makes anything at all of an object.
+    pub fn edit(&self, name: &str, edit: impl FnOnce(&mut Value)) {
+        let Some(mut object) = self.0.lock().pods.get(name).cloned() else { return };
+        edit(&mut object);
+        self.0.put("MODIFIED", object);
+    }
+
     /// Somebody writes into the status that is ours.
     pub fn lie(&self, name: &str) {
         let Some(mut object) = self.0.lock().pods.get(name).cloned() else { return };

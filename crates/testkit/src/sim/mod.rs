@@ -34,7 +34,7 @@ use kubelet::observer::{Observer, watch_runtime};
 use kubelet::pod_files::PodDirs;
 use kubelet::prober::Prober;
 use kubelet::server::Beat;
-use kubelet::sources::{self, Context, Problems, SourceName, SourceUpdate};
+use kubelet::sources::{self, Context, Problems, SourceName, SourceUpdate, Unread};
 use kubelet::status_board::StatusBoard;
 use kubelet_core::admission::NodeOffer;
 use kubelet_core::downward::Allocatable;
@@ -199,7 +199,8 @@ impl World {
 impl Agent {
     /// The source reports its whole set.
     pub async fn want(&self, pods: &[Arc<Pod>]) {
-        let update = SourceUpdate { source: SourceName::File, pods: pods.to_vec() };
+        let update =
+            SourceUpdate { source: SourceName::File, pods: pods.to_vec(), unread: Unread::default() };
         // A send fails only when the agent is gone, and then nobody cares.
         let _ = self.updates.send(update).await;
     }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use api::json::FromJson;
 use base::rng::Rng;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -111,7 +110,7 @@ async fn wait(client: &Client, name: &str, rng: Rng) -> Result<String, SigningEr
             Event::Applied(object) => object,
             Event::Deleted(_) => return Err(refused("deleted", "it is gone".to_owned())),
         };
-        let Ok(csr) = CertificateSigningRequest::from_json(object.get().as_bytes()) else { continue };
+        let Some(csr) = client.read::<CertificateSigningRequest>(&object).any() else { continue };
         if let Some(answer) = read(&csr) {
             return answer.map_err(|(what, why)| refused(what, why));
         }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use api::json::FromJson;
 use base::rng::Rng;
 use client::Client;
 use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
@@ -11,14 +10,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::listed::Listed;
 
-pub(super) struct Bundles(Listed<Arc<TrustBundle>>);
+pub(super) struct Bundles(Listed<ClusterTrustBundle, Arc<TrustBundle>>);
 
 // === impl Bundles ===
 
 impl Bundles {
     pub(super) fn new(client: Client, rng: Rng, token: CancellationToken) -> Self {
         let path = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
-        Self(Listed::new(client, path, decode, rng, token))
+        Self(Listed::new(client, path, keep, rng, token))
     }
 
     pub(super) async fn all(&self) -> Result<Vec<Arc<TrustBundle>>, String> {
@@ -27,14 +26,11 @@ impl Bundles {
     }
 }
 
-fn decode(json: &str) -> Option<(String, Arc<TrustBundle>)> {
-    let object = ClusterTrustBundle::from_json(json.as_bytes()).ok()?;
-    let name = object.metadata.name?;
-    let bundle = TrustBundle {
-        name: name.clone(),
+fn keep(object: ClusterTrustBundle) -> Arc<TrustBundle> {
+    Arc::new(TrustBundle {
+        name: object.metadata.name.unwrap_or_default(),
         signer: object.spec.signer_name.unwrap_or_default(),
         labels: object.metadata.labels.unwrap_or_default(),
         pem: object.spec.trust_bundle,
-    };
-    Some((name, Arc::new(bundle)))
+    })
 }

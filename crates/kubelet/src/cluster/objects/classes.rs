@@ -1,7 +1,6 @@
 //! RuntimeClasses: watched from the first Pod on that names one, so that its sandbox can be made again while the API
 //! server is away.
 
-use api::json::FromJson;
 use base::rng::Rng;
 use client::Client;
 use k8s_openapi::api::node::v1::RuntimeClass;
@@ -10,13 +9,13 @@ use tokio_util::sync::CancellationToken;
 use super::listed::Listed;
 
 /// Handlers by the name of their class.
-pub(super) struct Classes(Listed<String>);
+pub(super) struct Classes(Listed<RuntimeClass, String>);
 
 // === impl Classes ===
 
 impl Classes {
     pub(super) fn new(client: Client, rng: Rng, token: CancellationToken) -> Self {
-        Self(Listed::new(client, "/apis/node.k8s.io/v1/runtimeclasses", decode, rng, token))
+        Self(Listed::new(client, "/apis/node.k8s.io/v1/runtimeclasses", |class| class.handler, rng, token))
     }
 
     /// The runtime's name for the class, or why there is none, in upstream's words.
@@ -24,9 +23,4 @@ impl Classes {
         let known = self.0.all().await.ok_or("RuntimeClasses have not yet been read")?;
         known.get(class).cloned().ok_or_else(|| format!("RuntimeClass {class:?} not found"))
     }
-}
-
-fn decode(json: &str) -> Option<(String, String)> {
-    let class = RuntimeClass::from_json(json.as_bytes()).ok()?;
-    Some((class.metadata.name?, class.handler))
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use api::json::FromJson;
 use base::rng::Rng;
 use base::time::{Clock, Mono};
-use client::{Client, Event, Request, Resource, Watcher};
+use client::{Client, ClientError, Event, Read, Request, Resource, Watcher};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kubelet_core::supplies::Supply;
+use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -80,10 +80,8 @@ impl Followed {
         let watching = async move {
             loop {
                 let known = match watcher.next().await {
-                    Event::Listed(all) => {
-                        all.first().map_or(Known::Missing, |raw| this.key.decode(raw.get()))
-                    }
-                    Event::Applied(raw) => this.key.decode(raw.get()),
+                    Event::Listed(all) => all.first().map_or(Known::Missing, |raw| this.read(raw)),
+                    Event::Applied(raw) => this.read(&raw),
                     Event::Deleted(_) => Known::Missing,
                 };
                 let settled = known.is_immutable();
@@ -140,8 +138,8 @@ impl Followed {
             return known;
         }
         let path = format!("{}/{}", self.key.collection(), self.key.name);
-        let answer = match self.client.ask_bytes(Request::get(path)).await {
-            Ok(bytes) => self.key.decode(&String::from_utf8_lossy(&bytes)),
+        let answer = match self.ask(path).await {
+            Ok(known) => known,
             Err(e) if e.is_not_found() => Known::Missing,
             // What was known before is better than nothing while the server is out of reach.
             Err(e) if fresh => {
@@ -152,6 +150,37 @@ impl Followed {
         };
         self.set(answer.clone());
         answer
+    }
+
+    async fn ask(&self, path: String) -> Result<Known, ClientError> {
+        let bytes = self.client.ask_bytes(Request::get(path)).await?;
+        let text = String::from_utf8_lossy(&bytes);
+        Ok(serde_json::from_str(&text).map_or_else(|_| self.unreadable(), |raw| self.read(raw)))
+    }
+
+    fn read(&self, raw: &RawValue) -> Known {
+        let read = match self.key.kind {
+            Kind::ConfigMap => match self.client.read::<ConfigMap>(raw) {
+                Read::Whole(map) => Some(Known::ConfigMap(Arc::new(map))),
+                _ => None,
+            },
+            Kind::Secret => match self.client.read::<Secret>(raw) {
+                Read::Whole(secret) => Some(Known::Secret(Arc::new(secret))),
+                _ => None,
+            },
+        };
+        read.unwrap_or_else(|| self.unreadable())
+    }
+
+    /// What was known before is better than half an object.
+    fn unreadable(&self) -> Known {
+        match &self.known.borrow().1 {
+            known @ (Known::ConfigMap(_) | Known::Secret(_)) => known.clone(),
+            _ => {
+                let Key { namespace, name, .. } = &self.key;
+                Known::Failed(format!("{} {namespace}/{name} is not understood", self.key.resource()))
+            }
+        }
     }
 
     fn set(&self, known: Known) {
@@ -171,24 +200,6 @@ impl Key {
 
     fn collection(&self) -> String {
         format!("/api/v1/namespaces/{}/{}s", self.namespace, self.resource())
-    }
-
-    fn decode(&self, json: &str) -> Known {
-        let decoded = match self.kind {
-            Kind::ConfigMap => ConfigMap::from_json(json.as_bytes()).map(|mut map| {
-                map.metadata.managed_fields = None;
-                Known::ConfigMap(Arc::new(map))
-            }),
-            Kind::Secret => Secret::from_json(json.as_bytes()).map(|mut secret| {
-                secret.metadata.managed_fields = None;
-                Known::Secret(Arc::new(secret))
-            }),
-        };
-        let Key { namespace, name, .. } = self;
-        // The parser's words could hold a piece of the secret.
-        decoded.unwrap_or_else(|_| {
-            Known::Failed(format!("{} {namespace}/{name} is not understood", self.resource()))
-        })
     }
 }
 

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use api::json::FromJson;
 use base::rng::Rng;
-use client::{Client, Event, Resource, Watcher};
+use client::{Client, Event, Read, Watcher};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{Metadata, Resource};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -14,13 +17,14 @@ const FIRST_LIST: Duration = Duration::from_secs(5);
 
 type Known<T> = BTreeMap<String, T>;
 
-/// What of an object is kept, with its name.
-type Decode<T> = fn(&str) -> Option<(String, T)>;
+/// What is kept of an object.
+type Keep<O, T> = fn(O) -> T;
 
-pub(super) struct Listed<T> {
+/// Of each object `O` a `T` is kept.
+pub(super) struct Listed<O, T> {
     client: Client,
     path: &'static str,
-    decode: Decode<T>,
+    keep: Keep<O, T>,
     seed: u64,
     token: CancellationToken,
     /// None before the first list.
@@ -29,15 +33,19 @@ pub(super) struct Listed<T> {
 
 // === impl Listed ===
 
-impl<T: Clone + Send + Sync + 'static> Listed<T> {
+impl<O, T> Listed<O, T>
+where
+    O: FromJson + Resource + Metadata<Ty = ObjectMeta> + 'static,
+    T: Clone + Send + Sync + 'static,
+{
     pub(super) fn new(
         client: Client,
         path: &'static str,
-        decode: Decode<T>,
+        keep: Keep<O, T>,
         mut rng: Rng,
         token: CancellationToken,
     ) -> Self {
-        Self { client, path, decode, seed: rng.next_u64(), token, known: OnceLock::new() }
+        Self { client, path, keep, seed: rng.next_u64(), token, known: OnceLock::new() }
     }
 
     /// None where the first list does not come.
@@ -49,25 +57,62 @@ impl<T: Clone + Send + Sync + 'static> Listed<T> {
 
     fn watch(&self) -> watch::Receiver<Option<Known<T>>> {
         let (writer, reader) = watch::channel(None);
-        let mut watcher = Watcher::new(self.client.clone(), Resource::new(self.path), Rng::new(self.seed));
-        let (decode, token) = (self.decode, self.token.clone());
+        let client = self.client.clone();
+        let mut watcher = Watcher::new(client.clone(), client::Resource::new(self.path), Rng::new(self.seed));
+        let (keep, token) = (self.keep, self.token.clone());
         tokio::spawn(async move {
             while let Some(event) = token.run_until_cancelled(watcher.next()).await {
-                writer.send_modify(|known| take(known, &event, decode));
+                let mut is_whole = true;
+                writer.send_modify(|known| is_whole = take(known, &event, &client, keep));
+                if !is_whole {
+                    watcher.list_again();
+                }
             }
         });
         reader
     }
 }
 
-fn take<T>(known: &mut Option<Known<T>>, event: &Event, decode: Decode<T>) {
+/// False where nobody knows which object was told of.
+fn take<O, T>(known: &mut Option<Known<T>>, event: &Event, client: &Client, keep: Keep<O, T>) -> bool
+where
+    O: FromJson + Resource + Metadata<Ty = ObjectMeta>,
+{
+    let name = |object: &O| object.metadata().name.clone().unwrap_or_default();
+    let mut has_nameless = false;
     match event {
-        Event::Listed(all) => *known = Some(all.iter().filter_map(|raw| decode(raw.get())).collect()),
-        Event::Applied(raw) => known.get_or_insert_default().extend(decode(raw.get())),
+        Event::Listed(all) => {
+            let (mut last, mut now) = (known.take().unwrap_or_default(), Known::new());
+            for raw in all {
+                match client.read::<O>(raw) {
+                    Read::Whole(object) => _ = now.insert(name(&object), keep(object)),
+                    // What was known of it, or what there is.
+                    Read::Part(object) => {
+                        let name = name(&object);
+                        now.insert(name.clone(), last.remove(&name).unwrap_or_else(|| keep(object)));
+                    }
+                    Read::Nothing => has_nameless = true,
+                }
+            }
+            if has_nameless {
+                last.extend(now);
+                now = last;
+            }
+            *known = Some(now);
+        }
+        Event::Applied(raw) => {
+            let known = known.get_or_insert_default();
+            match client.read::<O>(raw) {
+                Read::Whole(object) => _ = known.insert(name(&object), keep(object)),
+                Read::Part(object) => _ = known.entry(name(&object)).or_insert_with(|| keep(object)),
+                Read::Nothing => has_nameless = true,
+            }
+        }
         Event::Deleted(raw) => {
-            if let (Some(known), Some((name, _))) = (known, decode(raw.get())) {
-                known.remove(&name);
+            if let (Some(known), Some(object)) = (known, client.read::<O>(raw).any()) {
+                known.remove(&name(&object));
             }
         }
     }
+    !has_nameless
 }

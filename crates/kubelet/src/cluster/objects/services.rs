@@ -7,9 +7,10 @@ use std::time::Duration;
 use api::pod::static_pod::SOURCE_ANNOTATION;
 use base::rng::Rng;
 use client::{Client, Event, Resource, Watcher};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{self as core, Pod};
 use kubelet_core::services::{Port, Service, service_env};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -69,11 +70,11 @@ impl Services {
             label_selector: "!service.kubernetes.io/headless".to_owned(),
             ..Resource::new("/api/v1/services")
         };
-        let mut watcher = Watcher::new(client, resource, rng);
+        let mut watcher = Watcher::new(client.clone(), resource, rng);
         let writer = known.clone();
         tokio::spawn(async move {
             while let Some(event) = token.run_until_cancelled(watcher.next()).await {
-                writer.take(event);
+                writer.take(event, &client);
             }
         });
         Self { known }
@@ -97,17 +98,20 @@ impl Services {
 // === impl Known ===
 
 impl Known {
-    fn take(&self, event: Event) {
+    fn take(&self, event: Event, client: &Client) {
         let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
-        let decode = |json: &str| serde_json::from_str::<Read>(json).ok();
+        let decode = |raw: &RawValue| {
+            let few = serde_json::from_str::<Read>(raw.get()).ok();
+            few.or_else(|| client.read::<core::Service>(raw).any().map(Read::of))
+        };
         match event {
             Event::Listed(all) => {
-                let all = all.iter().filter_map(|raw| decode(raw.get())).filter_map(Read::into_service);
+                let all = all.iter().filter_map(|raw| decode(raw)).filter_map(Read::into_service);
                 *services = all.map(|s| ((s.namespace.clone(), s.name.clone()), s)).collect();
                 self.listed.send_replace(true);
             }
             Event::Applied(raw) => {
-                let Some(read) = decode(raw.get()) else { return };
+                let Some(read) = decode(&raw) else { return };
                 let key = (read.metadata.namespace.clone(), read.metadata.name.clone());
                 match read.into_service() {
                     Some(service) => _ = services.insert(key, service),
@@ -115,7 +119,7 @@ impl Known {
                 }
             }
             Event::Deleted(raw) => {
-                if let Some(read) = decode(raw.get()) {
+                if let Some(read) = decode(&raw) {
                     services.remove(&(read.metadata.namespace, read.metadata.name));
                 }
             }
@@ -126,6 +130,26 @@ impl Known {
 // === impl Read ===
 
 impl Read {
+    /// The same of one that is odd somewhere.
+    fn of(service: core::Service) -> Read {
+        let (meta, spec) = (service.metadata, service.spec.unwrap_or_default());
+        let port = |p: core::ServicePort| SpecPort {
+            name: p.name.unwrap_or_default(),
+            port: p.port,
+            protocol: p.protocol.unwrap_or_else(tcp),
+        };
+        Read {
+            metadata: Named {
+                namespace: meta.namespace.unwrap_or_default(),
+                name: meta.name.unwrap_or_default(),
+            },
+            spec: Spec {
+                cluster_ip: spec.cluster_ip.unwrap_or_default(),
+                ports: spec.ports.into_iter().flatten().map(port).collect(),
+            },
+        }
+    }
+
     /// None without an address of its own.
     fn into_service(self) -> Option<Service> {
         let Read { metadata, spec } = self;

@@ -1,28 +1,25 @@
 //! CSIDrivers, VolumeAttachments and the Secrets of volumes; what the node says of volumes in use.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use api::json::FromJson;
 use async_trait::async_trait;
 use base::rng::Rng;
 use base::time::Clock;
-use client::{ClientError, Event, Request, Resource, Watcher};
+use client::{ClientError, Request};
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kubelet_core::supplies::TokenWant;
 use kubelet_core::volumes::csi::{ClaimRef, PLUGIN, SecretRef};
 use kubelet_core::volumes::expand::{News, claim_patch};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::listed::Listed;
 use super::tokens::Tokens;
 use crate::cluster::Cluster;
 use crate::ports::Storage;
 
-/// How long a volume waits for the first list of drivers.
-const FIRST_LIST: Duration = Duration::from_secs(5);
 /// How long one attempt waits for others to attach a volume; the Pod tries again.
 const ATTACH: Duration = Duration::from_secs(30);
 
@@ -32,15 +29,7 @@ pub struct ApiStorage {
     tokens: Arc<Tokens>,
     clock: Arc<dyn Clock>,
     /// Watched from the first question on: a node without such volumes asks for none.
-    drivers: OnceLock<Arc<Drivers>>,
-    rng: Mutex<Rng>,
-    token: CancellationToken,
-}
-
-#[derive(Debug, Default)]
-struct Drivers {
-    /// None before the first list.
-    known: watch::Sender<Option<HashMap<String, Arc<CSIDriver>>>>,
+    drivers: Listed<CSIDriver, Arc<CSIDriver>>,
 }
 
 // === impl ApiStorage ===
@@ -53,36 +42,17 @@ impl ApiStorage {
         rng: Rng,
         token: CancellationToken,
     ) -> Self {
-        Self { cluster, tokens, clock, drivers: OnceLock::new(), rng: Mutex::new(rng), token }
-    }
-
-    fn drivers(&self) -> Arc<Drivers> {
-        let begin = || {
-            let rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner).child();
-            let resource = Resource::new("/apis/storage.k8s.io/v1/csidrivers");
-            let mut watcher = Watcher::new(self.cluster.client.clone(), resource, rng);
-            let drivers = Arc::new(Drivers::default());
-            let (writer, token) = (drivers.clone(), self.token.clone());
-            tokio::spawn(async move {
-                while let Some(event) = token.run_until_cancelled(watcher.next()).await {
-                    writer.take(event);
-                }
-            });
-            drivers
-        };
-        self.drivers.get_or_init(begin).clone()
+        let path = "/apis/storage.k8s.io/v1/csidrivers";
+        let drivers = Listed::new(cluster.client.clone(), path, Arc::new, rng, token);
+        Self { cluster, tokens, clock, drivers }
     }
 }
 
 #[async_trait]
 impl Storage for ApiStorage {
     async fn driver(&self, name: &str) -> Result<Option<Arc<CSIDriver>>, String> {
-        let mut known = self.drivers().known.subscribe();
-        let listed = tokio::time::timeout(FIRST_LIST, known.wait_for(Option::is_some)).await;
-        match listed {
-            Ok(Ok(known)) => Ok(known.as_ref().and_then(|all| all.get(name).cloned())),
-            _ => Err("CSIDrivers have not yet been read".to_owned()),
-        }
+        let known = self.drivers.all().await.ok_or("CSIDrivers have not yet been read")?;
+        Ok(known.get(name).cloned())
     }
 
     async fn wait_attached(&self, volume: &str) -> Result<(), String> {
@@ -151,26 +121,6 @@ impl Storage for ApiStorage {
 impl std::fmt::Debug for ApiStorage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ApiStorage").finish_non_exhaustive()
-    }
-}
-
-// === impl Drivers ===
-
-impl Drivers {
-    fn take(&self, event: Event) {
-        let decode = |json: &str| {
-            let driver = CSIDriver::from_json(json.as_bytes()).ok()?;
-            Some((driver.metadata.name.clone()?, Arc::new(driver)))
-        };
-        self.known.send_modify(|known| match event {
-            Event::Listed(all) => *known = Some(all.iter().filter_map(|raw| decode(raw.get())).collect()),
-            Event::Applied(raw) => known.get_or_insert_default().extend(decode(raw.get())),
-            Event::Deleted(raw) => {
-                if let (Some(known), Some((name, _))) = (known, decode(raw.get())) {
-                    known.remove(&name);
-                }
-            }
-        });
     }
 }
 
