@@ -104,7 +104,8 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), Error> {
     // First of all: who cannot ask for Services leaves the kernel as it is.
     let metrics = Arc::new(Metrics::default());
     metrics.set_version(&start.version);
-    let client = connect(&start, &metrics).await?;
+    let queue = events::queue();
+    let client = connect(&start, &metrics, &queue.0).await?;
     let (chosen, told) = {
         let (config, any_kernel) = (config.clone(), start.any_kernel);
         tokio::task::spawn_blocking(move || modes::choose(&config, any_kernel)).await??
@@ -119,7 +120,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), Error> {
         tracing::warn!(error, "left-overs of another mode stay");
     }
     let file = start.loaded.file.clone();
-    let mut agent = Agent::new(start, client, metrics, chosen);
+    let mut agent = Agent::new(start, client, metrics, chosen, queue);
     if let Some(told) = told {
         tracing::warn!(told, "the usual mode is not possible");
         let _ = agent.events.try_send(Notice::warning("ProxyModeFallback", "StartKubeProxy", told));
@@ -155,10 +156,11 @@ struct Agent {
 // === impl Agent ===
 
 impl Agent {
-    fn new(start: Start, client: Client, metrics: Arc<Metrics>, chosen: Mode) -> Self {
+    fn new(start: Start, client: Client, metrics: Arc<Metrics>, chosen: Mode, queue: events::Queue) -> Self {
         let config = &start.loaded.config;
         let node_name = config.node_name(&start.hostname);
-        let events = events::start(client.clone(), node_name.clone());
+        let (events, notices) = queue;
+        events::start(client.clone(), node_name.clone(), notices);
         let (sender, news) = mpsc::channel(QUEUE);
         let feed = Feed { client, news: sender, metrics };
         let mut rng = Rng::new(start.seed);
@@ -410,13 +412,18 @@ async fn config_change(path: Option<&Path>, watch: Option<config_file::Watch>) -
     }
 }
 
-async fn connect(start: &Start, metrics: &Arc<Metrics>) -> Result<Client, Error> {
+async fn connect(
+    start: &Start,
+    metrics: &Arc<Metrics>,
+    events: &mpsc::Sender<Notice>,
+) -> Result<Client, Error> {
     let config = &start.loaded.config.client_connection;
     let options = Options {
         user_agent: format!("kube-proxy/{}", start.version),
         qps: config.qps,
         burst: u32::try_from(config.burst).unwrap_or(0),
         meter: Some(metrics.of_requests()),
+        alarm: Some(events::of_unreadable(metrics.clone(), events)),
         ..Options::default()
     };
     Ok(Client::new(credentials(start)?, options).await?)

@@ -1,10 +1,14 @@
 //! What users are told through Events, about this Node or a Service.
 
-use client::{Client, Request};
+use std::sync::Arc;
+
+use client::{Alarm, Client, Request, Unreadable};
 use jiff::Timestamp;
 use proxy_core::objects::ServiceKey;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+
+use crate::metrics::Metrics;
 
 /// Events that wait to be sent; more are dropped.
 const QUEUE: usize = 64;
@@ -16,19 +20,46 @@ pub struct Notice {
     reason: &'static str,
     action: &'static str,
     note: String,
-    service: Option<ServiceKey>,
+    /// None for this Node.
+    object: Option<Object>,
+}
+
+/// What an event is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Object {
+    api_version: &'static str,
+    kind: &'static str,
+    namespace: String,
+    name: String,
+}
+
+/// Where notices wait.
+pub type Queue = (mpsc::Sender<Notice>, mpsc::Receiver<Notice>);
+
+pub fn queue() -> Queue {
+    mpsc::channel(QUEUE)
 }
 
 /// Sends what comes in, one after the other, until nobody has anything to say. An event that cannot be sent is lost: it
 /// is in the log as well.
-pub fn start(client: Client, node: String) -> mpsc::Sender<Notice> {
-    let (sender, mut notices) = mpsc::channel::<Notice>(QUEUE);
+pub fn start(client: Client, node: String, mut notices: mpsc::Receiver<Notice>) {
     tokio::spawn(async move {
         while let Some(notice) = notices.recv().await {
             send(&client, &node, &notice).await;
         }
     });
-    sender
+}
+
+/// Counts objects that cannot be read, and tells of each. It does not keep the queue open.
+pub fn of_unreadable(metrics: Arc<Metrics>, events: &mpsc::Sender<Notice>) -> Alarm {
+    let events = events.downgrade();
+    Alarm::new(move |unreadable| {
+        metrics.unreadable.inc([unreadable.kind]);
+        if let Some(events) = events.upgrade().filter(|_| unreadable.is_news) {
+            // The log has what finds no room.
+            let _ = events.try_send(Notice::of_unreadable(unreadable));
+        }
+    })
 }
 
 /// Sends one, and waits until it is there; for what is told before the end.
@@ -44,7 +75,7 @@ pub async fn send(client: &Client, node: &str, notice: &Notice) {
 
 impl Notice {
     pub fn normal(reason: &'static str, action: &'static str, note: impl Into<String>) -> Self {
-        Self { is_warning: false, reason, action, note: note.into(), service: None }
+        Self { is_warning: false, reason, action, note: note.into(), object: None }
     }
 
     pub fn warning(reason: &'static str, action: &'static str, note: impl Into<String>) -> Self {
@@ -52,24 +83,39 @@ impl Notice {
     }
 
     pub fn about_service(mut self, service: &ServiceKey) -> Self {
-        self.service = Some(service.clone());
+        let (namespace, name) = (service.namespace.to_string(), service.name.to_string());
+        self.object = Some(Object { api_version: "v1", kind: "Service", namespace, name });
         self
     }
 
+    fn of_unreadable(unreadable: &Unreadable<'_>) -> Self {
+        let Unreadable { api_version, kind, namespace, name, why, .. } = *unreadable;
+        let note = format!("{kind} is not understood, and what was known of it stays: {why}");
+        let notice = Self::warning("FailedDecode", "ReadObject", note);
+        if name.is_empty() || kind == "Node" {
+            return notice;
+        }
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        Self { object: Some(Object { api_version, kind, namespace, name }), ..notice }
+    }
+
+    /// Events about what has no namespace are kept in `default`.
     fn namespace(&self) -> &str {
-        self.service.as_ref().map_or("default", |service| &service.namespace)
+        let namespace = self.object.as_ref().map(|object| object.namespace.as_str());
+        namespace.filter(|namespace| !namespace.is_empty()).unwrap_or("default")
     }
 
     fn event(&self, node: &str, now: Timestamp) -> Value {
-        let regarding = match &self.service {
-            Some(service) => json!({
-                "apiVersion": "v1", "kind": "Service", "namespace": &*service.namespace, "name": &*service.name,
-            }),
+        let regarding = match &self.object {
+            Some(Object { api_version, kind, namespace, name }) => {
+                let namespace = (!namespace.is_empty()).then_some(namespace);
+                json!({"apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name})
+            }
             // The Node's name stands for its UID, as the kubelet has it and `kubectl describe node` looks for it. Upstream's
             // proxy leaves it out, and its events are not shown there.
             None => json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}),
         };
-        let name = self.service.as_ref().map_or(node, |service| &service.name);
+        let name = self.object.as_ref().map_or(node, |object| &object.name);
         json!({
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
@@ -108,5 +154,30 @@ mod tests {
         let event = notice.event("n1", now);
         assert_eq!(event["metadata"]["namespace"], "ns");
         assert_eq!((&event["regarding"]["kind"], &event["type"]), (&json!("Service"), &json!("Warning")));
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_is_counted_and_named() {
+        let (metrics, (sender, mut notices)) = (Arc::new(Metrics::default()), queue());
+        let alarm = of_unreadable(metrics.clone(), &sender);
+        let slice = Unreadable {
+            api_version: "discovery.k8s.io/v1",
+            kind: "EndpointSlice",
+            namespace: "ns",
+            name: "web-1",
+            uid: "u",
+            resource_version: "7",
+            why: "cannot read ports",
+            is_news: true,
+        };
+        alarm.sound(&slice);
+        alarm.sound(&Unreadable { is_news: false, ..slice });
+        let event = notices.try_recv().map(|notice| notice.event("n1", Timestamp::UNIX_EPOCH));
+        let object = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "namespace": "ns", "name": "web-1"});
+        assert_eq!(event.map(|e| e["regarding"].clone()), Ok(object));
+        assert!(notices.try_recv().is_err(), "told twice");
+        assert!(metrics.render().contains("longshore_unreadable_objects_total{kind=\"EndpointSlice\"} 2"));
+        drop(sender);
+        assert!(notices.is_closed(), "the client keeps the queue open");
     }
 }

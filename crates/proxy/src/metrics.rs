@@ -50,6 +50,7 @@ pub struct Metrics {
     pub conntrack_deleted: Counter<1>,
     pub requests: Counter<3>,
     pub request_duration: Histogram<2>,
+    pub unreadable: Counter<1>,
     pub build: Gauge<9>,
     packets: Mutex<Option<Packets>>,
 }
@@ -188,6 +189,11 @@ impl Default for Metrics {
                 ["verb", "host"],
                 &REQUEST,
             ),
+            unreadable: Counter::new(
+                "longshore_unreadable_objects_total",
+                "Objects of the API server that could not be read, or not all of them",
+                ["kind"],
+            ),
             build: Gauge::new(
                 "kubernetes_build_info",
                 "Always 1; the labels say what was built, from what and how",
@@ -201,7 +207,7 @@ impl Default for Metrics {
 impl Metrics {
     /// The Prometheus text of all of them.
     pub fn render(&self) -> String {
-        let families: [&dyn Family; 26] = [
+        let families: [&dyn Family; 27] = [
             &self.sync_duration,
             &self.sync_full_duration,
             &self.sync_partial_duration,
@@ -227,6 +233,7 @@ impl Metrics {
             &self.conntrack_deleted,
             &self.requests,
             &self.request_duration,
+            &self.unreadable,
             &self.build,
         ];
         let mut out = String::new();

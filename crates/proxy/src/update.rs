@@ -13,12 +13,17 @@ use proxy_core::rules::Host;
 pub enum Update {
     Begin(Listed),
     End(Listed),
+    /// An item of a list that nobody can name: nothing is gone.
+    Nameless(Listed),
     Service(Box<Service>),
+    /// Some of it could not be read: what is known of it stays.
+    PartOfService(Box<Service>),
     NoService {
         namespace: String,
         name: String,
     },
     Slice(Box<EndpointSlice>),
+    PartOfSlice(Box<EndpointSlice>),
     NoSlice {
         namespace: String,
         name: String,
@@ -26,6 +31,7 @@ pub enum Update {
     Node(Box<Node>),
     NoNode,
     ServiceCidr(Box<ServiceCIDR>),
+    PartOfServiceCidr(Box<ServiceCIDR>),
     NoServiceCidr {
         name: String,
     },
@@ -46,8 +52,10 @@ impl Update {
     /// What kind of object changed.
     pub(crate) fn subject(&self) -> Option<Listed> {
         match self {
-            Update::Service(_) | Update::NoService { .. } => Some(Listed::Services),
-            Update::Slice(_) | Update::NoSlice { .. } => Some(Listed::Slices),
+            Update::Service(_) | Update::PartOfService(_) | Update::NoService { .. } => {
+                Some(Listed::Services)
+            }
+            Update::Slice(_) | Update::PartOfSlice(_) | Update::NoSlice { .. } => Some(Listed::Slices),
             _ => None,
         }
     }
@@ -64,15 +72,25 @@ impl Update {
             }
             Update::End(Listed::Services) => cluster.end_services(),
             Update::End(Listed::Slices) => cluster.end_slices(),
+            Update::Nameless(what) => {
+                match what {
+                    Listed::Services => cluster.keep_services(),
+                    Listed::Slices => cluster.keep_slices(),
+                }
+                false
+            }
             Update::Service(service) => cluster.put_service(&service),
+            Update::PartOfService(service) => cluster.keep_service(&service),
             Update::NoService { namespace, name } => {
                 cluster.remove_service(&ServiceKey::new(&namespace, &name))
             }
             Update::Slice(slice) => cluster.put_slice(&slice),
+            Update::PartOfSlice(slice) => cluster.keep_slice(&slice),
             Update::NoSlice { namespace, name } => cluster.remove_slice(&namespace, &name),
             Update::Node(node) => cluster.put_node(&node),
             Update::NoNode => cluster.remove_node(),
             Update::ServiceCidr(range) => cluster.put_service_cidr(&range),
+            Update::PartOfServiceCidr(range) => cluster.keep_service_cidr(&range),
             Update::NoServiceCidr { name } => cluster.remove_service_cidr(&name),
             Update::Host(new) => {
                 let is_new = *host != new;

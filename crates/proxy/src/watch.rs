@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use api::json::FromJson;
 use base::rng::Rng;
-use client::{Client, Event, Piece, Resource, Watcher};
+use client::{Client, Event, Piece, Read, Resource, Watcher};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -38,18 +37,16 @@ pub struct Feed {
     pub metrics: Arc<Metrics>,
 }
 
+/// All that counts of an object that is gone.
 #[derive(Deserialize)]
 struct Named {
     metadata: Name,
 }
 
-api::from_json!(Named);
-
 #[derive(Deserialize)]
 struct Name {
     name: String,
-    #[serde(default)]
-    namespace: String,
+    namespace: Option<String>,
 }
 
 // === impl Feed ===
@@ -66,8 +63,8 @@ impl Feed {
             loop {
                 let update = match watcher.next().await {
                     // A Node that was deleted under us is still our machine: what it last said holds.
-                    Event::Listed(items) => items.first().and_then(|raw| decode::<Node>(raw)),
-                    Event::Applied(raw) => decode::<Node>(&raw),
+                    Event::Listed(items) => items.first().and_then(|raw| feed.read_node(raw, &seen)),
+                    Event::Applied(raw) => feed.read_node(&raw, &seen),
                     Event::Deleted(_) => {
                         tracing::warn!("this Node was deleted");
                         None
@@ -106,27 +103,46 @@ impl Feed {
         });
     }
 
+    /// Half of a Node is better than none, and no better than what is known.
+    fn read_node(&self, raw: &RawValue, seen: &watch::Sender<Option<NodeView>>) -> Option<Node> {
+        match self.client.read::<Node>(raw) {
+            Read::Whole(node) => Some(node),
+            Read::Part(node) => seen.borrow().is_none().then_some(node),
+            Read::Nothing => None,
+        }
+    }
+
     async fn tell_service_cidrs(&self, event: Event, known: &mut BTreeSet<String>) {
         let (applied, gone) = match event {
             Event::Listed(items) => {
-                let names = items.iter().filter_map(|raw| Some(decode::<Named>(raw)?.metadata.name));
-                let now: BTreeSet<String> = names.collect();
-                let gone = known.difference(&now).cloned().collect();
-                *known = now;
+                let now: BTreeSet<String> = items.iter().filter_map(|raw| Some(named(raw)?.name)).collect();
+                // With one that cannot be named, nobody knows what is gone.
+                let is_whole = now.len() == items.len();
+                let gone = known.difference(&now).filter(|_| is_whole).cloned().collect();
+                if is_whole {
+                    *known = now;
+                } else {
+                    known.extend(now);
+                }
                 (items, gone)
             }
             Event::Applied(raw) => {
-                known.extend(decode::<Named>(&raw).map(|n| n.metadata.name));
+                known.extend(named(&raw).map(|named| named.name));
                 (vec![raw], Vec::new())
             }
             Event::Deleted(raw) => {
-                let gone: Vec<String> = decode::<Named>(&raw).into_iter().map(|n| n.metadata.name).collect();
+                let gone: Vec<String> = named(&raw).into_iter().map(|named| named.name).collect();
                 known.retain(|name| !gone.contains(name));
                 (Vec::new(), gone)
             }
         };
-        for range in applied.iter().filter_map(|raw| decode::<ServiceCIDR>(raw)) {
-            let _ = self.news.send(Update::ServiceCidr(Box::new(range))).await;
+        for raw in &applied {
+            let update = match self.client.read::<ServiceCIDR>(raw) {
+                Read::Whole(range) => Update::ServiceCidr(Box::new(range)),
+                Read::Part(range) => Update::PartOfServiceCidr(Box::new(range)),
+                Read::Nothing => continue,
+            };
+            let _ = self.news.send(update).await;
         }
         for name in gone {
             let _ = self.news.send(Update::NoServiceCidr { name }).await;
@@ -144,15 +160,19 @@ impl Feed {
                 let update = match watcher.next_piece().await {
                     Piece::Begin => Some(Update::Begin(Listed::Services)),
                     Piece::End => Some(Update::End(Listed::Services)),
-                    Piece::Item(raw) | Piece::Applied(raw) => {
-                        decode::<Service>(&raw).map(|service| Update::Service(Box::new(service)))
-                    }
-                    Piece::Deleted(raw) => {
-                        decode::<Named>(&raw).map(|Named { metadata: Name { name, namespace } }| {
-                            Update::NoService { namespace, name }
-                        })
-                    }
+                    Piece::Item(raw) | Piece::Applied(raw) => Some(match feed.client.read::<Service>(&raw) {
+                        Read::Whole(service) => Update::Service(Box::new(service)),
+                        Read::Part(service) => Update::PartOfService(Box::new(service)),
+                        Read::Nothing => Update::Nameless(Listed::Services),
+                    }),
+                    Piece::Deleted(raw) => named(&raw).map(|Name { name, namespace }| Update::NoService {
+                        namespace: namespace.unwrap_or_default(),
+                        name,
+                    }),
                 };
+                if matches!(update, Some(Update::Nameless(_))) {
+                    watcher.list_again();
+                }
                 if !matches!(update, Some(Update::Begin(_) | Update::End(_))) {
                     feed.metrics.service_changes.inc([]);
                 }
@@ -173,14 +193,20 @@ impl Feed {
                     Piece::Begin => Some(Update::Begin(Listed::Slices)),
                     Piece::End => Some(Update::End(Listed::Slices)),
                     Piece::Item(raw) | Piece::Applied(raw) => {
-                        decode::<EndpointSlice>(&raw).map(|slice| Update::Slice(Box::new(slice)))
-                    }
-                    Piece::Deleted(raw) => {
-                        decode::<Named>(&raw).map(|Named { metadata: Name { name, namespace } }| {
-                            Update::NoSlice { namespace, name }
+                        Some(match feed.client.read::<EndpointSlice>(&raw) {
+                            Read::Whole(slice) => Update::Slice(Box::new(slice)),
+                            Read::Part(slice) => Update::PartOfSlice(Box::new(slice)),
+                            Read::Nothing => Update::Nameless(Listed::Slices),
                         })
                     }
+                    Piece::Deleted(raw) => named(&raw).map(|Name { name, namespace }| Update::NoSlice {
+                        namespace: namespace.unwrap_or_default(),
+                        name,
+                    }),
                 };
+                if matches!(update, Some(Update::Nameless(_))) {
+                    watcher.list_again();
+                }
                 if !matches!(update, Some(Update::Begin(_) | Update::End(_))) {
                     feed.metrics.endpoint_changes.inc([]);
                 }
@@ -198,14 +224,6 @@ impl Feed {
     }
 }
 
-/// An object that cannot be read is left out: the others are still served.
-fn decode<T: FromJson>(raw: &RawValue) -> Option<T> {
-    match T::from_json(raw.get().as_bytes()) {
-        Ok(object) => Some(object),
-        Err(error) => {
-            let name = serde_json::from_str::<Named>(raw.get()).map(|n| n.metadata.name).unwrap_or_default();
-            tracing::warn!(name, %error, "an object is not understood and left out");
-            None
-        }
-    }
+fn named(raw: &RawValue) -> Option<Name> {
+    serde_json::from_str::<Named>(raw.get()).ok().map(|Named { metadata }| metadata)
 }

@@ -191,6 +191,27 @@ fn nothing_that_happens_to_the_program_happens_to_services() {
     drop(server);
 }
 
+#[test]
+fn a_service_with_a_time_that_no_calendar_has_is_served_and_changed() {
+    let Some(stage) = Stage::set() else { return };
+    let _server = stage.api_server();
+    stage.kubectl(&["apply", "-f", "-"], OBJECTS);
+    let proxy = stage.proxy(&[]);
+    stage.until("the Service answers", || stage.answers(WEB) && stage.is_settled());
+    let odd = json!({"status": {"conditions": [{
+        "type": "A", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "9999-12-31T23:59:59Z",
+    }]}});
+    stage.kubectl(&["patch", "service", "web", "--subresource=status", "-p", &odd.to_string()], "");
+    let port = json!([{"op": "replace", "path": "/spec/ports/0/port", "value": 81}]).to_string();
+    stage.kubectl(&["patch", "service", "web", "--type=json", "-p", &port], "");
+    stage.until("its new port answers", || stage.answers("10.96.77.1:81"));
+    drop(proxy);
+    std::fs::remove_file(stage.dir.path().join("log")).unwrap();
+    let _proxy = stage.proxy(&[]);
+    stage.until("a new program has begun", || stage.is_settled());
+    assert!(stage.answers("10.96.77.1:81"), "{}", stage.log());
+}
+
 /// Service `name` at 10.96.77.`number`:80, and a slice of it, each with these fields over what is usual.
 fn ailing(name: &str, number: u8, spec: Value, slice: Option<Value>) -> String {
     let mut service = json!({

@@ -129,6 +129,22 @@ impl Cluster {
         }
     }
 
+    /// Some of it could not be read: what is known of it stays, and where nothing is, this is better.
+    pub fn keep_service(&mut self, service: &core::Service) -> bool {
+        let Some(key) = service_key(service) else { return false };
+        match (self.services.contains_key(&key), &mut self.untold_services) {
+            (false, _) => return self.put_service(service),
+            (true, Some(untold)) => _ = untold.remove(&key),
+            (true, None) => {}
+        }
+        false
+    }
+
+    /// Something in the list could not be told from the rest: nothing is gone.
+    pub fn keep_services(&mut self) {
+        self.untold_services.iter_mut().for_each(BTreeSet::clear);
+    }
+
     pub fn remove_service(&mut self, key: &ServiceKey) -> bool {
         self.set_service(key.clone(), None)
     }
@@ -165,6 +181,22 @@ impl Cluster {
             self.changed[family as usize].insert(service.clone());
         }
         true
+    }
+
+    /// As [`Cluster::keep_service`].
+    pub fn keep_slice(&mut self, slice: &EndpointSlice) -> bool {
+        let Some(id) = slice_key(slice) else { return false };
+        match (self.slice_owners.contains_key(&id), &mut self.untold_slices) {
+            (false, _) => return self.put_slice(slice),
+            (true, Some(untold)) => _ = untold.remove(&id),
+            (true, None) => {}
+        }
+        false
+    }
+
+    /// As [`Cluster::keep_services`].
+    pub fn keep_slices(&mut self) {
+        self.untold_slices.iter_mut().for_each(BTreeSet::clear);
     }
 
     pub fn remove_slice(&mut self, namespace: &str, name: &str) -> bool {
@@ -207,6 +239,12 @@ impl Cluster {
         let cidrs = range.spec.iter().filter_map(|spec| spec.cidrs.as_ref()).flatten();
         let new: Vec<Cidr> = cidrs.filter_map(|cidr| Cidr::parse(cidr)).collect();
         self.service_cidrs.insert(name, new.clone()) != Some(new)
+    }
+
+    /// As [`Cluster::keep_service`].
+    pub fn keep_service_cidr(&mut self, range: &ServiceCIDR) -> bool {
+        let is_known = range.metadata.name.as_ref().is_some_and(|name| self.service_cidrs.contains_key(name));
+        !is_known && self.put_service_cidr(range)
     }
 
     pub fn remove_service_cidr(&mut self, name: &str) -> bool {
@@ -298,4 +336,57 @@ fn service_key(service: &core::Service) -> Option<ServiceKey> {
 
 fn slice_key(slice: &EndpointSlice) -> Option<SliceId> {
     Some((slice.metadata.namespace.as_deref()?.into(), slice.metadata.name.as_deref()?.into()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn service(name: &str, port: i32) -> core::Service {
+        serde_json::from_value(json!({
+            "metadata": {"namespace": "n", "name": name},
+            "spec": {"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ports": [{"port": port}]},
+        }))
+        .unwrap()
+    }
+
+    fn slice(name: &str) -> EndpointSlice {
+        serde_json::from_value(json!({
+            "metadata": {"namespace": "n", "name": name, "labels": {"kubernetes.io/service-name": "a"}},
+            "addressType": "IPv4", "ports": [{"port": 1}], "endpoints": [{"addresses": ["10.1.0.1"]}],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_could_not_be_read_stays_as_it_was_known() {
+        let mut cluster = Cluster::new("here");
+        cluster.replace_services(&[service("a", 80), service("b", 80)]);
+        cluster.replace_slices(&[slice("a-1"), slice("a-2")]);
+        let key = |name: &str| ServiceKey::new("n", name);
+        let port = |cluster: &Cluster, name: &str| cluster.service(&key(name)).map(|s| s.ports[0].port);
+
+        cluster.begin_services();
+        assert!(!cluster.keep_service(&service("a", 81)), "known, and so left alone");
+        assert!(cluster.keep_service(&service("c", 81)), "half of it is better than nothing");
+        cluster.end_services();
+        assert_eq!(["a", "b", "c"].map(|name| port(&cluster, name)), [Some(80), None, Some(81)]);
+        cluster.begin_slices();
+        assert!(!cluster.keep_slice(&slice("a-1")));
+        cluster.end_slices();
+        assert_eq!(cluster.slices(&key("a")).count(), 1);
+
+        // An item that nobody can name may be any of them.
+        cluster.begin_services();
+        cluster.keep_services();
+        assert!(!cluster.end_services());
+        cluster.begin_slices();
+        cluster.keep_slices();
+        assert!(!cluster.end_slices());
+        assert_eq!(["a", "c"].map(|name| port(&cluster, name)), [Some(80), Some(81)]);
+        assert_eq!(cluster.slices(&key("a")).count(), 1);
+    }
 }
