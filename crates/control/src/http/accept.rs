@@ -37,11 +37,22 @@ pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// The best form both sides know; None when there is none. Nothing accepted is everything accepted.
 pub(crate) fn negotiate(header: &str, offered: &[&str]) -> Option<Accepted> {
+    alternatives(header, offered).into_iter().next()
+}
+
+/// The same for what cannot be shown as a Table.
+pub(crate) fn negotiate_whole(header: &str, offered: &[&str]) -> Option<Format> {
+    let mut forms = alternatives(header, offered).into_iter();
+    forms.find(|accepted| accepted.shape != Shape::Table).map(|accepted| accepted.format)
+}
+
+/// What both sides know, best first.
+fn alternatives(header: &str, offered: &[&str]) -> Vec<Accepted> {
     let plain = Accepted { format: Format::Json, shape: Shape::Whole };
     if header.trim().is_empty() {
-        return Some(plain);
+        return vec![plain];
     }
-    ranges(header).iter().find_map(|range| {
+    let known = |range: &Range<'_>| {
         let format = format_of(range.kind)?;
         let asked = |name: &str| range.parameters.iter().find(|(n, _)| *n == name).map(|(_, v)| *v);
         let shape = match asked("as") {
@@ -60,7 +71,8 @@ pub(crate) fn negotiate(header: &str, offered: &[&str]) -> Option<Accepted> {
         let is_offered = offered.contains(&format.content_type())
             || (format == Format::Protobuf && shape == Shape::Metadata);
         is_offered.then_some(Accepted { format, shape })
-    })
+    };
+    ranges(header).iter().filter_map(known).collect()
 }
 
 /// The version of aggregated discovery the client prefers over the plain lists.
@@ -159,6 +171,15 @@ mod tests {
         assert_eq!(negotiate(either, custom), json(Shape::Whole));
         let metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
         assert_eq!(negotiate(metadata, custom), protobuf(Shape::Metadata));
+    }
+
+    #[test]
+    fn what_has_no_columns_is_no_table() {
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        assert_eq!(negotiate_whole(table, OFFERED), None);
+        assert_eq!(negotiate_whole(&format!("{table},application/yaml"), OFFERED), Some(Format::Yaml));
+        assert_eq!(negotiate_whole("", OFFERED), Some(Format::Json));
+        assert_eq!(negotiate_whole("text/html", OFFERED), None);
     }
 
     #[test]

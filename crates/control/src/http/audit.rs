@@ -4,12 +4,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use serde_json::{Value, json};
 
-use crate::request::Attributes;
+use crate::request::{Attributes, User};
 
 /// Lines that may wait for the disk. More are dropped and counted: an audit log must not stop the server.
 const WAITING: usize = 4096;
@@ -29,7 +30,15 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Audit {
     lines: SyncSender<String>,
-    dropped: AtomicU64,
+    counts: Arc<Counts>,
+}
+
+/// What became of the lines.
+#[derive(Debug, Default)]
+struct Counts {
+    made: AtomicU64,
+    /// Not in the log: there was no room to wait in, or the disk refused.
+    lost: AtomicU64,
 }
 
 // === impl Audit ===
@@ -40,17 +49,25 @@ impl Audit {
         let file = open(&settings.path)?;
         let (lines, taken) = sync_channel(WAITING);
         let size = file.metadata()?.len();
+        let counts = Arc::new(Counts::default());
+        let lost = counts.clone();
         std::thread::Builder::new()
             .name("audit".to_owned())
-            .spawn(move || write(&settings, file, size, &taken))?;
-        Ok(Audit { lines, dropped: AtomicU64::new(0) })
+            .spawn(move || write(&settings, file, size, &taken, &lost))?;
+        Ok(Audit { lines, counts })
+    }
+
+    /// How many lines were made, and how many of them are not in the log.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.counts.made.load(Ordering::Relaxed), self.counts.lost.load(Ordering::Relaxed))
     }
 
     pub(crate) fn record(&self, entry: &Value) {
+        self.counts.made.fetch_add(1, Ordering::Relaxed);
         match self.lines.try_send(format!("{entry}\n")) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                if self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
+                if self.counts.lost.fetch_add(1, Ordering::Relaxed) == 0 {
                     tracing::error!("audit lines are being dropped: the disk is too slow, or full");
                 }
             }
@@ -58,9 +75,10 @@ impl Audit {
     }
 }
 
-/// One line: what audit.k8s.io/v1 tells at the level Metadata.
+/// One line: what audit.k8s.io/v1 tells at the level Metadata. The user is who asked, not whom he acted as.
 pub(crate) fn entry(
     attributes: &Attributes,
+    impersonated: Option<&User>,
     (method_uri, agent, from): (&str, &str, std::net::IpAddr),
     code: u16,
     (received, now): (String, String),
@@ -72,6 +90,9 @@ pub(crate) fn entry(
         "responseStatus": {"metadata": {}, "code": code},
         "requestReceivedTimestamp": received, "stageTimestamp": now,
     });
+    if let Some(user) = impersonated {
+        entry["impersonatedUser"] = user.to_json();
+    }
     if let Some(resource) = &attributes.resource {
         let mut reference = json!({"resource": resource.plural, "apiVersion": resource.version});
         for (field, value) in [
@@ -93,7 +114,7 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
-fn write(settings: &Settings, mut file: File, mut size: u64, lines: &Receiver<String>) {
+fn write(settings: &Settings, mut file: File, mut size: u64, lines: &Receiver<String>, counts: &Counts) {
     for line in lines {
         if settings.max_bytes > 0 && size + line.len() as u64 > settings.max_bytes && size > 0 {
             match turn_over(settings) {
@@ -103,7 +124,10 @@ fn write(settings: &Settings, mut file: File, mut size: u64, lines: &Receiver<St
         }
         match file.write_all(line.as_bytes()) {
             Ok(()) => size += line.len() as u64,
-            Err(error) => tracing::error!(%error, "an audit line was not written"),
+            Err(error) => {
+                counts.lost.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(%error, "an audit line was not written");
+            }
         }
     }
 }
@@ -143,10 +167,29 @@ mod tests {
             sender.send(format!("line number {i}\n")).unwrap();
         }
         drop(sender);
-        write(&settings, open(&path).unwrap(), 0, &lines);
+        write(&settings, open(&path).unwrap(), 0, &lines, &Counts::default());
         let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
         assert_eq!(read("audit.log"), "line number 6\n");
         assert_eq!(read("audit.log.2"), "line number 4\n");
         assert!(!dir.path().join("audit.log.3").exists());
+    }
+
+    #[test]
+    fn lines_that_are_not_in_the_log_are_counted() {
+        let counts = Arc::new(Counts::default());
+        let (lines, _never_taken) = sync_channel(1);
+        let audit = Audit { lines, counts: counts.clone() };
+        for _ in 0..3 {
+            audit.record(&json!({}));
+        }
+        assert_eq!(audit.counts(), (3, 2), "one waits");
+        // A disk that is full.
+        let (sender, lines) = sync_channel(1);
+        sender.send("line\n".to_owned()).unwrap();
+        drop(sender);
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let settings = Settings { path: PathBuf::from("/dev/full"), max_bytes: 0, backups: 1 };
+        write(&settings, full, 0, &lines, &counts);
+        assert_eq!(audit.counts(), (3, 3));
     }
 }

@@ -1,25 +1,27 @@
 //! Requests that go on to somewhere else: a kubelet, a Pod, a Service's endpoint.
 //!
 //! Bodies are passed on as they come. An upgraded connection (SPDY, WebSocket) is two streams of bytes to us: what the
-//! two ends agree on is theirs.
+//! two ends agree on is theirs. Whom we call as whom stands in `outgoing`.
 
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::bearer;
-use http::{HeaderMap, HeaderName, Request, StatusCode, Uri, header};
+use http::{HeaderValue, Request, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
+use rustls::client::WantsClientCert;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::answer::{Answer, Broken};
+use super::outgoing::{self, Callee, Credential, Onward};
+use super::pages::Pages;
 use crate::auth::pki::{Pair, PkiError};
 use crate::refusal::Refusal;
 
@@ -29,17 +31,34 @@ const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// Where a request goes on to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
+    pub(crate) callee: Callee,
     pub(crate) tls: bool,
     pub(crate) host: String,
     pub(crate) port: u16,
     /// Path and query.
     pub(crate) path: String,
+    /// The path of ours that leads to its root.
+    pub(crate) entrance: String,
 }
 
 /// How we meet kubelets and other servers.
 #[derive(Clone)]
 pub struct Connector {
+    /// For those who may see who we are.
     kubelet: TlsConnector,
+    /// For everybody else.
+    nobody: TlsConnector,
+}
+
+// === impl Target ===
+
+impl Target {
+    fn authority(&self) -> String {
+        match self.host.parse::<IpAddr>() {
+            Ok(IpAddr::V6(ip)) => format!("[{ip}]:{}", self.port),
+            _ => format!("{}:{}", self.host, self.port),
+        }
+    }
 }
 
 // === impl Connector ===
@@ -52,33 +71,20 @@ impl std::fmt::Debug for Connector {
 
 impl Connector {
     /// Shows `pair` to kubelets. They are believed when they show a certificate of `authorities`; without any, whoever
-    /// answers is believed, as upstream does without --kubelet-certificate-authority.
+    /// answers is believed, as upstream does without --kubelet-certificate-authority. Everybody else is shown nothing,
+    /// and believed.
     pub fn new(pair: &Pair, authorities: Option<&str>) -> Result<Connector, PkiError> {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let bad = |what: &'static str| PkiError::Crypto(what);
         let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pair.certificate.as_bytes())
             .collect::<Result<_, _>>()
             .map_err(|_| bad("reading the certificate for kubelets"))?;
         let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes())
             .map_err(|_| bad("reading the key for kubelets"))?;
-        let builder = ClientConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .map_err(|_| bad("choosing TLS versions"))?;
-        let builder = match authorities {
-            None => builder.dangerous().with_custom_certificate_verifier(tls::AnyPeer::new(provider)),
-            Some(text) => {
-                let mut roots = rustls::RootCertStore::empty();
-                for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
-                    let certificate =
-                        certificate.map_err(|_| bad("reading --kubelet-certificate-authority"))?;
-                    roots.add(certificate).map_err(|_| bad("believing --kubelet-certificate-authority"))?;
-                }
-                builder.with_root_certificates(roots)
-            }
-        };
-        let config =
-            builder.with_client_auth_cert(chain, key).map_err(|_| bad("using the key for kubelets"))?;
-        Ok(Connector { kubelet: TlsConnector::from(Arc::new(config)) })
+        let kubelet = believing(authorities)?
+            .with_client_auth_cert(chain, key)
+            .map_err(|_| bad("using the key for kubelets"))?;
+        let nobody = believing(None)?.with_no_client_auth();
+        Ok(Connector { kubelet: Arc::new(kubelet).into(), nobody: Arc::new(nobody).into() })
     }
 
     /// Passes the request on and the answer back.
@@ -86,13 +92,14 @@ impl Connector {
         &self,
         target: &Target,
         mut head: http::request::Parts,
+        client: IpAddr,
         body: Incoming,
     ) -> Result<Answer, Refusal> {
         let unreachable = |e: io::Error| {
-            Refusal::new(503, "ServiceUnavailable", format!("dial tcp {}:{}: {e}", target.host, target.port))
+            Refusal::new(503, "ServiceUnavailable", format!("dial tcp {}: {e}", target.authority()))
         };
-        let upgrading = head.headers.contains_key(header::UPGRADE);
-        let client = head.extensions.remove::<hyper::upgrade::OnUpgrade>();
+        let upgrading = outgoing::upgrade(&head.headers).is_some();
+        let waiting = head.extensions.remove::<hyper::upgrade::OnUpgrade>();
         let stream = tokio::time::timeout(CONNECT_TIME, self.open(target)).await;
         let stream = stream.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(unreachable)?;
         let failed = |e: hyper::Error| Refusal::new(502, "BadGateway", format!("error dialing backend: {e}"));
@@ -103,23 +110,24 @@ impl Connector {
                 tracing::trace!(%error, "a connection we opened ended");
             }
         });
-        let mut request = Request::new(body);
-        *request.method_mut() = head.method.clone();
-        *request.uri_mut() =
-            target.path.parse::<Uri>().map_err(|_| Refusal::bad_request("the path cannot be passed on"))?;
-        *request.headers_mut() = passed_headers(&head.headers, upgrading, target);
+        let called = client_host(&head);
+        let request = request(target, &head, called.as_ref(), client, body)?;
         let mut answer = sender.send_request(request).await.map_err(failed)?;
-        if answer.status() == StatusCode::SWITCHING_PROTOCOLS
-            && let Some(client) = client
-        {
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let Some(waiting) = waiting.filter(|_| upgrading) else {
+                return Err(Refusal::new(502, "BadGateway", "the backend changed the protocol unasked"));
+            };
             let node = hyper::upgrade::on(&mut answer);
-            tokio::spawn(join(client, node));
-        } else {
-            strip_connection(answer.headers_mut());
+            tokio::spawn(join(waiting, node));
+            return Ok(answer.map(|body| body.map_err(|e| Broken(e.to_string())).boxed_unsync()));
         }
-        let (parts, body) = answer.into_parts();
-        let body = body.map_err(|e| Broken(e.to_string())).boxed_unsync();
-        Ok(Answer::from_parts(parts, body))
+        outgoing::clean_answer(answer.headers_mut(), target.callee);
+        let answer = answer.map(|body| body.map_err(|e| Broken(e.to_string())).boxed_unsync());
+        if !target.callee.manner().pages {
+            return Ok(answer);
+        }
+        let hosts = [Some(target.authority()), called.and_then(|h| h.to_str().ok().map(str::to_owned))];
+        Ok(Pages::new(&target.entrance, hosts).lead_back(&head.method, answer))
     }
 
     async fn open(&self, target: &Target) -> io::Result<Box<dyn Stream>> {
@@ -128,13 +136,67 @@ impl Connector {
         if !target.tls {
             return Ok(Box::new(stream));
         }
+        let connector = match target.callee.manner().credential {
+            Credential::KubeletClient => &self.kubelet,
+            Credential::Nothing => &self.nobody,
+        };
         let name = ServerName::try_from(target.host.clone()).map_err(io::Error::other)?;
-        Ok(Box::new(self.kubelet.connect(name, stream).await?))
+        Ok(Box::new(connector.connect(name, stream).await?))
     }
 }
 
 trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Stream for T {}
+
+/// A client that believes certificates of these authorities; of anybody where there are none.
+fn believing(
+    authorities: Option<&str>,
+) -> Result<rustls::ConfigBuilder<ClientConfig, WantsClientCert>, PkiError> {
+    let bad = |what: &'static str| PkiError::Crypto(what);
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|_| bad("choosing TLS versions"))?;
+    let Some(text) = authorities else {
+        return Ok(builder.dangerous().with_custom_certificate_verifier(tls::AnyPeer::new(provider)));
+    };
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
+        let certificate = certificate.map_err(|_| bad("reading --kubelet-certificate-authority"))?;
+        roots.add(certificate).map_err(|_| bad("believing --kubelet-certificate-authority"))?;
+    }
+    Ok(builder.with_root_certificates(roots))
+}
+
+fn request(
+    target: &Target,
+    head: &http::request::Parts,
+    called: Option<&HeaderValue>,
+    client: IpAddr,
+    body: Incoming,
+) -> Result<Request<Incoming>, Refusal> {
+    let (authority, path) = (target.authority(), target.path.split('?').next().unwrap_or_default());
+    let seen_as = format!("{}{path}", target.entrance);
+    let onward = Onward {
+        callee: target.callee,
+        authority: &authority,
+        client_host: called,
+        client,
+        seen_as: &seen_as,
+    };
+    let mut request = Request::new(body);
+    *request.method_mut() = head.method.clone();
+    *request.uri_mut() =
+        target.path.parse::<Uri>().map_err(|_| Refusal::bad_request("the path cannot be passed on"))?;
+    *request.headers_mut() = outgoing::request_headers(&head.headers, &onward);
+    Ok(request)
+}
+
+/// The name the client called us by, wherever its version of HTTP says it.
+fn client_host(head: &http::request::Parts) -> Option<HeaderValue> {
+    let said = head.headers.get(header::HOST).cloned();
+    said.or_else(|| head.uri.authority().and_then(|a| HeaderValue::from_str(a.as_str()).ok()))
+}
 
 /// Joins two upgraded connections until both ends are done.
 async fn join(client: hyper::upgrade::OnUpgrade, node: hyper::upgrade::OnUpgrade) {
@@ -148,73 +210,62 @@ async fn join(client: hyper::upgrade::OnUpgrade, node: hyper::upgrade::OnUpgrade
     }
 }
 
-/// The headers that are the next server's business.
-fn passed_headers(sent: &HeaderMap, upgrading: bool, target: &Target) -> HeaderMap {
-    const HOP: &[HeaderName] = &[
-        header::CONNECTION,
-        header::UPGRADE,
-        header::TE,
-        header::TRAILER,
-        header::TRANSFER_ENCODING,
-        header::PROXY_AUTHORIZATION,
-        header::HOST,
-        header::COOKIE,
-    ];
-    let mut out: HeaderMap = HeaderMap::new();
-    for (name, value) in sent {
-        let own = HOP.contains(name) || name.as_str().starts_with("impersonate-");
-        if !own {
-            out.append(name.clone(), value.clone());
-        }
-    }
-    bearer::strip(&mut out);
-    if upgrading {
-        out.insert(header::CONNECTION, http::HeaderValue::from_static("Upgrade"));
-        if let Some(protocol) = sent.get(header::UPGRADE) {
-            out.insert(header::UPGRADE, protocol.clone());
-        }
-    }
-    let host = match target.host.parse::<IpAddr>() {
-        Ok(IpAddr::V6(ip)) => format!("[{ip}]:{}", target.port),
-        _ => format!("{}:{}", target.host, target.port),
-    };
-    if let Ok(host) = http::HeaderValue::from_str(&host) {
-        out.insert(header::HOST, host);
-    }
-    out
-}
-
-fn strip_connection(headers: &mut HeaderMap) {
-    for name in [header::CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE] {
-        headers.remove(name);
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
 
-    #[test]
-    fn secrets_of_the_client_are_not_passed_on() {
-        let target = Target { tls: true, host: "10.0.0.1".to_owned(), port: 10250, path: "/".to_owned() };
-        // "secret", as a browser encodes it.
-        let protocols = "v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.c2VjcmV0";
-        let sent = [
-            ("authorization", "Bearer secret"),
-            ("cookie", "secret"),
-            ("impersonate-user", "secret"),
-            ("connection", "Upgrade"),
-            ("upgrade", "websocket"),
-            ("sec-websocket-protocol", protocols),
-        ];
-        let pair = |(name, value): (&'static str, &str)| {
-            (HeaderName::from_static(name), http::HeaderValue::from_str(value).unwrap())
-        };
-        let passed = passed_headers(&sent.into_iter().map(pair).collect(), true, &target);
-        let text = format!("{passed:?}");
-        assert!(!text.contains("secret") && !text.contains("c2VjcmV0"), "{text}");
-        assert_eq!(passed.get("sec-websocket-protocol").unwrap(), "v4.channel.k8s.io");
-        assert_eq!(passed.get("upgrade").unwrap(), "websocket");
+    fn pair(name: &str) -> Pair {
+        let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
+        Pair { certificate: made.cert.pem(), key: made.signing_key.serialize_pem() }
+    }
+
+    /// A server that asks for a certificate, takes any, and tells how many it was shown.
+    async fn asks_who_we_are() -> (u16, tokio::sync::mpsc::Receiver<usize>) {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let own = pair("127.0.0.1");
+        let config = rustls::ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_client_cert_verifier(tls::AnyPeer::new(provider))
+            .with_single_cert(
+                vec![CertificateDer::from_pem_slice(own.certificate.as_bytes()).unwrap()],
+                PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap(),
+            )
+            .unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (tell, told) = tokio::sync::mpsc::channel(16);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let mut stream = acceptor.accept(stream).await.unwrap();
+                let shown = stream.get_ref().1.peer_certificates().map_or(0, <[_]>::len);
+                tell.send(shown).await.unwrap();
+                let _ = stream.shutdown().await;
+            }
+        });
+        (port, told)
+    }
+
+    #[tokio::test]
+    async fn only_kubelets_see_who_we_are() {
+        let connector = Connector::new(&pair("kube-apiserver-kubelet-client"), None).unwrap();
+        let (port, mut told) = asks_who_we_are().await;
+        for callee in Callee::ALL {
+            let target = Target {
+                callee,
+                tls: true,
+                host: "127.0.0.1".to_owned(),
+                port,
+                path: "/".to_owned(),
+                entrance: String::new(),
+            };
+            connector.open(&target).await.unwrap();
+            let is_kubelet = matches!(callee, Callee::Kubelet | Callee::KubeletProxy);
+            assert_eq!(told.recv().await, Some(usize::from(is_kubelet)), "{callee:?}");
+        }
     }
 }

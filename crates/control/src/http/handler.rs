@@ -12,9 +12,10 @@ use hyper::body::Incoming;
 use serde::Serialize;
 use serde_json::json;
 
-use super::accept::{self, Accepted, Format, Shape};
+use super::accept::{self, Accepted, Format};
 use super::answer::{self, Answer};
 use super::limits::{Class, Place};
+use super::listing::Listing;
 use super::metrics::About;
 use super::path::{self, Asked};
 use super::query::Query;
@@ -22,10 +23,13 @@ use super::server::Peer;
 use super::{App, audit, discovery, health, indent, openapi, verbs};
 use crate::auth::impersonate;
 use crate::refusal::Refusal;
-use crate::request::{Attributes, Resource, User};
+use crate::request::{Attributes, User};
 
 /// For how long others may keep our keys, upstream's figure.
 const KEYS_STAY: HeaderValue = HeaderValue::from_static("public, max-age=3600");
+
+/// Methods that are counted by name.
+const METHODS: &[&str] = &["get", "head", "post", "put", "patch", "delete", "options"];
 
 /// A request, told apart.
 #[derive(Debug)]
@@ -33,13 +37,17 @@ pub(crate) struct Asking {
     pub(crate) head: Parts,
     pub(crate) query: Query,
     pub(crate) attributes: Attributes,
+    pub(crate) listing: Option<Listing>,
+    pub(crate) fault: Option<Refusal>,
     pub(crate) peer: Peer,
 }
 
 /// What is known of a request while it is served: for the counters and the audit log.
 #[derive(Debug, Default)]
 struct Known {
+    /// With the user who proved to be one, whomever he acts as.
     attributes: Attributes,
+    impersonated: Option<Arc<User>>,
     about: About,
     /// Whether it is open for as long as the client likes.
     stays_open: bool,
@@ -53,6 +61,7 @@ pub(crate) async fn answer(app: Arc<App>, peer: Peer, request: Request<Incoming>
         let uri = request.uri().path_and_query().map_or("/", |p| p.as_str());
         (uri.to_owned(), agent)
     });
+    let ends = ends_conversation(&request);
     let mut known = Known::default();
     let pretty = indent::is_wanted(request.uri().query().unwrap_or_default(), request.headers());
     let work = std::panic::AssertUnwindSafe(Box::pin(respond(&app, &peer, request, &mut known)));
@@ -65,12 +74,16 @@ pub(crate) async fn answer(app: Arc<App>, peer: Peer, request: Request<Incoming>
         }
     };
     let answer = if pretty && known.about.verb != "WATCH" { indent::indent(answer) } else { answer };
+    let mut answer = answer;
+    if ends && answer.status() != http::StatusCode::SWITCHING_PROTOCOLS {
+        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     let code = answer.status().as_u16();
     app.metrics.answered(&known.about, code, began.elapsed());
     if let (Some(audit), Some((uri, agent))) = (&app.audit, audited) {
         let times = (micro_time(received), micro_time(app.registry.now()));
         let from = (uri.as_str(), agent.as_str(), peer.address.ip());
-        audit.record(&audit::entry(&known.attributes, from, code, times));
+        audit.record(&audit::entry(&known.attributes, known.impersonated.as_deref(), from, code, times));
     }
     answer
 }
@@ -82,16 +95,29 @@ async fn respond(
     known: &mut Known,
 ) -> Result<Answer, Refusal> {
     let (mut head, body) = request.into_parts();
-    let query = Query::parse(head.uri.query().unwrap_or_default())?;
-    let named = query.named();
-    let Asked { verb, mut resource } =
-        path::read(&head.method, head.uri.path(), query.flag("watch"), named.as_deref());
-    let user = authenticate(app, &mut head, peer).await?;
-    if let Some(resource) = &mut resource {
-        say_selectors(&query, &verb, resource);
-    }
-    let attributes = Attributes { user, verb, path: head.uri.path().to_owned(), resource };
+    check_host(&head)?;
+    let query = Query::parse(head.uri.query().unwrap_or_default());
+    let (query, unreadable) = match query {
+        Ok(query) => (query, None),
+        Err(refusal) => (Query::default(), Some(refusal)),
+    };
+    let Asked { verb, resource, listing, fault } = path::read(&head.method, head.uri.path(), &query);
+    let user = Arc::default();
+    let mut attributes = Attributes { user, verb, path: head.uri.path().to_owned(), resource };
     *known = Known::new(app, &attributes, &query);
+    let user = app.authenticator.authenticate(&peer.shown, &head.headers, head.uri.path()).await?;
+    known.attributes.user = user.clone();
+    known.impersonated = impersonate::impersonate(&app.authorizer, &user, &head.headers)?.map(Arc::new);
+    attributes.user = known.impersonated.clone().unwrap_or(user);
+    // What proved it goes no further.
+    impersonate::strip(&mut head.headers);
+    bearer::strip(&mut head.headers);
+    if let Some(refusal) = unreadable {
+        return Err(refusal);
+    }
+    if !known.stays_open {
+        query.check_timeout()?;
+    }
     app.authorizer.check(&attributes)?;
     let class = match &*attributes.verb {
         _ if known.stays_open => Class::Open,
@@ -100,7 +126,7 @@ async fn respond(
     };
     let place = app.in_flight.enter(class, &attributes.user).inspect_err(|_| app.metrics.dropped(class))?;
     let is_resource = attributes.resource.is_some();
-    let asking = Asking { head, query, attributes, peer: peer.clone() };
+    let asking = Asking { head, query, attributes, listing, fault, peer: peer.clone() };
     let answer =
         if is_resource { verbs::serve(app, asking, body).await? } else { plain(app, &asking).await? };
     if !known.stays_open {
@@ -136,7 +162,9 @@ impl Drop for Open {
 impl Known {
     fn new(app: &App, attributes: &Attributes, query: &Query) -> Known {
         let mut about = About { dry_run: query.get("dryRun").is_some(), ..About::default() };
-        about.verb = attributes.verb.to_ascii_uppercase();
+        // Anybody could make up methods, and each would be a row for ever.
+        let known = attributes.resource.is_some() || METHODS.contains(&&*attributes.verb);
+        about.verb = if known { attributes.verb.to_ascii_uppercase() } else { "other".to_owned() };
         let mut stays_open = false;
         if let Some(resource) = &attributes.resource {
             let leads_on =
@@ -146,6 +174,7 @@ impl Known {
                 _ if leads_on => about.verb = "CONNECT".to_owned(),
                 "create" => about.verb = "POST".to_owned(),
                 "update" => about.verb = "PUT".to_owned(),
+                "" => about.verb = "other".to_owned(),
                 _ => {}
             }
             // Labels are only taken from paths that exist: anybody could make up others.
@@ -153,7 +182,7 @@ impl Known {
                 about.name(&kind, resource);
             }
         }
-        Known { attributes: attributes.clone(), about, stays_open }
+        Known { attributes: attributes.clone(), impersonated: None, about, stays_open }
     }
 }
 
@@ -162,26 +191,23 @@ fn micro_time(at: base::time::Wall) -> String {
     format!("{at:.6}")
 }
 
-/// Authorization may depend on what a list is narrowed to.
-fn say_selectors(query: &Query, verb: &str, resource: &mut Resource) {
-    if matches!(verb, "list" | "watch" | "deletecollection")
-        && let Ok(options) = query.list_options()
-    {
-        resource.field_selector = options.fields;
-        resource.label_selector = options.labels;
+/// A request of HTTP/1.1 says exactly once whom it is for. Otherwise somebody before us may have read another.
+fn check_host(head: &Parts) -> Result<(), Refusal> {
+    let said = head.headers.get_all(header::HOST).iter().count();
+    match (head.version, said) {
+        (_, 1) => Ok(()),
+        (http::Version::HTTP_11, 0) => Err(Refusal::bad_request("missing required Host header")),
+        (_, 0) => Ok(()),
+        _ => Err(Refusal::bad_request("too many Host headers")),
     }
 }
 
-/// Who asks, and as whom. What proved it goes no further.
-async fn authenticate(app: &App, head: &mut Parts, peer: &Peer) -> Result<Arc<User>, Refusal> {
-    let user = app.authenticator.authenticate(&peer.shown, &head.headers, head.uri.path()).await?;
-    let user = match impersonate::impersonate(&app.authorizer, &user, &head.headers)? {
-        Some(other) => Arc::new(other),
-        None => user,
-    };
-    impersonate::strip(&mut head.headers);
-    bearer::strip(&mut head.headers);
-    Ok(user)
+/// Whether what follows on the connection is not to be taken for a request: after one whose recipient is in doubt, and
+/// after one that wanted another protocol, since bytes of that may be on their way.
+fn ends_conversation<B>(request: &Request<B>) -> bool {
+    let hosts = request.headers().get_all(header::HOST).iter().count();
+    request.version() == http::Version::HTTP_11
+        && (hosts != 1 || request.headers().contains_key(header::UPGRADE))
 }
 
 /// Everything that is no resource.
@@ -275,11 +301,10 @@ pub(crate) fn accepted(headers: &HeaderMap, offered: &[&str]) -> Result<Accepted
     accept::negotiate(header, offered).ok_or_else(|| Refusal::not_acceptable(offered))
 }
 
-/// The same where only whole objects are given.
-pub(crate) fn accepted_whole(headers: &HeaderMap) -> Format {
-    accept::negotiate(header_text(headers, header::ACCEPT), accept::OFFERED)
-        .filter(|a| a.shape == Shape::Whole)
-        .map_or(Format::Json, |a| a.format)
+/// The same where only whole objects are given. A Table of what has no columns is not to be had.
+pub(crate) fn accepted_whole(headers: &HeaderMap) -> Result<Format, Refusal> {
+    let whole = accept::negotiate_whole(header_text(headers, header::ACCEPT), accept::OFFERED);
+    whole.ok_or_else(|| Refusal::not_acceptable(accept::OFFERED))
 }
 
 pub(crate) fn header_text(headers: &HeaderMap, name: header::HeaderName) -> &str {

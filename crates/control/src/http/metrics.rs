@@ -164,6 +164,15 @@ impl Metrics {
                 None,
             );
         }
+        if let Some((made, lost)) = app.audit.as_ref().map(super::audit::Audit::counts) {
+            let (total, failed) = ("apiserver_audit_event_total", "apiserver_audit_error_total");
+            let help = "Counter of audit events generated and sent to the audit backend.";
+            let _ = text.header(total, Kind::Counter, help);
+            let _ = text.sample(total, &[], made as f64, None);
+            let help = "Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.";
+            let _ = text.header(failed, Kind::Counter, help);
+            let _ = text.sample(failed, &[("plugin", "log")], lost as f64, None);
+        }
         let _ = app.registry.store().write_metrics(&mut out);
         out
     }

@@ -2,39 +2,69 @@
 
 use std::borrow::Cow;
 
+use api::names;
 use percent::decode;
 
+use super::listing::Listing;
+use super::query::Query;
+use crate::refusal::Refusal;
 use crate::request::Resource;
 
-/// A request, told apart by its path.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A request, told apart. Whether it is allowed and what is done both go by this one value.
+#[derive(Clone, Debug)]
 pub(crate) struct Asked {
-    /// One of the eight for a resource; the method for anything else.
+    /// One of the eight for a resource, or nothing where the method is none of theirs; the method for anything else.
     pub(crate) verb: Cow<'static, str>,
     /// None for discovery, health, metrics.
     pub(crate) resource: Option<Resource>,
+    /// Of a list, a watch or a deletecollection.
+    pub(crate) listing: Option<Listing>,
+    /// Why it cannot be done, for those who may know.
+    pub(crate) fault: Option<Refusal>,
 }
 
-/// Tells what is asked. `query` decides between list and watch, and names the object of a list by field selector.
-pub(crate) fn read(method: &http::Method, path: &str, watch: bool, named: Option<&str>) -> Asked {
-    let other = || Asked { verb: Cow::Owned(method.as_str().to_ascii_lowercase()), resource: None };
+/// Tells what is asked. The query decides between list and watch, and may name the one object of either.
+pub(crate) fn read(method: &http::Method, path: &str, query: &Query) -> Asked {
+    let other = || Asked {
+        verb: Cow::Owned(method.as_str().to_ascii_lowercase()),
+        resource: None,
+        listing: None,
+        fault: None,
+    };
     let Some(parts) = segments(path) else { return other() };
     let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
-    let (group, version, mut tail) = match &*parts {
+    let (group, version, tail) = match &*parts {
         ["api", version, tail @ ..] if !tail.is_empty() => ("", *version, tail),
         ["apis", group, version, tail @ ..] if !tail.is_empty() => (*group, *version, tail),
         _ => return other(),
     };
-    let Some(mut verb) = verb_of(method) else { return other() };
     // The old way to say ?watch=true; clients from the beginning still use it.
-    let mut watching = watch;
-    if let ["watch", below @ ..] = tail
-        && !below.is_empty()
-    {
-        (tail, watching) = (below, true);
+    let (tail, by_path) = match tail {
+        ["watch", below @ ..] if !below.is_empty() => (below, true),
+        whole => (whole, false),
+    };
+    let mut resource = read_resource(group, tail);
+    version.clone_into(&mut resource.version);
+    let fault = check_names(&resource).err();
+    let (named, whole) = (!resource.name.is_empty(), resource.subresource.is_empty());
+    let verb = match verb_of(method) {
+        _ if by_path => "watch",
+        Some("get") if whole && query.flag("watch") => "watch",
+        Some("get") if !named => "list",
+        Some("delete") if !named => "deletecollection",
+        Some(verb) => verb,
+        None => "",
+    };
+    let mut asked = Asked { verb: verb.into(), resource: None, listing: None, fault };
+    if matches!(verb, "list" | "watch" | "deletecollection") {
+        asked.narrow(query, &mut resource, by_path);
     }
-    let mut resource =
-        Resource { group: group.to_owned(), version: version.to_owned(), ..Resource::default() };
+    asked.resource = Some(resource);
+    asked
+}
+
+fn read_resource(group: &str, tail: &[&str]) -> Resource {
+    let mut resource = Resource { group: group.to_owned(), ..Resource::default() };
     let named_parts = match tail {
         ["namespaces", namespace, below @ ..] if !is_own_subresource(group, below) => {
             resource.namespace = (*namespace).to_owned();
@@ -59,20 +89,46 @@ pub(crate) fn read(method: &http::Method, path: &str, watch: bool, named: Option
             resource.subresource = below.first().copied().unwrap_or_default().to_owned();
         }
     }
-    if resource.name.is_empty() {
-        verb = match verb {
-            "get" if watching => "watch",
-            "get" => "list",
-            "delete" => "deletecollection",
-            other => other,
-        };
-        if matches!(verb, "list" | "watch" | "deletecollection") {
-            resource.name = named.unwrap_or_default().to_owned();
-        }
-    } else if verb == "get" && watching && resource.subresource.is_empty() {
-        verb = "watch";
+    resource
+}
+
+/// An escaped slash makes no longer path of a name: it would reach into other places of the store.
+fn check_names(resource: &Resource) -> Result<(), Refusal> {
+    let Resource { namespace, name, plural, .. } = resource;
+    if !namespace.is_empty() && plural != "namespaces" && !names::path_segment(namespace).is_empty() {
+        return Err(Refusal::no_resource());
     }
-    Asked { verb: verb.into(), resource: Some(resource) }
+    let complaints = if name.is_empty() { Vec::new() } else { names::path_segment(name) };
+    if complaints.is_empty() {
+        return Ok(());
+    }
+    Err(Refusal::bad_request(format!("Name parameter invalid: {name:?}: {}", complaints.join(";"))))
+}
+
+// === impl Asked ===
+
+impl Asked {
+    /// Says what a list, watch or deletecollection is narrowed to.
+    fn narrow(&mut self, query: &Query, resource: &mut Resource, by_path: bool) {
+        let named = Some(resource.name.as_str()).filter(|name| !name.is_empty());
+        let listing = match Listing::read(query, named) {
+            Ok(listing) => listing,
+            // What cannot be read narrows nothing, and is refused after all.
+            Err(refusal) => {
+                self.fault.get_or_insert(refusal);
+                return;
+            }
+        };
+        // Upstream lets no selector count on the old paths, nor a name for a deletecollection.
+        if !by_path {
+            resource.field_selector = listing.options().fields.clone();
+            resource.label_selector = listing.options().labels.clone();
+            if named.is_none() && self.verb != "deletecollection" {
+                resource.name = listing.name().unwrap_or_default().to_owned();
+            }
+        }
+        self.listing = Some(listing);
+    }
 }
 
 /// Whether what follows `namespaces/{name}` belongs to the Namespace object rather than being a resource in it.
@@ -97,8 +153,8 @@ fn segments(path: &str) -> Option<Vec<Cow<'_, str>>> {
 }
 
 /// What follows the subresource in a path, as it was sent: the path that whoever it leads to is asked for. Segments are
-/// counted as [`read`] does, since an object may have the name of a subresource.
-pub(crate) fn beyond<'p>(path: &'p str, resource: &Resource) -> &'p str {
+/// counted as [`read`] does, since an object may have the name of a subresource. None when nothing follows.
+pub(crate) fn beyond<'p>(path: &'p str, resource: &Resource) -> Option<&'p str> {
     let mut before = if resource.group.is_empty() { 2 } else { 3 };
     let path = path.trim_start_matches('/');
     if path.split('/').nth(before).and_then(decode).is_some_and(|s| s == "watch") {
@@ -109,7 +165,7 @@ pub(crate) fn beyond<'p>(path: &'p str, resource: &Resource) -> &'p str {
     }
     // Its kind, its name, its subresource.
     before += 3;
-    path.match_indices('/').nth(before - 1).map_or("/", |(at, _)| &path[at..])
+    path.match_indices('/').nth(before - 1).map(|(at, _)| &path[at..])
 }
 
 /// Percent-encoding, as paths and queries use it.
@@ -169,11 +225,15 @@ mod tests {
             ("GET", "/apis/apps/v1", "path get"),
             ("GET", "/api/v1/", "path get"),
             ("POST", "/livez", "path post"),
-            ("OPTIONS", "/api/v1/pods", "path options"),
+            ("OPTIONS", "/livez", "path options"),
+            ("OPTIONS", "/api/v1/pods", " /v1  pods  "),
+            ("OPTIONS", "/api/v1/namespaces/a/pods/p/proxy/x", " /v1 a pods p proxy"),
+            ("POST", "/api/v1/watch/namespaces/a/pods", "watch /v1 a pods  "),
+            ("GET", "/api/v1/watch/namespaces/a/pods/p/proxy/x", "watch /v1 a pods p proxy"),
         ];
         for (method, path, told) in rows {
             let method = http::Method::from_bytes(method.as_bytes()).unwrap_or_default();
-            let asked = read(&method, path, false, None);
+            let asked = read(&method, path, &Query::default());
             let seen = match asked.resource {
                 None => format!("path {}", asked.verb),
                 Some(r) => format!(
@@ -188,27 +248,63 @@ mod tests {
     #[test]
     fn what_follows_a_subresource_is_passed_on_as_it_was_sent() {
         let rows = [
-            ("/api/v1/nodes/n/proxy", "/"),
-            ("/api/v1/nodes/n/proxy/", "/"),
-            ("/api/v1/nodes/n/proxy/logs/", "/logs/"),
-            ("//api/v1/nodes/n/proxy//logs", "//logs"),
-            ("/api/v1/nodes/proxy/proxy/a%2Fb", "/a%2Fb"),
-            ("/api/v1/nodes/n%3A1/proxy/proxy/x", "/proxy/x"),
-            ("/api/v1/namespaces/proxy/pods/proxy-1/proxy/x", "/x"),
-            ("/api/v1/namespaces/a/services/proxy/proxy/", "/"),
-            ("/api/v1/watch/namespaces/a/pods/p/proxy/x", "/x"),
+            ("/api/v1/nodes/n/proxy", None),
+            ("/api/v1/nodes/n/proxy/", Some("/")),
+            ("/api/v1/nodes/n/proxy/logs/", Some("/logs/")),
+            ("//api/v1/nodes/n/proxy//logs", Some("//logs")),
+            ("/api/v1/nodes/proxy/proxy/a%2Fb", Some("/a%2Fb")),
+            ("/api/v1/nodes/n%3A1/proxy/proxy/x", Some("/proxy/x")),
+            ("/api/v1/namespaces/proxy/pods/proxy-1/proxy/x", Some("/x")),
+            ("/api/v1/namespaces/a/services/proxy/proxy/", Some("/")),
+            ("/api/v1/watch/namespaces/a/pods/p/proxy/x", Some("/x")),
         ];
         for (path, rest) in rows {
-            let asked = read(&http::Method::GET, path, false, None);
+            let asked = read(&http::Method::GET, path, &Query::default());
             let seen = asked.resource.map(|r| (r.subresource.clone(), beyond(path, &r)));
             assert_eq!(seen, Some(("proxy".to_owned(), rest)), "{path}");
         }
     }
 
+    fn ask(line: &str) -> Asked {
+        let (method, target) = line.split_once(' ').unwrap_or(("GET", line));
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let method = http::Method::from_bytes(method.as_bytes()).unwrap_or_default();
+        read(&method, path, &Query::parse(query).unwrap_or_default())
+    }
+
     #[test]
-    fn a_watch_of_one_object_names_it() {
-        let asked = read(&http::Method::GET, "/api/v1/namespaces/a/pods", true, Some("p"));
-        let name = asked.resource.map(|r| r.name);
-        assert_eq!((&*asked.verb, name.as_deref()), ("watch", Some("p")));
+    fn what_is_allowed_is_what_is_done() {
+        // What is asked for, as whom authorization sees it, and the selector that is carried out.
+        let rows = [
+            (
+                "GET /api/v1/namespaces/a/pods?watch=true&fieldSelector=metadata.name%3Dp",
+                "watch p metadata.name=p",
+            ),
+            ("GET /api/v1/namespaces/a/pods?fieldSelector=metadata.name%3Dp", "list p metadata.name=p"),
+            ("GET /api/v1/namespaces/a/pods/p?watch=true", "watch p metadata.name=p"),
+            ("GET /api/v1/namespaces/a/pods/p?watch=false&fieldSelector=metadata.name%3Dq", "get p -"),
+            ("GET /api/v1/watch/namespaces/a/pods/p", "watch p metadata.name=p"),
+            ("GET /api/v1/watch/namespaces/a/pods?fieldSelector=metadata.name%3Dp", "watch  metadata.name=p"),
+            (
+                "DELETE /api/v1/namespaces/a/pods?fieldSelector=metadata.name%3Dp",
+                "deletecollection  metadata.name=p",
+            ),
+            ("GET /api/v1/namespaces/a/pods/p?watch=true&fieldSelector=metadata.name%3Dq", "watch p 400"),
+            ("GET /api/v1/watch/namespaces/a/pods/p?fieldSelector=metadata.name%3Dq", "watch p 400"),
+            ("GET /api/v1/namespaces/a/pods?fieldSelector=metadata.name%3Dp&limit=x", "list  400"),
+            ("GET /api/v1/namespaces/a/pods/p%2Fq", "get p/q 400"),
+            ("GET /api/v1/namespaces/a/pods/..", "get .. 400"),
+            ("GET /api/v1/namespaces/..%2Fb/pods/p", "get p 404"),
+        ];
+        for (line, told) in rows {
+            let asked = ask(line);
+            let done = match (&asked.fault, &asked.listing) {
+                (Some(fault), _) => fault.code.to_string(),
+                (None, Some(listing)) => listing.options().fields.to_string(),
+                (None, None) => "-".to_owned(),
+            };
+            let name = asked.resource.map(|r| r.name).unwrap_or_default();
+            assert_eq!(format!("{} {name} {done}", asked.verb), told, "{line}");
+        }
     }
 }

@@ -1,10 +1,8 @@
 //! The query of a request, and the options it carries for each verb.
 
-use api::selector::{FieldSelector, LabelSelector};
-
 use super::path::percent::decode_query;
 use crate::refusal::Refusal;
-use crate::registry::options::{DeleteOptions, FieldValidation, ListOptions, VersionMatch, WriteOptions};
+use crate::registry::options::{DeleteOptions, FieldValidation, WriteOptions};
 
 /// The parameters of a query, decoded.
 #[derive(Clone, Debug, Default)]
@@ -41,42 +39,14 @@ impl Query {
         text.parse().map(Some).map_err(bad)
     }
 
-    /// The name a field selector pins down.
-    pub(crate) fn named(&self) -> Option<String> {
-        let fields = FieldSelector::parse(self.get("fieldSelector")?).ok()?;
-        fields.exact("metadata.name").map(str::to_owned)
-    }
-
-    pub(crate) fn list_options(&self) -> Result<ListOptions, Refusal> {
-        let bad = |e: api::selector::SelectorError| Refusal::bad_request(e.to_string());
-        let unable = |e: api::selector::SelectorError| {
-            Refusal::bad_request(format!("unable to parse requirement: {e}"))
-        };
-        let version = match self.get("resourceVersion").filter(|t| !t.is_empty()) {
-            Some(text) => Some(parse_version(text)?),
-            None => None,
-        };
-        let version_match = match self.get("resourceVersionMatch").filter(|t| !t.is_empty()) {
-            None => None,
-            Some("NotOlderThan") => Some(VersionMatch::NotOlderThan),
-            Some("Exact") => Some(VersionMatch::Exact),
-            Some(other) => {
-                return Err(bad_option(format!(
-                    "resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\", \"\""
-                )));
-            }
-        };
-        let positive = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0);
-        Ok(ListOptions {
-            labels: LabelSelector::parse(self.get("labelSelector").unwrap_or_default()).map_err(unable)?,
-            fields: FieldSelector::parse(self.get("fieldSelector").unwrap_or_default()).map_err(bad)?,
-            version,
-            version_match,
-            limit: positive(self.number("limit")?).and_then(|n| usize::try_from(n).ok()),
-            continue_token: self.get("continue").filter(|t| !t.is_empty()).map(str::to_owned),
-            timeout_seconds: positive(self.number("timeoutSeconds")?),
-            bookmarks: self.flag("allowWatchBookmarks"),
-            send_initial_events: self.get("sendInitialEvents").map(|_| self.flag("sendInitialEvents")),
+    /// `?timeout=`: a duration as Go writes them, or nothing.
+    pub(crate) fn check_timeout(&self) -> Result<(), Refusal> {
+        let text = self.get("timeout").unwrap_or_default();
+        if text.is_empty() {
+            return Ok(());
+        }
+        check_duration(text).map_err(|why| {
+            Refusal::bad_request(format!("invalid timeout specified in the request URL - {why}"))
         })
     }
 
@@ -130,8 +100,46 @@ pub(crate) fn parse_version(text: &str) -> Result<u64, Refusal> {
     })
 }
 
-fn bad_option(why: String) -> Refusal {
+pub(super) fn bad_option(why: String) -> Refusal {
     Refusal::new(422, "Invalid", format!("options is invalid: {why}"))
+}
+
+/// Reads `1h2.5m`; says what is wrong in the words of Go's library.
+fn check_duration(text: &str) -> Result<(), String> {
+    const UNITS: &[(&str, f64)] = &[
+        ("ns", 1e-9),
+        ("us", 1e-6),
+        ("\u{b5}s", 1e-6),
+        ("\u{3bc}s", 1e-6),
+        ("ms", 1e-3),
+        ("s", 1.0),
+        ("m", 60.0),
+        ("h", 3600.0),
+    ];
+    let invalid = || format!("time: invalid duration {text:?}");
+    let mut rest = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if rest == "0" {
+        return Ok(());
+    }
+    if rest.is_empty() {
+        return Err(invalid());
+    }
+    let mut seconds = 0.0;
+    while !rest.is_empty() {
+        let is_number = |c: char| c.is_ascii_digit() || c == '.';
+        let (number, after) = rest.split_at(rest.find(|c| !is_number(c)).unwrap_or(rest.len()));
+        let count: f64 = number.parse().map_err(|_| invalid())?;
+        let (unit, after) = after.split_at(after.find(is_number).unwrap_or(after.len()));
+        if unit.is_empty() {
+            return Err(format!("time: missing unit in duration {text:?}"));
+        }
+        let known = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, seconds)| seconds);
+        seconds +=
+            count * known.ok_or_else(|| format!("time: unknown unit {unit:?} in duration {text:?}"))?;
+        rest = after;
+    }
+    // What fits into 63 bits of nanoseconds.
+    if seconds < 9_223_372_036.0 { Ok(()) } else { Err(invalid()) }
 }
 
 /// The program's name in a User-Agent: what owns fields when nobody says who does.
@@ -146,14 +154,7 @@ mod tests {
 
     #[test]
     fn options_are_read() {
-        let query = Query::parse(
-            "labelSelector=a%3Db%2Cc&limit=5&resourceVersion=0&watch&fieldSelector=metadata.name%3Dx&timeoutSeconds=9",
-        )
-        .unwrap();
-        let options = query.list_options().unwrap();
-        assert_eq!(options.labels.to_string(), "a=b,c");
-        assert_eq!((options.limit, options.version, options.timeout_seconds), (Some(5), Some(0), Some(9)));
-        assert!(query.flag("watch") && query.named().as_deref() == Some("x"));
+        assert!(Query::parse("a=b&watch").unwrap().flag("watch"));
         let write = Query::parse("dryRun=All&fieldValidation=Strict").unwrap();
         let write = write.write_options("kubectl/v1.36.4 (linux/amd64)").unwrap();
         assert_eq!(write.field_manager, "kubectl");
@@ -162,10 +163,34 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for text in ["resourceVersion=x", "limit=x", "labelSelector=a%20b", "resourceVersionMatch=Maybe"] {
-            assert!(Query::parse(text).unwrap().list_options().is_err(), "{text}");
-        }
         assert!(Query::parse("a=%f").is_err());
         assert!(Query::parse("dryRun=x").unwrap().write_options("").is_err());
+    }
+
+    #[test]
+    fn a_timeout_is_a_duration_of_go() {
+        for text in ["", "0", "32s", "1h2.5m", "-5s", "+.5ms", "10us", "10\u{b5}s"] {
+            assert_eq!(
+                check_duration(text).err(),
+                (text.is_empty()).then(|| "time: invalid duration \"\"".to_owned())
+            );
+        }
+        let rows = [
+            ("x", "time: invalid duration \"x\""),
+            ("-", "time: invalid duration \"-\""),
+            (".s", "time: invalid duration \".s\""),
+            ("1.2.3s", "time: invalid duration \"1.2.3s\""),
+            ("10", "time: missing unit in duration \"10\""),
+            ("10y", "time: unknown unit \"y\" in duration \"10y\""),
+            ("99999999999h", "time: invalid duration \"99999999999h\""),
+        ];
+        for (text, why) in rows {
+            assert_eq!(check_duration(text), Err(why.to_owned()));
+        }
+        let asked = Query::parse("timeout=nonsense").unwrap().check_timeout().unwrap_err();
+        assert_eq!(
+            (asked.code, asked.message.as_str()),
+            (400, "invalid timeout specified in the request URL - time: invalid duration \"nonsense\"")
+        );
     }
 }

@@ -23,6 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use super::App;
 use super::handler;
+use super::heads::Strict;
 use super::limits::Patience;
 use super::wire::{self, Sending};
 use crate::auth::authn;
@@ -184,7 +185,7 @@ async fn converse(
     });
     let builder = builder(patience);
     let (wire, sending) = wire::gather(stream);
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(wire), service);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(Strict::new(wire)), service);
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = sending.drive(connection.as_mut()) => ended,

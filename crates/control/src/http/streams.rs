@@ -1,5 +1,7 @@
 //! log, exec, attach, portforward and proxy: finding out where they lead.
 
+use std::net::IpAddr;
+
 use http::header;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
@@ -7,6 +9,7 @@ use serde_json::Value;
 
 use super::answer::{self, Answer};
 use super::connect::Target;
+use super::outgoing::{self, Callee};
 use super::path::{self, percent};
 use super::verbs::Serving;
 use crate::doc;
@@ -31,6 +34,11 @@ impl Serving<'_> {
     /// Serves a subresource that leads on.
     pub(super) async fn connect(&mut self, name: &str, body: Incoming) -> Result<Answer, Refusal> {
         self.confirm_creation(name)?;
+        if name == "proxy"
+            && let Some(answer) = self.root_redirect()
+        {
+            return Ok(answer);
+        }
         let target = match (&*self.kind.plural, name) {
             ("pods", "log") => match self.log_target().await? {
                 Some(target) => target,
@@ -47,7 +55,8 @@ impl Serving<'_> {
         self.asking.peer.may_pause.notify_one();
         let mut head = http::request::Request::new(()).into_parts().0;
         std::mem::swap(&mut head, &mut self.asking.head);
-        let answer = self.app.connector.pass_on(&target, head, body).await?;
+        let client = self.asking.peer.address.ip();
+        let answer = self.app.connector.pass_on(&target, head, client, body).await?;
         match name {
             "log" if !answer.status().is_success() => Err(explain(answer).await),
             _ => Ok(answer),
@@ -121,7 +130,7 @@ impl Serving<'_> {
     }
 
     async fn pod_target(&self) -> Result<Target, Refusal> {
-        let (scheme, name, port) = split_name(self.name());
+        let (scheme, name, port) = split_name(self.name(), "pod")?;
         let document = self.registry.get(&self.kind, self.namespace(), name).await?;
         let pod = present(&self.kind, &document);
         let port = match port {
@@ -130,11 +139,11 @@ impl Serving<'_> {
         };
         let host = doc::text(&pod, "status.podIP").to_owned();
         check_proxyable(&host)?;
-        Ok(Target { tls: scheme == "https", host, port, path: self.rest_of_path() })
+        Ok(self.beyond_us(Callee::Pod, scheme == "https", host, port))
     }
 
     async fn service_target(&self) -> Result<Target, Refusal> {
-        let (scheme, name, port) = split_name(self.name());
+        let (scheme, name, port) = split_name(self.name(), "service")?;
         let document = self.registry.get(&self.kind, self.namespace(), name).await?;
         let service = present(&self.kind, &document);
         let ports = doc::list(&service, "spec.ports");
@@ -147,10 +156,11 @@ impl Serving<'_> {
         let port_name = wanted.map(|p| doc::text(p, "name").to_owned()).ok_or_else(unavailable)?;
         let (host, port) = self.endpoint(name, &port_name).await?.ok_or_else(unavailable)?;
         check_proxyable(&host)?;
-        Ok(Target { tls: scheme == "https", host, port, path: self.rest_of_path() })
+        Ok(self.beyond_us(Callee::Endpoint, scheme == "https", host, port))
     }
 
-    /// A ready endpoint of a Service.
+    /// A ready endpoint of a Service. Only Pods of its namespace count, as upstream: whoever may write EndpointSlices
+    /// could otherwise have us call any address we can reach.
     async fn endpoint(&self, service: &str, port_name: &str) -> Result<Option<(String, u16)>, Refusal> {
         let kind = self.registry.kind("discovery.k8s.io", "v1", "endpointslices")?;
         let of = format!("kubernetes.io/service-name={service}");
@@ -162,23 +172,53 @@ impl Serving<'_> {
             let slice = present(&kind, &document);
             let ports = doc::list(&slice, "ports");
             let port = ports.iter().find(|p| doc::text(p, "name") == port_name).map(|p| doc::int(p, "port"));
-            let ready = doc::list(&slice, "endpoints").iter().find(|e| e["conditions"]["ready"] != false);
-            let address = ready.and_then(|e| doc::list(e, "addresses").first()).and_then(Value::as_str);
-            if let (Some(address), Some(port)) = (address, port.and_then(|p| u16::try_from(p).ok())) {
-                return Ok(Some((address.to_owned(), port)));
+            let Some(port) = port.and_then(|p| u16::try_from(p).ok()) else { continue };
+            for endpoint in
+                doc::list(&slice, "endpoints").iter().filter(|e| e["conditions"]["ready"] != false)
+            {
+                if let Some(address) = self.address_of_pod(endpoint).await? {
+                    return Ok(Some((address, port)));
+                }
             }
         }
         Ok(None)
     }
 
-    async fn node_target(&self) -> Result<Target, Refusal> {
-        let (scheme, name, port) = split_name(self.name());
-        let mut target = self.kubelet(name, self.rest_of_path()).await?;
-        if let Ok(port) = port.parse() {
-            target.port = port;
-            target.tls = scheme != "http";
+    /// The address of an endpoint, if it is that of the Pod it names.
+    async fn address_of_pod(&self, endpoint: &Value) -> Result<Option<String>, Refusal> {
+        let reference = &endpoint["targetRef"];
+        let here = [self.namespace(), ""].contains(&doc::text(reference, "namespace"));
+        let Some(address) = doc::list(endpoint, "addresses").first().and_then(Value::as_str) else {
+            return Ok(None);
+        };
+        if reference["kind"] != "Pod" || !here {
+            return Ok(None);
         }
-        Ok(target)
+        let pods = self.registry.kind("", "v1", "pods")?;
+        let pod = match self.registry.get(&pods, self.namespace(), doc::text(reference, "name")).await {
+            Ok(document) => present(&pods, &document),
+            Err(refusal) if refusal.code == 404 => return Ok(None),
+            Err(refusal) => return Err(refusal),
+        };
+        let mut own = doc::list(&pod, "status.podIPs").iter().map(|ip| doc::text(ip, "ip"));
+        let known = own.any(|ip| ip == address) || doc::text(&pod, "status.podIP") == address;
+        Ok(known.then(|| address.to_owned()))
+    }
+
+    async fn node_target(&self) -> Result<Target, Refusal> {
+        let (scheme, name, port) = split_name(self.name(), "node")?;
+        let mut target = self.kubelet(name, self.rest_of_path()).await?;
+        target.entrance = self.entrance();
+        target.callee = Callee::KubeletProxy;
+        if port.is_empty() || port.parse() == Ok(target.port) {
+            return Ok(target);
+        }
+        // Whatever listens there, it is not the kubelet, and does not learn who we are.
+        let port = port.parse().map_err(|_| Refusal::bad_request(format!("invalid port {port:?}")))?;
+        let found = tokio::net::lookup_host((target.host.as_str(), port)).await;
+        let found = found.map_err(|e| Refusal::bad_request(format!("lookup {}: {e}", target.host)))?;
+        found.map(|address| address.ip()).try_for_each(check_address)?;
+        Ok(Target { callee: Callee::NodePort, port, tls: scheme == "https", ..target })
     }
 
     /// The kubelet of a node.
@@ -193,7 +233,13 @@ impl Serving<'_> {
         })?;
         let port =
             u16::try_from(doc::int(&node, "status.daemonEndpoints.kubeletEndpoint.Port")).unwrap_or_default();
-        Ok(Target { tls: true, host, port: if port == 0 { KUBELET_PORT } else { port }, path })
+        let port = if port == 0 { KUBELET_PORT } else { port };
+        Ok(Target { callee: Callee::Kubelet, tls: true, host, port, path, entrance: String::new() })
+    }
+
+    /// A target that is asked for what follows `/proxy`.
+    fn beyond_us(&self, callee: Callee, tls: bool, host: String, port: u16) -> Target {
+        Target { callee, tls, host, port, path: self.rest_of_path(), entrance: self.entrance() }
     }
 
     async fn object(&self) -> Result<Value, Refusal> {
@@ -209,13 +255,38 @@ impl Serving<'_> {
         self.asking.attributes.resource.as_ref().map(|r| r.namespace.as_str()).unwrap_or_default()
     }
 
-    /// What follows `/proxy`, as it was sent.
-    fn path_beyond(&self) -> &str {
-        let resource = self.asking.attributes.resource.as_ref();
-        resource.map_or("/", |resource| path::beyond(self.asking.head.uri.path(), resource))
+    /// What follows `/proxy`, as it was sent; None when nothing does.
+    fn beyond(&self) -> Option<&str> {
+        let resource = self.asking.attributes.resource.as_ref()?;
+        path::beyond(self.asking.head.uri.path(), resource)
     }
 
-    /// The same with the query.
+    fn path_beyond(&self) -> &str {
+        self.beyond().unwrap_or("/")
+    }
+
+    /// The path up to and with `/proxy`. More than one slash before it would name another host.
+    fn entrance(&self) -> String {
+        let path = self.asking.head.uri.path();
+        let entrance = &path[..path.len() - self.beyond().map_or(0, str::len)];
+        format!("/{}", entrance.trim_start_matches('/'))
+    }
+
+    /// A page at the root has links that only lead back to it when the path ends in a slash; as upstream.
+    fn root_redirect(&self) -> Option<Answer> {
+        let head = &self.asking.head;
+        let reads = matches!(head.method, http::Method::GET | http::Method::HEAD);
+        if !reads || self.beyond().is_some() || outgoing::upgrade(&head.headers).is_some() {
+            return None;
+        }
+        let query = head.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
+        let place = format!("{}/{query}", self.entrance());
+        let mut answer = answer::text(301, "");
+        answer.headers_mut().insert(header::LOCATION, http::HeaderValue::from_str(&place).ok()?);
+        Some(answer)
+    }
+
+    /// What follows `/proxy`, with the query.
     fn rest_of_path(&self) -> String {
         let (uri, rest) = (&self.asking.head.uri, self.path_beyond());
         match uri.query() {
@@ -236,12 +307,17 @@ fn is_an_act(path: &str) -> bool {
 }
 
 /// `[scheme:]name[:port]`
-fn split_name(text: &str) -> (&str, &str, &str) {
-    match *text.split(':').collect::<Vec<_>>() {
-        [scheme, name, port] => (scheme, name, port),
+fn split_name<'t>(text: &'t str, what: &str) -> Result<(&'t str, &'t str, &'t str), Refusal> {
+    let parts = match *text.split(':').collect::<Vec<_>>() {
+        [name] => ("", name, ""),
         [name, port] => ("", name, port),
-        _ => ("", text, ""),
+        [scheme @ ("" | "http" | "https"), name, port] => (scheme, name, port),
+        _ => ("", "", ""),
+    };
+    if parts.1.is_empty() {
+        return Err(Refusal::bad_request(format!("invalid {what} request {text:?}")));
     }
+    Ok(parts)
 }
 
 fn first_port(pod: &Value) -> Option<u16> {
@@ -250,16 +326,24 @@ fn first_port(pod: &Value) -> Option<u16> {
     u16::try_from(port).ok()
 }
 
-/// The server's own neighbourhood is not to be reached through it.
+/// Where a Pod says it is.
 fn check_proxyable(host: &str) -> Result<(), Refusal> {
-    let fine = match host.parse::<std::net::IpAddr>() {
-        Ok(std::net::IpAddr::V4(ip)) => {
-            !(ip.is_loopback() || ip.is_link_local() || ip.is_unspecified() || ip.is_multicast())
+    host.parse().map_err(|_| Refusal::bad_request("address not allowed")).and_then(check_address)
+}
+
+/// The server's own neighbourhood is not to be reached through it.
+fn check_address(address: IpAddr) -> Result<(), Refusal> {
+    let fine = match address.to_canonical() {
+        IpAddr::V4(ip) => {
+            !(ip.is_loopback()
+                || ip.is_link_local()
+                || ip.is_unspecified()
+                || ip.is_multicast()
+                || ip.is_broadcast())
         }
-        Ok(std::net::IpAddr::V6(ip)) => {
+        IpAddr::V6(ip) => {
             !(ip.is_loopback() || ip.is_unicast_link_local() || ip.is_unspecified() || ip.is_multicast())
         }
-        Err(_) => false,
     };
     if fine { Ok(()) } else { Err(Refusal::bad_request("address not allowed")) }
 }
@@ -357,11 +441,20 @@ mod tests {
 
     #[test]
     fn names_and_queries() {
-        assert_eq!(split_name("https:web:8443"), ("https", "web", "8443"));
-        assert_eq!(split_name("web:http"), ("", "web", "http"));
-        assert_eq!(split_name("web"), ("", "web", ""));
+        let split = |text| split_name(text, "pod").ok();
+        assert_eq!(split("https:web:8443"), Some(("https", "web", "8443")));
+        assert_eq!(split("web:http"), Some(("", "web", "http")));
+        assert_eq!(split("web"), Some(("", "web", "")));
+        for text in ["", ":80", "ftp:web:80", "a:b:c:d"] {
+            assert_eq!(split(text), None, "{text}");
+        }
         assert_eq!(encode_query(&[("command", "sh -c"), ("tty", "1")]), "?command=sh%20-c&tty=1");
-        assert!(check_proxyable("127.0.0.1").is_err() && check_proxyable("10.1.2.3").is_ok());
+        assert!(check_proxyable("10.1.2.3").is_ok() && check_proxyable("fd00::1").is_ok());
+        for host in
+            ["127.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", "fe80::1", "0.0.0.0", "localhost", ""]
+        {
+            assert!(check_proxyable(host).is_err(), "{host}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Paths below an object that are something else than the object, and questions that are answered and not kept.
 
+use api::field::{FieldErrors, Path};
 use hyper::body::Incoming;
 use schema::decode;
 use schema::types::At;
@@ -14,16 +15,22 @@ use crate::auth::service_account;
 use crate::kinds::component_status;
 use crate::refusal::Refusal;
 use crate::registry::body::parse;
+use crate::registry::meta;
 use crate::registry::options::WriteOptions;
 
 impl Serving<'_> {
     /// Serves one of them. Those that lead on to a node are elsewhere.
     pub(super) async fn subresource(&self, name: &str, body: Incoming) -> Result<Answer, Refusal> {
         let verb = &*self.asking.attributes.verb;
+        if name != "scale" {
+            // Before anything is done: who cannot read the answer does not get the act either.
+            accepted_whole(&self.asking.head.headers)?;
+        }
         match (name, verb) {
             ("scale", "get") => {
                 let scale = self.registry.get_scale(&self.call(WriteOptions::default())).await?;
-                Ok(self.plain(200, &scale))
+                let (accepted, _) = self.view()?;
+                Ok(answer::document(200, &scale, accepted.format))
             }
             ("scale", "update") => {
                 let mut call = self.call(self.write_options()?);
@@ -41,14 +48,14 @@ impl Serving<'_> {
             ("binding", "create") => {
                 let binding = self.read_typed(body, "", "v1", "Binding").await?;
                 self.registry.bind(&self.call(self.write_options()?), &binding).await?;
-                Ok(self.plain(201, &success()))
+                self.plain(201, &success())
             }
             ("eviction", "create") => {
                 let eviction = self.read_typed(body, "policy", "v1", "Eviction").await?;
                 let call = self.call(self.write_options()?);
                 self.registry.admit_sent(&call, &eviction).await?;
                 self.registry.evict(&call, &eviction).await?;
-                Ok(self.plain(201, &success()))
+                self.plain(201, &success())
             }
             ("token", "create") => self.token(body).await,
             _ => Err(Refusal::no_resource()),
@@ -57,14 +64,15 @@ impl Serving<'_> {
 
     /// A review kind, or the old way to bind.
     pub(super) async fn answer_question(&self, body: Incoming) -> Result<Answer, Refusal> {
+        accepted_whole(&self.asking.head.headers)?;
         if self.kind.plural == "bindings" {
             let binding = self.read_typed(body, "", "v1", "Binding").await?;
             let mut call = self.call(self.write_options()?);
             if let Some(resource) = &mut call.attributes.resource {
-                crate::registry::meta::name(&binding).clone_into(&mut resource.name);
+                meta::name(&binding).clone_into(&mut resource.name);
             }
             self.registry.bind(&call, &binding).await?;
-            return Ok(self.plain(201, &success()));
+            return self.plain(201, &success());
         }
         let sent = self.read_typed(body, &self.kind.group, &self.kind.version, &self.kind.kind).await?;
         let (user, authorizer) = (&self.asking.attributes.user, &*self.app.authorizer);
@@ -80,7 +88,7 @@ impl Serving<'_> {
             "selfsubjectrulesreviews" => review::own_rules(sent, user, authorizer)?,
             _ => return Err(Refusal::no_resource()),
         };
-        Ok(self.plain(201, &answered))
+        self.plain(201, &answered)
     }
 
     /// How the store does: told, not kept.
@@ -104,8 +112,15 @@ impl Serving<'_> {
     async fn token(&self, body: Incoming) -> Result<Answer, Refusal> {
         let mut sent = self.read_typed(body, "authentication.k8s.io", "v1", "TokenRequest").await?;
         let call = self.call(self.write_options()?);
+        let said = meta::name(&sent);
+        if !said.is_empty() && said != call.name() {
+            let mut errors = FieldErrors::default();
+            let at = Path::new("metadata").child("name");
+            errors.invalid(&at, said, "must match the service account name if specified");
+            return Err(Refusal::invalid(&self.kind, call.name(), &errors));
+        }
         for (field, value) in [("name", call.name()), ("namespace", call.namespace())] {
-            crate::registry::meta::metadata_mut(&mut sent).insert(field.to_owned(), value.into());
+            meta::metadata_mut(&mut sent).insert(field.to_owned(), value.into());
         }
         self.registry.admit_sent(&call, &sent).await?;
         let (answered, warnings) = service_account::request_token(
@@ -117,7 +132,7 @@ impl Serving<'_> {
             self.registry.now(),
         )
         .await?;
-        let mut answer = self.plain(201, &answered);
+        let mut answer = self.plain(201, &answered)?;
         answer::warn(&mut answer, &warnings);
         Ok(answer)
     }
@@ -150,11 +165,25 @@ impl Serving<'_> {
         }
         value["apiVersion"] = api_version.into();
         value["kind"] = kind.into();
+        self.check_place(&value)?;
         Ok(value)
     }
 
-    fn plain(&self, code: u16, value: &Value) -> Answer {
-        answer::document(code, value, accepted_whole(&self.asking.head.headers))
+    /// What was allowed is in the namespace of the path: a body may not name another.
+    fn check_place(&self, body: &Value) -> Result<(), Refusal> {
+        let resource = self.asking.attributes.resource.as_ref();
+        let namespace = resource.map(|r| r.namespace.as_str()).unwrap_or_default();
+        let said = meta::namespace(body);
+        if namespace.is_empty() || said.is_empty() || said == namespace {
+            return Ok(());
+        }
+        Err(Refusal::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ))
+    }
+
+    fn plain(&self, code: u16, value: &Value) -> Result<Answer, Refusal> {
+        Ok(answer::document(code, value, accepted_whole(&self.asking.head.headers)?))
     }
 }
 

@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 use super::accept::{Accepted, Format, OFFERED, PROTOBUF, Shape};
 use super::answer::{self, Answer};
 use super::handler::{Asking, accepted, header_text};
+use super::listing::{self, Listing};
 use super::shape::{Include, View};
-use super::{App, body, stream};
+use super::{App, body, path, stream};
 use crate::kind::Kind;
 use crate::refusal::Refusal;
 use crate::registry::body::{Language, parse, read_object};
@@ -45,13 +46,18 @@ pub(crate) async fn serve(app: &App, asking: Asking, body: Incoming) -> Result<A
     } else {
         check_verb(&kind, &asking)?;
     }
+    if let Some(fault) = &asking.fault {
+        return Err(fault.clone());
+    }
     let mut serving = Serving { app, registry: &app.registry, kind, asking };
     serving.dispatch(body).await
 }
 
 fn check_verb(kind: &Kind, asking: &Asking) -> Result<(), Refusal> {
     let verb = &*asking.attributes.verb;
-    if kind.verbs.iter().any(|v| v.as_str() == verb) {
+    // The old paths watch whatever the method is.
+    let fits = verb != "watch" || path::verb_of(&asking.head.method) == Some("get");
+    if fits && kind.verbs.iter().any(|v| v.as_str() == verb) {
         return Ok(());
     }
     Err(Refusal::method_not_allowed())
@@ -61,12 +67,15 @@ fn check_subresource(kind: &Kind, asking: &Asking) -> Result<(), Refusal> {
     let resource = asking.attributes.resource.as_ref();
     let name = resource.map(|r| r.subresource.as_str()).unwrap_or_default();
     let sub = kind.subresource(name).ok_or_else(Refusal::no_resource)?;
-    let verb = &*asking.attributes.verb;
-    let connects = matches!(sub.name, "exec" | "attach" | "portforward" | "proxy" | "log");
-    if connects || sub.verbs.iter().any(|v| v.as_str() == verb) {
-        return Ok(());
-    }
-    Err(Refusal::method_not_allowed())
+    let (verb, method) = (&*asking.attributes.verb, asking.head.method.as_str());
+    let fits = match sub.name {
+        _ if verb == "watch" => false,
+        "log" => method == "GET",
+        "exec" | "attach" | "portforward" => matches!(method, "GET" | "POST"),
+        "proxy" => matches!(method, "GET" | "HEAD" | "OPTIONS" | "POST" | "PUT" | "PATCH" | "DELETE"),
+        _ => sub.verbs.iter().any(|v| v.as_str() == verb),
+    };
+    if fits { Ok(()) } else { Err(Refusal::method_not_allowed()) }
 }
 
 /// Reads a patch of the kind its media type says, with what is odd about its text.
@@ -126,8 +135,7 @@ impl Serving<'_> {
     async fn get(&self) -> Result<Answer, Refusal> {
         let (accepted, view) = self.view()?;
         let call = self.call(WriteOptions::default());
-        let options = self.asking.query.list_options()?;
-        if let Some(version) = options.version.filter(|v| *v > 0) {
+        if let Some(version) = listing::version(&self.asking.query)?.filter(|v| *v > 0) {
             self.registry.reach(version)?;
         }
         let document = self.registry.get(&self.kind, call.namespace(), call.name()).await?;
@@ -156,9 +164,8 @@ impl Serving<'_> {
 
     async fn list(&self) -> Result<Answer, Refusal> {
         let (accepted, view) = self.view()?;
-        let options = self.asking.query.list_options()?;
-        let selection = self.selection(&options)?;
-        let lister = self.registry.list(selection, &options).await?;
+        let options = self.listing()?;
+        let lister = self.registry.list(self.selection(options)?, options).await?;
         let (registry, kind) = (self.registry.clone(), self.kind.clone());
         stream::list(registry, kind, lister, view, accepted.format, self.takes_gzip()).await
     }
@@ -168,16 +175,8 @@ impl Serving<'_> {
         if accepted.format == Format::Yaml {
             return Err(Refusal::not_acceptable(&["application/json", PROTOBUF]));
         }
-        let mut options = self.asking.query.list_options()?;
-        // The old path that names one object.
-        let resource = self.asking.attributes.resource.as_ref();
-        if let Some(name) = resource.map(|r| r.name.as_str()).filter(|n| !n.is_empty())
-            && options.fields.exact("metadata.name").is_none()
-        {
-            let only = format!("metadata.name={name}");
-            options.fields = api::selector::FieldSelector::parse(&only).unwrap_or_default();
-        }
-        let watcher = self.registry.watch(self.selection(&options)?, &options).await?;
+        let options = self.listing()?;
+        let watcher = self.registry.watch(self.selection(options)?, options).await?;
         let spread = u64::from(self.asking.peer.address.port()) * WATCH_LEAST / 65536;
         let seconds = options.timeout_seconds.unwrap_or(WATCH_LEAST + spread).min(24 * 3600);
         let stopping = self.app.stopping.clone();
@@ -255,10 +254,10 @@ impl Serving<'_> {
 
     async fn delete_collection(&self, body: Incoming) -> Result<Answer, Refusal> {
         let options = self.delete_options(body).await?;
-        let list = self.asking.query.list_options()?;
-        let selection = self.selection(&list)?;
+        let list = self.listing()?;
+        let selection = self.selection(list)?;
         let mut call = self.call(WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() });
-        let items = self.registry.delete_collection(&mut call, selection, &list, &options).await?;
+        let items = self.registry.delete_collection(&mut call, selection, list, &options).await?;
         let body = json!({
             "kind": self.kind.list_kind, "apiVersion": self.kind.api_version(),
             "metadata": {"resourceVersion": self.registry.store().revision().to_string()}, "items": items,
@@ -311,7 +310,7 @@ impl Serving<'_> {
         Ok(answer::document(code, &shaped, accepted.format))
     }
 
-    fn view(&self) -> Result<(Accepted, View), Refusal> {
+    pub(super) fn view(&self) -> Result<(Accepted, View), Refusal> {
         let accepted = accepted(&self.asking.head.headers, self.offered())?;
         let include = match accepted.shape {
             Shape::Table => Include::parse(self.asking.query.get("includeObject"))?,
@@ -338,6 +337,12 @@ impl Serving<'_> {
     pub(super) fn write_options(&self) -> Result<WriteOptions, Refusal> {
         let agent = header_text(&self.asking.head.headers, header::USER_AGENT);
         self.asking.query.write_options(agent)
+    }
+
+    /// What the request was allowed to be about.
+    fn listing(&self) -> Result<&ListOptions, Refusal> {
+        let listing = self.asking.listing.as_ref().map(Listing::options);
+        listing.ok_or_else(|| Refusal::internal(format!("a {} of no objects", self.asking.attributes.verb)))
     }
 
     fn selection(&self, options: &ListOptions) -> Result<Selection, Refusal> {

@@ -141,9 +141,10 @@ impl Pki {
         Ok(text)
     }
 
-    /// What we show to kubelets; they know this user from `system:kubelet-api-admin`'s usual binding.
+    /// What we show to kubelets. It may do what kubelets are asked for, and nothing here besides: a Node's address is
+    /// what the Node says it is, and could be our own.
     pub fn kubelet_client(&self, now: Wall) -> Result<Pair, PkiError> {
-        let subject = Subject::new("kube-apiserver-kubelet-client", &["system:masters"]);
+        let subject = Subject::new("kube-apiserver-kubelet-client", &[]);
         self.client("apiserver-kubelet-client", subject, now)
     }
 
