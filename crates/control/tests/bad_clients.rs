@@ -2,170 +2,33 @@
 //! next one is served as if nothing had happened.
 #![allow(clippy::unwrap_used)]
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+mod server;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use control::auth::authn::Anonymous;
-use control::auth::service_account::Lifetimes;
-use control::auth::static_tokens::StaticTokens;
 use control::http::limits::{Limits, Patience};
-use control::kinds::RuntimeConfig;
-use control::registry::addresses::Ranges;
-use control::run::{Settings, run};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
+use server::{Server, request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
-use tokio_util::sync::CancellationToken;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const LIMIT: usize = 3 * 1024 * 1024;
 
-struct Server {
-    address: SocketAddr,
-    connector: TlsConnector,
-    token: CancellationToken,
-    _dir: tempfile::TempDir,
+const USERS: &str = "loud,loud,1,writers\nquiet,quiet,2,writers\n";
+
+async fn start(limits: Limits, patience: Patience) -> Server {
+    Server::with(USERS, |settings, _| (settings.limits, settings.patience) = (limits, patience)).await
 }
 
-struct Answer {
-    code: u16,
-    head: String,
-    body: Vec<u8>,
+async fn usual() -> Server {
+    start(Limits::default(), Patience::default()).await
 }
 
-impl Server {
-    async fn start(limits: Limits, patience: Patience) -> Server {
-        let dir = tempfile::tempdir().unwrap();
-        let tokens = dir.path().join("tokens.csv");
-        let users = "root,root,0,system:masters\nloud,loud,1,writers\nquiet,quiet,2,writers\n";
-        std::fs::write(&tokens, users).unwrap();
-        let settings = Settings {
-            data_dir: dir.path().join("data"),
-            bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            advertise: None,
-            client_ca_file: None,
-            kubelet_ca_file: None,
-            tls_files: None,
-            names: Vec::new(),
-            cluster_domain: "cluster.local".to_owned(),
-            ranges: Ranges::default(),
-            limits,
-            patience,
-            kinds: RuntimeConfig::default(),
-            audit: None,
-            history: Duration::from_mins(5),
-            event_ttl: Duration::from_hours(1),
-            service_account_issuer: "https://kubernetes.default.svc".to_owned(),
-            api_audiences: Vec::new(),
-            service_account_key_files: Vec::new(),
-            service_account_signing_key_file: None,
-            service_account_jwks_uri: None,
-            token_lifetimes: Lifetimes { max_seconds: None, extend: true },
-            static_tokens: StaticTokens::read(&tokens).unwrap(),
-            anonymous: Anonymous::Nowhere,
-            version: "v1.36.4".to_owned(),
-        };
-        let token = CancellationToken::new();
-        let (up, told) = oneshot::channel();
-        let running = run(settings, move |it| up.send(it.clone()).unwrap(), token.clone());
-        tokio::spawn(async move { running.await.unwrap() });
-        let address = told.await.unwrap().address;
-        let ca = CertificateDer::from_pem_file(dir.path().join("data/pki/ca.crt")).unwrap();
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(ca).unwrap();
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Server { address, connector: TlsConnector::from(Arc::new(config)), token, _dir: dir }
-    }
-
-    async fn usual() -> Server {
-        Server::start(Limits::default(), Patience::default()).await
-    }
-
-    async fn connect(&self) -> TlsStream<TcpStream> {
-        let stream = TcpStream::connect(self.address).await.unwrap();
-        let name = ServerName::from(IpAddr::from(Ipv4Addr::LOCALHOST));
-        self.connector.connect(name, stream).await.unwrap()
-    }
-
-    /// Sends these bytes, whatever they are, and reads what comes back.
-    async fn raw(&self, bytes: &[u8]) -> Option<Answer> {
-        let mut stream = self.connect().await;
-        // The server may have heard enough before we are through.
-        let _ = stream.write_all(bytes).await;
-        let _ = stream.flush().await;
-        read(&mut stream).await
-    }
-
-    async fn ask(&self, user: &str, line: &str, headers: &str, body: &[u8]) -> Answer {
-        let bytes = [request(user, line, headers, body.len()).as_bytes(), body].concat();
-        self.raw(&bytes).await.expect("an answer")
-    }
-
-    async fn is_well(&self) {
-        let answer = self.ask("root", &format!("GET {MAPS}"), "", b"").await;
-        assert_eq!(answer.code, 200);
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.token.cancel();
-    }
-}
-
-impl Answer {
-    fn status(&self) -> Value {
-        let value: Value = serde_json::from_slice(&self.body).unwrap_or_default();
-        assert_eq!(value["kind"], "Status", "{} {}", self.head, String::from_utf8_lossy(&self.body));
-        assert_eq!(value["code"], self.code, "{value}");
-        value
-    }
-}
-
-fn request(user: &str, line: &str, headers: &str, length: usize) -> String {
-    format!(
-        "{line} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {user}\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n"
-    )
-}
-
-async fn read(stream: &mut TlsStream<TcpStream>) -> Option<Answer> {
-    let mut all = Vec::new();
-    let reading = async {
-        let mut piece = vec![0; 65536];
-        while let Ok(n @ 1..) = stream.read(&mut piece).await {
-            all.extend_from_slice(&piece[..n]);
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), reading).await.expect("the server ends the conversation");
-    let end = all.windows(4).position(|w| w == b"\r\n\r\n")?;
-    let head = String::from_utf8_lossy(&all[..end]).into_owned();
-    let code = head.split(' ').nth(1)?.parse().ok()?;
-    let mut body = all[end + 4..].to_vec();
-    if head.to_lowercase().contains("transfer-encoding: chunked") {
-        body = unchunk(&body);
-    }
-    Some(Answer { code, head, body })
-}
-
-fn unchunk(mut rest: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    while let Some(end) = rest.windows(2).position(|w| w == b"\r\n") {
-        let length = usize::from_str_radix(std::str::from_utf8(&rest[..end]).unwrap(), 16).unwrap();
-        out.extend_from_slice(&rest[end + 2..end + 2 + length]);
-        rest = &rest[end + 4 + length..];
-    }
-    out
+async fn is_well(server: &Server) {
+    let answer = server.ask("root", &format!("GET {MAPS}"), "", b"").await;
+    assert_eq!(answer.code, 200);
 }
 
 fn nested(open: &str, close: &str) -> Vec<u8> {
@@ -180,7 +43,7 @@ fn nested(open: &str, close: &str) -> Vec<u8> {
 
 #[tokio::test]
 async fn nonsense_gets_a_status() {
-    let server = Server::usual().await;
+    let server = usual().await;
     let huge =
         format!(r#"{{"metadata":{{"name":"x"}},"data":{{"a":"{}"}}}}"#, "x".repeat(LIMIT)).into_bytes();
     let (post, patch) = ("POST MAPS", "PATCH MAPS/x");
@@ -234,7 +97,7 @@ async fn nonsense_gets_a_status() {
     assert_eq!(answer.status()["reason"], "NotAcceptable");
     let answer = server.ask("nobody", &format!("GET {MAPS}"), "", b"").await;
     assert_eq!(answer.status()["reason"], "Unauthorized");
-    server.is_well().await;
+    is_well(&server).await;
 }
 
 fn bomb() -> Vec<u8> {
@@ -250,7 +113,7 @@ fn bomb() -> Vec<u8> {
 
 #[tokio::test]
 async fn broken_requests_harm_nobody() {
-    let server = Server::usual().await;
+    let server = usual().await;
     let head = |length: usize| {
         request("root", &format!("POST {MAPS}"), "Content-Type: application/json\r\n", length)
     };
@@ -272,7 +135,7 @@ async fn broken_requests_harm_nobody() {
     assert!(server.raw(endless.as_bytes()).await.is_none_or(|a| a.code == 431));
     let missing = server.ask("root", &format!("GET {MAPS}/half"), "", b"").await;
     assert_eq!(missing.status()["reason"], "NotFound");
-    server.is_well().await;
+    is_well(&server).await;
 }
 
 #[tokio::test]
@@ -283,7 +146,7 @@ async fn slow_clients_are_cut_off() {
         body: Duration::from_secs(1),
         ..Patience::default()
     };
-    let server = Server::start(Limits::default(), patience).await;
+    let server = start(Limits::default(), patience).await;
     // A handshake that never begins.
     let begun = Instant::now();
     let mut silent = TcpStream::connect(server.address).await.unwrap();
@@ -305,30 +168,48 @@ async fn slow_clients_are_cut_off() {
     let answer = server.raw(head.as_bytes()).await.expect("an answer");
     assert_eq!((answer.code, answer.status()["reason"].as_str()), (408, Some("Timeout")));
     assert!(begun.elapsed() < Duration::from_secs(60));
-    server.is_well().await;
+    is_well(&server).await;
+}
+
+/// A TLS end with a certificate of its own making.
+fn acceptor() -> tokio_rustls::TlsAcceptor {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    Arc::new(config).into()
 }
 
 #[tokio::test]
 async fn who_reads_what_comes_from_elsewhere_may_pause() {
     const LARGE: usize = 32 << 20;
     let stall = Duration::from_millis(300);
-    let server = Server::start(Limits::default(), Patience { stall, ..Patience::default() }).await;
-    let node =
-        br#"{"metadata":{"name":"n"},"status":{"addresses":[{"type":"InternalIP","address":"127.0.0.1"}]}}"#;
-    let made = server.ask("root", "POST /api/v1/nodes", "Content-Type: application/json\r\n", node).await;
-    assert_eq!(made.code, 201, "{}", String::from_utf8_lossy(&made.body));
+    let server = start(Limits::default(), Patience { stall, ..Patience::default() }).await;
     let kubelet = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = kubelet.local_addr().unwrap().port();
+    let node = format!(
+        r#"{{"metadata":{{"name":"n"}},"status":{{"addresses":[{{"type":"InternalIP","address":"127.0.0.1"}}],"daemonEndpoints":{{"kubeletEndpoint":{{"Port":{port}}}}}}}}}"#
+    );
+    let json = "Content-Type: application/json\r\n";
+    let made = server.ask("root", "POST /api/v1/nodes", json, node.as_bytes()).await;
+    assert_eq!(made.code, 201, "{}", String::from_utf8_lossy(&made.body));
+    let tls = acceptor();
     tokio::spawn(async move {
-        let (mut stream, _) = kubelet.accept().await.unwrap();
+        let (stream, _) = kubelet.accept().await.unwrap();
+        let mut stream = tls.accept(stream).await.unwrap();
         let _ = stream.read(&mut [0; 4096]).await;
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n");
         let _ = stream.write_all(head.as_bytes()).await;
         let _ = stream.write_all(&vec![b'x'; LARGE]).await;
     });
     let mut stream = server.connect().await;
-    let line = format!("GET /api/v1/nodes/http:n:{port}/proxy/containerLogs/a/b/c?follow=true");
-    stream.write_all(request("root", &line, "", 0).as_bytes()).await.unwrap();
+    let line = "GET /api/v1/nodes/n/proxy/containerLogs/a/b/c?follow=true";
+    stream.write_all(request("root", line, "", 0).as_bytes()).await.unwrap();
     let mut head = [0; 12];
     stream.read_exact(&mut head).await.unwrap();
     assert_eq!(&head, b"HTTP/1.1 200");
@@ -346,7 +227,7 @@ async fn who_reads_what_comes_from_elsewhere_may_pause() {
 #[tokio::test]
 async fn a_flood_is_its_own_users_trouble() {
     let limits = Limits { writes: 4, ..Limits::default() };
-    let server = Server::start(limits, Patience::default()).await;
+    let server = start(limits, Patience::default()).await;
     let binding = br#"{"metadata":{"name":"writers"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"writers"}]}"#;
     let bindings = "POST /apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
     let made = server.ask("root", bindings, "Content-Type: application/json\r\n", binding).await;
@@ -384,12 +265,12 @@ async fn a_flood_is_its_own_users_trouble() {
     while server.ask("loud", &post, "", body).await.code != 201 {
         assert!(Instant::now() < deadline, "places are given back");
     }
-    server.is_well().await;
+    is_well(&server).await;
 }
 
 #[tokio::test]
 async fn answers_for_people_are_indented() {
-    let server = Server::usual().await;
+    let server = usual().await;
     let plain = server.ask("root", "GET /api/v1/namespaces/default", "", b"").await;
     let pretty = server.ask("root", "GET /api/v1/namespaces/default", "User-Agent: curl/8\r\n", b"").await;
     assert!(
