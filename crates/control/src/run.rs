@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::class::{Class, Classify};
-use base::time::{Clock, Wall};
+use base::time::Clock;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +31,7 @@ use crate::refusal::Refusal;
 use crate::registry::Registry;
 use crate::registry::addresses::{Addresses, Ranges};
 use crate::registry::catalog::Catalog;
-use crate::store::{self, OpenError, Retention, Store};
+use crate::store::{self, Lock, OpenError, Retention, Store};
 use crate::{controllers, first_objects};
 
 /// How often certificates and the files they come from are looked at.
@@ -110,6 +110,9 @@ pub enum RunError {
     Prepare(#[from] Refusal),
     #[error("{0} was cut short")]
     Interrupted(&'static str),
+    /// A thread of the store died; a new process may do better.
+    #[error("the store closed under the running server")]
+    StoreClosed,
 }
 
 impl Classify for RunError {
@@ -128,11 +131,14 @@ pub async fn run(
     let bound = http::bind(settings.bind).await.map_err(cannot_bind)?;
     let address = bound.address().map_err(cannot_bind)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    // Opening checks every row, and making keys takes a while: both at once, off this thread.
+    // Nothing in the directory is read or written before it is ours.
     let dir = settings.data_dir.clone();
+    let locking = tokio::task::spawn_blocking(move || Lock::take(&dir));
+    let lock = locking.await.map_err(|_| RunError::Interrupted("locking the data directory"))??;
+    // Opening checks every row, and making keys takes a while: both at once, off this thread.
     let retention = Retention { age: settings.history, ..Retention::default() };
     let options = store::Options { retention, ..store::Options::default() };
-    let opening = tokio::task::spawn_blocking(move || Store::open(&dir, options));
+    let opening = tokio::task::spawn_blocking(move || Store::open_locked(lock, options));
     let (pki, up) = open_pki(&settings, address, &*clock).await?;
     let store = opening.await.map_err(|_| RunError::Interrupted("opening the store"))??;
 
@@ -141,7 +147,7 @@ pub async fn run(
     let authorizer = Arc::new(Authorizer::default());
     let chain = Chain::new(objects.clone(), authorizer.clone());
     let addresses = Addresses::new(settings.ranges.clone());
-    let registry = Registry::new(store, catalog, clock.clone(), Some(chain), addresses);
+    let registry = Registry::new(store.clone(), catalog, clock.clone(), Some(chain), addresses);
     let root_ca = pki.ca().certificate_pem();
     controllers::definitions::prepare(&registry).await?;
     first_objects::ensure(&registry, &root_ca, &pki.client_ca_bundle(), up.address).await?;
@@ -157,6 +163,7 @@ pub async fn run(
         clock.clone(),
     );
 
+    let stopping = token.child_token();
     let app = Arc::new(App {
         registry: registry.clone(),
         pki: pki.clone(),
@@ -166,27 +173,34 @@ pub async fn run(
         token_lifetimes: settings.token_lifetimes,
         jwks_uri: settings.service_account_jwks_uri.clone(),
         objects: objects.clone(),
-        connector: connector(&settings, &pki, clock.now().wall).await?,
+        connector: connector(&settings, &pki).await?,
         in_flight: InFlight::new(settings.limits),
         patience: settings.patience,
         metrics: Metrics::new(clock.now().wall.0 as f64 / 1e9),
         audit: audit(&settings).await?,
         address: up.address.to_string(),
         version: settings.version.clone(),
-        stopping: token.clone(),
+        stopping: stopping.clone(),
     });
     let mut tasks = JoinSet::new();
-    tasks.spawn(keep_pki(pki.clone(), clock.clone(), token.clone()));
+    tasks.spawn(end_with(store, stopping.clone()));
+    tasks.spawn(keep_pki(pki.clone(), clock.clone(), stopping.clone()));
     tasks.spawn(feed::follow(objects.clone(), authorizer.clone()));
     tasks.spawn(admission::follow_quotas(objects.clone()));
     tasks.spawn(csr::run(objects, authorizer, pki.ca().clone(), clock));
     controllers::start(&registry, root_ca, settings.event_ttl, &mut tasks);
     ready(&up);
     tracing::info!(address = %up.address, kubeconfig = %up.kubeconfig.display(), "serving");
-    bound.serve(app, pki.server_config()?, token).await;
+    bound.serve(app, pki.server_config()?, stopping).await;
     tasks.shutdown().await;
     registry.store().clone().close().await;
-    Ok(())
+    if token.is_cancelled() { Ok(()) } else { Err(RunError::StoreClosed) }
+}
+
+/// Without its store the server is of no use, and only a new process can open it again.
+async fn end_with(store: Store, stopping: CancellationToken) {
+    store.closed().await;
+    stopping.cancel();
 }
 
 async fn tokens(settings: &Settings, pki: &Arc<Pki>) -> Result<Tokens, RunError> {
@@ -207,7 +221,7 @@ async fn tokens(settings: &Settings, pki: &Arc<Pki>) -> Result<Tokens, RunError>
     making.await.map_err(|_| RunError::Interrupted("reading keys"))?
 }
 
-async fn connector(settings: &Settings, pki: &Arc<Pki>, now: Wall) -> Result<Connector, RunError> {
+async fn connector(settings: &Settings, pki: &Arc<Pki>) -> Result<Connector, RunError> {
     let (pki, authority) = (pki.clone(), settings.kubelet_ca_file.clone());
     let making = tokio::task::spawn_blocking(move || {
         let authority = match authority {
@@ -216,7 +230,7 @@ async fn connector(settings: &Settings, pki: &Arc<Pki>, now: Wall) -> Result<Con
             }
             None => None,
         };
-        Ok(Connector::new(&pki.kubelet_client(now)?, authority.as_deref())?)
+        Ok(Connector::new(pki.kubelet_client().clone(), authority.as_deref())?)
     });
     making.await.map_err(|_| RunError::Interrupted("making the key for kubelets"))?
 }

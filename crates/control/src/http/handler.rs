@@ -251,7 +251,9 @@ async fn plain(app: &App, asking: &Asking) -> Result<Answer, Refusal> {
             return Ok(answer);
         }
         (["version"], _) => return Ok(version(&app.version)),
-        (["livez" | "readyz" | "healthz", ..], _) => return health::serve(app, &parts, &asking.query),
+        (["livez" | "readyz" | "healthz", ..], _) => {
+            return health::serve(app, &parts, &asking.query).await;
+        }
         (["metrics"], _) => {
             let page = app.metrics.page(app);
             return Ok(answer::whole(200, base::metrics::CONTENT_TYPE, page.into()));

@@ -1,34 +1,76 @@
 //! /livez, /readyz and /healthz.
 
+use std::time::Duration;
+
 use super::App;
 use super::answer::{self, Answer};
 use super::query::Query;
 use crate::refusal::Refusal;
+use crate::store::Health;
 
 /// A thing that can be wrong.
 struct Check {
     name: &'static str,
     /// Only readiness depends on it.
     readiness: bool,
-    test: fn(&App) -> Result<(), &'static str>,
+    test: fn(&State<'_>) -> Result<(), String>,
 }
 
+/// What the tests are about, looked at once for all of them.
+struct State<'a> {
+    app: &'a App,
+    store: Health,
+    read: Result<(), String>,
+}
+
+/// For the store to answer a small read; upstream's `--etcd-healthcheck-timeout`.
+const READ_TIME: Duration = Duration::from_secs(2);
+
+/// Upstream's names. A full disk is no matter of life: another process would find it as full.
 const CHECKS: &[Check] = &[
     Check { name: "ping", readiness: false, test: |_| Ok(()) },
-    Check {
-        name: "etcd",
-        readiness: false,
-        test: |app| if app.registry.store().is_open() { Ok(()) } else { Err("the store is closed") },
-    },
+    Check { name: "etcd", readiness: false, test: |state| state.lives() },
+    Check { name: "etcd-readiness", readiness: true, test: |state| state.takes_writes() },
     Check {
         name: "shutdown",
         readiness: true,
-        test: |app| if app.stopping.is_cancelled() { Err("the server is stopping") } else { Ok(()) },
+        test: |state| match state.app.stopping.is_cancelled() {
+            true => Err("the server is stopping".to_owned()),
+            false => Ok(()),
+        },
     },
 ];
 
+// === impl State ===
+
+impl<'a> State<'a> {
+    async fn of(app: &'a App) -> State<'a> {
+        let store = app.registry.store();
+        let read = match tokio::time::timeout(READ_TIME, store.try_read()).await {
+            Ok(read) => read.map_err(|error| error.to_string()),
+            Err(_) => Err("the store does not answer".to_owned()),
+        };
+        State { app, store: store.health(), read }
+    }
+
+    fn lives(&self) -> Result<(), String> {
+        match &self.store {
+            Health::Closed => Err("the store is closed".to_owned()),
+            Health::Failing { cause } => Err(cause.to_string()),
+            Health::Good | Health::Full => self.read.clone(),
+        }
+    }
+
+    fn takes_writes(&self) -> Result<(), String> {
+        match &self.store {
+            Health::Full => Err("the disk is full".to_owned()),
+            _ => self.lives(),
+        }
+    }
+}
+
 /// Answers `/livez[/check]` and its siblings.
-pub(crate) fn serve(app: &App, path: &[&str], query: &Query) -> Result<Answer, Refusal> {
+pub(crate) async fn serve(app: &App, path: &[&str], query: &Query) -> Result<Answer, Refusal> {
     let (root, named) = match path {
         [root] => (*root, None),
         [root, name] => (*root, Some(*name)),
@@ -42,13 +84,14 @@ pub(crate) fn serve(app: &App, path: &[&str], query: &Query) -> Result<Answer, R
     if wanted.is_empty() {
         return Err(Refusal::no_resource());
     }
+    let state = State::of(app).await;
     let (mut lines, mut failed) = (String::new(), Vec::new());
     for check in wanted {
         if excluded.contains(&check.name) {
             lines.push_str(&format!("[+]{} excluded: ok\n", check.name));
             continue;
         }
-        match (check.test)(app) {
+        match (check.test)(&state) {
             Ok(()) => lines.push_str(&format!("[+]{} ok\n", check.name)),
             Err(why) => {
                 tracing::warn!(check = check.name, why, "health check failed");

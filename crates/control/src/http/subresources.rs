@@ -93,7 +93,7 @@ impl Serving<'_> {
 
     /// How the store does: told, not kept.
     pub(super) fn component_statuses(&self) -> Result<Answer, Refusal> {
-        let store = component_status::store(self.registry.store().is_open());
+        let store = component_status::store(&self.registry.store().health());
         let call = self.call(WriteOptions::default());
         let mut answer = match (call.name(), self.wants_table()?) {
             ("", false) => {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::doc;
 use crate::kind::{Column, Kind, Strategy, Verb};
+use crate::store::Health;
 use crate::table;
 
 /// What upstream calls its first store.
@@ -29,11 +30,17 @@ pub(super) fn kind() -> Kind {
 
 /// The store, healthy or not.
 #[must_use]
-pub fn store(is_open: bool) -> Value {
-    let condition = if is_open {
+pub fn store(health: &Health) -> Value {
+    let error = match health {
+        Health::Good => "",
+        Health::Full => "the disk is full",
+        Health::Failing { .. } => "the store takes no writes",
+        Health::Closed => "the store is closed",
+    };
+    let condition = if error.is_empty() {
         json!({"type": "Healthy", "status": "True", "message": "ok"})
     } else {
-        json!({"type": "Healthy", "status": "False", "error": "the store is closed"})
+        json!({"type": "Healthy", "status": "False", "error": error})
     };
     json!({
         "apiVersion": "v1", "kind": "ComponentStatus",
@@ -69,7 +76,9 @@ mod tests {
     #[test]
     fn cells() {
         let cells = |object: &Value| ComponentStatus.cells(object, Wall::from_secs(0));
-        assert_eq!(cells(&store(true)), [json!(STORE), json!("Healthy"), json!("ok"), json!("")]);
-        assert_eq!(cells(&store(false))[1], "Unhealthy");
+        assert_eq!(cells(&store(&Health::Good)), [json!(STORE), json!("Healthy"), json!("ok"), json!("")]);
+        for ill in [Health::Full, Health::Closed, Health::Failing { cause: "EIO".into() }] {
+            assert_eq!(cells(&store(&ill))[1], "Unhealthy");
+        }
     }
 }

@@ -41,14 +41,33 @@ pub fn backup(dir: &Path, to: &Path) -> Result<Report, OpenError> {
     };
     let partial = beside(to, "partial");
     remove(&partial)?;
-    format::private(OpenOptions::new().write(true).create_new(true), &partial)?;
-    let conn = format::open_reader(&path)?;
+    let copied = copy(&path, &partial).and_then(|report| {
+        settle(&partial, to)?;
+        Ok(report)
+    });
+    drop(lock);
+    if copied.is_err() {
+        // What failed is not to be taken for a copy, and a full disk needs the room.
+        for left in [journal_of(&partial), partial, to.to_owned()] {
+            let _ = fs::remove_file(left);
+        }
+    }
+    copied
+}
+
+fn copy(path: &Path, partial: &Path) -> Result<Report, OpenError> {
+    format::private(OpenOptions::new().write(true).create_new(true), partial)?;
+    let conn = format::open_reader(path)?;
     let name = partial.to_string_lossy();
-    conn.execute("VACUUM INTO ?1", [&*name]).map_err(OpenError::engine("copying", &path))?;
-    drop((conn, lock));
-    let (_, report) = examine(&partial)?;
-    settle(&partial, to)?;
+    conn.execute("VACUUM INTO ?1", [&*name]).map_err(OpenError::engine("copying", path))?;
+    drop(conn);
+    let (_, report) = examine(partial)?;
     Ok(report)
+}
+
+/// Where a restore builds the store that is to be at `path`.
+pub(super) fn restoring(path: &Path) -> PathBuf {
+    beside(path, "restoring")
 }
 
 /// Makes the copy `from` the store in `dir`. A store that is there already is refused, or moved into a directory
@@ -61,8 +80,9 @@ pub fn restore(from: &Path, dir: &Path, replace: bool) -> Result<Report, OpenErr
         refuse_existing(&format::wal_file(&path))?;
     }
     let (start, _) = examine(from)?;
-    let fresh = beside(&path, "restoring");
+    let fresh = restoring(&path);
     remove(&fresh)?;
+    remove(&journal_of(&fresh))?;
     let mut target = format::private(OpenOptions::new().write(true).create_new(true), &fresh)?;
     let mut source = File::open(from).map_err(OpenError::io("opening", from))?;
     std::io::copy(&mut source, &mut target).map_err(OpenError::io("copying to", &fresh))?;
@@ -143,6 +163,12 @@ fn remove(path: &Path) -> Result<(), OpenError> {
         }
         _ => Ok(()),
     }
+}
+
+fn journal_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-journal");
+    PathBuf::from(name)
 }
 
 fn beside(path: &Path, ending: &str) -> PathBuf {

@@ -26,6 +26,11 @@ pub enum OpenError {
     Io { act: &'static str, path: PathBuf, cause: io::Error },
     #[error("{act} {}: {cause}", path.display())]
     Engine { act: &'static str, path: PathBuf, cause: rusqlite::Error },
+    #[error(
+        "{} is missing, and a restore was cut short: run it again, or move {} away to start empty",
+        path.display(), restoring.display()
+    )]
+    Unfinished { path: PathBuf, restoring: PathBuf },
     #[error("{} exists already: nothing was changed", path.display())]
     Exists { path: PathBuf },
 }
@@ -49,8 +54,10 @@ pub enum Fault {
     Full { act: &'static str },
     #[error("{act}: {cause}")]
     Engine { act: &'static str, cause: Arc<rusqlite::Error> },
-    /// A commit failed in a way that leaves it open what reached the disk: nothing is written until a restart.
-    #[error("the store stopped writing after a failed commit: {cause}")]
+    #[error("{act}: {cause}")]
+    Io { act: &'static str, cause: Arc<io::Error> },
+    /// An earlier write failed, and the store has not recovered yet.
+    #[error("the store takes no writes: {cause}")]
     Stopped { cause: Arc<str> },
     #[error("the store is closed")]
     Closed,
@@ -143,6 +150,13 @@ impl Corruption {
 // === impl Fault ===
 
 impl Fault {
+    pub(super) fn io(act: &'static str, cause: io::Error) -> Fault {
+        match cause.kind() {
+            io::ErrorKind::StorageFull => Fault::Full { act },
+            _ => Fault::Io { act, cause: Arc::new(cause) },
+        }
+    }
+
     pub(super) fn engine(act: &'static str, path: &Path, cause: rusqlite::Error) -> Fault {
         if cause.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) {
             return Fault::Full { act };

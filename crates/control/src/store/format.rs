@@ -16,12 +16,15 @@ use rusqlite::{Connection, OpenFlags};
 use rustix::fs::FlockOperation;
 
 use super::error::{Corruption, OpenError};
-use super::wal;
+use super::{backup, wal};
 
 /// `LSHR`
 const APPLICATION: i64 = 0x4c53_4852;
 /// The newest format this build knows.
 const FORMAT: i64 = 1;
+
+/// The first page is written without the log; all others are in it until they are on the disk.
+const YOUNG: u64 = 64 << 10;
 
 /// Only the recovery of another process, a backup, can be in the way of ours.
 const BUSY: Duration = Duration::from_secs(10);
@@ -55,16 +58,18 @@ pub(super) fn wal_file(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Holds the directory for one process as long as it lives.
+/// Holds a data directory for one process as long as it lives. Whoever writes there takes it first.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub struct Lock {
+    dir: PathBuf,
     _file: File,
 }
 
 // === impl Lock ===
 
 impl Lock {
-    pub(super) fn take(dir: &Path) -> Result<Lock, OpenError> {
+    /// Takes the directory, making it when there is none. Blocks, but not for others.
+    pub fn take(dir: &Path) -> Result<Lock, OpenError> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -77,13 +82,19 @@ impl Lock {
             let holder = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
             return Err(OpenError::Locked { dir: dir.to_owned(), holder });
         }
-        // Only told to whoever finds the lock taken; the lock itself dies with the process.
+        // Only told to whoever finds the lock taken; the lock itself dies with the process, and holds on a full disk.
         let told = file
             .set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()));
-        told.map_err(OpenError::io("writing the lock file", &path))?;
-        Ok(Lock { _file: file })
+        if let Err(error) = told {
+            tracing::warn!(%error, path = %path.display(), "the lock file does not say whose it is");
+        }
+        Ok(Lock { dir: dir.to_owned(), _file: file })
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
     }
 }
 
@@ -92,6 +103,10 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, OpenError> {
     let size = |path: &Path| fs::metadata(path).map_or(0, |m| m.len());
     let wal = wal_file(path);
     if size(path) == 0 {
+        let restoring = backup::restoring(path);
+        if restoring.exists() {
+            return Err(OpenError::Unfinished { path: path.to_owned(), restoring });
+        }
         if size(&wal) > 0 {
             // The engine would throw it away.
             return Err(Corruption::whole(path, "it is empty, but its write-ahead log is not").into());
@@ -100,9 +115,18 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, OpenError> {
         private(OpenOptions::new().write(true).create(true), path)?;
     }
     wal::check(&wal)?;
+    wal::settle(&wal)?;
+    if size(path) <= YOUNG {
+        wal::settle(path)?;
+    }
     let conn = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     let known = identify(&conn, path)?;
-    tune(&conn).map_err(OpenError::engine("opening the store", path))?;
+    let mode = tune(&conn).map_err(OpenError::engine("opening the store", path))?;
+    if mode != "wal" {
+        // The engine only says so, and goes on with what it has.
+        let cause = std::io::Error::other(format!("the engine stays with journal mode {mode:?}"));
+        return Err(OpenError::io("making a write-ahead log for", path)(cause));
+    }
     if !known {
         create(&conn).map_err(OpenError::engine("making the store", path))?;
     }
@@ -161,16 +185,19 @@ fn identify(conn: &Connection, path: &Path) -> Result<bool, OpenError> {
     }
 }
 
-/// A checkpoint is in the way of writes, and copies a page that was written many times once: it may take up to 16 MB of
-/// the write-ahead log (4000 pages of 4 KB) together.
-fn tune(conn: &Connection) -> rusqlite::Result<()> {
+/// Checkpoints are the writer's business: the engine's own fail in silence. Answers the journal mode there is now.
+fn tune(conn: &Connection) -> rusqlite::Result<String> {
+    // To its end: what fails in the switch fails after the answer.
+    let mut switch = conn.prepare("PRAGMA journal_mode = WAL")?;
+    let modes = switch.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<String>>>()?;
+    drop(switch);
     conn.execute_batch(
-        "PRAGMA journal_mode = WAL;
-         PRAGMA synchronous = FULL;
-         PRAGMA wal_autocheckpoint = 4000;
+        "PRAGMA synchronous = FULL;
+         PRAGMA wal_autocheckpoint = 0;
          PRAGMA journal_size_limit = 16777216;",
     )?;
-    tune_cache(conn)
+    tune_cache(conn)?;
+    Ok(modes.concat())
 }
 
 fn tune_cache(conn: &Connection) -> rusqlite::Result<()> {

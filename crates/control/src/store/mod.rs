@@ -9,6 +9,7 @@ mod bell;
 mod check;
 mod error;
 mod format;
+mod health;
 mod history;
 mod hot;
 mod queue;
@@ -33,6 +34,8 @@ use tokio::sync::oneshot;
 
 pub use backup::{Report, backup, restore};
 pub use error::{Compacted, Corruption, Fault, OpenError, ReadError, WatchError, WriteError};
+pub use format::Lock;
+pub use health::Health;
 pub use history::Retention;
 pub use stats::Stats;
 pub use watch::Watch;
@@ -150,6 +153,7 @@ struct Shared {
     published: tokio::sync::watch::Sender<u64>,
     compacted: AtomicU64,
     closed: AtomicBool,
+    health: tokio::sync::watch::Sender<Health>,
     /// Turns true when the files are closed and the lock is free.
     released: tokio::sync::watch::Sender<bool>,
     writes: Queue<writer::Request>,
@@ -158,7 +162,11 @@ struct Shared {
 }
 
 /// Closes the store when a thread of it ends, also by a panic.
-struct Ending(Arc<Shared>);
+struct Ending {
+    shared: Arc<Shared>,
+    /// The writer's: it closes last.
+    lock: Option<Lock>,
+}
 
 // === impl Options ===
 
@@ -174,10 +182,14 @@ impl Store {
     /// Opens the store in a directory, making both when there are none. Every row is checked first; a file that is
     /// corrupt, of a newer format or in use is refused and left as it is. Blocks.
     pub fn open(dir: &Path, options: Options) -> Result<Store, OpenError> {
-        let lock = format::Lock::take(dir)?;
-        let path = format::file(dir);
+        Store::open_locked(Lock::take(dir)?, options)
+    }
+
+    /// The same for whoever holds the directory already. The store keeps the lock until its files are closed.
+    pub fn open_locked(lock: Lock, options: Options) -> Result<Store, OpenError> {
+        let path = format::file(lock.dir());
         let conn = format::open_writer(&path)?;
-        format::sync_dir(dir)?;
+        format::sync_dir(lock.dir())?;
         let start = check::check(&conn, &path)?;
         // What an earlier crash left behind must not be mistaken for ours after the next one.
         format::empty_wal(&conn).map_err(OpenError::engine("opening the store", &path))?;
@@ -185,22 +197,16 @@ impl Store {
             (0..options.readers.max(1)).map(|_| format::open_reader(&path)).collect::<Result<_, _>>()?;
         let shared = Arc::new(Shared::new(path.clone(), options, start));
         for conn in readers {
-            let shared = shared.clone();
+            let ending = Ending { shared: shared.clone(), lock: None };
             spawn("store-reader", &path, move || {
                 // A reader ends when the store does. Should one die, the store is better closed than half alive.
-                let ending = Ending(shared);
-                reader::run(&conn, &ending.0.path, &ending.0.reads);
+                reader::run(&conn, &ending.shared.path, &ending.shared.reads);
             })?;
         }
         let handle = Handle { shared: shared.clone() };
-        spawn("store-writer", &path, move || {
-            let ending = Ending(shared);
-            writer::run(conn, &ending.0, start);
-            ending.0.close();
-            drop(lock);
-            ending.0.released.send_replace(true);
-        })
-        .inspect_err(|_| handle.shared.close())?;
+        let ending = Ending { shared, lock: Some(lock) };
+        spawn("store-writer", &path, move || writer::run(conn, &ending.shared, start, None))
+            .inspect_err(|_| handle.shared.close())?;
         Ok(Store { handle: Arc::new(handle) })
     }
 
@@ -323,7 +329,11 @@ impl Drop for Handle {
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.0.close();
+        self.shared.close();
+        if let Some(lock) = self.lock.take() {
+            drop(lock);
+            self.shared.released.send_replace(true);
+        }
     }
 }
 
@@ -338,6 +348,7 @@ impl Shared {
             published: tokio::sync::watch::Sender::new(start.revision),
             compacted: AtomicU64::new(start.compacted),
             closed: AtomicBool::new(false),
+            health: tokio::sync::watch::Sender::default(),
             released: tokio::sync::watch::Sender::new(false),
             writes: Queue::new(1024),
             reads: Queue::new(1024),
@@ -395,6 +406,7 @@ impl Shared {
         self.reads.abandon();
         self.recent().wake_all();
         self.published.send_modify(|_| {});
+        self.health.send_modify(|_| {});
     }
 }
 

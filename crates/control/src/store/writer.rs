@@ -3,6 +3,8 @@
 //! It takes everything that waits, does it in one transaction and syncs once for all of it. Nobody hears of a write,
 //! neither its author nor a watcher, before it is on the disk.
 
+mod recovery;
+
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use super::hot::Meter;
 use super::queue::Taken;
 use super::record::{self, FETCH, Head, Record, signed, unsigned};
 use super::{Change, ChangeKind, Entry, Expect, Op, Shared, Write};
+use recovery::Trouble;
 
 #[derive(Debug)]
 pub(super) enum Request {
@@ -55,6 +58,7 @@ pub(super) struct Writer<'c> {
     remove: Statement<'c>,
     next_rows: Statement<'c>,
     meta: Statement<'c>,
+    frames: Statement<'c>,
     revision: u64,
     compacted: u64,
     swept: u64,
@@ -63,7 +67,9 @@ pub(super) struct Writer<'c> {
     started: Instant,
     /// A compaction failed; the next try is not before this.
     tired_until: Mono,
-    stopped: Option<Arc<str>>,
+    /// A checkpoint failed; the next try is not before this.
+    checkpoint_after: Mono,
+    trouble: Option<Trouble>,
 }
 
 /// Where the store was when it was opened.
@@ -85,9 +91,12 @@ struct Batch {
 }
 
 /// Writes until the queue is closed, and closes the file.
-pub(super) fn run(conn: Connection, shared: &Arc<Shared>, start: Start) {
+pub(super) fn run(conn: Connection, shared: &Arc<Shared>, start: Start, trouble: Option<Fault>) {
     match Writer::new(&conn, shared.clone(), start) {
-        Ok(mut writer) => writer.serve(),
+        Ok(mut writer) => {
+            trouble.iter().for_each(|fault| writer.note_trouble(fault));
+            writer.serve();
+        }
         Err(cause) => tracing::error!(error = %cause, "store writer cannot start"),
     }
     // The next start has nothing to recover.
@@ -123,6 +132,7 @@ impl<'c> Writer<'c> {
                  WHERE rev > ?1 AND rev <= ?2 ORDER BY rev LIMIT ?3",
             )?,
             meta: conn.prepare("UPDATE meta SET value = ?2 WHERE name = ?1")?,
+            frames: conn.prepare("PRAGMA wal_checkpoint(NOOP)")?,
             revision: start.revision,
             compacted: start.compacted,
             swept: start.swept,
@@ -130,7 +140,8 @@ impl<'c> Writer<'c> {
             hot: Meter::default(),
             started,
             tired_until: Mono::default(),
-            stopped: None,
+            checkpoint_after: Mono::default(),
+            trouble: None,
             shared,
         })
     }
@@ -142,15 +153,18 @@ impl<'c> Writer<'c> {
                 Taken::Nothing => {}
                 Taken::Closed => return,
             }
-            self.tidy();
+            if !self.recover() {
+                self.checkpoint();
+                self.tidy();
+            }
         }
     }
 
     /// How long to wait for requests before the next step of a compaction.
     fn patience(&self) -> Option<Duration> {
         let now = self.now();
-        if self.stopped.is_some() {
-            None
+        if let Some(wait) = self.until_next_try() {
+            Some(wait)
         } else if now < self.tired_until {
             Some(self.tired_until.since(now))
         } else if self.swept < self.compacted {
@@ -165,8 +179,8 @@ impl<'c> Writer<'c> {
     }
 
     fn commit(&mut self, requests: Vec<Request>) {
-        if let Some(cause) = &self.stopped {
-            refuse(requests, &Fault::Stopped { cause: cause.clone() });
+        if let Some(fault) = self.refusal() {
+            refuse(requests, &fault);
             return;
         }
         let started = Instant::now();
@@ -208,22 +222,20 @@ impl<'c> Writer<'c> {
     ) -> Result<(), Fault> {
         let path = self.path.clone();
         let fault = |cause| Fault::engine(what, &path, cause);
-        self.conn.execute_batch("BEGIN IMMEDIATE").map_err(fault)?;
-        let acted = act(self);
-        let result = match acted {
-            Ok(()) => self.conn.execute_batch("COMMIT").map_err(|cause| {
-                let fault = fault(cause);
-                if !matches!(fault, Fault::Full { .. }) {
-                    // Some of it may be on the disk and some not, and the kernel tells of a failed sync only once.
-                    tracing::error!(error = %fault, "store commit failed; no more writes until a restart");
-                    self.stopped = Some(fault.to_string().into());
-                }
-                fault
-            }),
-            Err(fault) => Err(fault),
+        let begun = self.conn.execute_batch("BEGIN IMMEDIATE").map_err(fault);
+        let acted = begun.and_then(|()| act(self));
+        let (committing, result) = match acted {
+            Ok(()) => (true, self.conn.execute_batch("COMMIT").map_err(fault)),
+            Err(fault) => (false, Err(fault)),
         };
         if result.is_err() && !self.conn.is_autocommit() {
             let _ = self.conn.execute_batch("ROLLBACK");
+        }
+        match &result {
+            Ok(()) => self.note_success(),
+            // Some of a commit may be on the disk and some not, whatever the reason.
+            Err(fault) if committing || fault.is_of_the_disk() => self.note_trouble(fault),
+            Err(_) => {}
         }
         result
     }
@@ -239,7 +251,10 @@ impl<'c> Writer<'c> {
                 let outcome = self.apply_all(&writes, batch);
                 match &outcome {
                     // A bad row is the trouble of those who want it, as long as the transaction is whole.
-                    Err(WriteError::Fault(_)) if self.revision == before && !self.conn.is_autocommit() => {}
+                    Err(WriteError::Fault(fault))
+                        if self.revision == before
+                            && !self.conn.is_autocommit()
+                            && !fault.is_of_the_disk() => {}
                     Err(WriteError::Fault(fault)) => {
                         let fault = fault.clone();
                         let _ = reply.send(outcome);
@@ -342,7 +357,7 @@ impl<'c> Writer<'c> {
 
     /// What may be done when nobody waits.
     fn tidy(&mut self) {
-        if self.stopped.is_some() || self.now() < self.tired_until {
+        if self.now() < self.tired_until {
             return;
         }
         let due = self.history.due(self.now());

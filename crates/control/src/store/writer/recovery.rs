@@ -1,0 +1,153 @@
+//! After a write that failed (docs/decisions/013.md).
+//!
+//! What was acknowledged was synced before, so none of it is in doubt. What the failed transaction left at the end of the
+//! log is: a failed sync does not say what reached the disk, and the kernel goes on showing all of it from memory, to a
+//! new process too. So nobody looks at it again. The log is cut back to where it was, that is synced, and a small
+//! transaction shows whether the disk takes writes.
+
+use std::time::Duration;
+
+use base::time::Mono;
+use rusqlite::ErrorCode;
+
+use super::super::error::Fault;
+use super::super::health::Health;
+use super::super::{format, wal};
+use super::Writer;
+
+/// The first wait after a try that failed too, and the longest.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// A checkpoint is in the way of writes, and copies a page that was written many times once: it may take up to 16 MB
+/// of the write-ahead log (4000 pages of 4 KB) together.
+const CHECKPOINT_FRAMES: u64 = 4000;
+
+/// The last write failed, and no later one has succeeded.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    fault: Fault,
+    next_try: Mono,
+    wait: Duration,
+}
+
+// === impl Writer ===
+
+impl Writer<'_> {
+    /// Takes note of a transaction that failed on the disk's account.
+    pub(super) fn note_trouble(&mut self, fault: &Fault) {
+        let now = self.now();
+        match &mut self.trouble {
+            Some(trouble) => {
+                trouble.next_try = now + trouble.wait;
+                trouble.wait = (trouble.wait * 2).min(LONGEST_WAIT);
+                trouble.fault = fault.clone();
+            }
+            None => {
+                tracing::error!(error = %fault, "a write to the store failed; no more writes until one succeeds");
+                self.trouble = Some(Trouble { fault: fault.clone(), next_try: now, wait: FIRST_WAIT });
+            }
+        }
+        self.shared.health.send_replace(Health::of(fault));
+    }
+
+    /// Takes note of a transaction that is on the disk.
+    pub(super) fn note_success(&mut self) {
+        if self.trouble.take().is_some() {
+            tracing::info!("the store writes again");
+            self.shared.health.send_replace(Health::Good);
+        }
+    }
+
+    /// Why no write is taken now. A full disk may have room again at any time, and a delete needs little of it.
+    pub(super) fn refusal(&mut self) -> Option<Fault> {
+        let fault = self.trouble.as_ref()?.fault.clone();
+        match fault {
+            Fault::Full { .. } => self.cut_back().err(),
+            other => Some(Fault::Stopped { cause: other.to_string().into() }),
+        }
+    }
+
+    /// How long until the next try to recover; None without trouble.
+    pub(super) fn until_next_try(&self) -> Option<Duration> {
+        self.trouble.as_ref().map(|trouble| trouble.next_try.since(self.now()))
+    }
+
+    /// Tries to write again, when it is time. Says whether there is trouble, still.
+    pub(super) fn recover(&mut self) -> bool {
+        match self.until_next_try() {
+            None => return false,
+            Some(wait) if !wait.is_zero() => return true,
+            Some(_) => {}
+        }
+        if let Err(fault) = self.try_to_write() {
+            tracing::debug!(error = %fault, "the store cannot be written yet");
+        }
+        self.trouble.is_some()
+    }
+
+    fn try_to_write(&mut self) -> Result<(), Fault> {
+        self.cut_back()?;
+        if matches!(self.shared.health.borrow().clone(), Health::Full) {
+            // What the log holds twice is room, if the file can take it.
+            let _ = format::empty_wal(self.conn);
+        }
+        // Numbers that stay as they are, and a page that is written all the same.
+        let (compacted, swept) = (self.compacted, self.swept);
+        self.transact("writing to the store", |writer| writer.set_meta(compacted, swept))
+    }
+
+    /// Takes what a failed transaction left out of the log.
+    fn cut_back(&mut self) -> Result<(), Fault> {
+        let cut = self.frames().and_then(|frames| {
+            let log = format::wal_file(&self.path);
+            wal::cut(&log, frames).map_err(|cause| Fault::io("cutting back the write-ahead log", cause))
+        });
+        if let Err(fault) = &cut {
+            self.note_trouble(fault);
+        }
+        cut
+    }
+
+    /// Frames in the log that count.
+    fn frames(&mut self) -> Result<u64, Fault> {
+        let frames = self.frames.query_row([], |row| row.get::<_, i64>(1));
+        let frames =
+            frames.map_err(|cause| Fault::engine("asking for the log's length", &self.path, cause))?;
+        Ok(frames.max(0).unsigned_abs())
+    }
+
+    /// Moves what the log holds into the file when it is much. The log grows while that fails.
+    pub(super) fn checkpoint(&mut self) {
+        let due = self.now() >= self.checkpoint_after
+            && self.frames().is_ok_and(|frames| frames >= CHECKPOINT_FRAMES);
+        if !due {
+            return;
+        }
+        if let Err(cause) = self.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
+            let frames = self.frames().unwrap_or_default();
+            tracing::warn!(error = %cause, frames, "store checkpoint failed; the write-ahead log grows");
+            self.checkpoint_after = self.now() + super::REST;
+        }
+    }
+}
+
+// === impl Fault ===
+
+impl Fault {
+    /// Whether the disk is to blame, not the request or a row.
+    pub(super) fn is_of_the_disk(&self) -> bool {
+        match self {
+            Fault::Full { .. } | Fault::Io { .. } => true,
+            Fault::Engine { cause, .. } => matches!(
+                cause.sqlite_error_code(),
+                Some(
+                    ErrorCode::SystemIoFailure
+                        | ErrorCode::ReadOnly
+                        | ErrorCode::CannotOpen
+                        | ErrorCode::OutOfMemory
+                )
+            ),
+            Fault::Corrupt(_) | Fault::Stopped { .. } | Fault::Closed => false,
+        }
+    }
+}
