@@ -13,16 +13,16 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
-use rustls::client::WantsClientCert;
+use rustls::client::{ResolvesClientCert, WantsClientCert};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::answer::{Answer, Broken};
 use super::outgoing::{self, Callee, Credential, Onward};
 use super::pages::Pages;
-use crate::auth::pki::{Pair, PkiError};
+use crate::auth::pki::PkiError;
 use crate::refusal::Refusal;
 
 /// For a connection to the other end to stand.
@@ -70,19 +70,14 @@ impl std::fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// Shows `pair` to kubelets. They are believed when they show a certificate of `authorities`; without any, whoever
-    /// answers is believed, as upstream does without --kubelet-certificate-authority. Everybody else is shown nothing,
-    /// and believed.
-    pub fn new(pair: &Pair, authorities: Option<&str>) -> Result<Connector, PkiError> {
-        let bad = |what: &'static str| PkiError::Crypto(what);
-        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pair.certificate.as_bytes())
-            .collect::<Result<_, _>>()
-            .map_err(|_| bad("reading the certificate for kubelets"))?;
-        let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes())
-            .map_err(|_| bad("reading the key for kubelets"))?;
-        let kubelet = believing(authorities)?
-            .with_client_auth_cert(chain, key)
-            .map_err(|_| bad("using the key for kubelets"))?;
+    /// Shows `identity` to kubelets. They are believed when they show a certificate of `authorities`; without any,
+    /// whoever answers is believed, as upstream does without --kubelet-certificate-authority. Everybody else is shown
+    /// nothing, and believed.
+    pub fn new(
+        identity: Arc<dyn ResolvesClientCert>,
+        authorities: Option<&str>,
+    ) -> Result<Connector, PkiError> {
+        let kubelet = believing(authorities)?.with_client_cert_resolver(identity);
         let nobody = believing(None)?.with_no_client_auth();
         Ok(Connector { kubelet: Arc::new(kubelet).into(), nobody: Arc::new(nobody).into() })
     }
@@ -252,7 +247,14 @@ mod tests {
 
     #[tokio::test]
     async fn only_kubelets_see_who_we_are() {
-        let connector = Connector::new(&pair("kube-apiserver-kubelet-client"), None).unwrap();
+        let own = pair("kube-apiserver-kubelet-client");
+        let shown = rustls::sign::CertifiedKey::from_der(
+            vec![CertificateDer::from_pem_slice(own.certificate.as_bytes()).unwrap()],
+            PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap(),
+            &rustls::crypto::aws_lc_rs::default_provider(),
+        );
+        let identity = Arc::new(rustls::sign::SingleCertAndKey::from(shown.unwrap()));
+        let connector = Connector::new(identity, None).unwrap();
         let (port, mut told) = asks_who_we_are().await;
         for callee in Callee::ALL {
             let target = Target {

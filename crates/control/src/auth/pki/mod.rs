@@ -11,7 +11,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::time::Wall;
@@ -31,10 +31,13 @@ pub use files::write_private;
 pub use issue::{Ca, Key, Leaf, Usage, backdated};
 pub use kubeconfig::kubeconfig;
 pub use names::{AlternativeNames, Attribute, Subject};
-pub use tls::{ClientCas, Serving};
+pub use tls::{ClientCas, Identity, Serving};
 
 /// A certificate of ours lives a year and is renewed when less than a third of it is left.
 const LEAF_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The name of the files of what we show to kubelets.
+const KUBELET_CLIENT: &str = "apiserver-kubelet-client";
 
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
@@ -77,6 +80,8 @@ pub struct Pki {
     ca: Arc<Ca>,
     serving: Arc<Serving>,
     client_cas: Arc<ClientCas>,
+    /// What we show to kubelets.
+    kubelet_client: Arc<Identity>,
     seen: Mutex<Seen>,
 }
 
@@ -85,6 +90,9 @@ pub struct Pki {
 struct Seen {
     client_ca: String,
     serving: (String, String),
+    kubelet_client: String,
+    /// Where the administrator's kubeconfig is, and the server it names.
+    admin_kubeconfig: Option<(PathBuf, String)>,
 }
 
 // === impl Pair ===
@@ -102,10 +110,13 @@ impl Pki {
     pub fn open(settings: Settings, now: Wall) -> Result<Pki, PkiError> {
         files::private_dir(&settings.dir)?;
         let ca = Arc::new(open_ca(&settings.dir, now)?);
-        let seen = read_followed(&settings, &ca, now)?;
+        let mut seen = read_followed(&settings, &ca, now)?;
+        let pair = ensure_leaf(&settings.dir, KUBELET_CLIENT, &ca, &kubelet_client_wanted(), now)?;
+        let kubelet_client = Identity::new(client_key(&settings, KUBELET_CLIENT, &pair)?);
+        seen.kubelet_client = pair.certificate;
         let serving = Serving::new(serving_key(&settings, &seen.serving)?);
         let client_cas = Arc::new(ClientCas::new(&believed(&ca, &seen.client_ca))?);
-        Ok(Pki { settings, ca, serving, client_cas, seen: Mutex::new(seen) })
+        Ok(Pki { settings, ca, serving, client_cas, kubelet_client, seen: Mutex::new(seen) })
     }
 
     #[must_use]
@@ -121,8 +132,7 @@ impl Pki {
     /// The certificates of the authorities clients are believed by: what `extension-apiserver-authentication` publishes.
     #[must_use]
     pub fn client_ca_bundle(&self) -> String {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        format!("{}{}", self.ca.certificate_pem(), seen.client_ca)
+        format!("{}{}", self.ca.certificate_pem(), self.seen().client_ca)
     }
 
     /// The configuration of the secure listener.
@@ -141,11 +151,10 @@ impl Pki {
         Ok(text)
     }
 
-    /// What we show to kubelets. It may do what kubelets are asked for, and nothing here besides: a Node's address is
-    /// what the Node says it is, and could be our own.
-    pub fn kubelet_client(&self, now: Wall) -> Result<Pair, PkiError> {
-        let subject = Subject::new("kube-apiserver-kubelet-client", &[]);
-        self.client("apiserver-kubelet-client", subject, now)
+    /// What we show to kubelets; it changes when it is renewed.
+    #[must_use]
+    pub fn kubelet_client(&self) -> &Arc<Identity> {
+        &self.kubelet_client
     }
 
     /// The administrator of `admin.kubeconfig`.
@@ -159,20 +168,34 @@ impl Pki {
         ensure_leaf(&self.settings.dir, file, &self.ca, &wanted, now)
     }
 
-    /// Writes a kubeconfig for the administrator; an unchanged one is left alone.
-    pub fn write_admin_kubeconfig(&self, path: &Path, server: &str, now: Wall) -> Result<(), PkiError> {
+    /// Writes a kubeconfig for the administrator, and again whenever its certificate is renewed; an unchanged one is
+    /// left alone. Says whether it changed.
+    pub fn write_admin_kubeconfig(&self, path: &Path, server: &str, now: Wall) -> Result<bool, PkiError> {
+        self.seen().admin_kubeconfig = Some((path.to_owned(), server.to_owned()));
         let text = kubeconfig(server, &self.ca.certificate_pem(), "kubernetes-admin", &self.admin(now)?);
         if files::read_if_there(path)?.as_deref() == Some(text.as_str()) {
-            return Ok(());
+            return Ok(false);
         }
-        files::write_private(path, text.as_bytes())
+        files::write_private(path, text.as_bytes())?;
+        Ok(true)
     }
 
     /// Renews what ends soon and takes over files that others changed. Called every minute or so, off the runtime's
     /// thread; a file that cannot be used keeps the old one in use. Says whether anything changed.
     pub fn refresh(&self, now: Wall) -> Result<bool, PkiError> {
+        // One that fails is not in the way of the others.
+        let renewed =
+            [self.follow_files(now), self.renew_kubelet_client(now), self.renew_admin_kubeconfig(now)];
+        let mut changed = false;
+        for one in renewed {
+            changed |= one?;
+        }
+        Ok(changed)
+    }
+
+    fn follow_files(&self, now: Wall) -> Result<bool, PkiError> {
         let next = read_followed(&self.settings, &self.ca, now)?;
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen();
         let mut changed = false;
         if next.serving != seen.serving {
             self.serving.show(serving_key(&self.settings, &next.serving)?);
@@ -185,6 +208,28 @@ impl Pki {
             changed = true;
         }
         Ok(changed)
+    }
+
+    fn renew_kubelet_client(&self, now: Wall) -> Result<bool, PkiError> {
+        let pair = ensure_leaf(&self.settings.dir, KUBELET_CLIENT, &self.ca, &kubelet_client_wanted(), now)?;
+        if pair.certificate == self.seen().kubelet_client {
+            return Ok(false);
+        }
+        self.kubelet_client.show(client_key(&self.settings, KUBELET_CLIENT, &pair)?);
+        self.seen().kubelet_client = pair.certificate;
+        Ok(true)
+    }
+
+    fn renew_admin_kubeconfig(&self, now: Wall) -> Result<bool, PkiError> {
+        let about = self.seen().admin_kubeconfig.clone();
+        match about {
+            Some((path, server)) => self.write_admin_kubeconfig(&path, &server, now),
+            None => Ok(false),
+        }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -230,7 +275,17 @@ fn read_followed(settings: &Settings, ca: &Ca, now: Wall) -> Result<Seen, PkiErr
             (pair.certificate, pair.key)
         }
     };
-    Ok(Seen { client_ca, serving })
+    Ok(Seen { client_ca, serving, ..Seen::default() })
+}
+
+/// It may do what kubelets are asked for, and nothing here besides: a Node's address is what the Node says it is, and could be
+/// our own.
+fn kubelet_client_wanted() -> Wanted {
+    Wanted {
+        subject: Subject::new("kube-apiserver-kubelet-client", &[]),
+        names: AlternativeNames::default(),
+        usage: Usage::ClientAuth,
+    }
 }
 
 fn serving_wanted(settings: &Settings) -> Wanted {
@@ -267,6 +322,12 @@ fn serving_key(
         None => settings.dir.join("apiserver.crt"),
     };
     tls::certified_key(certificate, key).map_err(|cause| PkiError::In { path, cause: Box::new(cause) })
+}
+
+fn client_key(settings: &Settings, file: &str, pair: &Pair) -> Result<rustls::sign::CertifiedKey, PkiError> {
+    let path = settings.dir.join(format!("{file}.crt"));
+    tls::certified_key(&pair.certificate, &pair.key)
+        .map_err(|cause| PkiError::In { path, cause: Box::new(cause) })
 }
 
 fn believed(ca: &Ca, client_ca: &str) -> Vec<CertificateDer<'static>> {
@@ -335,6 +396,9 @@ fn read_key(text: &str) -> Result<Key, PkiError> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use base64::Engine as _;
+    use rustls::pki_types::UnixTime;
+
     use super::*;
 
     const NOW: Wall = Wall(1_800_000_000_000_000_000);
@@ -463,5 +527,37 @@ mod tests {
         assert_eq!((meta.ino(), meta.permissions().mode() & 0o777), (inode, 0o600));
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.contains("server: https://127.0.0.1:6443") && text.contains("client-key-data: "));
+    }
+
+    #[test]
+    fn four_hundred_days_on_everything_that_ended_was_renewed_without_a_restart() {
+        use rustls::client::ResolvesClientCert as _;
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::open(settings(dir.path()), NOW).unwrap();
+        let path = dir.path().join("admin.kubeconfig");
+        pki.write_admin_kubeconfig(&path, "https://127.0.0.1:6443", NOW).unwrap();
+        let shown = pki.kubelet_client().clone();
+        let (serving, kubelet_client) = (leaf(&pki), shown.leaf().unwrap());
+        let first = std::fs::read_to_string(&path).unwrap();
+
+        let day = |n: i64| Wall::from_secs(NOW.secs() + n * 24 * 3600);
+        assert!(!pki.refresh(day(1)).unwrap(), "nothing ends soon");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), first);
+        assert!(pki.refresh(day(400)).unwrap());
+        let later = UnixTime::since_unix_epoch(Duration::from_secs(day(400).secs().unsigned_abs()));
+        let good = |certificate: &CertificateDer<'static>| {
+            pki.client_cas().verify(std::slice::from_ref(certificate), later).is_ok()
+        };
+        assert_ne!(leaf(&pki), serving);
+        assert!(!good(&kubelet_client) && good(&shown.leaf().unwrap()));
+        let schemes = [rustls::SignatureScheme::ECDSA_NISTP256_SHA256];
+        assert!(shown.resolve(&[], &schemes).is_some(), "the one that connections were made with");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_ne!(text, first);
+        let (_, encoded) = text.split_once("client-certificate-data: ").unwrap();
+        let encoded = encoded.lines().next().unwrap();
+        let admin = base64::engine::general_purpose::STANDARD.decode(encoded).unwrap();
+        assert!(good(&tls::certificates(std::str::from_utf8(&admin).unwrap())[0]));
+        assert!(!pki.refresh(day(400)).unwrap(), "once");
     }
 }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use rustls::client::ResolvesClientCert;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{RootCertStore, ServerConfig, SignatureScheme};
 use x509_parser::prelude::FromDer as _;
 
 use super::PkiError;
@@ -18,6 +19,10 @@ use super::pem;
 /// The certificate shown to clients; a new one is shown from the next handshake on.
 #[derive(Debug)]
 pub struct Serving(ArcSwap<CertifiedKey>);
+
+/// The certificate we show as a client; a new one is shown from the next handshake on.
+#[derive(Debug)]
+pub struct Identity(ArcSwap<CertifiedKey>);
 
 /// The authorities whose client certificates we believe.
 pub struct ClientCas {
@@ -94,6 +99,35 @@ impl Serving {
 impl ResolvesServerCert for Serving {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.0.load_full())
+    }
+}
+
+// === impl Identity ===
+
+impl Identity {
+    pub(super) fn new(first: CertifiedKey) -> Arc<Identity> {
+        Arc::new(Identity(ArcSwap::from_pointee(first)))
+    }
+
+    pub(super) fn show(&self, next: CertifiedKey) {
+        self.0.store(Arc::new(next));
+    }
+
+    /// The certificate shown now.
+    #[must_use]
+    pub fn leaf(&self) -> Option<CertificateDer<'static>> {
+        self.0.load().cert.first().cloned()
+    }
+}
+
+impl ResolvesClientCert for Identity {
+    fn resolve(&self, _authorities: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let shown = self.0.load_full();
+        shown.key.choose_scheme(schemes).is_some().then_some(shown)
+    }
+
+    fn has_certs(&self) -> bool {
+        true
     }
 }
 
