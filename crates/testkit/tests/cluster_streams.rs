@@ -277,6 +277,21 @@ fn a_command_whose_input_is_no_terminal_gets_none_and_loses_nothing() {
     }
 }
 
+/// CRI has no call that ends a command. What we can do is close its input, which is all that most of them wait for.
+#[test]
+fn a_command_that_reads_ends_when_its_client_is_gone() {
+    let Some(c) = cluster(Kubectl::default(), "") else { return };
+    c.create(&pod("box", "", "", STAY));
+    c.wait_pod("box", "ready", is_ready);
+    for _ in 0..5 {
+        let mut reader = Piped::start(&c, &["exec", "-i", "box", "--", "sh", "-c", "echo begun; exec cat"]);
+        assert_eq!(reader.line(), "begun\n");
+        drop(reader);
+    }
+    let left = || c.kubectl(&["exec", "box", "--", "pidof", "cat"]);
+    c.eventually("gone", || Some(left()).filter(|a| a.code == 1 && a.out.is_empty()));
+}
+
 fn one_attaches_runs_and_debugs(kubectl: Kubectl) {
     let Some(c) = cluster(kubectl, "") else { return };
     let script = "while read line; do echo heard $line; [ $line = end ] && exit 0; done";

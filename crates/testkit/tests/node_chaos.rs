@@ -360,3 +360,42 @@ fn an_agent_told_to_end_while_it_starts_pods_leaves_nothing_half_made() {
     }
     h.wait_clean(&before);
 }
+
+/// The directories of a cgroup of this node's Pods, in every hierarchy.
+fn pod_cgroups(h: &Harness, below: &str) -> Vec<PathBuf> {
+    let root = PathBuf::from("/sys/fs/cgroup");
+    let roots = match root.join("cgroup.controllers").exists() {
+        true => vec![root],
+        false => ["memory", "pids", "cpu", "freezer"].map(|controller| root.join(controller)).to_vec(),
+    };
+    roots.into_iter().map(|r| r.join(h.node.cgroup()).join("kubepods").join(below)).collect()
+}
+
+#[test]
+fn a_process_in_the_cgroup_of_a_pod_that_nobody_knows_is_ended() {
+    let Some(mut h) = Harness::usual() else { return };
+    h.apply("calm", &sleeper("calm", ""));
+    let calm = container_id(&h.wait_ready("calm"), "main").to_owned();
+    let left = pod_cgroups(&h, "besteffort/pod5b0d3c6e-0000-4000-8000-00000000abcd");
+    // Beside it, one that is not named after a Pod: that is somebody else's.
+    let other = pod_cgroups(&h, "besteffort/somebody");
+    let mut children = Vec::new();
+    for dirs in [&left, &other] {
+        let child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        for dir in dirs {
+            fs::create_dir(dir).unwrap();
+            fs::write(dir.join("cgroup.procs"), child.id().to_string()).unwrap();
+        }
+        children.push(child);
+    }
+    h.restart_agent();
+    h.until("ended", || left.iter().all(|dir| !dir.exists()).then_some(()));
+    let mut stranger = children.pop().unwrap();
+    assert!(children.pop().unwrap().wait().unwrap().code().is_none(), "it was killed");
+    assert!(stranger.try_wait().unwrap().is_none(), "what is not ours lives");
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    h.until("empty", || other.iter().all(|dir| fs::remove_dir(dir).is_ok() || !dir.exists()).then_some(()));
+    let again = h.wait_ready("calm");
+    assert_eq!((container_id(&again, "main"), restarts(&again, "main")), (calm.as_str(), 0));
+}

@@ -81,3 +81,26 @@ async fn nobody_there() {
         "{error}"
     );
 }
+
+#[tokio::test]
+async fn a_server_that_says_nonsense_too_much_or_nothing_is_a_failure_in_time() {
+    use tokio::io::AsyncWriteExt;
+    let settings: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+    // A frame of 16 MiB is announced; HTTP/2 allows no such thing unasked.
+    let huge: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1];
+    for says in [b"HTTP/1.1 200 OK\r\n\r\n".as_slice(), &[0xff; 4096], settings, huge, &[]] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = tokio::spawn(async move {
+            let mut held = Vec::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = stream.write_all(says).await;
+                held.push(stream);
+            }
+        });
+        let asked = health("127.0.0.1", port, "", Duration::from_millis(500));
+        let answer = tokio::time::timeout(Duration::from_secs(60), asked).await.unwrap();
+        assert!(answer.is_err_and(|e| e.0.len() < 1000), "{says:?}");
+        server.abort();
+    }
+}

@@ -142,6 +142,20 @@ async fn a_planted_fifo_hangs_nobody() {
 }
 
 #[tokio::test]
+async fn of_a_message_of_a_terabyte_only_the_end_is_read() {
+    let s = Scratch::new();
+    let f = s.files();
+    f.prepare(&pod()).await.unwrap();
+    let path = s.0.join("root/pods/u-1/message");
+    let mut file = fs::File::create(&path).unwrap();
+    // A hole: no disk is filled for it.
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(1 << 40)).unwrap();
+    std::io::Write::write_all(&mut file, b"the end").unwrap();
+    let message = f.termination_message(path.to_str().unwrap()).await.unwrap();
+    assert!(message.ends_with("the end") && message.len() == 4096, "{}", message.len());
+}
+
+#[tokio::test]
 async fn names_that_are_paths_are_refused() {
     let s = Scratch::new();
     let f = s.files();
