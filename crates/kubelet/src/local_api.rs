@@ -124,8 +124,8 @@ pub fn bind(path: &Path) -> Result<Bound, SocketError> {
 
 impl Bound {
     /// Answers until the token is cancelled.
-    pub async fn serve(self, api: LocalApi, token: CancellationToken) {
-        socket::serve(self.listener, routes::router(api), &token).await;
+    pub async fn serve(self, api: LocalApi, connections: serve::Connections, token: CancellationToken) {
+        socket::serve(self.listener, routes::router(api), connections, token).await;
         socket::remove(&self.path);
     }
 }

@@ -139,3 +139,21 @@ impl Wait {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_reads_nothing_or_says_nothing_is_cut_off() {
+        let (near, far) = tokio::io::duplex(64);
+        let mut near = Patience::new(near, Duration::from_millis(20));
+        let error = near.write_all(&[0; 1024]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(near.read(&mut [0; 8]).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(far);
+    }
+}

@@ -64,7 +64,7 @@ use crate::ports::{Accounts, NoObjects, NoStorage, Objects, Runtime, Storage};
 use crate::prober::{Hands, Prober};
 use crate::runtime::Metered;
 use crate::server::secure::{self, Inside};
-use crate::server::{self, Beat, Check, Checks, Views, stats};
+use crate::server::{self, Beat, Check, Checks, Ports, Views, stats};
 use crate::sources::file::Heritage;
 use crate::sources::local::LocalPods;
 use crate::sources::{self, Context, Problems, SourceName, SourceUpdate};
@@ -138,6 +138,8 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
         clock,
         metrics,
         probe_metrics,
+        // After the limit of open files was settled.
+        ports: Ports { metrics: Arc::default(), budget: serve::Budget::now() },
         runtime,
         driver,
         cluster,
@@ -323,6 +325,7 @@ struct Parts<'a> {
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     probe_metrics: Arc<ProbeMetrics>,
+    ports: Ports,
     runtime: Arc<dyn Runtime>,
     driver: Driver,
     /// None on a standalone node.
@@ -621,7 +624,7 @@ impl Parts<'_> {
         });
         let streams = Streams::new(Duration::ZERO);
         let api = LocalApi { local, view, runtime: node.runtime.clone(), context: context.clone(), streams };
-        tasks.spawn(door.serve(api, token.clone()));
+        tasks.spawn(door.serve(api, self.ports.local(), token.clone()));
         Ok(())
     }
 
@@ -669,7 +672,8 @@ impl Parts<'_> {
     ) -> Result<(), StartError> {
         let config = &self.start.loaded.config;
         if let Some(bound) = healthz {
-            tasks.spawn(bound.serve(server::healthz_router(Checks::new(vec![Check::ping()])), token.clone()));
+            let router = server::healthz_router(Checks::new(vec![Check::ping()]));
+            tasks.spawn(bound.serve(router, self.ports.healthz(), token.clone()));
         }
         let checks = Checks::new(vec![
             Check::ping(),
@@ -681,6 +685,7 @@ impl Parts<'_> {
             pods: node.board.clone(),
             metrics: node.metrics.clone(),
             probe_metrics: self.probe_metrics.clone(),
+            connections: self.ports.metrics.clone(),
             runtime: node.runtime.clone(),
             config: Arc::new(config.to_v1beta1()),
             stats: stats::Sources {
@@ -694,12 +699,14 @@ impl Parts<'_> {
             },
         };
         if let Some(bound) = read_only {
-            tasks.spawn(bound.serve(server::readonly_router(views.clone()), token.clone()));
+            let router = server::readonly_router(views.clone());
+            tasks.spawn(bound.serve(router, self.ports.read_only(), token.clone()));
         }
         if let Some(open) = secure {
             let streams = Streams::new(config.streaming_connection_idle_timeout.to_std());
             let inside = self.inside(views, streams.clone());
-            tasks.spawn(open.serve(secure::router(inside), streams, token.clone()));
+            let (router, connections) = (secure::router(inside), self.ports.secure());
+            tasks.spawn(open.serve(router, streams, connections, token.clone()));
         }
         self.start_watchdog(checks, tasks, token)
     }

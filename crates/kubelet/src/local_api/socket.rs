@@ -1,6 +1,5 @@
 //! The socket: made so that nobody but root ever could connect, and bounded.
 
-use std::convert::Infallible;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -8,18 +7,20 @@ use std::time::Duration;
 
 use axum::Router;
 use base::class::{Class, Classify};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use serve::{Connections, Http1, Plan, Stream};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tower::ServiceExt;
 
-/// Connections at once; a watcher holds one for as long as it watches.
-const CONNECTIONS: usize = 64;
 /// What the kernel has room for, less the zero at the end.
 const PATH_MAX: usize = 107;
-const HEADERS_WITHIN: Duration = Duration::from_secs(10);
+/// Whoever may come may pause: a log or a shell may be held by a person.
+const HOW: Http1 = Http1 {
+    head: 256 * 1024,
+    idle: Duration::from_secs(90),
+    body: Duration::from_secs(60),
+    stall: serve::Limit::NEVER,
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
@@ -66,40 +67,26 @@ pub(super) fn remove(path: &Path) {
 }
 
 /// Serves until the token is cancelled; open connections end with it.
-pub(super) async fn serve(listener: UnixListener, router: Router, token: &CancellationToken) {
-    let mut open = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            () = token.cancelled() => return,
-            Some(_) = open.join_next(), if !open.is_empty() => continue,
-            accepted = listener.accept(), if open.len() < CONNECTIONS => accepted,
-        };
-        match accepted {
-            Ok((stream, _)) if is_trusted(&stream) => drop(open.spawn(converse(stream, router.clone()))),
-            Ok(_) => tracing::warn!("refused a local connection from another user"),
-            Err(error) => {
-                tracing::warn!(%error, "could not accept a local connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+pub(super) async fn serve(
+    listener: UnixListener,
+    router: Router,
+    connections: Connections,
+    token: CancellationToken,
+) {
+    let converse = move |stream: Stream<UnixStream>, connection| {
+        let router = router.clone();
+        async move {
+            if !is_trusted(stream.get_ref()) {
+                return tracing::warn!("refused a local connection from another user");
             }
+            serve::converse(HOW, stream, connection, TowerToHyperService::new(router)).await;
         }
-    }
+    };
+    serve::run(listener, connections, Plan::default(), token, converse).await;
 }
 
 /// The mode already keeps others out; this holds even if somebody widens it.
 fn is_trusted(stream: &UnixStream) -> bool {
     let own = rustix::process::geteuid().as_raw();
     stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == own)
-}
-
-async fn converse(stream: UnixStream, router: Router) {
-    let router = router.map_request(|r: http::Request<hyper::body::Incoming>| r.map(axum::body::Body::new));
-    let router = router.map_err(|never: Infallible| match never {});
-    let served = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS_WITHIN)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
-        .with_upgrades();
-    if let Err(error) = served.await {
-        tracing::debug!(%error, "a local connection broke");
-    }
 }

@@ -73,7 +73,11 @@ impl Bench {
         let (view_, runtime_) = (view.clone(), runtime.clone());
         let api = LocalApi { local, view: view_, runtime: runtime_, context: context.clone(), streams };
         let bench = Bench { directory, view, context, runtime, rx, token };
-        tokio::spawn(bind(&bench.socket()).unwrap().serve(api, bench.token.clone()));
+        tokio::spawn(bind(&bench.socket()).unwrap().serve(
+            api,
+            crate::server::Ports::for_tests().local(),
+            bench.token.clone(),
+        ));
         bench
     }
 

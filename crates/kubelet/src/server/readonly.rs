@@ -41,6 +41,8 @@ pub struct Views {
     pub pods: Arc<StatusBoard>,
     pub metrics: Arc<Metrics>,
     pub probe_metrics: Arc<ProbeMetrics>,
+    /// Who is connected to the ports.
+    pub connections: Arc<serve::Metrics>,
     pub runtime: Arc<dyn Runtime>,
     /// The effective KubeletConfiguration.
     pub config: Arc<serde_json::Value>,
@@ -98,7 +100,7 @@ async fn pods(State(views): State<Views>) -> Response {
 }
 
 async fn metrics(State(views): State<Views>) -> Response {
-    text(|out| views.metrics.write(out))
+    text(|out| views.metrics.write(out).and_then(|()| views.connections.write(out)))
 }
 
 async fn probe_metrics(State(views): State<Views>) -> Response {

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::ids::PodUid;
@@ -24,6 +25,7 @@ fn views() -> (Views, Arc<AtomicBool>) {
         pods: Arc::new(StatusBoard::default()),
         metrics: Arc::new(Metrics::default()),
         probe_metrics: Arc::default(),
+        connections: Arc::default(),
         runtime: Arc::new(ScriptedRuntime::default()),
         config: Arc::new(serde_json::json!({ "port": 10250 })),
         stats: stats::tests::sources(),
@@ -34,7 +36,7 @@ fn views() -> (Views, Arc<AtomicBool>) {
 async fn start(router: Router) -> SocketAddr {
     let bound = bind("test", "127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = bound.address().unwrap();
-    tokio::spawn(bound.serve(router, CancellationToken::new()));
+    tokio::spawn(bound.serve(router, Ports::for_tests().healthz(), CancellationToken::new()));
     address
 }
 
@@ -180,16 +182,6 @@ async fn a_taken_port_is_a_clear_error() {
     );
 }
 
-#[tokio::test]
-async fn who_reads_nothing_or_says_nothing_is_cut_off() {
-    let (near, far) = tokio::io::duplex(64);
-    let mut near = Patience::new(near, Duration::from_millis(20));
-    let error = near.write_all(&[0; 1024]).await.unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-    assert_eq!(near.read(&mut [0; 8]).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
-    drop(far);
-}
-
 #[test]
 fn a_loop_that_stops_turning_is_noticed() {
     let runtime =
@@ -204,4 +196,52 @@ fn a_loop_that_stops_turning_is_noticed() {
         beat.turn();
         assert!(check.verdict().is_ok());
     });
+}
+
+/// As many of them as an adversary needed to shut everybody out of 10248.
+#[tokio::test]
+async fn nobody_is_shut_out_of_the_health_port_by_idle_or_half_finished_requests() {
+    let ports = Ports::for_tests();
+    for (connections, router) in [
+        (ports.healthz(), healthz_router(Checks::new(vec![Check::ping()]))),
+        (ports.read_only(), readonly_router(views().0)),
+    ] {
+        let bound = bind("test", "127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let at = bound.address().unwrap();
+        tokio::spawn(bound.serve(router, connections, CancellationToken::new()));
+        for (count, beginning) in [(600, b"".as_slice()), (400, b"GET /healthz HTTP/1.1\r\nHost:")] {
+            let mut held = Vec::new();
+            for _ in 0..count {
+                let mut stream = TcpStream::connect(at).await.unwrap();
+                // It may have lost its place already.
+                let _ = stream.write_all(beginning).await;
+                held.push(stream);
+            }
+            let answer = tokio::time::timeout(Duration::from_secs(10), ask(at, "GET", "/healthz")).await;
+            assert_eq!(answer.expect("an answer").2, "ok", "after {beginning:?}");
+        }
+    }
+    assert!(ports.metrics.evicted.get(["healthz", "full"]) > 0.0);
+    let mut page = String::new();
+    ports.metrics.write(&mut page).unwrap();
+    assert!(
+        page.contains("longshore_connections_evicted_total{listener=\"read-only\",reason=\"full\"}"),
+        "{page}"
+    );
+}
+
+/// Everything else needs descriptors, too: a kubelet that has none turns Pods unready.
+#[tokio::test]
+async fn with_few_descriptors_clients_take_half_of_them_and_nobody_is_shut_out() {
+    let ports = Ports { metrics: Arc::default(), budget: serve::Budget::of(256) };
+    let bound = bind("test", "127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let at = bound.address().unwrap();
+    let router = healthz_router(Checks::new(vec![Check::ping()]));
+    tokio::spawn(bound.serve(router, ports.healthz(), CancellationToken::new()));
+    let mut held = Vec::new();
+    for _ in 0..236 {
+        held.push(TcpStream::connect(at).await.unwrap());
+    }
+    assert_eq!(ask(at, "GET", "/healthz").await.2, "ok");
+    assert!(ports.metrics.open.get(["healthz", "local"]) <= 19.0);
 }

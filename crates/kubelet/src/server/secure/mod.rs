@@ -11,6 +11,7 @@ use axum::Router;
 use base::class::{Class, Classify};
 use base::time::Clock;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+use serve::Connections;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -133,10 +134,16 @@ impl Open {
     }
 
     /// Serves until cancelled. Then requests get a moment to finish, and `streams` too.
-    pub async fn serve(self, router: Router, streams: Streams, token: CancellationToken) {
+    pub async fn serve(
+        self,
+        router: Router,
+        streams: Streams,
+        connections: Connections,
+        token: CancellationToken,
+    ) {
         let Self { listener, config, identity, guard, times } = self;
         let house = door::House { router, guard, identity, acceptor: TlsAcceptor::from(config), times };
-        door::serve(listener, house, token).await;
+        door::serve(listener, house, connections, token).await;
         streams.drain(DRAIN).await;
     }
 }

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use super::*;
 use crate::clock::SystemClock;
 use crate::metrics::Metrics;
-use crate::server::{Check, Checks, Views};
+use crate::server::{Check, Checks, Ports, Views};
 use crate::status_board::StatusBoard;
 use crate::testing::{ScriptedRuntime, clock};
 
@@ -77,6 +77,7 @@ struct Bench {
     dir: tempfile::TempDir,
     reviews: Arc<Scripted>,
     token: CancellationToken,
+    metrics: Arc<serve::Metrics>,
 }
 
 /// One static Pod, `ns/manifest`.
@@ -122,7 +123,7 @@ impl Bench {
         };
         let open = open(rules, Some(reviews.clone()), Arc::new(SystemClock::new())).await.unwrap();
         let (address, token) = (open.address().unwrap(), CancellationToken::new());
-        let streams = Streams::new(Duration::ZERO);
+        let (streams, ports) = (Streams::new(Duration::ZERO), Ports::for_tests());
         let inside = Inside {
             mirrors: Arc::new(|uid| (uid == "mirror").then(|| "static".to_owned())),
             views: Views {
@@ -130,6 +131,7 @@ impl Bench {
                 pods: board(),
                 metrics: Arc::new(Metrics::default()),
                 probe_metrics: Arc::default(),
+                connections: ports.metrics.clone(),
                 runtime: Arc::new(ScriptedRuntime::default()),
                 config: Arc::new(serde_json::json!({})),
                 stats: crate::server::stats::tests::sources(),
@@ -142,8 +144,8 @@ impl Bench {
             about: Arc::new(About { version: "v1".to_owned(), ..About::default() }),
             verbosity: Verbosity::default(),
         };
-        tokio::spawn(open.serve(router(inside), streams, token.clone()));
-        Self { address, dir, reviews, token }
+        tokio::spawn(open.serve(router(inside), streams, ports.secure(), token.clone()));
+        Self { address, dir, reviews, token, metrics: ports.metrics }
     }
 
     async fn ask(&self, client: &Client, method: &str, path: &str, token: &str) -> (u16, String) {
@@ -320,7 +322,7 @@ fn who_comes_too_often_is_told_when_to_come_again() {
 }
 
 /// A door with little patience, and behind it what is larger than all buffers.
-async fn hurried(times: door::Times) -> (Client, SocketAddr, tempfile::TempDir) {
+async fn hurried(times: door::Times, first: Duration) -> (Client, SocketAddr, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let rules = Rules {
         address: "127.0.0.1:0".parse().unwrap(),
@@ -347,7 +349,12 @@ async fn hurried(times: door::Times) -> (Client, SocketAddr, tempfile::TempDir) 
     let router = Router::new()
         .route("/exec/a/b/c", axum::routing::get(upgrade))
         .route("/containerLogs/a/b/c", axum::routing::get(large));
-    tokio::spawn(open.serve(router, Streams::new(Duration::ZERO), CancellationToken::new()));
+    let times = serve::Times { first, idle: Duration::from_secs(90), busy: None };
+    let limits = serve::Limits { remote: 9, local: 9, known: 9, per_source: 9, known_takes: 1 };
+    let connections =
+        serve::Connections::new("hurried", limits, serve::Proof::Identity, times, Arc::default());
+    let streams = Streams::new(Duration::ZERO);
+    tokio::spawn(open.serve(router, streams, connections, CancellationToken::new()));
     (Client::new(None), address, dir)
 }
 
@@ -355,8 +362,7 @@ const LARGE: usize = 32 << 20;
 
 #[tokio::test]
 async fn who_says_nothing_after_the_handshake_loses_the_place() {
-    let times = door::Times { head: Duration::from_millis(200), ..door::Times::default() };
-    let (client, address, _dir) = hurried(times).await;
+    let (client, address, _dir) = hurried(door::Times::default(), Duration::from_millis(500)).await;
     for beginning in [b"".as_slice(), b"PRI * HT", b"GET / HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
     {
         let mut stream = client.connect(address).await;
@@ -371,7 +377,8 @@ async fn who_says_nothing_after_the_handshake_loses_the_place() {
 #[tokio::test]
 async fn a_reader_of_a_stream_may_pause_and_a_reader_of_an_answer_may_not() {
     let stall = Duration::from_millis(200);
-    let (client, address, _dir) = hurried(door::Times { stall, ..door::Times::default() }).await;
+    let (client, address, _dir) =
+        hurried(door::Times { stall, ..door::Times::default() }, Duration::from_secs(60)).await;
     let rows = [
         ("/exec/a/b/c", "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n", true),
         ("/containerLogs/a/b/c?follow=true", "Connection: close\r\n", true),
@@ -546,4 +553,38 @@ async fn a_replaced_certificate_is_shown_and_a_broken_one_is_not() {
     tokio::time::advance(Duration::from_secs(2)).await;
     identity.refresh().await;
     assert_eq!(identity.leaf().unwrap(), *two.cert.der());
+}
+
+/// As many as an adversary needed to stop `kubectl logs` for eighty seconds.
+#[tokio::test]
+async fn idle_handshakes_shut_nobody_out_and_end_no_stream() {
+    let bench = Bench::new(None, reviewed()).await;
+    let client = Client::new(None);
+    // Known and idle: kept, and asked again later.
+    let mut kept = client.connect(bench.address).await;
+    let ask = "GET /healthz/ping HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer admin\r\n\r\n";
+    let mut answered = async || {
+        kept.write_all(ask.as_bytes()).await.unwrap();
+        let mut text = Vec::new();
+        while !text.ends_with(b"\r\n\r\nok") {
+            text.push(kept.read_u8().await.unwrap());
+        }
+        assert!(text.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&text));
+    };
+    answered().await;
+    let mut held = Vec::new();
+    for n in 0..2400 {
+        let mut stream = TcpStream::connect(bench.address).await.unwrap();
+        // Half of them begin a handshake, and say no more.
+        if n % 2 == 0 {
+            let _ = stream.write_all(&[0x16, 3, 1, 2, 0, 1, 0]).await;
+        }
+        held.push(stream);
+    }
+    let answer = bench.ask(&client, "GET", "/healthz/ping", "admin");
+    let answer = tokio::time::timeout(Duration::from_secs(10), answer).await.expect("an answer");
+    assert_eq!(answer, (200, "ok".to_owned()));
+    answered().await;
+    assert!(bench.metrics.evicted.get(["kubelet", "full"]) > 1000.0);
+    assert_eq!(bench.metrics.open.get(["kubelet", "known"]), 1.0);
 }
