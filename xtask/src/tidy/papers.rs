@@ -4,8 +4,19 @@ use std::fs;
 
 use crate::layout::Layout;
 
-const PAPERS: &[&str] =
-    &["README.md", "README.zh-CN.md", "ARCHITECTURE.md", "STYLE.md", "CHANGELOG.md", "LICENSE", "deny.toml"];
+const PAPERS: &[&str] = &[
+    "README.md",
+    "README.zh-CN.md",
+    "ARCHITECTURE.md",
+    "STYLE.md",
+    "CHANGELOG.md",
+    "LICENSE",
+    "SECURITY.md",
+    "deny.toml",
+];
+
+/// Its last column names the tests that keep each door shut.
+const CORPUS: &str = "docs/security.md";
 
 pub(super) fn check(layout: &Layout, files: &[String]) -> Vec<String> {
     let mut problems: Vec<String> = PAPERS
@@ -21,6 +32,8 @@ pub(super) fn check(layout: &Layout, files: &[String]) -> Vec<String> {
     for room in rooms(files).filter(|room| !architecture.contains(&format!("`{room}`"))) {
         problems.push(format!("ARCHITECTURE.md says nothing about {room}"));
     }
+    problems
+        .extend(missing_tests(&read(CORPUS), files.iter().filter(|f| f.ends_with(".rs")).map(|f| read(f))));
     let (english, chinese) = (headings(&read("README.md")), headings(&read("README.zh-CN.md")));
     if english != chinese {
         problems.push(format!(
@@ -28,6 +41,20 @@ pub(super) fn check(layout: &Layout, files: &[String]) -> Vec<String> {
         ));
     }
     problems
+}
+
+/// Tests that the corpus names and that no source has: whoever removes or renames one has to say what took its place.
+fn missing_tests(corpus: &str, sources: impl Iterator<Item = String>) -> Vec<String> {
+    let rows = corpus.lines().filter(|line| line.starts_with('|'));
+    let cells = rows.filter_map(|row| row.trim_end_matches('|').rsplit('|').next());
+    let is_test =
+        |word: &&str| word.contains('_') && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let mut named: Vec<&str> =
+        cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).filter(is_test).collect();
+    for source in sources {
+        named.retain(|test| !source.contains(&format!("fn {test}(")));
+    }
+    named.iter().map(|test| format!("{CORPUS} names the test {test}, which does not exist")).collect()
 }
 
 /// What stands in backticks and looks like a path of ours.
@@ -54,6 +81,16 @@ fn headings(text: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_test_that_the_corpus_names_and_nobody_has_is_told() {
+        let corpus = "`in_prose_only`\n\n| finding | test |\n|---|---|\n| `not_here` | `it_is_there`, `it_is_gone` |\n";
+        let sources =
+            || ["#[test]\nfn it_is_there() {}".to_owned(), "// it_is_gone()".to_owned()].into_iter();
+        let told = "docs/security.md names the test it_is_gone, which does not exist";
+        assert_eq!(missing_tests(corpus, sources()), [told]);
+        assert!(missing_tests(corpus, sources().chain(["async fn it_is_gone() {}".to_owned()])).is_empty());
+    }
 
     #[test]
     fn paths_in_backticks_are_found() {

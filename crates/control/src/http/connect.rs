@@ -208,7 +208,10 @@ async fn join(client: hyper::upgrade::OnUpgrade, node: hyper::upgrade::OnUpgrade
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use rustls::pki_types::PrivateKeyDer;
+
     use super::*;
+    use crate::auth::pki::Pair;
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 

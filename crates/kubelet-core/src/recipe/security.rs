@@ -295,6 +295,19 @@ mod tests {
         );
     }
 
+    /// In CVE-2019-11245 the second life of a container ran as root where the first did not.
+    #[test]
+    fn a_restart_changes_nobodys_rights() {
+        let bench = with("runAsUser: 5, runAsNonRoot: true, fsGroup: 6", "privileged: false");
+        let spec = spec_of(&bench.pod, "main").unwrap();
+        let lives = [0, 1, 7].map(|restart_count| {
+            let input = ContainerInput { restart_count, ..bench.input("main") };
+            of_container(&input, &spec).unwrap()
+        });
+        assert_eq!(lives[0].run_as_user, Some(5));
+        assert!(lives.iter().all(|life| *life == lives[0]), "{lives:?}");
+    }
+
     #[test]
     fn non_root() {
         let tail = "(pod: \"web_shop(u-1)\", container: main)";
