@@ -92,7 +92,7 @@ fn a_time_that_no_calendar_has_costs_a_pod_nothing() {
         "jsonpath={.status.containerStatuses[0].containerID} {.status.phase}",
     ]);
     assert_eq!(shown, format!("{} Running", container_id(&before, "main")));
-    let (code, out, err) = c.pods(&["list"]);
+    let (code, out, err) = c.pods(&["get"]);
     assert!(code == 0 && out.contains("odd"), "{out}{err}");
     c.run(&["delete", "pod", "odd", "--timeout=30s"]);
     c.wait_pod_gone("odd");
