@@ -4,10 +4,12 @@
 
 mod server;
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use control::http::limits::{Limits, Patience};
+use rustls::pki_types::ServerName;
 use serde_json::Value;
 use server::{Server, request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -141,8 +143,8 @@ async fn broken_requests_harm_nobody() {
 #[tokio::test]
 async fn slow_clients_are_cut_off() {
     let patience = Patience {
-        handshake: Duration::from_secs(1),
-        head: Duration::from_secs(1),
+        first: Duration::from_secs(1),
+        idle: Duration::from_secs(1),
         body: Duration::from_secs(1),
         ..Patience::default()
     };
@@ -279,4 +281,79 @@ async fn answers_for_people_are_indented() {
     let (a, b): (Value, Value) =
         (serde_json::from_slice(&plain.body).unwrap(), serde_json::from_slice(&pretty.body).unwrap());
     assert_eq!(a, b);
+}
+
+/// What took every place there was, without a word about who it is.
+#[tokio::test]
+async fn idle_connections_shut_nobody_out_and_end_no_watch() {
+    const SPEAKING: usize = 600;
+    const SILENT: usize = 3600;
+    serve::raise_open_files();
+    let server = usual().await;
+    let mut watch = server.connect().await;
+    let line = format!("GET {MAPS}?watch=true&resourceVersion=0");
+    watch.write_all(request("root", &line, "", 0).as_bytes()).await.unwrap();
+    let mut head = [0; 12];
+    watch.read_exact(&mut head).await.unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200");
+    // Half of what strangers of this machine may have speak HTTP/2 and answer pings; the rest say nothing.
+    let mut held = Vec::new();
+    let mut silent = Vec::new();
+    for n in 0..SPEAKING + SILENT {
+        if n % (SILENT / SPEAKING + 1) != 0 {
+            silent.push(TcpStream::connect(server.address).await.unwrap());
+            continue;
+        }
+        let stream = TcpStream::connect(server.address).await.unwrap();
+        let name = ServerName::from(IpAddr::from(Ipv4Addr::LOCALHOST));
+        // Others that come may have taken its place.
+        let Ok(stream) = server.connector.connect(name, stream).await else { continue };
+        let io = hyper_util::rt::TokioIo::new(stream);
+        let executor = hyper_util::rt::TokioExecutor::new();
+        let begun =
+            hyper::client::conn::http2::handshake::<_, _, http_body_util::Empty<bytes::Bytes>>(executor, io);
+        let Ok((sender, connection)) = begun.await else { continue };
+        tokio::spawn(connection);
+        held.push(sender);
+    }
+    let well = tokio::time::timeout(Duration::from_secs(10), is_well(&server)).await;
+    assert!(well.is_ok(), "somebody else is served");
+    let body = br#"{"metadata":{"name":"news"}}"#;
+    let made = server.ask("root", &format!("POST {MAPS}"), "Content-Type: application/json\r\n", body).await;
+    assert_eq!(made.code, 201);
+    let mut told = Vec::new();
+    let news = async {
+        while !told.windows(13).any(|w| w == b"\"name\":\"news\"") {
+            told.push(watch.read_u8().await.expect("the watch goes on"));
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), news).await.expect("the watch is told");
+    let page = server.ask("root", "GET /metrics", "", b"").await;
+    let page = String::from_utf8_lossy(&page.body).into_owned();
+    assert!(
+        page.contains("longshore_connections_evicted_total{listener=\"apiserver\",reason=\"full\"}"),
+        "{page}"
+    );
+}
+
+#[tokio::test]
+async fn a_connection_on_which_nothing_is_asked_is_closed_although_pings_are_answered() {
+    let patience = Patience { idle: Duration::from_secs(1), ..Patience::default() };
+    let server = start(Limits::default(), patience).await;
+    let io = hyper_util::rt::TokioIo::new(server.connect().await);
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let begun = hyper::client::conn::http2::Builder::new(executor)
+        .timer(hyper_util::rt::TokioTimer::new())
+        .keep_alive_interval(Duration::from_millis(100))
+        .keep_alive_while_idle(true)
+        .handshake::<_, http_body_util::Empty<bytes::Bytes>>(io);
+    let (mut sender, connection) = begun.await.unwrap();
+    let ended = tokio::spawn(connection);
+    let ask = http::Request::get(format!("https://x{MAPS}")).header("authorization", "Bearer root");
+    let answer = sender.send_request(ask.body(http_body_util::Empty::new()).unwrap()).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    drop(answer);
+    let closed = tokio::time::timeout(Duration::from_secs(30), ended).await;
+    assert!(closed.is_ok(), "it is told to go");
+    drop(sender);
 }

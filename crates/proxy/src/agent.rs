@@ -21,7 +21,7 @@ use crate::events::{self, Notice};
 use crate::metrics::Metrics;
 use crate::observed::{HealthChecks, Observed, Triggers};
 use crate::ports::Dataplane;
-use crate::server::{self, Health, Status, Watched};
+use crate::server::{self, Health, Ports, Status, Watched};
 use crate::settings::{self, duration};
 use crate::sync::{self, Gap, Periods, Report};
 use crate::watch::{Feed, Seen};
@@ -150,6 +150,7 @@ struct Agent {
     news: Option<mpsc::Receiver<Update>>,
     events: mpsc::Sender<Notice>,
     node: Seen,
+    ports: Ports,
     rng: Rng,
 }
 
@@ -162,6 +163,8 @@ impl Agent {
         let (events, notices) = queue;
         events::start(client.clone(), node_name.clone(), notices);
         let (sender, news) = mpsc::channel(QUEUE);
+        serve::raise_open_files();
+        let ports = Ports::new(metrics.connections.clone(), serve::Budget::now());
         let feed = Feed { client, news: sender, metrics };
         let mut rng = Rng::new(start.seed);
         let node = feed.watch_node(&node_name, rng.child());
@@ -174,6 +177,7 @@ impl Agent {
             news: Some(news),
             events,
             node,
+            ports,
             rng,
             start,
         }
@@ -272,13 +276,18 @@ impl Agent {
             checks: Arc::default(),
         };
         let routers = [
-            (HEALTH, &config.healthz_bind_address, server::health_router(health.clone())),
-            ("metrics", &config.metrics_bind_address, server::status_router(status)),
+            (
+                HEALTH,
+                &config.healthz_bind_address,
+                server::health_router(health.clone()),
+                self.ports.healthz(),
+            ),
+            ("metrics", &config.metrics_bind_address, server::status_router(status), self.ports.metrics()),
         ];
-        for (what, address, router) in routers {
+        for (what, address, router, connections) in routers {
             // Validation let only addresses pass, and an empty one for no server.
             if let Ok(address) = address.parse::<SocketAddr>() {
-                servers.spawn(server::serve_on(what, address, router, hard, token.clone()));
+                servers.spawn(server::serve_on(what, address, router, connections, hard, token.clone()));
             }
         }
         servers
@@ -299,7 +308,8 @@ impl Agent {
             let addresses = NodeRules::compile(&self.settings, &cluster, own, family).node_port_addresses;
             let (health, events) = (health.clone(), self.events.clone());
             let node_name = self.node_name.clone();
-            let watched = Watched { node_name, family, checks, addresses, health, events };
+            let connections = self.ports.checks();
+            let watched = Watched { node_name, family, checks, addresses, health, events, connections };
             tokio::spawn(server::serve_checks(watched, token.clone()));
         }
     }

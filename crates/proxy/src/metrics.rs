@@ -52,6 +52,8 @@ pub struct Metrics {
     pub request_duration: Histogram<2>,
     pub unreadable: Counter<1>,
     pub build: Gauge<9>,
+    /// Who is connected to the ports.
+    pub connections: Arc<serve::Metrics>,
     packets: Mutex<Option<Packets>>,
 }
 
@@ -199,6 +201,7 @@ impl Default for Metrics {
                 "Always 1; the labels say what was built, from what and how",
                 BUILD,
             ),
+            connections: Arc::default(),
             packets: Mutex::default(),
         }
     }
@@ -244,6 +247,7 @@ impl Metrics {
         if let Some(packets) = self.packets.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             let _ = packets.write(&mut out);
         }
+        let _ = self.connections.write(&mut out);
         let _ = sys::process::write_process(&mut out);
         out
     }

@@ -23,7 +23,7 @@ use super::server::Peer;
 use super::{App, audit, discovery, health, indent, openapi, verbs};
 use crate::auth::impersonate;
 use crate::refusal::Refusal;
-use crate::request::{Attributes, User};
+use crate::request::{Attributes, User, groups};
 
 /// For how long others may keep our keys, upstream's figure.
 const KEYS_STAY: HeaderValue = HeaderValue::from_static("public, max-age=3600");
@@ -106,6 +106,9 @@ async fn respond(
     let mut attributes = Attributes { user, verb, path: head.uri.path().to_owned(), resource };
     *known = Known::new(app, &attributes, &query);
     let user = app.authenticator.authenticate(&peer.shown, &head.headers, head.uri.path()).await?;
+    if !user.is_in(groups::UNAUTHENTICATED) {
+        peer.connection.know();
+    }
     known.attributes.user = user.clone();
     known.impersonated = impersonate::impersonate(&app.authorizer, &user, &head.headers)?.map(Arc::new);
     attributes.user = known.impersonated.clone().unwrap_or(user);

@@ -19,15 +19,19 @@ pub struct Limits {
 /// How long a slow client is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// For the TLS handshake.
-    pub handshake: Duration,
-    /// For the head of a request to arrive.
-    pub head: Duration,
+    /// From the first packet to the end of the first request's head, the TLS handshake included.
+    pub first: Duration,
+    /// For another request, on a connection that is kept. Answers to pings are none.
+    pub idle: Duration,
     /// For all of its body to arrive.
     pub body: Duration,
     /// For a reader to take what was sent; a client that never reads its watch is cut off.
     pub stall: Duration,
 }
+
+/// Connections at once, of strangers and of those who said who they are; a watch is often one by itself.
+pub(crate) const CONNECTIONS: serve::Limits =
+    serve::Limits { remote: 1024, local: 512, known: 4096, per_source: 256, known_takes: 2 };
 
 /// What a request takes part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,7 +76,7 @@ impl Default for Limits {
 impl Default for Patience {
     fn default() -> Patience {
         let seconds = Duration::from_secs;
-        Patience { handshake: seconds(10), head: seconds(90), body: seconds(60), stall: seconds(90) }
+        Patience { first: seconds(10), idle: seconds(90), body: seconds(60), stall: seconds(90) }
     }
 }
 

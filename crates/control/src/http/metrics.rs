@@ -1,5 +1,6 @@
 //! What is counted, under upstream's names.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::metrics::{Counter, Family, Gauge, Histogram, Kind, Text};
@@ -32,6 +33,8 @@ pub struct Metrics {
     durations: Histogram<8>,
     open: Gauge<7>,
     rejected: Counter<1>,
+    /// Who is connected.
+    pub(crate) connections: Arc<serve::Metrics>,
     started: f64,
 }
 
@@ -92,6 +95,7 @@ impl Metrics {
                 "Number of requests dropped with 'Try again later' response",
                 ["request_kind"],
             ),
+            connections: Arc::default(),
             started,
         }
     }
@@ -136,6 +140,7 @@ impl Metrics {
             // Writing to a String cannot fail.
             let _ = family.write(&mut out);
         }
+        let _ = self.connections.write(&mut out);
         let mut text = Text::new(&mut out);
         let mut gauge = |name: &str, help: &str, labels: &[(&str, &str)], value: f64| {
             let _ = text.header(name, Kind::Gauge, help);

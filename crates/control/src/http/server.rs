@@ -1,11 +1,10 @@
-//! The listener: TLS, HTTP/1.1 and HTTP/2, bounded in connections, patient with nobody.
+//! The listener: TLS, HTTP/1.1 and HTTP/2, patient with nobody. Who makes way when it is full, `serve` decides.
 
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZero;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -13,24 +12,22 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustix::net::sockopt;
+use serve::{Connection, Connections, Plan, Proof, Stream, Times};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::App;
 use super::handler;
 use super::heads::Strict;
-use super::limits::Patience;
+use super::limits::{CONNECTIONS, Patience};
 use super::wire::{self, Sending};
 use crate::auth::authn;
 use crate::run::ANSWERS_FIRST;
 
-/// Connections served at once; more wait in the kernel's queue.
-const CONNECTIONS: usize = 4096;
 /// Bytes of a request's head.
 const HEAD_LIMIT: usize = 256 * 1024;
 const HEADERS: usize = 200;
@@ -39,8 +36,6 @@ const STREAMS: u32 = 250;
 /// An HTTP/2 peer that answers no ping for this long is gone.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_PATIENCE: Duration = Duration::from_secs(15);
-/// Between two attempts when the process is out of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// For requests under way to finish when the server stops.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -51,6 +46,8 @@ pub(crate) struct Peer {
     pub(crate) shown: Arc<authn::Peer>,
     /// Told when the client may stop reading for as long as it likes.
     pub(crate) may_pause: Arc<Notify>,
+    /// Told who it is.
+    pub(crate) connection: Connection,
 }
 
 /// A server whose address is taken and which nobody is served by yet.
@@ -109,93 +106,52 @@ impl Bound {
 
     /// Serves until cancelled; requests under way then get a moment to finish.
     pub async fn serve(self, app: Arc<App>, tls: Arc<rustls::ServerConfig>, token: CancellationToken) {
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let Patience { first, idle, .. } = app.patience;
+        serve::raise_open_files();
+        let connections = Connections::new(
+            "apiserver",
+            CONNECTIONS.within(serve::Budget::now().share(100)),
+            Proof::Identity,
+            Times { first, idle, busy: None },
+            app.metrics.connections.clone(),
+        );
         let acceptor = TlsAcceptor::from(tls);
-        let conversations = TaskTracker::new();
         let second = SecondLoop::start();
-        let mut takes_turn = false;
-        loop {
-            let accepted = tokio::select! {
-                () = token.cancelled() => break,
-                accepted = accept(&self.listener, &places) => accepted,
-            };
-            let (stream, address, place) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::debug!(%error, "connection not accepted");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            let (app, acceptor, token) = (app.clone(), acceptor.clone(), token.clone());
-            // A stream belongs to the loop it is made on, so it is made anew there.
-            let Ok(stream) = stream.into_std() else { continue };
-            let conversation = async move {
-                match TcpStream::from_std(stream) {
-                    Ok(stream) => converse(app, acceptor, stream, address, token).await,
-                    Err(error) => tracing::debug!(%error, "connection not served"),
-                }
-                drop(place);
-            };
-            takes_turn = !takes_turn;
-            match second.as_ref().filter(|_| takes_turn) {
-                Some(second) => conversations.spawn_on(conversation, &second.handle),
-                None => conversations.spawn(conversation),
-            };
-        }
-        conversations.close();
-        let _ = tokio::time::timeout(FAREWELL, conversations.wait()).await;
+        let loops = second.iter().map(|second| second.handle.clone()).collect();
+        let plan = Plan { farewell: FAREWELL, loops };
+        let converse = move |stream, connection| converse(app.clone(), acceptor.clone(), stream, connection);
+        serve::run(self.listener, connections, plan, token, converse).await;
     }
 }
 
-async fn accept(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
-    let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, address) = listener.accept().await?;
-    Ok((stream, address, place))
-}
-
-async fn converse(
-    app: Arc<App>,
-    acceptor: TlsAcceptor,
-    stream: TcpStream,
-    address: SocketAddr,
-    token: CancellationToken,
-) {
-    let _ = stream.set_nodelay(true);
+async fn converse(app: Arc<App>, acceptor: TlsAcceptor, stream: Stream<TcpStream>, connection: Connection) {
+    let Some(address) = connection.address() else { return };
+    let _ = stream.get_ref().set_nodelay(true);
     let patience = app.patience;
     let stall = u32::try_from(patience.stall.as_millis()).unwrap_or(u32::MAX);
-    let _ = sockopt::set_tcp_user_timeout(&stream, stall);
-    let stream = match tokio::time::timeout(patience.handshake, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%error, %address, "TLS handshake failed"),
-        Err(_) => return tracing::debug!(%address, "TLS handshake timed out"),
+    let _ = sockopt::set_tcp_user_timeout(stream.get_ref(), stall);
+    let stream = match acceptor.accept(stream).await {
+        Ok(stream) => stream,
+        Err(error) => return tracing::debug!(%error, %address, "TLS handshake failed"),
     };
     let shown = Arc::new(authn::Peer::new(stream.get_ref().1.peer_certificates()));
     let may_pause = Arc::new(Notify::new());
-    let peer = Peer { address, shown, may_pause: may_pause.clone() };
-    let asked = Arc::new(AtomicBool::new(false));
-    let has_asked = asked.clone();
+    let peer = Peer { address, shown, may_pause: may_pause.clone(), connection: connection.clone() };
     let service = service_fn(move |request| {
-        has_asked.store(true, Ordering::Relaxed);
         let (app, peer) = (app.clone(), peer.clone());
-        async move { Ok::<_, Infallible>(handler::answer(app, peer, request).await) }
+        let asking = peer.connection.ask();
+        async move { Ok::<_, Infallible>(asking.answer(handler::answer(app, peer, request).await)) }
     });
     let builder = builder(patience);
     let (wire, sending) = wire::gather(stream);
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(Strict::new(wire)), service);
-    tokio::pin!(connection);
+    let served = builder.serve_connection_with_upgrades(TokioIo::new(Strict::new(wire)), service);
+    tokio::pin!(served);
     let ended = tokio::select! {
-        ended = sending.drive(connection.as_mut()) => ended,
+        ended = sending.drive(served.as_mut()) => ended,
         () = bear_with(&sending, &may_pause) => return,
-        () = never_asks(&asked, patience.head) => {
-            return tracing::debug!(%address, "nothing was asked");
-        }
-        () = token.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            sending.drive(connection).await
+        () = connection.finish() => {
+            served.as_mut().graceful_shutdown();
+            sending.drive(served).await
         }
     };
     if let Err(error) = ended {
@@ -204,10 +160,10 @@ async fn converse(
 }
 
 /// From when it is told, bears with a reader that takes nothing: a log or a shell may be held by a person. Never ends.
-async fn bear_with(sending: &Sending<TlsStream<TcpStream>>, may_pause: &Notify) {
+async fn bear_with(sending: &Sending<TlsStream<Stream<TcpStream>>>, may_pause: &Notify) {
     may_pause.notified().await;
     sending.look(|stream| {
-        let stream = stream.get_ref().0;
+        let stream = stream.get_ref().0.get_ref();
         let _ = sockopt::set_tcp_user_timeout(stream, 0);
         // One that is gone is found by asking.
         let _ = sockopt::set_socket_keepalive(stream, true);
@@ -217,21 +173,12 @@ async fn bear_with(sending: &Sending<TlsStream<TcpStream>>, may_pause: &Notify) 
     std::future::pending().await
 }
 
-/// Ends when no request has come in time. Until the protocol is known nobody else looks at the clock, and in HTTP/2 a
-/// client that answers pings could stay for ever without having said who it is.
-async fn never_asks(asked: &AtomicBool, patience: Duration) {
-    tokio::time::sleep(patience).await;
-    if asked.load(Ordering::Relaxed) {
-        std::future::pending().await
-    }
-}
-
 fn builder(patience: Patience) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(patience.head)
+        .header_read_timeout(patience.idle)
         .max_buf_size(HEAD_LIMIT)
         .max_headers(HEADERS);
     builder

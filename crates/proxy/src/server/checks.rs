@@ -30,6 +30,8 @@ pub struct Watched {
     pub addresses: NodePortAddresses,
     pub health: Health,
     pub events: mpsc::Sender<Notice>,
+    /// Who is connected, to the ports of all Services.
+    pub connections: serve::Connections,
 }
 
 /// A server that runs.
@@ -120,7 +122,9 @@ fn start(
     let router = Router::new().fallback(answer).with_state(state);
     let bind = |ip| bind("a health check", SocketAddr::new(ip, port), true);
     let listeners = listen_on(watched).into_iter().map(bind).collect::<Result<Vec<_>, _>>()?;
-    let tasks = listeners.into_iter().map(|listener| serve(listener, router.clone(), token.clone()));
+    let tasks = listeners
+        .into_iter()
+        .map(|listener| serve(listener, router.clone(), watched.connections.clone(), token.clone()));
     let listeners = tasks.collect();
     Ok(Running { port, local: sender, token, listeners })
 }
@@ -219,6 +223,7 @@ mod tests {
             addresses: NodePortAddresses::Only([[127, 0, 0, 1].into()].into()),
             health: Health::new(report, node, Duration::from_secs(30), Arc::default()),
             events,
+            connections: super::Ports::new(Arc::default(), serve::Budget::of(1_000_000)).checks(),
         };
         (sender, watched)
     }
@@ -280,5 +285,30 @@ mod tests {
         drop(taken);
         tokio::time::sleep(2 * TRY_AGAIN).await;
         tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    }
+
+    /// As many as an adversary in a Pod needed to make a load balancer drop the node.
+    #[tokio::test]
+    async fn nobody_is_shut_out_of_a_port_by_idle_or_half_finished_requests() {
+        use tokio::io::AsyncWriteExt;
+        let router = Router::new().fallback(|| async { "ok" });
+        let ports = super::super::Ports::new(Arc::default(), serve::Budget::of(1_000_000));
+        for connections in [ports.healthz(), ports.metrics(), ports.checks()] {
+            let listener = bind("a test", "127.0.0.1:0".parse().unwrap(), true).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            tokio::spawn(serve(listener, router.clone(), connections, CancellationToken::new()));
+            for (count, beginning) in [(600, b"".as_slice()), (400, b"GET / HTTP/1.1\r\nHost:")] {
+                let mut held = Vec::new();
+                for _ in 0..count {
+                    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                    // It may have lost its place already.
+                    let _ = stream.write_all(beginning).await;
+                    held.push(stream);
+                }
+                let answer = tokio::time::timeout(Duration::from_secs(10), asked_at(port)).await;
+                let answer = answer.expect("an answer").unwrap();
+                assert!(answer.ends_with("ok"), "after {beginning:?}: {answer}");
+            }
+        }
     }
 }

@@ -1,40 +1,40 @@
 //! kube-proxy's HTTP servers: health on 10256, metrics on 10249, and one per Service that a load balancer asks about.
 //!
-//! All are plain HTTP/1.1 and answer at once from what is known. A client that sends its request slowly is cut off; the
-//! number of connections is bounded.
+//! All are plain HTTP/1.1 and answer at once from what is known. A client that sends its request slowly is cut off; when
+//! there are too many, the idle make way.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use serve::{Connections, Http1, Plan, Stream};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 mod checks;
 mod health;
 mod pages;
+mod ports;
 mod profiles;
 mod status;
 
 pub use checks::{Watched, serve_checks};
 pub use health::{Health, router as health_router};
 pub use pages::About;
+pub use ports::Ports;
 pub use status::{SelfChecks, Status, router as status_router};
 
-/// Connections served at once; more wait in the kernel's queue.
-const CONNECTIONS: usize = 128;
-const HEAD_LIMIT: usize = 64 * 1024;
-const HEAD_TIME: Duration = Duration::from_secs(10);
-/// The longest a connection may last: answers are short.
-const CONNECTION_TIME: Duration = Duration::from_secs(120);
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// What is borne of a client.
+const HOW: Http1 = Http1 {
+    head: 64 * 1024,
+    idle: ports::IDLE,
+    body: Duration::from_secs(60),
+    stall: Duration::from_secs(90),
+};
 /// Between two attempts to take an address.
 const BIND_PAUSE: Duration = Duration::from_secs(5);
 
@@ -79,6 +79,7 @@ pub async fn serve_on(
     what: &str,
     address: SocketAddr,
     router: Router,
+    connections: Connections,
     hard: bool,
     token: CancellationToken,
 ) -> Result<(), BindError> {
@@ -86,7 +87,7 @@ pub async fn serve_on(
         match bind(what, address, false) {
             Ok(listener) => {
                 tracing::info!(what, %address, "listening");
-                serve(listener, router, token).await;
+                serve(listener, router, connections, token).await;
                 return Ok(());
             }
             Err(error) if hard => return Err(error),
@@ -100,31 +101,16 @@ pub async fn serve_on(
 }
 
 /// Serves until cancelled. Connections still open then are dropped.
-pub async fn serve(listener: TcpListener, router: Router, token: CancellationToken) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        let accepted = tokio::select! {
-            () = token.cancelled() => return,
-            accepted = listener.accept() => accepted,
-        };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::debug!(%error, "connection not accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let (router, token) = (router.clone(), token.clone());
-        tokio::spawn(async move {
-            tokio::select! {
-                () = token.cancelled() => {}
-                _ = tokio::time::timeout(CONNECTION_TIME, converse(stream, router)) => {}
-            }
-            drop(place);
-        });
-    }
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    connections: Connections,
+    token: CancellationToken,
+) {
+    let converse = move |stream: Stream<TcpStream>, connection| {
+        serve::converse(HOW, stream, connection, TowerToHyperService::new(router.clone()))
+    };
+    serve::run(listener, connections, Plan::default(), token, converse).await;
 }
 
 /// Go's answer to paths that nobody serves.
@@ -132,18 +118,6 @@ pub(crate) async fn not_found() -> Response {
     let headers =
         [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
     (StatusCode::NOT_FOUND, headers, "404 page not found\n").into_response()
-}
-
-async fn converse(stream: TcpStream, router: Router) {
-    let done = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIME)
-        .max_buf_size(HEAD_LIMIT)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
-        .await;
-    if let Err(error) = done {
-        tracing::trace!(%error, "connection ended");
-    }
 }
 
 #[cfg(test)]

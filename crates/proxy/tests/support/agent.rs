@@ -187,7 +187,8 @@ pub(crate) fn run_agent(lab: &Lab, api: Api, args: &[&str], token: CancellationT
             let address = listener.local_addr().unwrap();
             *api.0.address.lock().unwrap() = Some(address);
             let router = Router::new().fallback(answer).with_state(api);
-            tokio::spawn(proxy::server::serve(listener, router, token.clone()));
+            let ports = proxy::server::Ports::new(Default::default(), serve::Budget::of(1_000_000));
+            tokio::spawn(proxy::server::serve(listener, router, ports.metrics(), token.clone()));
             agent::run(start(&format!("http://{address}"), args), token).await.map_err(|e| e.to_string())
         })
     })
