@@ -334,7 +334,10 @@ fn edits() -> Vec<(&'static str, Edit)> {
             ),
         ),
         ("the table put to sleep", Edit::Lines("add table ip kube-proxy { flags dormant; }")),
-        ("an element for all that is not there", Edit::Lines("add element ip kube-proxy cluster-ips { * }")),
+        (
+            "an element for all that is not there",
+            Edit::Lines("add element ip kube-proxy all-cluster-ips { * }"),
+        ),
         (
             "a chain of a kind that we do not use",
             Edit::Lines("add chain ip kube-proxy y { type route hook output priority 0; policy accept; }"),

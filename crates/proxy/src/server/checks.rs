@@ -223,7 +223,7 @@ mod tests {
             addresses: NodePortAddresses::Only([[127, 0, 0, 1].into()].into()),
             health: Health::new(report, node, Duration::from_secs(30), Arc::default()),
             events,
-            connections: super::Ports::new(Arc::default(), serve::Budget::of(1_000_000)).checks(),
+            connections: crate::server::Ports::new(Arc::default(), serve::Budget::of(1_000_000)).checks(),
         };
         (sender, watched)
     }
