@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: the house rules that a compiler does not know. Also runs as a test.
 
 mod arrows;
+mod layers;
 mod licences;
 mod papers;
 mod text;
@@ -33,6 +34,7 @@ fn problems(layout: &Layout) -> Result<Vec<String>> {
     let files = tracked_files(layout)?;
     problems.extend(text::check(layout, &files));
     problems.extend(papers::check(layout, &files));
+    problems.extend(layers::check(layout, &files));
     Ok(problems)
 }
 
