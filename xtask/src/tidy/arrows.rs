@@ -9,12 +9,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("nft", &[]),
     ("tls", &[]),
+    ("supervise", &["base"]),
     ("api", &["base"]),
     ("schema", &["api", "base"]),
-    ("client", &["schema", "tls", "api", "base"]),
+    ("client", &["schema", "supervise", "tls", "api", "base"]),
     ("cri", &["api", "base"]),
     ("csi", &["base"]),
-    ("serve", &["base"]),
+    ("serve", &["supervise", "base"]),
     ("sys", &["nft", "api", "base"]),
     ("kubelet-core", &["api", "base"]),
     ("proxy-core", &["nft", "api", "base"]),
@@ -22,7 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("proxy", AGENT),
     ("runtime", AGENT),
     ("cni", AGENT),
-    ("control", &["schema", "serve", "sys", "tls", "api", "base"]),
+    ("control", &["schema", "client", "serve", "supervise", "sys", "tls", "api", "base"]),
     (
         "longshore",
         &[
@@ -34,6 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "kubelet-core",
             "proxy-core",
             "serve",
+            "supervise",
             "sys",
             "nft",
             "cri",
@@ -59,6 +61,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "proxy-core",
             "schema",
             "serve",
+            "supervise",
             "sys",
             "nft",
             "cri",
@@ -72,8 +75,20 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Agents join cores and hands; none knows another agent.
-const AGENT: &[&str] =
-    &["kubelet-core", "proxy-core", "serve", "sys", "nft", "cri", "csi", "client", "tls", "api", "base"];
+const AGENT: &[&str] = &[
+    "kubelet-core",
+    "proxy-core",
+    "serve",
+    "supervise",
+    "sys",
+    "nft",
+    "cri",
+    "csi",
+    "client",
+    "tls",
+    "api",
+    "base",
+];
 
 /// Only tests may know these.
 const FOR_TESTS: &[&str] = &["testkit", "fixture"];
