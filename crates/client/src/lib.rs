@@ -17,6 +17,7 @@ mod read;
 mod request;
 mod tls;
 pub mod watch;
+pub mod workqueue;
 
 pub use connect::{Dial, Wire};
 pub use error::{ApiError, ClientError};
