@@ -15,5 +15,4 @@ pub mod refusal;
 pub mod registry;
 pub mod request;
 pub mod run;
-pub mod store;
 pub mod table;

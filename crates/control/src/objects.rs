@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::refusal::Refusal;
 use crate::registry::document::encode;
-use crate::store::{Entry, Expect, ListOptions, ReadError, Store, Write, WriteError};
+use store::{Entry, Expect, ListOptions, ReadError, Store, Write, WriteError};
 
 /// Where the objects of a kind lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,7 +302,7 @@ pub(crate) mod testing {
     impl Scratch {
         pub(crate) fn new() -> Scratch {
             let dir = tempfile::tempdir().unwrap();
-            let store = Store::open(dir.path(), crate::store::Options::default()).unwrap();
+            let store = Store::open(dir.path(), store::Options::default()).unwrap();
             Scratch { objects: Objects::new(store), _dir: dir }
         }
 

@@ -31,8 +31,8 @@ use crate::refusal::Refusal;
 use crate::registry::Registry;
 use crate::registry::addresses::{Addresses, Ranges};
 use crate::registry::catalog::Catalog;
-use crate::store::{self, Lock, OpenError, Retention, Store};
 use crate::{controllers, first_objects};
+use store::{Lock, OpenError, Retention, Store};
 
 /// How often certificates and the files they come from are looked at.
 const PKI_PERIOD: Duration = Duration::from_secs(60);

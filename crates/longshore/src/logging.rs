@@ -32,6 +32,7 @@ const OURS: &[&str] = &[
     "proxy_core",
     "client",
     "control",
+    "store",
     "schema",
     "base",
     "api",

@@ -16,6 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cri", &["api", "base"]),
     ("csi", &["base"]),
     ("serve", &["supervise", "base"]),
+    ("store", &["base"]),
     ("sys", &["nft", "api", "base"]),
     ("kubelet-core", &["api", "base"]),
     ("proxy-core", &["nft", "api", "base"]),
@@ -23,7 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("proxy", AGENT),
     ("runtime", AGENT),
     ("cni", AGENT),
-    ("control", &["schema", "client", "serve", "supervise", "sys", "tls", "api", "base"]),
+    ("control", &["schema", "client", "serve", "store", "supervise", "sys", "tls", "api", "base"]),
     (
         "longshore",
         &[
@@ -35,6 +36,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "kubelet-core",
             "proxy-core",
             "serve",
+            "store",
             "supervise",
             "sys",
             "nft",

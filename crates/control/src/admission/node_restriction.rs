@@ -419,8 +419,8 @@ mod tests {
     use super::super::testing::{Ask, Bench};
     use super::*;
     use crate::request::User;
-    use crate::store::Expect;
     use serde_json::json;
+    use store::Expect;
 
     async fn bench() -> Bench {
         let pod = |name: &str, node: &str| {

@@ -326,10 +326,10 @@ pub(crate) mod tests {
     use crate::objects::places;
     use crate::objects::testing::Scratch;
     use crate::request::groups;
-    use crate::store::Expect;
     use base::time::Now;
     use serde_json::json;
     use std::sync::atomic::{AtomicI64, Ordering};
+    use store::Expect;
 
     /// A clock that goes when it is told to.
     #[derive(Debug)]

@@ -11,7 +11,7 @@ use super::rbac::{Index, RbacKind, Rule, policy};
 use crate::doc;
 use crate::objects::{Objects, Place, Stored, decode_bytes, new_uid, places};
 use crate::refusal::Refusal;
-use crate::store::{Change, ChangeKind, Expect, WatchError};
+use store::{Change, ChangeKind, Expect, WatchError};
 
 /// What a place in the store means for the rights.
 #[derive(Clone, Copy, Debug)]

@@ -265,7 +265,7 @@ mod tests {
     use super::*;
     use crate::auth::tokens::tests::{ISSUER, tokens};
     use crate::objects::testing::Scratch;
-    use crate::store::Expect;
+    use store::Expect;
 
     const NOW: Wall = Wall(1_800_000_000_000_000_000);
     const USUAL: Lifetimes = Lifetimes { max_seconds: None, extend: true };

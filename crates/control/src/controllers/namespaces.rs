@@ -414,7 +414,7 @@ mod tests {
 
     fn registry(dir: &std::path::Path) -> Registry {
         use crate::registry::addresses::{Addresses, Ranges};
-        let store = crate::store::Store::open(dir, crate::store::Options::default()).unwrap();
+        let store = store::Store::open(dir, store::Options::default()).unwrap();
         let catalog = crate::registry::catalog::Catalog::new(crate::kinds::all().into_iter().map(Arc::new));
         let clock = Arc::new(crate::clock::SystemClock::default());
         Registry::new(store, catalog, clock, None, Addresses::new(Ranges::default()))

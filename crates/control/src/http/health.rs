@@ -6,7 +6,7 @@ use super::App;
 use super::answer::{self, Answer};
 use super::query::Query;
 use crate::refusal::Refusal;
-use crate::store::Health;
+use store::Health;
 
 /// A thing that can be wrong.
 struct Check {

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::doc;
 use crate::kind::{Column, Kind, Strategy, Verb};
-use crate::store::Health;
 use crate::table;
+use store::Health;
 
 /// What upstream calls its first store.
 pub const STORE: &str = "etcd-0";

@@ -11,7 +11,7 @@ use super::selection::{self, Selection, present};
 use super::{Registry, addresses, meta, write_fault};
 use crate::doc;
 use crate::refusal::Refusal;
-use crate::store::{Expect, WriteError};
+use store::{Expect, WriteError};
 
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 /// Upstream's name for who looks after them.

@@ -9,7 +9,7 @@ use super::{Call, Outcome, Registry, Written, meta, write_fault};
 use crate::kind::{Kind, Verb};
 use crate::kinds;
 use crate::refusal::Refusal;
-use crate::store::{Entry, Expect, WriteError};
+use store::{Entry, Expect, WriteError};
 
 /// How often a generated name may be taken already.
 const TRIES: usize = 8;

@@ -9,7 +9,7 @@ use super::selection::{Selection, present};
 use super::{Call, Registry, is_service, meta, write_fault};
 use crate::kind::Kind;
 use crate::refusal::Refusal;
-use crate::store::{Expect, WriteError};
+use store::{Expect, WriteError};
 
 /// What a deletion came to.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::store::Entry;
+use store::Entry;
 
 /// How every stored document begins.
 const HEAD: &[u8] = b"{\"metadata\":{";

@@ -11,7 +11,7 @@ use super::options::{ListOptions, VersionMatch};
 use super::selection::Selection;
 use super::{Registry, fault};
 use crate::refusal::{Cause, Refusal};
-use crate::store::{self, ReadError, Store};
+use store::{ReadError, Store};
 
 /// Objects read from the store at once: enough to be quick, few enough to hold in memory for every slow reader.
 const PAGE: usize = 500;

@@ -12,7 +12,7 @@ use crate::admission::{Chain, Operation, Review};
 use crate::kind::Kind;
 use crate::refusal::Refusal;
 use crate::request::{Attributes, Resource, User};
-use crate::store::{Entry, ReadError, Store, WriteError};
+use store::{Entry, ReadError, Store, WriteError};
 
 mod address_objects;
 pub mod addresses;

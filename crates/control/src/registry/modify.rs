@@ -13,7 +13,7 @@ use super::{Call, Outcome, Registry, Written, is_service, meta, write_fault};
 use crate::kind::Kind;
 use crate::kinds;
 use crate::refusal::Refusal;
-use crate::store::{Entry, Expect, WriteError};
+use store::{Entry, Expect, WriteError};
 
 /// How often somebody else may be quicker before we say so.
 const TRIES: usize = 16;

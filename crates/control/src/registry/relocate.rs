@@ -8,7 +8,7 @@ use crate::custom;
 use crate::kind::Kind;
 use crate::kinds::custom_resource_definition as definition;
 use crate::refusal::Refusal;
-use crate::store::{Entry, Expect, ListOptions, Write};
+use store::{Entry, Expect, ListOptions, Write};
 
 /// Objects moved in one transaction.
 const AT_ONCE: usize = 100;

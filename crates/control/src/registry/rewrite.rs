@@ -9,7 +9,7 @@ use super::selection::{self, present};
 use super::{Registry, write_fault};
 use crate::kind::Kind;
 use crate::refusal::Refusal;
-use crate::store::{Expect, WriteError};
+use store::{Expect, WriteError};
 
 /// How often somebody else may be quicker.
 const TRIES: usize = 16;

@@ -17,7 +17,7 @@ use crate::clock::SystemClock;
 use crate::kind::Kind;
 use crate::kinds;
 use crate::refusal::Refusal;
-use crate::store::{self, Store};
+use store::Store;
 
 struct Bench {
     registry: Registry,

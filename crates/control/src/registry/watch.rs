@@ -6,7 +6,7 @@ use super::list::Lister;
 use super::options::{ListOptions, VersionMatch};
 use super::selection::Selection;
 use crate::refusal::Refusal;
-use crate::store::{Change, ChangeKind, Compacted, Watch, WatchError};
+use store::{Change, ChangeKind, Compacted, Watch, WatchError};
 
 /// What a watcher is told.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use base::flags::{self, Flag, Kind};
-use control::store::{self, Report};
 use serde_json::Value;
+use store::Report;
 
 use super::DATA_DIR;
 use crate::console;

@@ -16,7 +16,7 @@ use crate::doc;
 use crate::kind::Kind;
 use crate::objects::{Objects, Stored, decode_bytes, places};
 use crate::refusal::Refusal;
-use crate::store::{Change, ChangeKind, Expect, ListOptions, WatchError};
+use store::{Change, ChangeKind, Expect, ListOptions, WatchError};
 
 /// Lost races before a write is sent back.
 const TRIES: usize = 16;
@@ -190,7 +190,7 @@ async fn watch(objects: &Objects, revision: u64) -> WatchError {
         Err(compacted) => return WatchError::Compacted(compacted),
     };
     let Ok(mut limited) = with_quotas(objects).await else {
-        return WatchError::Compacted(crate::store::Compacted { requested: revision, compacted: revision });
+        return WatchError::Compacted(store::Compacted { requested: revision, compacted: revision });
     };
     loop {
         let mut dirty = BTreeSet::new();

@@ -11,7 +11,7 @@ use crate::auth::pki::Ca;
 use crate::doc;
 use crate::objects::{Objects, Stored, places};
 use crate::refusal::Refusal;
-use crate::store::{ChangeKind, Expect, Watch, WatchError};
+use store::{ChangeKind, Expect, Watch, WatchError};
 
 const SWEEP: Duration = Duration::from_secs(600);
 

@@ -8,7 +8,7 @@ use crate::registry::addresses::{Addresses, Ranges};
 use crate::registry::document;
 use crate::registry::options::{FieldValidation, WriteOptions};
 use crate::registry::patch::Patch;
-use crate::store::{self, Expect, Store};
+use store::{Expect, Store};
 
 struct Bench {
     registry: Registry,

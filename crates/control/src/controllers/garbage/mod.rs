@@ -22,7 +22,7 @@ use crate::registry::document::Document;
 use crate::registry::options::{DeleteOptions, Propagation};
 use crate::registry::selection::{Selection, present};
 use crate::registry::{Call, Registry, meta};
-use crate::store::ChangeKind;
+use store::ChangeKind;
 
 /// Before a lost watch is started again.
 const REST: Duration = Duration::from_secs(1);
@@ -107,7 +107,7 @@ impl Collector {
         Ok(())
     }
 
-    fn note(&mut self, change: &crate::store::Change) {
+    fn note(&mut self, change: &store::Change) {
         let value = || Document::new(change.key.clone(), change.rev, change.value.clone()).to_value();
         if change.kind == ChangeKind::Deleted {
             let last = value();

@@ -10,7 +10,7 @@ use crate::clock::SystemClock;
 use crate::kinds;
 use crate::registry::addresses::{Addresses, Ranges};
 use crate::registry::catalog::Catalog;
-use crate::store::{self, Change, Store};
+use store::{Change, Store};
 
 struct Bench {
     registry: Registry,

@@ -1,7 +1,7 @@
 //! The store on a disk that fails: power cuts with torn sectors, EIO, ENOSPC, short reads and writes, at every step.
 //!
-//! `faults/shadow.c`, loaded before libc into a process of its own, writes down what the store does to its files and fails
-//! what it is told to. `faults/disk.rs` works out what a power cut at any moment leaves. A story is a row of
+//! `disk_faults/shadow.c`, loaded before libc into a process of its own, writes down what the store does to its files and fails
+//! what it is told to. `disk_faults/disk.rs` works out what a power cut at any moment leaves. A story is a row of
 //! transactions, each of which also writes its number; so the number says what all keys must be.
 //!
 //! `LONGSHORE_SEEDS=100000` plays ten thousand stories instead of a few hundred; `STORE_FAULTS_SEED=7` one of them, and tells
@@ -9,7 +9,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "faults/disk.rs"]
+#[path = "disk_faults/disk.rs"]
 mod disk;
 
 use std::collections::BTreeMap;
@@ -22,10 +22,8 @@ use std::time::Duration;
 
 use base::rng::Rng;
 use bytes::Bytes;
-use control::store::{
-    Expect, Health, ListOptions, OpenError, Options, Retention, Store, Write, backup, restore,
-};
 use disk::{Disk, Record};
+use store::{Expect, Health, ListOptions, OpenError, Options, Retention, Store, Write, backup, restore};
 
 const STORIES: u64 = 240;
 const PLACE: &str = "STORE_FAULTS_PLACE";
@@ -359,7 +357,7 @@ fn run(part: &str) {
     let room = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let place = room.path();
     let library = place.join("shadow.so");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/shadow.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/disk_faults/shadow.c");
     let compiled = Command::new("cc")
         .args(["-shared", "-fPIC", "-O1", "-pthread", "-o"])
         .arg(&library)

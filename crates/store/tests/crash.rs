@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use base::rng::Rng;
 use bytes::Bytes;
-use control::store::{Expect, ListOptions, Options, Retention, Store, Write};
+use store::{Expect, ListOptions, Options, Retention, Store, Write};
 
 const TASKS: u64 = 6;
 const SLOTS: u64 = 12;

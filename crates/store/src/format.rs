@@ -16,7 +16,7 @@ use rusqlite::{Connection, OpenFlags};
 use rustix::fs::FlockOperation;
 
 use super::error::{Corruption, OpenError};
-use super::{backup, wal};
+use super::wal;
 
 /// `LSHR`
 const APPLICATION: i64 = 0x4c53_4852;
@@ -103,7 +103,7 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, OpenError> {
     let size = |path: &Path| fs::metadata(path).map_or(0, |m| m.len());
     let wal = wal_file(path);
     if size(path) == 0 {
-        let restoring = backup::restoring(path);
+        let restoring = restoring(path);
         if restoring.exists() {
             return Err(OpenError::Unfinished { path: path.to_owned(), restoring });
         }
@@ -215,4 +215,16 @@ fn create(conn: &Connection) -> rusqlite::Result<()> {
         "BEGIN IMMEDIATE; {SCHEMA}
          PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT}; COMMIT"
     ))
+}
+
+/// Where a restore builds the store that is to be at `path`.
+pub(super) fn restoring(path: &Path) -> PathBuf {
+    beside(path, "restoring")
+}
+
+pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(ending);
+    PathBuf::from(name)
 }

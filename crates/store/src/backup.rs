@@ -39,7 +39,7 @@ pub fn backup(dir: &Path, to: &Path) -> Result<Report, OpenError> {
         Err(OpenError::Locked { .. }) => None,
         Err(other) => return Err(other),
     };
-    let partial = beside(to, "partial");
+    let partial = format::beside(to, "partial");
     remove(&partial)?;
     let copied = copy(&path, &partial).and_then(|report| {
         settle(&partial, to)?;
@@ -65,11 +65,6 @@ fn copy(path: &Path, partial: &Path) -> Result<Report, OpenError> {
     Ok(report)
 }
 
-/// Where a restore builds the store that is to be at `path`.
-pub(super) fn restoring(path: &Path) -> PathBuf {
-    beside(path, "restoring")
-}
-
 /// Makes the copy `from` the store in `dir`. A store that is there already is refused, or moved into a directory
 /// beside when `replace` is set. Revisions go on far above the copy's, with no history. Blocks.
 pub fn restore(from: &Path, dir: &Path, replace: bool) -> Result<Report, OpenError> {
@@ -80,7 +75,7 @@ pub fn restore(from: &Path, dir: &Path, replace: bool) -> Result<Report, OpenErr
         refuse_existing(&format::wal_file(&path))?;
     }
     let (start, _) = examine(from)?;
-    let fresh = restoring(&path);
+    let fresh = format::restoring(&path);
     remove(&fresh)?;
     remove(&journal_of(&fresh))?;
     let mut target = format::private(OpenOptions::new().write(true).create_new(true), &fresh)?;
@@ -168,12 +163,5 @@ fn remove(path: &Path) -> Result<(), OpenError> {
 fn journal_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push("-journal");
-    PathBuf::from(name)
-}
-
-fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".");
-    name.push(ending);
     PathBuf::from(name)
 }
