@@ -10,15 +10,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use api::config::Logging;
+use apiserver::auth::authn::Anonymous;
+use apiserver::auth::service_account::Lifetimes;
+use apiserver::auth::static_tokens::StaticTokens;
+use apiserver::http::audit;
+use apiserver::http::limits::{Limits, Patience};
+use apiserver::kinds::RuntimeConfig;
+use apiserver::registry::addresses::Ranges;
+use apiserver::run::{Settings, Up, run};
 use base::flags::{self, Flag, Kind};
-use control::auth::authn::Anonymous;
-use control::auth::service_account::Lifetimes;
-use control::auth::static_tokens::StaticTokens;
-use control::http::audit;
-use control::http::limits::{Limits, Patience};
-use control::kinds::RuntimeConfig;
-use control::registry::addresses::Ranges;
-use control::run::{Settings, Up, run};
 use serde_json::Value;
 use tokio::signal::unix::{self, SignalKind};
 use tokio_util::sync::CancellationToken;
@@ -318,7 +318,7 @@ fn start(settings: Settings, values: &BTreeMap<&'static str, Value>) -> ExitCode
     let _ = logging::start(&log);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .global_queue_interval(control::run::ANSWERS_FIRST)
+        .global_queue_interval(apiserver::run::ANSWERS_FIRST)
         .max_blocking_threads(8)
         .thread_keep_alive(Duration::from_secs(2))
         .build();

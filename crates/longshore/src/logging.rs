@@ -31,7 +31,7 @@ const OURS: &[&str] = &[
     "proxy",
     "proxy_core",
     "client",
-    "control",
+    "apiserver",
     "store",
     "schema",
     "base",

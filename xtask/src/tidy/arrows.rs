@@ -24,7 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("proxy", AGENT),
     ("runtime", AGENT),
     ("cni", AGENT),
-    ("control", &["schema", "client", "serve", "store", "supervise", "sys", "tls", "api", "base"]),
+    ("apiserver", &["schema", "client", "serve", "store", "supervise", "sys", "tls", "api", "base"]),
     (
         "longshore",
         &[
@@ -32,7 +32,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "proxy",
             "runtime",
             "cni",
-            "control",
+            "apiserver",
             "kubelet-core",
             "proxy-core",
             "serve",
@@ -58,7 +58,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "proxy",
             "runtime",
             "cni",
-            "control",
+            "apiserver",
             "kubelet-core",
             "proxy-core",
             "schema",

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use control::http::limits::{Limits, Patience};
+use apiserver::http::limits::{Limits, Patience};
 use rustls::pki_types::ServerName;
 use serde_json::Value;
 use server::{Server, request};

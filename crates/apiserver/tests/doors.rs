@@ -6,7 +6,7 @@ mod server;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use control::http::audit;
+use apiserver::http::audit;
 use serde_json::{Value, json};
 use server::{Answer, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

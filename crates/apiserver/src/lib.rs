@@ -1,4 +1,4 @@
-//! The control side of a one-machine node: an API server that kubectl, client libraries and kubelets talk to.
+//! kube-apiserver for one machine: an API server that kubectl, client libraries and kubelets talk to.
 
 pub mod admission;
 pub mod auth;
