@@ -20,6 +20,8 @@
 pub mod access;
 pub mod admission;
 pub mod cgroup;
+pub mod claims;
+pub mod container_spec;
 pub mod downward;
 pub mod events;
 pub mod gc;

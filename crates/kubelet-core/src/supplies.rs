@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, PersistentVolume, Pod, PodSpec, Secret, Volume};
 
-use crate::recipe::spec_of;
-use crate::volumes::ephemeral_claim;
-use crate::volumes::expand::Claimed;
+use crate::claims::{Claimed, ephemeral_claim};
+use crate::container_spec::spec_of;
 
 /// What is asked for, all of it in the Pod's own namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -11,12 +11,11 @@ mod status;
 mod terminate;
 mod verdict;
 
+pub use crate::container_spec::ContainerKind;
 pub use crash_loop::CrashLoop;
 pub use intent::{Intent, Kill, KillCause, Stage};
 pub use plan::{deadline, plan};
-pub use plan_types::{
-    ContainerKind, KillContainer, KillPod, KillReason, NewSandbox, Plan, PlanInput, Start, Stop, Waiting,
-};
+pub use plan_types::{KillContainer, KillPod, KillReason, NewSandbox, Plan, PlanInput, Start, Stop, Waiting};
 pub use report::{Report, Reported, report};
 pub use status::{StatusInput, granted, readiness, status};
 pub use terminate::{ORPHAN_GRACE, stop_grace, stops};

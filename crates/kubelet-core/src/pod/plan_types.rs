@@ -7,6 +7,7 @@ use base::time::{Mono, Now};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::Verdicts;
+use crate::container_spec::ContainerKind;
 use crate::observed::Observed;
 
 /// Everything [`super::plan`] looks at.
@@ -81,15 +82,6 @@ pub enum KillReason {
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewSandbox {
     pub attempt: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ContainerKind {
-    Ephemeral,
-    Init,
-    /// An init container with restartPolicy Always.
-    Sidecar,
-    Regular,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -8,8 +8,8 @@ use std::time::Duration;
 use base::class::{Class, Classify};
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::container_spec::ContainerKind;
 use crate::downward::Allocatable;
-use crate::pod::ContainerKind;
 use crate::supplies::Supplies;
 
 // --- what goes in ---

@@ -3,8 +3,9 @@
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec, Pod, Volume};
 
-use super::csi::ClaimRef;
+use super::csi::{ClaimRef, is_exclusive};
 use super::{Context, Source, csi, host_path, nfs};
+use crate::claims::ephemeral_claim;
 use crate::supplies::Bound;
 
 pub(super) fn read(context: &Context<'_>, volume: &Volume) -> Option<Result<Source, String>> {
@@ -28,21 +29,10 @@ const FS_TYPE: &str = "ext4";
 const GID: &str = "pv.beta.kubernetes.io/gid";
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 
-/// Whether only one Pod may have a volume at a time. With several modes nobody knows which one a Pod means.
-pub(super) fn is_exclusive(modes: &[String]) -> bool {
-    modes == ["ReadWriteOncePod"]
-}
-
 /// A controller makes the claim and calls it after the Pod and the volume.
 pub(super) fn read_ephemeral(context: &Context<'_>, volume: &Volume) -> Option<Result<Source, String>> {
     volume.ephemeral.as_ref()?;
     Some(bound(context, volume, &ephemeral_claim(context.pod, &volume.name), false))
-}
-
-/// The claim of an ephemeral volume.
-#[must_use]
-pub fn ephemeral_claim(pod: &Pod, volume: &str) -> String {
-    format!("{}-{volume}", pod.metadata.name.as_deref().unwrap_or_default())
 }
 
 fn bound(context: &Context<'_>, own: &Volume, claim: &str, read_only: bool) -> Result<Source, String> {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, KeyToPath, Pod, ServiceAccountTokenProjection, Volume};
+use k8s_openapi::api::core::v1::{KeyToPath, Pod, ServiceAccountTokenProjection, Volume};
 
-use super::files::{DEFAULT_MODE, FilesKind, files, permissions};
+use super::payload::{DEFAULT_MODE, FilesKind, files, permissions, private_file};
 use super::{Context, File, Payload, Source, atomic};
 use crate::supplies::TokenWant;
 
@@ -72,14 +72,6 @@ pub(super) fn add_token(
     Ok(())
 }
 
-/// A file for the Pod's one user or group alone, where there is one.
-pub(super) fn private_file(pod: &Pod, data: Vec<u8>, mode: i32) -> File {
-    let user = only_user(pod);
-    let security = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
-    let private = user.is_some() || security.is_some_and(|s| s.fs_group.is_some());
-    File { data, mode: if private { 0o600 } else { permissions(mode) }, uid: user.unwrap_or(0) }
-}
-
 /// All keys, or those that are named; the first that is named and missing is the error.
 fn add_keys(
     data: &BTreeMap<&str, &[u8]>,
@@ -103,20 +95,6 @@ fn add_keys(
         }
     }
     Ok(())
-}
-
-/// The user all containers run as, if the Pod says so for every one of them.
-fn only_user(pod: &Pod) -> Option<u32> {
-    let spec = pod.spec.as_ref()?;
-    let of_pod = spec.security_context.as_ref().and_then(|s| s.run_as_user);
-    let user = |c: &Container| c.security_context.as_ref().and_then(|s| s.run_as_user).or(of_pod);
-    let own = spec.init_containers.iter().flatten().chain(&spec.containers).map(user);
-    // One that joins to look around shares the files too.
-    let ephemeral = spec.ephemeral_containers.iter().flatten();
-    let of_ephemeral = ephemeral.map(|c| c.security_context.as_ref().and_then(|s| s.run_as_user).or(of_pod));
-    let mut users = own.chain(of_ephemeral);
-    let first = users.next()??;
-    users.all(|u| u == Some(first)).then(|| u32::try_from(first).ok())?
 }
 
 fn namespace(pod: &Pod) -> &str {

@@ -12,7 +12,6 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::storage::v1::CSIDriver;
 use sha2::{Digest, Sha256};
 
-use super::claim::is_exclusive;
 use super::expand::Claimed;
 use super::{Context, Source};
 
@@ -332,6 +331,11 @@ pub fn highest_version(versions: &[String]) -> Result<Vec<u64>, String> {
         let all = versions.join(" ");
         format!("could not find a highest supported version from versions ([{all}]) reported")
     })
+}
+
+/// Whether only one Pod may have a volume at a time. With several modes nobody knows which one a Pod means.
+pub(super) fn is_exclusive(modes: &[String]) -> bool {
+    modes == ["ReadWriteOncePod"]
 }
 
 #[cfg(test)]

@@ -3,26 +3,10 @@
 //! A controller that can recover from a failed expansion keeps books in the claim's status, and the node calls the
 //! driver only when those say that it is the node's turn. An older one keeps none; then the sizes alone count.
 
-use base::quantity::Quantity;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};
 
-/// What a claim says of its size.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Claimed {
-    /// What it has.
-    pub capacity: Option<i64>,
-    /// What its owner asks for.
-    pub requested: Option<i64>,
-    /// What the controller is about to give it.
-    pub allocated: Option<i64>,
-    /// How far that is; empty if nothing is under way.
-    pub state: String,
-    /// The controller keeps books.
-    pub is_tracked: bool,
-    /// Every node that has the volume expands it for itself.
-    pub on_every_node: bool,
-}
+pub use crate::claims::Claimed;
 
 /// What this node knows of a volume it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,7 +66,6 @@ pub enum News {
 const PENDING: &str = "NodeResizePending";
 const IN_PROGRESS: &str = "NodeResizeInProgress";
 const INFEASIBLE: &str = "NodeResizeInfeasible";
-const NOT_ON_NODES: &str = "volume.kubernetes.io/node-expansion-not-required";
 /// What is no longer true of a claim once it has its size.
 const CONDITIONS: [&str; 4] =
     ["FileSystemResizePending", "Resizing", "ControllerResizeError", "NodeResizeError"];
@@ -143,33 +126,6 @@ pub fn claim_patch(claim: &PersistentVolumeClaim, news: &News, now: &str) -> Val
                 status["allocatedResourceStatuses"] = json!({"storage": null});
             }
             json!({"metadata": seen, "status": status})
-        }
-    }
-}
-
-// === impl Claimed ===
-
-impl Claimed {
-    #[must_use]
-    pub fn of(claim: &PersistentVolumeClaim) -> Self {
-        let status = claim.status.clone().unwrap_or_default();
-        let spec = claim.spec.clone().unwrap_or_default();
-        let bytes = |text: &str| text.parse::<Quantity>().ok().map(|q| q.value());
-        let storage = |map: Option<&std::collections::BTreeMap<String, _>>| {
-            map.and_then(|m| m.get("storage"))
-                .and_then(|q: &k8s_openapi::apimachinery::pkg::api::resource::Quantity| bytes(&q.0))
-        };
-        let state =
-            status.allocated_resource_statuses.unwrap_or_default().remove("storage").unwrap_or_default();
-        let annotations = claim.metadata.annotations.as_ref();
-        let shared = spec.access_modes.iter().flatten().any(|m| m == "ReadWriteMany");
-        Self {
-            capacity: storage(status.capacity.as_ref()),
-            requested: storage(spec.resources.as_ref().and_then(|r| r.requests.as_ref())),
-            allocated: storage(status.allocated_resources.as_ref()),
-            is_tracked: status.allocated_resources.is_some() || !state.is_empty(),
-            on_every_node: shared && !annotations.is_some_and(|a| a.contains_key(NOT_ON_NODES)),
-            state,
         }
     }
 }
@@ -262,7 +218,7 @@ mod tests {
         shared.spec.as_mut().unwrap().access_modes = Some(vec!["ReadWriteMany".into()]);
         let read = Claimed::of(&shared);
         assert_eq!((read.on_every_node, read.is_tracked, read.requested), (true, false, Some(2 * GI)));
-        shared.metadata.annotations = Some([(NOT_ON_NODES.to_owned(), String::new())].into());
+        shared.metadata.annotations = Some([(crate::claims::NOT_ON_NODES.to_owned(), String::new())].into());
         assert!(!Claimed::of(&shared).on_every_node);
     }
 

@@ -3,17 +3,9 @@
 
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, Volume, VolumeProjection};
 
-use super::empty_dir::memory_size;
-use super::{Context, File, Payload, Source, atomic, config, nested, trust_bundle};
+use super::payload::{DEFAULT_MODE, FilesKind, files, permissions};
+use super::{Context, File, Payload, Source, atomic, config, trust_bundle};
 use crate::downward;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FilesKind {
-    ConfigMap,
-    DownwardApi,
-    Projected,
-    Secret,
-}
 
 /// What files the kubelet writes into the volume, if it writes any.
 pub(super) fn kind(volume: &Volume) -> Option<FilesKind> {
@@ -76,19 +68,6 @@ fn project(
     }
 }
 
-pub(super) const DEFAULT_MODE: i32 = 0o644;
-
-pub(super) fn files(
-    context: &Context<'_>,
-    volume: &Volume,
-    kind: FilesKind,
-    payload: Payload,
-) -> Result<Source, String> {
-    atomic::validate(&payload)?;
-    let nested = nested::nested(context.pod, &volume.name)?;
-    Ok(Source::Files { kind, payload, size: memory_size(context.pod, context.node, None), nested })
-}
-
 fn collect<'a>(
     context: &Context<'_>,
     items: impl Iterator<Item = &'a DownwardAPIVolumeFile>,
@@ -109,10 +88,6 @@ fn collect<'a>(
         payload.insert(atomic::clean(&item.path), File { data, mode, uid: 0 });
     }
     Ok(())
-}
-
-pub(super) fn permissions(mode: i32) -> u32 {
-    u32::try_from(mode).unwrap_or(0) & 0o777
 }
 
 fn projection_name(source: &VolumeProjection) -> String {

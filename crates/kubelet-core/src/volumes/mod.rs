@@ -16,20 +16,21 @@ mod host_path;
 mod image;
 mod nested;
 mod nfs;
+mod payload;
 mod trust_bundle;
 
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume, VolumeMount};
 
+pub use crate::claims::ephemeral_claim;
 use crate::downward::Allocatable;
 use crate::supplies::Supplies;
 pub use atomic::{File, Payload};
-pub use claim::ephemeral_claim;
 pub use csi::CsiVolume;
 pub use empty_dir::Medium;
-pub use files::FilesKind;
 pub use host_path::HostPathKind;
+pub use payload::FilesKind;
 
 /// One volume that a container of the Pod uses.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -271,7 +271,7 @@ fn the_group_of_a_volume_is_a_number() {
 fn a_container_that_joins_is_a_user_too() {
     let owner = |joined: Value| {
         let extra = json!({"securityContext": {"runAsUser": 7}, "ephemeralContainers": [joined]});
-        let file = super::config::private_file(&pod(json!([]), extra), Vec::new(), 0o644);
+        let file = super::payload::private_file(&pod(json!([]), extra), Vec::new(), 0o644);
         (file.uid, file.mode)
     };
     assert_eq!(owner(json!({"name": "debug"})), (7, 0o600));

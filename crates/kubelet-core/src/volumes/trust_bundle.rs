@@ -6,7 +6,7 @@ use std::fmt::Write;
 use api::selector::LabelSelector;
 use k8s_openapi::api::core::v1::ClusterTrustBundleProjection;
 
-use super::config::private_file;
+use super::payload::private_file;
 use super::{Context, Payload, atomic};
 use crate::supplies::TrustBundle;
 
