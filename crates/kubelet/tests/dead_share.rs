@@ -15,7 +15,7 @@ use base::ids::PodUid;
 use base::rng::Rng;
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
-use kubelet::clock::SystemClock;
+use kubelet::host::clock::SystemClock;
 use kubelet::ports::{MountedVolume, VolumeError, Volumes};
 use kubelet::volumes::{NodeVolumes, Patience};
 use kubelet_core::downward::Allocatable;

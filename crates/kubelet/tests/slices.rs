@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use base::ids::PodUid;
 use k8s_openapi::api::core::v1::Pod;
-use kubelet::bus::Places;
-use kubelet::cgroups::NodeCgroups;
+use kubelet::agent::Places;
+use kubelet::host::cgroups::NodeCgroups;
 use kubelet::ports::Cgroups;
 use kubelet_core::cgroup::{Limits, Rules, all_pods};
 use sys::cgroup::{Hierarchies, Version};

@@ -361,7 +361,7 @@ async fn rest() {
         tokio::time::sleep(PERIOD).await;
         let quiet = used().saturating_sub(last) < QUIET;
         if quiet && busy {
-            kubelet::rest::give_back().await;
+            kubelet::node::memory_release::give_back().await;
         }
         // What the release itself took is not somebody's work.
         (last, busy) = (used(), !quiet);

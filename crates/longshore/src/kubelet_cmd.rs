@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use api::config::kubelet::{Loaded, load};
 use base::verbosity::Verbosity;
-use kubelet::agent::{self, Proxies, Start};
-use kubelet::bus::Places;
-use kubelet::systemd::Systemd;
+use kubelet::agent::{self, Places, Proxies, Start, Systemd};
 use tokio::signal::unix::{self, SignalKind};
 use tokio_util::sync::CancellationToken;
 

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use api::json::{FromJson, List};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
-use kubelet::local_api::{Applied, EventLine, ExecRequest, frames};
-use kubelet::sources::local::Outcome;
+use kubelet::pods::sources::local::Outcome;
+use kubelet::server::local_api::{Applied, EventLine, ExecRequest, frames};
 
 use crate::console;
 
@@ -134,7 +134,7 @@ async fn run(options: Options) -> Result<ExitCode, PodsError> {
             exec(&client, &pod_path(&options, name, &format!("/exec{query}")), command.clone()).await
         }
         Command::Problems => {
-            let problems: Vec<kubelet::local_api::ProblemLine> =
+            let problems: Vec<kubelet::server::local_api::ProblemLine> =
                 client.json("GET", "/v1/problems", None).await?;
             for p in &problems {
                 console::out(&format!("{}\t{}\t{}\n", p.source, p.place, p.message));
@@ -224,7 +224,7 @@ fn items(line: &[u8]) -> Result<Vec<Pod>, PodsError> {
 
 fn wanted(options: &Options, name: Option<&str>, pods: Vec<Pod>) -> Vec<Pod> {
     let matches = |p: &Pod| {
-        let (namespace, pod_name) = kubelet::sources::names(p);
+        let (namespace, pod_name) = kubelet::pods::sources::names(p);
         let node = p.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default();
         options.namespace.as_deref().is_none_or(|n| n == namespace)
             && name.is_none_or(|n| n == pod_name || format!("{n}-{}", node.to_lowercase()) == pod_name)
@@ -313,7 +313,7 @@ fn named_in(input: &Input) -> Result<Vec<(String, String)>, PodsError> {
             api::pod::Manifest::List(pods) => pods,
         };
         for pod in &pods {
-            let (namespace, name) = kubelet::sources::names(pod);
+            let (namespace, name) = kubelet::pods::sources::names(pod);
             let namespace = if namespace.is_empty() { "default" } else { namespace };
             out.push((namespace.to_owned(), name.to_owned()));
         }

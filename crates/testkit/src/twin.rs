@@ -13,7 +13,8 @@ use api::pod::static_pod::{Origin, prepare};
 use base::time::Wall;
 use cri::v1;
 use k8s_openapi::api::core::v1::Pod;
-use kubelet::{facts, to_cri};
+use kubelet::host::facts;
+use kubelet::runtime::to_cri;
 use kubelet_core::pod::ContainerKind;
 use kubelet_core::recipe::{self, ContainerInput, HandlerFeatures, ImageUser, RecipeConfig, SandboxInput};
 

@@ -16,8 +16,6 @@ const NOT_YET: &[&str] = &[
     "crates/api",
     "crates/apiserver",
     "crates/client",
-    "crates/kubelet",
-    "crates/kubelet-core",
     "crates/nft",
     "crates/proxy",
     "crates/proxy-core",

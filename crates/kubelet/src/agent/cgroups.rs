@@ -9,9 +9,9 @@ use kubelet_core::node::capacity::Reserved;
 use tokio_util::sync::CancellationToken;
 
 use super::{Parts, StartError};
-use crate::cgroups::{NodeCgroups, RuntimeCgroups, Timed};
 use crate::events::{Kind, Recorder};
-use crate::facts::Machine;
+use crate::host::cgroups::{NodeCgroups, RuntimeCgroups, Timed};
+use crate::host::facts::Machine;
 use crate::ports::Cgroups;
 
 /// Before what could not be enforced is tried again: Pods that use too much are evicted meanwhile.

@@ -15,6 +15,7 @@
 //! All of them end when the token is cancelled; containers never do.
 
 mod cgroups;
+pub mod cluster;
 mod images;
 mod parting;
 mod port;
@@ -40,58 +41,51 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::bus::Places;
-use crate::clock::SystemClock;
 use crate::cluster::objects::ApiObjects;
 use crate::cluster::own_node::OwnNodeView;
-use crate::cluster::{self, Cluster, Wiring};
-use crate::dispatcher::{Dispatcher, EndOrder, Known};
-use crate::drivers::registration::Registrar;
-use crate::drivers::{Drivers, Measured};
+use crate::cluster::{Cluster, Opening};
 use crate::events::{Kind, Recorder};
-use crate::facts::{self, Machine, go_arch};
-use crate::health::{RuntimeHealth, watch_health};
-use crate::host_ips::{self, HostIps};
-use crate::local_api::{self, LocalApi};
-use crate::lock_file::{Contention, LockFile};
+use crate::host::clock::SystemClock;
+use crate::host::facts::{self, Machine, go_arch};
+use crate::host::lock_file::{Contention, LockFile};
+use crate::host::net::SocketNet;
+use crate::host::userns::{self, StoreError, UsernsStore};
+use crate::host::{iptables, process};
 use crate::logs::Rotator;
 use crate::metrics::{Metrics, ProbeMetrics};
-use crate::net::SocketNet;
-use crate::node::{Node, NodeFacts};
-use crate::observer::{Observer, watch_runtime};
-use crate::pod_files::{DiskPodFiles, PodDirs};
+use crate::node::{ClusterDeps, memory_release};
+use crate::plugins;
+use crate::pods::beat::Beat;
+use crate::pods::dispatcher::{Dispatcher, EndOrder};
+use crate::pods::gc;
+use crate::pods::host_ips::{self, HostIps};
+use crate::pods::known::Known;
+use crate::pods::node::{Node, NodeFacts};
+use crate::pods::pod_files::{DiskPodFiles, PodDirs};
+use crate::pods::prober::{Hands, Prober};
+use crate::pods::sources::file::Heritage;
+use crate::pods::sources::local::LocalPods;
+use crate::pods::sources::{self, Context, Problems, SourceName, SourceUpdate};
 use crate::ports::{Accounts, NoObjects, NoStorage, Objects, Runtime, Storage};
-use crate::prober::{Hands, Prober};
 use crate::runtime::Metered;
-use crate::server::secure::{self, Inside};
-use crate::server::{self, Beat, Check, Checks, Ports, Views, stats};
-use crate::sources::file::Heritage;
-use crate::sources::local::LocalPods;
-use crate::sources::{self, Context, Problems, SourceName, SourceUpdate};
-use crate::status_board::BoardView;
+use crate::runtime::health::{RuntimeHealth, watch_health};
+use crate::runtime::observer::{Observer, watch_runtime};
+use crate::server::local_api::{self, BoardView, LocalApi};
+use crate::server::secure::{self, ServerState};
+use crate::server::{self, Check, Checks, Ports, Views, stats};
 use crate::streaming::Streams;
-use crate::systemd::Systemd;
-use crate::userns::{self, StoreError, UsernsStore};
+use crate::volumes::drivers::registration::Registrar;
+use crate::volumes::drivers::{Drivers, Measured};
 use crate::volumes::{CsiParts, NodeVolumes, VolumeFigures};
-use crate::{gc, iptables, plugins, process, rest};
 
+pub use crate::start_error::StartError;
 pub use client::Proxies;
+pub use systemd::{Places, Systemd};
 
 /// How long the runtime may take to answer for the first time.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(20);
 /// How long calls to the runtime that are under way hold up the exit; systemd waits 90 s before it kills.
 const PARTING: Duration = Duration::from_secs(10);
-
-/// Why the kubelet did not start, for the operator.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct StartError(String);
-
-impl StartError {
-    pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self(message.into())
-    }
-}
 
 /// What the binary hands in: the configuration and the few things only it may read.
 #[derive(Debug)]
@@ -109,6 +103,12 @@ pub struct Start {
     pub version: String,
     /// How much is logged.
     pub verbosity: Verbosity,
+}
+
+impl Start {
+    fn opening(&self) -> Opening<'_> {
+        Opening { loaded: &self.loaded, version: &self.version, proxies: &self.proxies }
+    }
 }
 
 /// Starts everything and runs until the token is cancelled or something the node cannot do without ends.
@@ -129,7 +129,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let runtime = connect(config, metrics.clone(), closing.clone()).await?;
     let driver = configure_runtime(config, &*runtime).await?;
     let name = flags.node_name(&machine.hostname);
-    let cluster = Cluster::open(&start, &name, clock.now().wall, &metrics).await?;
+    let cluster = Cluster::open(start.opening(), &name, clock.now().wall, &metrics).await?;
     let (probe_metrics, drivers, figures) = (Arc::default(), Arc::default(), Arc::default());
     let parts = Parts {
         start: &start,
@@ -161,7 +161,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     tasks.spawn(volumes.measure(config.volume_stats_agg_period.to_std(), token.clone()));
     tasks.spawn(watch_health(node.runtime.clone(), health, token.clone()));
     tasks.spawn(watch_runtime(node.observer.clone(), token.clone()));
-    tasks.spawn(rest::run(node.board.clone(), token.clone()));
+    tasks.spawn(memory_release::run(node.board.clone(), token.clone()));
     tasks.spawn(host_ips::watch_machine(parts.address_sources(), parts.host_ips.clone(), token.clone()));
     if config.make_iptables_util_chains {
         tasks.spawn(iptables::keep(token.clone()));
@@ -499,7 +499,7 @@ impl Parts<'_> {
             app_armor: self.machine.app_armor,
             strict_groups: facts.strict_groups,
             no_pod_resources: !self.start.loaded.gates.enabled("PodLevelResources"),
-            declared: cluster::node::declared_features(&self.start.loaded.gates),
+            declared: crate::node::declared_features(&self.start.loaded.gates),
             shutting_down: false,
         })
     }
@@ -647,7 +647,7 @@ impl Parts<'_> {
         token: &CancellationToken,
     ) -> Result<(), StartError> {
         let Some(cluster) = &self.cluster else { return Ok(()) };
-        cluster::join(&mut Wiring {
+        cluster::join(&mut ClusterDeps {
             cluster,
             node,
             known,
@@ -704,17 +704,17 @@ impl Parts<'_> {
         }
         if let Some(open) = secure {
             let streams = Streams::new(config.streaming_connection_idle_timeout.to_std());
-            let inside = self.inside(views, streams.clone());
-            let (router, connections) = (secure::router(inside), self.ports.secure());
+            let state = self.server_state(views, streams.clone());
+            let (router, connections) = (secure::router(state), self.ports.secure());
             tasks.spawn(open.serve(router, streams, connections, token.clone()));
         }
         self.start_watchdog(checks, tasks, token)
     }
 
     /// What is behind port 10250.
-    fn inside(&self, views: Views, streams: Streams) -> Inside {
+    fn server_state(&self, views: Views, streams: Streams) -> ServerState {
         let (loaded, cluster) = (&self.start.loaded, self.cluster.clone());
-        Inside {
+        ServerState {
             views,
             streams,
             mirrors: Arc::new(move |uid| cluster.as_ref()?.api_pods.get(uid)?.mirrors),
@@ -776,7 +776,7 @@ impl Parts<'_> {
         let limit = systemd.watchdog(std::process::id()).map_err(|e| StartError::new(e.to_string()))?;
         if let Some(limit) = limit {
             let token = token.clone();
-            tasks.spawn(async move { systemd.watch(limit, checks, token).await });
+            tasks.spawn(async move { systemd.watch(limit, || checks.verdict(), token).await });
         }
         Ok(())
     }

@@ -7,9 +7,9 @@ use kubelet_core::shutdown::{Period, periods};
 use tokio::sync::mpsc;
 
 use super::Parts;
-use crate::dispatcher::EndOrder;
-use crate::node::Node;
-use crate::shutdown::Shutdown;
+use crate::node::shutdown::Shutdown;
+use crate::pods::dispatcher::EndOrder;
+use crate::pods::node::Node;
 
 impl Parts<'_> {
     /// What ends Pods before the machine goes down; none where it is not to wait for them.

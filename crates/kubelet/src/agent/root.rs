@@ -9,7 +9,7 @@ use api::config::kubelet::KubeletConfiguration;
 use serde_json::Value;
 
 use super::StartError;
-use crate::pod_files::PodDirs;
+use crate::pods::pod_files::PodDirs;
 use crate::{plugins, volumes};
 
 /// Directories below the root that others look for, and who may enter them.

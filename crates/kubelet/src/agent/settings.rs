@@ -15,14 +15,14 @@ use kubelet_core::recipe::{RecipeConfig, SwapBehavior};
 
 use super::StartError;
 use crate::cluster::objects::Strategy;
-use crate::facts::Machine;
-use crate::gc::GcSettings;
+use crate::host::facts::Machine;
 use crate::images;
 use crate::logs;
-use crate::node::PodSettings;
-use crate::pod_files::PodDirs;
-use crate::sources::file::FileConfig;
-use crate::sources::url::UrlConfig;
+use crate::pods::gc::GcSettings;
+use crate::pods::node::PodSettings;
+use crate::pods::pod_files::PodDirs;
+use crate::pods::sources::file::FileConfig;
+use crate::pods::sources::url::UrlConfig;
 
 /// Where symlinks to container logs gather; upstream does not let anyone change it.
 const CONTAINER_LOGS: &str = "/var/log/containers";
@@ -117,7 +117,7 @@ pub(super) fn gc(config: &KubeletConfiguration, flags: &KubeletFlags, dirs: &Pod
 /// Where Pods are given by command: the usual place for the usual node, below the root for any other.
 pub(super) fn socket(root: &Path) -> PathBuf {
     match root == Path::new("/var/lib/kubelet") {
-        true => crate::local_api::DEFAULT_SOCKET.into(),
+        true => crate::server::local_api::DEFAULT_SOCKET.into(),
         false => root.join("pods.sock"),
     }
 }

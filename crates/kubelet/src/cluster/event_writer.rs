@@ -25,7 +25,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 const PARTING: Duration = Duration::from_secs(2);
 
 /// Runs until cancelled. What happened before that is told, if the server is quick to hear it.
-pub(super) async fn run(
+pub(crate) async fn run(
     cluster: Arc<Cluster>,
     clock: Arc<dyn Clock>,
     rng: Rng,

@@ -1,17 +1,15 @@
 //! The cluster this node belongs to: the way to its API server, and the parts that keep both in step.
 //!
-//! Without `--kubeconfig` there is no cluster and nothing in here runs. With one, [`join`] starts what joins
-//! the node to it, one line each. No part may do harm while the API server is out of reach: each one keeps
+//! Without `--kubeconfig` there is no cluster and nothing in here runs. No part may do harm while the API server is out of reach: each one keeps
 //! what it knows and catches up later.
 
 pub mod api_pods;
 pub mod certificates;
-mod event_writer;
-mod mirrors;
-pub mod node;
+pub mod csi_orders;
+pub(crate) mod event_writer;
+pub mod node_events;
 pub mod objects;
 pub mod own_node;
-mod status_writer;
 mod unread_events;
 
 use std::path::PathBuf;
@@ -20,22 +18,16 @@ use std::time::Duration;
 
 use api::config::kubelet::{KubeletConfiguration, Loaded};
 use base::time::Wall;
-use client::{Client, Options};
+use client::{Client, Options, Proxies};
 use kubelet_core::events::Happened;
 use rustls::sign::CertifiedKey;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
-use crate::agent::{Start, StartError};
-use crate::dispatcher::Known;
-use crate::facts::Machine;
 use crate::metrics::Metrics;
-use crate::node::Node;
-use crate::pod_files::PodDirs;
+use crate::start_error::StartError;
 use api_pods::ApiPods;
 use certificates::{Credentials, Issued};
-use node::{CsiNodeOrder, CsiNodeOrders};
+use csi_orders::{CsiNodeOrders, Order};
 use own_node::{OwnNode, OwnNodeView};
 use unread_events::UnreadEvents;
 
@@ -62,51 +54,19 @@ pub struct Cluster {
     event_queue: Mutex<Option<mpsc::Receiver<Happened>>>,
     csi_node: CsiNodeOrders,
     /// What the node's status says of volumes in use; none until it is known.
-    volumes_in_use: watch::Sender<Option<Vec<String>>>,
+    pub(crate) volumes_in_use: watch::Sender<Option<Vec<String>>>,
     /// Until somebody carries them out.
-    csi_orders: Mutex<Option<mpsc::Receiver<CsiNodeOrder>>>,
+    csi_orders: Mutex<Option<mpsc::Receiver<Order>>>,
 }
 
-/// What the parts that join the node to its cluster may look at.
-#[derive(Debug)]
-pub struct Wiring<'a> {
-    pub cluster: &'a Arc<Cluster>,
-    pub node: &'a Arc<Node>,
-    /// The Pods that have a task or an owner.
-    pub known: watch::Receiver<Arc<Known>>,
+/// What a cluster is opened with.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening<'a> {
     pub loaded: &'a Loaded,
-    pub dirs: &'a PodDirs,
-    pub machine: &'a Machine,
     /// `v1.36.4`
     pub version: &'a str,
-    pub tasks: &'a mut JoinSet<()>,
-    pub token: &'a CancellationToken,
-}
-
-/// Starts everything that needs the API server and is not asked for by a Pod. One line each.
-pub fn join(wiring: &mut Wiring<'_>) -> Result<(), StartError> {
-    let cluster = wiring.cluster;
-    tell_of_pods(cluster, wiring.node, &wiring.known, wiring.tasks, wiring.token);
-    let events = node::start(wiring)?;
-    certificates::start(wiring, &cluster.serving, &events);
-    Ok(())
-}
-
-/// Keeps what the API server knows of Pods in step with what they do.
-pub fn tell_of_pods(
-    cluster: &Arc<Cluster>,
-    node: &Arc<Node>,
-    known: &watch::Receiver<Arc<Known>>,
-    tasks: &mut JoinSet<()>,
-    token: &CancellationToken,
-) {
-    tasks.spawn(own_node::run(cluster.clone(), node.rng_for("own node"), token.clone()));
-    tasks.spawn(status_writer::run(cluster.clone(), node.clone(), token.clone()));
-    tasks.spawn(mirrors::run(cluster.clone(), node.clone(), known.clone(), token.clone()));
-    if let Some(queue) = cluster.take_events() {
-        let (clock, rng) = (node.clock.clone(), node.rng_for("events"));
-        tasks.spawn(event_writer::run(cluster.clone(), clock, rng, queue, token.clone()));
-    }
+    /// On the way to the API server, where the kubeconfig names none.
+    pub proxies: &'a Proxies,
 }
 
 // === impl Cluster ===
@@ -114,16 +74,16 @@ pub fn tell_of_pods(
 impl Cluster {
     /// Reads the kubeconfig and prepares the clients; none on a standalone node. The server need not answer.
     pub async fn open(
-        start: &Start,
+        opening: Opening<'_>,
         node_name: &str,
         now: Wall,
         metrics: &Arc<Metrics>,
     ) -> Result<Option<Arc<Cluster>>, StartError> {
-        let (Loaded { config, flags, .. }, version) = (&start.loaded, start.version.as_str());
-        let Some(mut credentials) = certificates::open(&start.loaded, now)? else { return Ok(None) };
+        let (Loaded { config, flags, .. }, version) = (opening.loaded, opening.version);
+        let Some(mut credentials) = certificates::open(opening.loaded, now)? else { return Ok(None) };
         for config in [Some(&mut credentials.config), credentials.bootstrap.as_mut()].into_iter().flatten() {
             if config.proxy.is_none() {
-                config.proxy = start.proxies.on_the_way_to(&config.server).map_err(StartError::new)?;
+                config.proxy = opening.proxies.on_the_way_to(&config.server).map_err(StartError::new)?;
             }
         }
         let fail = |e: client::ClientError| StartError::new(format!("--kubeconfig: {e}"));
@@ -154,7 +114,7 @@ impl Cluster {
     #[must_use]
     pub fn reached_by(client: Client, node_name: &str) -> Cluster {
         let (event_sink, events) = mpsc::channel(event_writer::QUEUE);
-        let (csi_node, csi_orders) = node::csi_node_orders();
+        let (csi_node, csi_orders) = csi_orders::orders();
         let config = client.config().clone();
         Cluster {
             heartbeats: client.clone(),
@@ -180,7 +140,7 @@ impl Cluster {
         self.event_sink.clone()
     }
 
-    fn take_events(&self) -> Option<mpsc::Receiver<Happened>> {
+    pub(crate) fn take_events(&self) -> Option<mpsc::Receiver<Happened>> {
         self.event_queue.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -190,7 +150,7 @@ impl Cluster {
         self.csi_node.clone()
     }
 
-    fn take_csi_orders(&self) -> Option<mpsc::Receiver<CsiNodeOrder>> {
+    pub(crate) fn take_csi_orders(&self) -> Option<mpsc::Receiver<Order>> {
         self.csi_orders.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -223,7 +183,7 @@ fn options(version: &str, qps: i32, burst: i32) -> Options {
 }
 
 fn user_agent(version: &str) -> String {
-    let platform = format!("{}/{}", std::env::consts::OS, crate::facts::go_arch());
+    let platform = format!("{}/{}", std::env::consts::OS, crate::host::facts::go_arch());
     format!("kubelet/{version} ({platform}) longshore/{}", env!("CARGO_PKG_VERSION"))
 }
 
@@ -241,4 +201,9 @@ fn heartbeat_options(config: &KubeletConfiguration, version: &str) -> Options {
 fn event_options(config: &KubeletConfiguration, version: &str) -> Options {
     // Zero means no limit, as for the others.
     options(version, config.event_record_qps, config.event_burst)
+}
+
+/// The path of an object below the API root.
+pub(crate) fn node_path(name: &str) -> String {
+    format!("/api/v1/nodes/{name}")
 }

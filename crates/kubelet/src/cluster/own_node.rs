@@ -30,7 +30,7 @@ pub struct OwnNodeView {
 }
 
 /// Watches until cancelled.
-pub(super) async fn run(cluster: Arc<Cluster>, rng: Rng, token: CancellationToken) {
+pub(crate) async fn run(cluster: Arc<Cluster>, rng: Rng, token: CancellationToken) {
     let resource = Resource {
         field_selector: format!("metadata.name={}", cluster.node_name),
         ..Resource::new("/api/v1/nodes")
@@ -80,7 +80,7 @@ fn is_older(new: &Node, old: &Node) -> bool {
 
 impl OwnNodeView {
     pub(super) fn new(known: watch::Sender<OwnNode>, client: Client, name: &str) -> OwnNodeView {
-        OwnNodeView { known, client, path: super::node::node_path(name) }
+        OwnNodeView { known, client, path: super::node_path(name) }
     }
 
     /// As it was last seen.

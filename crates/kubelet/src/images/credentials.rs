@@ -13,6 +13,7 @@ use kubelet_core::images::{
 };
 use sha2::{Digest, Sha256};
 
+use super::hex;
 use super::provider::{Asker, Provider};
 use crate::ports::Accounts;
 
@@ -220,10 +221,6 @@ fn hash(login: &Login) -> String {
     let fields = fields.map(|(name, value)| field(name, value));
     let text = format!("{{{}}}", fields.into_iter().flatten().collect::<Vec<_>>().join(","));
     hex(&Sha256::digest(text.as_bytes()))
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 fn read_bounded(path: &Path) -> Option<Vec<u8>> {

@@ -63,3 +63,7 @@ impl Classify for ImageError {
         }
     }
 }
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

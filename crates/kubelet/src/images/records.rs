@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
-use super::credentials::hex;
+use super::hex;
 
 const PREFIX: &str = "sha256-";
 const TEMPORARY: &str = ".tmp";

@@ -15,7 +15,7 @@ use csi::Plugin;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::drivers::registration::Registrar;
+use crate::volumes::drivers::registration::Registrar;
 use scan::Birth;
 
 /// Below the kubelet's root.

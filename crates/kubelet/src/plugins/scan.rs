@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use inotify::WatchMask;
 
-use crate::hearing::Hearing;
+use crate::host::inotify::Hearing;
 
 /// Tells a socket from one that was made anew at its place. A change of its mode or owner does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,11 @@
-//! The runtime port over CRI, and its measure.
+//! The container runtime: the port over CRI and its measure, what it does ([`observer`], upstream's PLEG), how it is
+//! ([`health`]), and its words and ours.
 
+pub mod from_cri;
+pub mod health;
 mod metered;
+pub mod observer;
+pub mod to_cri;
 
 pub use metered::Metered;
 

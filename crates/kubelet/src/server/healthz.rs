@@ -10,8 +10,9 @@ use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use base::metrics::{CONTENT_TYPE, Kind, Text};
-use base::time::Clock;
 use http::{StatusCode, header};
+
+use crate::pods::beat::Beat;
 
 /// The loop counts as stuck when it has not turned for this long, or for two of its periods.
 const STUCK: Duration = Duration::from_secs(5 * 60);
@@ -34,14 +35,6 @@ struct Asked {
 /// Checks, in the order in which they are shown.
 #[derive(Clone, Debug, Default)]
 pub struct Checks(Arc<Vec<Check>>);
-
-/// The pulse of a loop: beats with every turn, and is looked at by a [`Check`].
-#[derive(Clone)]
-pub struct Beat {
-    clock: Arc<dyn Clock>,
-    /// Milliseconds of the monotonic clock.
-    last: Arc<AtomicU64>,
-}
 
 /// Serves `/healthz` and `/healthz/<check>`.
 pub fn router(checks: Checks) -> Router {
@@ -201,36 +194,5 @@ impl Checks {
     /// The first thing that is wrong.
     pub fn verdict(&self) -> Result<(), String> {
         self.0.iter().try_for_each(|c| (c.run)().map_err(|e| format!("checker {} failed: {e}", c.name)))
-    }
-}
-
-// === impl Beat ===
-
-impl Beat {
-    /// Begins as if the loop had just turned.
-    #[must_use]
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
-        let beat = Self { clock, last: Arc::default() };
-        beat.turn();
-        beat
-    }
-
-    pub fn turn(&self) {
-        self.last.store(self.now(), Ordering::Relaxed);
-    }
-
-    #[must_use]
-    pub fn age(&self) -> Duration {
-        Duration::from_millis(self.now().saturating_sub(self.last.load(Ordering::Relaxed)))
-    }
-
-    fn now(&self) -> u64 {
-        u64::try_from(self.clock.now().mono.0.as_millis()).unwrap_or(u64::MAX)
-    }
-}
-
-impl std::fmt::Debug for Beat {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Beat")
     }
 }

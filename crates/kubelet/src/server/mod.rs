@@ -15,13 +15,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 mod healthz;
+pub mod local_api;
 mod ports;
 mod readonly;
 mod running;
 pub mod secure;
 pub mod stats;
 
-pub use healthz::{Beat, Check, Checks, router as healthz_router};
+pub use healthz::{Check, Checks, router as healthz_router};
 pub use ports::Ports;
 pub use readonly::{Views, debug_router, readonly_router};
 pub use running::running_pods;

@@ -14,7 +14,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{any, get};
 use base::metrics::CONTENT_TYPE;
 use bytes::Bytes;
 use futures_util::stream;
@@ -25,11 +25,10 @@ use tokio::time::Instant;
 
 use super::healthz::{self, Checks};
 use super::running::running_pods;
-use super::secure::disabled;
 use super::stats;
 use crate::metrics::{Metrics, ProbeMetrics};
+use crate::pods::status_board::StatusBoard;
 use crate::ports::Runtime;
-use crate::status_board::StatusBoard;
 use crate::streaming::Kept;
 
 const JSON: &str = "application/json";
@@ -54,6 +53,21 @@ pub fn readonly_router(views: Views) -> Router {
     let off = ["run", "exec", "attach", "portForward", "containerLogs", "runningpods", "logs", "debug/pprof"];
     let router = disabled(open_router(views.clone()), &off, "Debug endpoints are disabled.\n");
     metered(router, views, "readonly")
+}
+
+/// Says that there is something, but not here.
+pub(super) fn disabled<S>(mut router: Router<S>, paths: &[&str], text: &'static str) -> Router<S>
+where
+    S: Clone + Send + Sync + 'static,
+{
+    for path in paths {
+        let off = async move || (StatusCode::METHOD_NOT_ALLOWED, text);
+        router = router
+            .route(&format!("/{path}"), any(off))
+            .route(&format!("/{path}/"), any(off))
+            .route(&format!("/{path}/{{*rest}}"), any(off));
+    }
+    router
 }
 
 /// What every server shows.

@@ -10,7 +10,8 @@ use tokio::net::TcpStream;
 
 use super::*;
 use crate::metrics::Metrics;
-use crate::status_board::StatusBoard;
+use crate::pods::beat::Beat;
+use crate::pods::status_board::StatusBoard;
 use crate::testing::{ScriptedRuntime, clock};
 
 fn views() -> (Views, Arc<AtomicBool>) {

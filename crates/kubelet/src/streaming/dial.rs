@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use crate::net::tls;
+use crate::host::net::tls;
 
 /// For the connection and for the answer to the upgrade.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -9,7 +9,6 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::local::Manner;
 use super::program::{self, Ended, how};
 
 /// Longer than any device takes that works.
@@ -17,6 +16,13 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Between the look at a device and its mount nobody else may format it.
 static FORMATTING: Mutex<()> = Mutex::new(());
+
+/// What a PersistentVolume says of how it is mounted.
+pub(super) struct Manner<'a> {
+    pub(super) fs_type: &'a str,
+    pub(super) options: &'a [String],
+    pub(super) read_only: bool,
+}
 
 /// Mounts the device's file system at `target`.
 pub(super) fn mount(device: &Path, target: &Path, manner: &Manner<'_>) -> io::Result<()> {

@@ -196,7 +196,7 @@ mod tests {
     use futures_util::future::join_all;
 
     use super::*;
-    use crate::clock::SystemClock;
+    use crate::host::clock::SystemClock;
 
     /// For what shall not end, and for what shall: on a busy machine a thread may begin late.
     const SHORT: Duration = Duration::from_millis(50);

@@ -10,19 +10,13 @@ use sys::fd::{self, OWN};
 use sys::{mount, mountinfo};
 
 use super::csi::is_device;
+use super::device::Manner;
 use super::fs_group::{self, Access};
 use super::lane::waiting_for;
 use super::site::{OWN_MODE, Site};
 use super::{device, host_path};
 
 pub(super) const PLUGIN: &str = "kubernetes.io~local-volume";
-
-/// What a PersistentVolume says of how it is mounted.
-pub(super) struct Manner<'a> {
-    pub(super) fs_type: &'a str,
-    pub(super) options: &'a [String],
-    pub(super) read_only: bool,
-}
 
 /// Makes the volume appear in the Pod's place unless it is there: a directory is bound, a device mounted. The first Pod on
 /// the node gives it to its group; another that shares it takes it as it is, because a second walk would take it from

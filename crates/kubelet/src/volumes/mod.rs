@@ -10,6 +10,7 @@ mod atomic_writer;
 mod census;
 mod csi;
 mod device;
+pub mod drivers;
 mod empty_dir;
 mod exclusive;
 mod figures;
@@ -419,7 +420,7 @@ impl Inner {
             Source::Nfs { share, options } => nfs::set_up(site, share, options, self.patience.program)?,
             Source::Local { path, spec_name, fs_type, options, .. } => {
                 let site = Site { volume: spec_name, ..*site };
-                let manner = local::Manner { fs_type, options, read_only: volume.read_only };
+                let manner = device::Manner { fs_type, options, read_only: volume.read_only };
                 local::set_up(&site, Path::new(path), &manner)?
             }
             Source::Device { path, .. } => {

@@ -146,7 +146,7 @@ impl Raw {
             "problems" => Command::Problems,
             other => return Err(format!("unknown command {other:?}")),
         };
-        let socket = self.socket.unwrap_or_else(|| kubelet::local_api::DEFAULT_SOCKET.into());
+        let socket = self.socket.unwrap_or_else(|| kubelet::server::local_api::DEFAULT_SOCKET.into());
         Ok(Options { socket, namespace: self.namespace, command })
     }
 

@@ -9,7 +9,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use kubelet::local_api::Refusal;
+use kubelet::server::local_api::Refusal;
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 

@@ -4,7 +4,7 @@ use api::json::ToJson;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use kubelet::local_api::EventLine;
+use kubelet::server::local_api::EventLine;
 use serde_json::{Value, json};
 
 use super::row::since;

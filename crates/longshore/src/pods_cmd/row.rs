@@ -20,7 +20,7 @@ pub(super) struct Row {
 
 impl Row {
     pub(super) fn of(pod: &Pod, now: Timestamp) -> Row {
-        let (namespace, name) = kubelet::sources::names(pod);
+        let (namespace, name) = kubelet::pods::sources::names(pod);
         let tally = Tally::of(pod);
         let status = pod.status.as_ref();
         let born = pod.metadata.creation_timestamp.as_ref().or(status.and_then(|s| s.start_time.as_ref()));

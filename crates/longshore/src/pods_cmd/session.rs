@@ -10,7 +10,7 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use kubelet::local_api::Refusal;
+use kubelet::server::local_api::Refusal;
 use kubelet::streaming::CHANNELS;
 use kubelet::streaming::websocket::{self, Decoder, Message, Role};
 use serde::Deserialize;

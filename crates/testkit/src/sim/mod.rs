@@ -21,21 +21,23 @@ use ::api::config::kubelet::{KubeletConfiguration, KubeletFlags, Loaded};
 use base::rng::Rng;
 use base::time::Clock;
 use k8s_openapi::api::core::v1::Pod;
-use kubelet::cluster::{self, Cluster, Wiring, tell_of_pods};
-use kubelet::dispatcher::Dispatcher;
+use kubelet::agent::cluster::{join, tell_of_pods};
+use kubelet::cluster::Cluster;
 use kubelet::events::Recorder;
-use kubelet::facts::Machine;
-use kubelet::health::{RuntimeHealth, watch_health};
-use kubelet::host_ips::HostIps;
+use kubelet::host::facts::Machine;
 use kubelet::images::{Credentials, ImagePuller, Settings};
 use kubelet::metrics::Metrics;
-use kubelet::node::{Node, NodeFacts, PodSettings};
-use kubelet::observer::{Observer, watch_runtime};
-use kubelet::pod_files::PodDirs;
-use kubelet::prober::Prober;
-use kubelet::server::Beat;
-use kubelet::sources::{self, Context, Problems, SourceName, SourceUpdate, Unread};
-use kubelet::status_board::StatusBoard;
+use kubelet::node::ClusterDeps;
+use kubelet::pods::beat::Beat;
+use kubelet::pods::dispatcher::Dispatcher;
+use kubelet::pods::host_ips::HostIps;
+use kubelet::pods::node::{Node, NodeFacts, PodSettings};
+use kubelet::pods::pod_files::PodDirs;
+use kubelet::pods::prober::Prober;
+use kubelet::pods::sources::{self, Context, Problems, SourceName, SourceUpdate, Unread};
+use kubelet::pods::status_board::StatusBoard;
+use kubelet::runtime::health::{RuntimeHealth, watch_health};
+use kubelet::runtime::observer::{Observer, watch_runtime};
 use kubelet_core::admission::NodeOffer;
 use kubelet_core::downward::Allocatable;
 use tokio::sync::{mpsc, watch};
@@ -241,7 +243,7 @@ fn join_as_node(
     };
     let known = dispatcher.known();
     let (machine, version) = (Machine::default(), "v0.0.0");
-    let mut wiring = Wiring {
+    let mut wiring = ClusterDeps {
         cluster,
         node,
         known,
@@ -252,7 +254,7 @@ fn join_as_node(
         tasks,
         token,
     };
-    if let Err(error) = cluster::join(&mut wiring) {
+    if let Err(error) = join(&mut wiring) {
         tracing::error!(%error, "the node does not join");
     }
 }

@@ -206,7 +206,7 @@ impl Story {
 /// Writes down every change of a Ready condition.
 pub(super) async fn watch_ready(
     world: World,
-    board: Arc<kubelet::status_board::StatusBoard>,
+    board: Arc<kubelet::pods::status_board::StatusBoard>,
     flips: Arc<std::sync::Mutex<Vec<Flip>>>,
 ) {
     let mut changed = board.subscribe();

@@ -71,9 +71,10 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Whether a module, or one it lies in, exists for tests only.
+    /// Whether a module, or one it lies in, exists for tests only; a file may say so by its name.
     pub(super) fn is_test(&self, module: &[String]) -> bool {
-        (1..=module.len()).any(|length| self.tests.contains(&module[..length]))
+        module.last().is_some_and(|name| name.ends_with("_tests"))
+            || (1..=module.len()).any(|length| self.tests.contains(&module[..length]))
     }
 
     /// The module that a path ends in, through names that modules on the way import from elsewhere.

@@ -14,20 +14,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use api::config::kubelet::Loaded;
-use base::time::Wall;
+use base::rng::Rng;
+use base::time::{Clock, Wall};
 use client::{Client, Options};
 use kubelet_core::node::certificate::client_names;
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
-use super::Wiring;
-use super::node::NodeEvents;
-use crate::agent::StartError;
+use super::Cluster;
+use super::node_events::NodeEvents;
+use crate::metrics::Metrics;
+use crate::start_error::StartError;
 pub use bootstrap::{BootstrapError, Credentials, Means};
 use rotation::{Countdown, Parts, Rotation, Wanted};
 use signing::Purpose;
 use store::Store;
-pub(crate) use store::write_whole;
 
 /// The serving certificate of the moment; none until the cluster signed one.
 pub type Issued = watch::Receiver<Option<Arc<CertifiedKey>>>;
@@ -50,24 +53,33 @@ pub(super) fn kept_serving(cert_dir: &str) -> Option<Arc<CertifiedKey>> {
     rotation::certified(&pem).ok()
 }
 
+/// What keeping certificates fresh takes.
+pub(crate) struct Upkeep<'a> {
+    pub cluster: &'a Arc<Cluster>,
+    pub loaded: &'a Loaded,
+    /// `v1.36.4`
+    pub version: &'a str,
+    pub clock: &'a Arc<dyn Clock>,
+    pub metrics: &'a Arc<Metrics>,
+    /// A generator of its own for each certificate.
+    pub rng_for: &'a dyn Fn(&str) -> Rng,
+    pub events: &'a NodeEvents,
+}
+
 /// Keeps the certificates fresh from now on.
-pub(super) fn start(
-    w: &mut Wiring<'_>,
-    issued: &watch::Sender<Option<Arc<CertifiedKey>>>,
-    events: &NodeEvents,
-) {
+pub(crate) fn start(w: &Upkeep<'_>, tasks: &mut JoinSet<()>, token: &CancellationToken) {
     let Loaded { config, flags, .. } = w.loaded;
-    let (cluster, node) = (w.cluster, w.node);
+    let cluster = w.cluster;
     let dir = Path::new(&flags.cert_dir);
     let parts = |purpose, prefix, wanted, label: &str| Parts {
         purpose,
         store: Store::new(dir, prefix),
         wanted,
         client: cluster.client.clone(),
-        clock: node.clock.clone(),
-        rng: node.rng_for(label),
-        metrics: node.metrics.clone(),
-        events: events.clone(),
+        clock: w.clock.clone(),
+        rng: (w.rng_for)(label),
+        metrics: w.metrics.clone(),
+        events: w.events.clone(),
     };
     if cluster.credentials.rotate {
         let wanted = Wanted::Client(client_names(&cluster.node_name));
@@ -79,7 +91,7 @@ pub(super) fn start(
             }
             None => rotation,
         };
-        w.tasks.spawn(rotation.run(w.token.clone()));
+        tasks.spawn(rotation.run(token.clone()));
     }
     if let (false, Some((certificate, _))) =
         (cluster.credentials.rotate, &cluster.credentials.config.identity.certificate)
@@ -87,13 +99,13 @@ pub(super) fn start(
         let wanted = Wanted::Client(client_names(&cluster.node_name));
         let countdown =
             Countdown::new(&parts(Purpose::Client, "kubelet-client", wanted, "client certificate"));
-        w.tasks.spawn(countdown.watch(certificate.clone(), w.token.clone()));
+        tasks.spawn(countdown.watch(certificate.clone(), token.clone()));
     }
     if config.server_tls_bootstrap {
         let wanted = Wanted::Serving(cluster.node_name.clone(), cluster.own_node());
         let rotation =
             Rotation::new(parts(Purpose::Serving, "kubelet-server", wanted, "serving certificate"))
-                .publishing(issued.clone());
-        w.tasks.spawn(rotation.run(w.token.clone()));
+                .publishing(cluster.serving.clone());
+        tasks.spawn(rotation.run(token.clone()));
     }
 }

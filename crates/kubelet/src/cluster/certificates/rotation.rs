@@ -22,8 +22,9 @@ use super::bootstrap::KEY_FILE;
 use super::pem::{self, Key};
 use super::signing::{self, Purpose, SigningError};
 use super::store::{self, Store};
-use crate::cluster::node::NodeEvents;
+use crate::cluster::node_events::NodeEvents;
 use crate::cluster::own_node::OwnNode;
+use crate::host::files::remove;
 use crate::metrics::Metrics;
 
 /// The wall clock is read at least this often: certificates end by it, and it may jump.
@@ -181,7 +182,7 @@ impl Rotation {
                 let pem = signing::certificate(client, Purpose::Client, &key, &names, name, patience).await;
                 if matches!(pem, Err(SigningError::Refused { .. })) {
                     // The same key would find the same answer for ever.
-                    let forgotten = store::remove(path);
+                    let forgotten = remove(path);
                     forgotten.map_err(|e| SigningError::Key(format!("remove {}: {e}", path.display())))?;
                 }
                 (key, pem?)
@@ -216,7 +217,7 @@ impl Rotation {
         let path = self.parts.store.write(&certificate, &key.to_pem(), now);
         let path = path.map_err(|e| format!("keep the new certificate: {e}"))?;
         if let Some((_, key_file)) = &self.bootstrap {
-            store::remove(key_file).map_err(|e| format!("remove {}: {e}", key_file.display()))?;
+            remove(key_file).map_err(|e| format!("remove {}: {e}", key_file.display()))?;
         }
         if let Some(issued) = &self.issued {
             let pair = format!("{certificate}\n{}", key.to_pem());

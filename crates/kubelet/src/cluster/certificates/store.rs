@@ -2,12 +2,14 @@
 //! `kubelet-client-<time>.pem` holds certificate and key, `kubelet-client-current.pem` points at the newest.
 
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
 use base::time::Wall;
 use jiff::Timestamp;
+
+use crate::host::files::{remove, write_whole};
 
 /// Where one kind of certificate is kept.
 #[derive(Clone, Debug)]
@@ -69,25 +71,6 @@ impl Store {
 /// Writes a file that only root may read, whole or not at all.
 pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_whole(path, bytes, 0o600)
-}
-
-/// Writes a file whole or not at all.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let fresh = path.with_file_name(name);
-    remove(&fresh)?;
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&fresh)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&fresh, path)
-}
-
-pub(super) fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
-    }
 }
 
 /// `2026-01-31-23-59-59`

@@ -8,7 +8,7 @@ use kubelet_core::images::ServiceAccountRef;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::super::credentials::hex;
+use super::super::hex;
 use crate::ports::Accounts;
 
 /// The only version whose requests can carry a token.

@@ -9,10 +9,10 @@ use http::header::CONTENT_TYPE;
 use kubelet_core::log_choice;
 use kubelet_core::log_line::{Output, Wanted};
 
-use super::inside::{Found, Inside, Refusal, Target};
 use super::query::Query;
-use crate::log_reader::{self, Options};
+use super::state::{Found, Refusal, ServerState, Target};
 use crate::logs::LogPath;
+use crate::logs::reader::{self, Options};
 
 /// What of a log is asked for.
 #[derive(Debug, Default, PartialEq)]
@@ -33,13 +33,13 @@ enum Since {
 }
 
 pub(super) async fn serve(
-    State(inside): State<Inside>,
+    State(state): State<ServerState>,
     Path(target): Path<Target>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    let asked = read(&Query::parse(query.as_deref()), inside.switches.split_streams)?;
+    let asked = read(&Query::parse(query.as_deref()), state.switches.split_streams)?;
     let (pod, container) = (&target.pod, &target.container);
-    let found = inside.find(&target.namespace, pod);
+    let found = state.find(&target.namespace, pod);
     let found = found.ok_or_else(|| Refusal::not_found(format!("pod {pod:?} does not exist")))?;
     if !found.has_container(container) {
         return Err(Refusal::not_found(format!("container {container:?} not found in pod {pod:?}")));
@@ -48,7 +48,7 @@ pub(super) async fn serve(
         log_choice::choose(pod, &found.entry.status, container, asked.previous).map_err(Refusal::bad)?;
     let since = asked.since.map(|since| match since {
         Since::Ago(seconds) => {
-            Wall(inside.clock.now().wall.0.saturating_sub(seconds.saturating_mul(1_000_000_000)))
+            Wall(state.clock.now().wall.0.saturating_sub(seconds.saturating_mul(1_000_000_000)))
         }
         Since::Time(time) => time,
     });
@@ -58,12 +58,12 @@ pub(super) async fn serve(
         limit_bytes: asked.limit,
         wanted: Wanted { since, timestamps: asked.timestamps, stream: asked.stream },
     };
-    let text = open(&inside, &found, &target, restart, options).await?;
+    let text = open(&state, &found, &target, restart, options).await?;
     Ok(([(CONTENT_TYPE, "text/plain")], text).into_response())
 }
 
 async fn open(
-    inside: &Inside,
+    state: &ServerState,
     found: &Found,
     target: &Target,
     restart: i32,
@@ -71,11 +71,11 @@ async fn open(
 ) -> Result<Body, Refusal> {
     let Target { namespace, pod, container, .. } = target;
     let path = LogPath {
-        root: inside.pod_logs.clone(),
+        root: state.pod_logs.clone(),
         directory: format!("{namespace}_{pod}_{}/{container}", found.uid()).into(),
         file: format!("{restart}.log"),
     };
-    let (board, uid, name) = (inside.views.pods.clone(), found.uid().to_owned(), container.clone());
+    let (board, uid, name) = (state.views.pods.clone(), found.uid().to_owned(), container.clone());
     let changed = board.subscribe();
     let writes = move || {
         let entry = board.get(&uid);
@@ -83,7 +83,7 @@ async fn open(
             s.restart_count == restart && s.state.as_ref().is_some_and(|s| s.running.is_some())
         })
     };
-    let text = log_reader::stream(path, options, Box::new(writes), changed).await;
+    let text = reader::stream(path, options, Box::new(writes), changed).await;
     text.map(Body::from_stream).map_err(|e| {
         let message =
             format!("unable to retrieve container logs of container {container:?} in pod {pod:?}: {e}");

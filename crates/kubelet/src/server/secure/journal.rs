@@ -15,9 +15,9 @@ use jiff::Timestamp;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
-use super::inside::Refusal;
+use super::log_files::{self, Pieces, open_below};
 use super::query::Query;
-use super::system_logs::{self, Pieces, open_below};
+use super::state::Refusal;
 
 const SERVICES: usize = 4;
 const NAME_MAX: usize = 256;
@@ -148,7 +148,7 @@ impl Asked {
 
     /// What the services wrote. What cannot be had is said in the text: others may have been found.
     pub(super) fn answer(self, root: &'static Path) -> Response {
-        let (pieces, body) = system_logs::channel();
+        let (pieces, body) = log_files::channel();
         tokio::spawn(async move {
             let _ = tokio::time::timeout(PATIENCE, self.copy(root, &pieces)).await;
         });
@@ -256,7 +256,7 @@ async fn copy_file(root: &'static Path, service: &str, to: &Pieces) -> Option<()
         usual.iter().filter_map(|path| open(path).ok()).find(is_file)
     });
     match found.await.ok().flatten() {
-        Some(file) => system_logs::copy(file, to).await.then_some(()),
+        Some(file) => log_files::copy(file, to).await.then_some(()),
         None => say(to, format!("\nlog not found for {service}\n")).await,
     }
 }

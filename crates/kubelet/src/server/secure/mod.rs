@@ -21,28 +21,30 @@ use crate::streaming::Streams;
 
 mod authn;
 mod container_logs;
-mod door;
 mod files;
 mod guard;
-mod inside;
+mod handlers;
 mod journal;
+mod listener;
+mod log_files;
 mod pages;
 mod percent;
 mod query;
 mod remember;
 mod reviews;
 mod run;
+mod state;
 mod stream;
 mod system_logs;
 mod tls;
 
 pub use authn::User;
 pub use guard::{AccessRules, GuardRules, ReviewError, Reviews};
-pub use inside::{About, Inside, Mirrors, Switches, router};
+pub use handlers::router;
 pub use reviews::ApiReviews;
+pub use state::{About, Mirrors, ServerState, Switches};
 pub use tls::{CertSource, Issued, TlsError, TlsRules, certified_key};
 
-pub(super) use inside::disabled;
 pub(crate) use query::Query;
 
 /// Connections that wait to be accepted.
@@ -80,7 +82,7 @@ pub struct Open {
     config: Arc<rustls::ServerConfig>,
     identity: Arc<tls::Identity>,
     guard: Arc<guard::Guard>,
-    times: door::Times,
+    times: listener::Times,
 }
 
 /// Takes the address, so that a conflict or a bad certificate is known before anything else starts. Without `reviews`
@@ -101,7 +103,7 @@ pub async fn open(
     });
     let read = read.await.unwrap_or_else(|e| Err(TlsError::Rules(e.to_string())));
     let (identity, config, guard) = read?;
-    let times = door::Times::default();
+    let times = listener::Times::default();
     Ok(Open { listener, config: Arc::new(config), identity, guard: Arc::new(guard), times })
 }
 
@@ -142,8 +144,8 @@ impl Open {
         token: CancellationToken,
     ) {
         let Self { listener, config, identity, guard, times } = self;
-        let house = door::House { router, guard, identity, acceptor: TlsAcceptor::from(config), times };
-        door::serve(listener, house, connections, token).await;
+        let server = listener::Server { router, guard, identity, acceptor: TlsAcceptor::from(config), times };
+        listener::serve(listener, server, connections, token).await;
         streams.drain(DRAIN).await;
     }
 }

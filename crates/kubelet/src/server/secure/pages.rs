@@ -8,20 +8,20 @@ use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 use jiff::Timestamp;
 
-use super::inside::Inside;
+use super::state::ServerState;
 
 /// The paths `/statusz` names, as upstream's does; those of Pods and containers are not among them.
 const KUBELET: Component =
     Component { name: "kubelet", paths: &["/configz", "/debug", "/flagz", "/healthz", "/metrics"] };
 
-pub(super) async fn flagz(State(inside): State<Inside>, headers: HeaderMap) -> Response {
-    KUBELET.flagz(&headers, &inside.about.flags).into_response()
+pub(super) async fn flagz(State(state): State<ServerState>, headers: HeaderMap) -> Response {
+    KUBELET.flagz(&headers, &state.about.flags).into_response()
 }
 
-pub(super) async fn statusz(State(inside): State<Inside>, headers: HeaderMap) -> Response {
-    let about = &inside.about;
+pub(super) async fn statusz(State(state): State<ServerState>, headers: HeaderMap) -> Response {
+    let about = &state.about;
     let at = |seconds| Timestamp::from_second(seconds).unwrap_or_default();
-    let (started, now) = (at(about.started), at(inside.clock.now().wall.secs()));
+    let (started, now) = (at(about.started), at(state.clock.now().wall.secs()));
     KUBELET.statusz(&headers, &about.version, started, now).into_response()
 }
 
@@ -33,8 +33,8 @@ pub(super) async fn profile(Path(name): Path<String>) -> Response {
     debugging::profile(&name).into_response()
 }
 
-pub(super) async fn verbosity(State(inside): State<Inside>, body: Bytes) -> Response {
-    let (level, answer) = debugging::set_verbosity(&inside.verbosity, &body);
+pub(super) async fn verbosity(State(state): State<ServerState>, body: Bytes) -> Response {
+    let (level, answer) = debugging::set_verbosity(&state.verbosity, &body);
     if let Some(level) = level {
         tracing::callsite::rebuild_interest_cache();
         tracing::info!(level, "the verbosity of the log was set");

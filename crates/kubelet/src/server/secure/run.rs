@@ -7,24 +7,24 @@ use axum::response::{IntoResponse, Response};
 use cri::v1;
 use http::header::CONTENT_TYPE;
 
-use super::inside::{Inside, Refusal, Target};
 use super::query::Query;
+use super::state::{Refusal, ServerState, Target};
 use super::stream;
 
 /// Runs a command and answers with all it wrote.
 pub(super) async fn run(
-    State(inside): State<Inside>,
+    State(state): State<ServerState>,
     Path(target): Path<Target>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    let found = inside.find_with(&target)?;
+    let found = state.find_with(&target)?;
     let query = Query::parse(query.as_deref());
     stream::whole(&query)?;
     let text = query.get("cmd").unwrap_or_default();
     let command: Vec<String> = text.split(' ').map(str::to_owned).collect();
-    let id = inside.running(&found, &target.container).await.map_err(|e| Refusal::of(&e))?;
+    let id = state.running(&found, &target.container).await.map_err(|e| Refusal::of(&e))?;
     let id = id.ok_or_else(|| Refusal::failed(format!("container not found ({:?})", target.container)))?;
-    let done = inside.views.runtime.exec_sync(&id, command, Duration::ZERO).await;
+    let done = state.views.runtime.exec_sync(&id, command, Duration::ZERO).await;
     let done = done.map_err(|e| Refusal::failed(e.grpc_text()))?;
     if done.exit_code != 0 {
         let said = String::from_utf8_lossy(&done.stderr);
@@ -38,12 +38,12 @@ pub(super) async fn run(
 
 /// Writes the state of a container to a file.
 pub(super) async fn checkpoint(
-    State(inside): State<Inside>,
+    State(state): State<ServerState>,
     Path(target): Path<Target>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
     let Target { namespace, pod, container, .. } = &target;
-    let found = inside.find_with(&target)?;
+    let found = state.find_with(&target)?;
     if !found.has_container(container) {
         return Err(Refusal::not_found(format!("container {container} does not exist")));
     }
@@ -53,10 +53,10 @@ pub(super) async fn checkpoint(
     let failed = |why: String| {
         Refusal::failed(format!("checkpointing of {namespace}/{pod}/{container} failed ({why})"))
     };
-    let id = inside.running(&found, container).await.map_err(|e| failed(e.grpc_text()))?;
+    let id = state.running(&found, container).await.map_err(|e| failed(e.grpc_text()))?;
     let container_id = id.ok_or_else(|| failed(format!("container {container:?} not found")))?;
-    let dir = inside.root.join("checkpoints");
-    let now = jiff::Timestamp::from_second(inside.clock.now().wall.secs()).unwrap_or_default();
+    let dir = state.root.join("checkpoints");
+    let now = jiff::Timestamp::from_second(state.clock.now().wall.secs()).unwrap_or_default();
     let location = dir.join(format!("checkpoint-{pod}_{namespace}-{container}-{now}.tar"));
     let made = {
         let dir = dir.clone();
@@ -73,6 +73,6 @@ pub(super) async fn checkpoint(
         location: location.clone(),
         timeout: timeout.unwrap_or_default(),
     };
-    inside.views.runtime.checkpoint_container(ask).await.map_err(|e| failed(e.grpc_text()))?;
+    state.views.runtime.checkpoint_container(ask).await.map_err(|e| failed(e.grpc_text()))?;
     Ok(axum::Json(serde_json::json!({ "items": [location] })).into_response())
 }

@@ -8,41 +8,41 @@ use axum::response::{IntoResponse, Response};
 use cri::v1;
 use http::Request;
 
-use super::inside::{Found, Inside, Refusal, Target};
 use super::query::Query;
-use crate::sources::names;
+use super::state::{Found, Refusal, ServerState, Target};
+use crate::pods::sources::names;
 use crate::streaming::{Wants, What, wants_upgrade};
 
 pub(super) async fn exec(
-    State(inside): State<Inside>,
+    State(state): State<ServerState>,
     Path(target): Path<Target>,
     request: Request<Body>,
 ) -> Response {
     let answer = async {
         let query = Query::parse(request.uri().query());
         let wants = wants(&query)?;
-        let found = inside.find_with(&target)?;
-        let container_id = container_id(&inside, &found, &target.container).await?;
+        let found = state.find_with(&target)?;
+        let container_id = container_id(&state, &found, &target.container).await?;
         let container_id = container_id
             .ok_or_else(|| Refusal::failed(format!("container not found ({:?})", target.container)))?;
         require_upgrade(&request)?;
         let cmd = query.all("command").map(str::to_owned).collect();
         let Wants { stdin, stdout, stderr, tty } = wants;
         let ask = v1::ExecRequest { container_id, cmd, tty, stdin, stdout, stderr };
-        let url = inside.views.runtime.exec(ask).await.map_err(|e| Refusal::of(&e))?;
-        Ok(inside.streams.connect(What::Command(wants), &url, request).await)
+        let url = state.views.runtime.exec(ask).await.map_err(|e| Refusal::of(&e))?;
+        Ok(state.streams.connect(What::Command(wants), &url, request).await)
     };
     answer.await.unwrap_or_else(Refusal::into_response)
 }
 
 pub(super) async fn attach(
-    State(inside): State<Inside>,
+    State(state): State<ServerState>,
     Path(target): Path<Target>,
     request: Request<Body>,
 ) -> Response {
     let answer = async {
         let asked = wants(&Query::parse(request.uri().query()))?;
-        let found = inside.find_with(&target)?;
+        let found = state.find_with(&target)?;
         let missing = || {
             let (namespace, name) = names(&found.pod);
             Refusal::failed(format!("container {} not found in pod {name}_{namespace}", target.container))
@@ -51,30 +51,30 @@ pub(super) async fn attach(
         let spec =
             api::pod::containers(&found.pod).find(|c| c.name() == target.container).ok_or_else(missing)?;
         let tty = spec.tty();
-        let container_id = container_id(&inside, &found, &target.container).await?.ok_or_else(missing)?;
+        let container_id = container_id(&state, &found, &target.container).await?.ok_or_else(missing)?;
         require_upgrade(&request)?;
         let wants = Wants { tty, stderr: asked.stderr && !tty, ..asked };
         let Wants { stdin, stdout, stderr, .. } = wants;
         let ask = v1::AttachRequest { container_id, stdin, tty, stdout, stderr };
-        let url = inside.views.runtime.attach(ask).await.map_err(|e| Refusal::of(&e))?;
-        Ok(inside.streams.connect(What::Command(wants), &url, request).await)
+        let url = state.views.runtime.attach(ask).await.map_err(|e| Refusal::of(&e))?;
+        Ok(state.streams.connect(What::Command(wants), &url, request).await)
     };
     answer.await.unwrap_or_else(Refusal::into_response)
 }
 
 pub(super) async fn port_forward(
-    State(inside): State<Inside>,
+    State(state): State<ServerState>,
     Path(target): Path<Target>,
     request: Request<Body>,
 ) -> Response {
     let answer = async {
         let port = ports(&request)?;
-        let found = inside.find_with(&target)?;
-        let pod_sandbox_id = sandbox_id(&inside, &found).await?;
+        let found = state.find_with(&target)?;
+        let pod_sandbox_id = sandbox_id(&state, &found).await?;
         require_upgrade(&request)?;
         let ask = v1::PortForwardRequest { pod_sandbox_id, port };
-        let url = inside.views.runtime.port_forward(ask).await.map_err(|e| Refusal::of(&e))?;
-        Ok(inside.streams.connect(What::Ports, &url, request).await)
+        let url = state.views.runtime.port_forward(ask).await.map_err(|e| Refusal::of(&e))?;
+        Ok(state.streams.connect(What::Ports, &url, request).await)
     };
     answer.await.unwrap_or_else(Refusal::into_response)
 }
@@ -145,16 +145,20 @@ fn require_upgrade(request: &Request<Body>) -> Result<(), Refusal> {
     }
 }
 
-async fn container_id(inside: &Inside, found: &Found, container: &str) -> Result<Option<String>, Refusal> {
-    inside.running(found, container).await.map_err(|e| Refusal::of(&e))
+async fn container_id(
+    state: &ServerState,
+    found: &Found,
+    container: &str,
+) -> Result<Option<String>, Refusal> {
+    state.running(found, container).await.map_err(|e| Refusal::of(&e))
 }
 
 /// The newest sandbox of the Pod that is up.
-async fn sandbox_id(inside: &Inside, found: &Found) -> Result<String, Refusal> {
-    let state = v1::PodSandboxStateValue { state: v1::PodSandboxState::SandboxReady as i32 };
+async fn sandbox_id(state: &ServerState, found: &Found) -> Result<String, Refusal> {
+    let ready = v1::PodSandboxStateValue { state: v1::PodSandboxState::SandboxReady as i32 };
     let label_selector = BTreeMap::from([("io.kubernetes.pod.uid".to_owned(), found.uid().to_owned())]);
-    let filter = v1::PodSandboxFilter { state: Some(state), label_selector, ..Default::default() };
-    let all = inside.views.runtime.list_pod_sandboxes(Some(filter)).await.map_err(|e| Refusal::of(&e))?;
+    let filter = v1::PodSandboxFilter { state: Some(ready), label_selector, ..Default::default() };
+    let all = state.views.runtime.list_pod_sandboxes(Some(filter)).await.map_err(|e| Refusal::of(&e))?;
     let (namespace, name) = names(&found.pod);
     let newest = all.into_iter().max_by_key(|s| s.created_at).map(|s| s.id);
     newest.ok_or_else(|| Refusal::failed(format!("pod not found (\"{name}_{namespace}\")")))

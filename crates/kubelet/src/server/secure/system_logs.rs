@@ -13,24 +13,19 @@ use std::path::Path;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
-use futures_util::{Stream, StreamExt};
 use http::header::{
     ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, LAST_MODIFIED, LOCATION, RANGE,
 };
 use http::{HeaderMap, StatusCode, Uri};
-use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{Dir, FileType};
 use rustix::io::Errno;
-use tokio::sync::mpsc;
 
-use super::inside::{Inside, Refusal};
+use super::log_files::{open_below, pieces};
 use super::query::Query;
+use super::state::{Refusal, ServerState};
 use super::{journal, percent};
 
 const ROOT: &str = "/var/log";
-/// Bytes read in one step, and steps that may wait for a slow reader.
-const PIECE: usize = 64 << 10;
-const QUEUE: usize = 4;
 /// Entries of a listing.
 const ENTRIES: usize = 10_000;
 
@@ -40,18 +35,15 @@ enum Place {
     Directory(String),
 }
 
-/// Where pieces of an answer go.
-pub(super) type Pieces = mpsc::Sender<io::Result<Bytes>>;
-
 pub(super) async fn serve(
-    State(inside): State<Inside>,
+    State(state): State<ServerState>,
     uri: Uri,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
     let path = uri.path().strip_prefix("/logs").unwrap_or_default().to_owned();
     let answer = async {
-        let asked = match inside.switches.system_log_query {
+        let asked = match state.switches.system_log_query {
             true => journal::read(&Query::parse(query.as_deref()))?,
             false => None,
         };
@@ -169,24 +161,6 @@ fn open(root: &Path, path: &str) -> io::Result<Place> {
     }
 }
 
-/// Opens without waiting for anybody, as a pipe would make us.
-pub(super) fn open_below(root: &Path, path: &str) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let top = rustix::fs::open(root, OFlags::DIRECTORY | flags, Mode::empty())?;
-    let inside = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    let path = if path.is_empty() { "." } else { path };
-    match rustix::fs::openat2(&top, path, flags, Mode::empty(), inside) {
-        // A link with an absolute target, as the runtime's logs have one. Where it leads is opened without any.
-        Err(Errno::XDEV) if !path.starts_with('/') => {
-            let (root, target) = (root.canonicalize()?, root.join(path).canonicalize()?);
-            let below = target.strip_prefix(&root).map_err(|_| Errno::XDEV)?;
-            let inside = inside | ResolveFlags::NO_SYMLINKS;
-            Ok(rustix::fs::openat2(&top, below, flags, Mode::empty(), inside)?)
-        }
-        opened => Ok(opened?),
-    }
-}
-
 fn list(directory: &OwnedFd) -> io::Result<String> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)?.take(ENTRIES) {
@@ -222,48 +196,17 @@ fn escape(text: &str) -> String {
     out
 }
 
-/// A way for pieces, and what comes out of it.
-pub(super) fn channel() -> (Pieces, impl Stream<Item = io::Result<Bytes>> + Send + 'static) {
-    let (sender, receiver) = mpsc::channel(QUEUE);
-    let pieces =
-        futures_util::stream::unfold(receiver, |mut r| async move { r.recv().await.map(|p| (p, r)) });
-    (sender, pieces)
-}
-
 /// The file as it is now, piece by piece as the reader takes them.
 fn send(file: impl Read + Send + 'static) -> Body {
     Body::from_stream(pieces(file))
-}
-
-/// Whether all of it was taken.
-pub(super) async fn copy(file: impl Read + Send + 'static, to: &Pieces) -> bool {
-    let mut pieces = std::pin::pin!(pieces(file));
-    while let Some(piece) = pieces.next().await {
-        let broken = piece.is_err();
-        if to.send(piece).await.is_err() || broken {
-            return false;
-        }
-    }
-    true
-}
-
-/// Each piece is read when it is asked for. A thread that waited for a slow reader would be one less for everybody.
-fn pieces(file: impl Read + Send + 'static) -> impl Stream<Item = io::Result<Bytes>> + Send {
-    futures_util::stream::try_unfold(file, |mut file| async {
-        let read = tokio::task::spawn_blocking(move || {
-            let mut buffer = vec![0; PIECE];
-            let n = file.read(&mut buffer)?;
-            buffer.truncate(n);
-            Ok((n > 0).then(|| (Bytes::from(buffer), file)))
-        });
-        read.await.map_err(io::Error::other)?
-    })
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use futures_util::StreamExt;
+    use rustix::fs::Mode;
 
     #[test]
     fn nothing_outside_is_reached() {

@@ -11,10 +11,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::clock::SystemClock;
+use crate::host::clock::SystemClock;
 use crate::metrics::Metrics;
+use crate::pods::status_board::StatusBoard;
 use crate::server::{Check, Checks, Ports, Views};
-use crate::status_board::StatusBoard;
 use crate::testing::{ScriptedRuntime, clock};
 
 /// Says yes to those it knows, and keeps what it was asked.
@@ -124,7 +124,7 @@ impl Bench {
         let open = open(rules, Some(reviews.clone()), Arc::new(SystemClock::new())).await.unwrap();
         let (address, token) = (open.address().unwrap(), CancellationToken::new());
         let (streams, ports) = (Streams::new(Duration::ZERO), Ports::for_tests());
-        let inside = Inside {
+        let state = ServerState {
             mirrors: Arc::new(|uid| (uid == "mirror").then(|| "static".to_owned())),
             views: Views {
                 checks: Checks::new(vec![Check::ping()]),
@@ -144,7 +144,7 @@ impl Bench {
             about: Arc::new(About { version: "v1".to_owned(), ..About::default() }),
             verbosity: Verbosity::default(),
         };
-        tokio::spawn(open.serve(router(inside), streams, ports.secure(), token.clone()));
+        tokio::spawn(open.serve(router(state), streams, ports.secure(), token.clone()));
         Self { address, dir, reviews, token, metrics: ports.metrics }
     }
 
@@ -176,7 +176,7 @@ impl Client {
             .with_safe_default_protocol_versions()
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(crate::net::tls::AcceptAll::default()));
+            .with_custom_certificate_verifier(Arc::new(crate::host::net::tls::AcceptAll::default()));
         let config = match identity {
             Some((chain, key)) => {
                 let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key).unwrap();
@@ -315,14 +315,14 @@ async fn a_browser_shows_its_token_among_its_protocols() {
 #[test]
 fn who_comes_too_often_is_told_when_to_come_again() {
     let error = cri::Error::new("exec", "c", tonic::Code::ResourceExhausted, "too many");
-    let answer = axum::response::IntoResponse::into_response(inside::Refusal::of(&error));
+    let answer = axum::response::IntoResponse::into_response(state::Refusal::of(&error));
     assert_eq!((answer.status().as_u16(), &answer.headers()["retry-after"]), (429, &"60".parse().unwrap()));
-    let other = axum::response::IntoResponse::into_response(inside::Refusal::bad(""));
+    let other = axum::response::IntoResponse::into_response(state::Refusal::bad(""));
     assert!(!other.headers().contains_key("retry-after"));
 }
 
 /// A door with little patience, and behind it what is larger than all buffers.
-async fn hurried(times: door::Times, first: Duration) -> (Client, SocketAddr, tempfile::TempDir) {
+async fn hurried(times: listener::Times, first: Duration) -> (Client, SocketAddr, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let rules = Rules {
         address: "127.0.0.1:0".parse().unwrap(),
@@ -362,7 +362,7 @@ const LARGE: usize = 32 << 20;
 
 #[tokio::test]
 async fn who_says_nothing_after_the_handshake_loses_the_place() {
-    let (client, address, _dir) = hurried(door::Times::default(), Duration::from_millis(500)).await;
+    let (client, address, _dir) = hurried(listener::Times::default(), Duration::from_millis(500)).await;
     for beginning in [b"".as_slice(), b"PRI * HT", b"GET / HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
     {
         let mut stream = client.connect(address).await;
@@ -378,7 +378,7 @@ async fn who_says_nothing_after_the_handshake_loses_the_place() {
 async fn a_reader_of_a_stream_may_pause_and_a_reader_of_an_answer_may_not() {
     let stall = Duration::from_millis(200);
     let (client, address, _dir) =
-        hurried(door::Times { stall, ..door::Times::default() }, Duration::from_secs(60)).await;
+        hurried(listener::Times { stall, ..listener::Times::default() }, Duration::from_secs(60)).await;
     let rows = [
         ("/exec/a/b/c", "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n", true),
         ("/containerLogs/a/b/c?follow=true", "Connection: close\r\n", true),

@@ -16,7 +16,7 @@ use rustls::{ServerConfig, SupportedProtocolVersion};
 use tokio::sync::watch;
 
 use super::files::Files;
-use crate::cluster::certificates::write_whole;
+use crate::host::files::write_whole;
 
 /// A certificate that somebody else keeps fresh; none until there is one.
 pub type Issued = watch::Receiver<Option<Arc<CertifiedKey>>>;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use base::time::Mono;
 
-use crate::cluster::node::{MachineIdentity, read_identity};
-use crate::facts::online_cpus;
+use crate::host::facts::online_cpus;
+use crate::host::identity::{MachineIdentity, read_identity};
 
 /// Two looks closer together than this say nothing about a rate.
 const APART: Duration = Duration::from_secs(1);

@@ -14,8 +14,8 @@ use base::time::{Clock, Wall};
 use cri::v1;
 use http::{StatusCode, header};
 
+use crate::pods::status_board::StatusBoard;
 use crate::ports::Runtime;
-use crate::status_board::StatusBoard;
 use crate::volumes::VolumeFigures;
 
 mod cadvisor;

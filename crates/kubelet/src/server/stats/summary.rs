@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::machine::{Disk, Interface, disk};
 use super::{Look, Measured, Sources, value};
-use crate::status_board::Entry;
+use crate::pods::status_board::Entry;
 use crate::volumes::Figures;
 
 /// Everything; with `brief`, processors and memory only.

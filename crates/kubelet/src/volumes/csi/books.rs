@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use kubelet_core::volumes::csi::{PLUGIN_DIR, key, unique_name};
 
-use crate::cluster::certificates::write_whole;
+use crate::host::files::write_whole;
 
 pub(super) const FILE: &str = "vol_data.json";
 /// What a file becomes that cannot be understood.

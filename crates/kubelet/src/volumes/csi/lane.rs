@@ -145,7 +145,7 @@ pub(super) fn waiting_for(what: String, now: Mono) {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::clock::SystemClock;
+    use crate::host::clock::SystemClock;
 
     fn errand(key: &str) -> Errand {
         Errand { act: "set up", volume: "v".into(), key: key.into() }

@@ -37,11 +37,11 @@ use kubelet_core::volumes::expand::{Expansion, Here};
 use kubelet_core::volumes::{CsiVolume, FsGroup, IN_USE};
 use tokio::sync::Notify;
 
-use crate::drivers::registration::Registrar;
-use crate::drivers::{Drivers, Measured};
 use crate::events::Recorder;
 use crate::ports::{MountedVolume, Storage, VolumeError, act};
 use crate::volumes::VolumeFigures;
+use crate::volumes::drivers::registration::Registrar;
+use crate::volumes::drivers::{Drivers, Measured};
 pub(super) use block::is_device;
 use lane::Lanes;
 

@@ -220,12 +220,12 @@ mod tests {
     use kubelet_core::volumes::expand::News;
 
     use super::*;
-    use crate::drivers::Measured;
-    use crate::drivers::registration::Registrar;
     use crate::events::Recorder;
     use crate::ports::{NoStorage, Storage};
     use crate::testing::clock;
     use crate::volumes::CsiParts;
+    use crate::volumes::drivers::Measured;
+    use crate::volumes::drivers::registration::Registrar;
 
     /// What the node said is in use, word for word.
     #[derive(Default)]
