@@ -138,12 +138,12 @@ impl Credentials {
         }
         // Who asked may lose patience before a slow plugin has answered: the answer is kept for the next.
         let (exec, config) = (exec.clone(), self.config.clone());
-        let asking = tokio::spawn(async move {
+        let asking = supervise::spawn("exec credential plugin", async move {
             let fresh = exec::ask(&exec, &config).await?;
             *handed = Some((Instant::now(), fresh.clone()));
             Ok(fresh)
         });
-        asking.await.unwrap_or_else(|e| Err(e.to_string()))
+        asking.await.ok().flatten().unwrap_or_else(|| Err("asking the exec plugin was cut short".to_owned()))
     }
 }
 

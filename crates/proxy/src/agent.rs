@@ -13,6 +13,7 @@ use client::{Client, Config, Options};
 use jiff::Timestamp;
 use proxy_core::objects::{Cluster, Family};
 use proxy_core::rules::{Host, NodeRules, Settings};
+use supervise::Supervisor;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -120,7 +121,9 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), Error> {
         tracing::warn!(error, "left-overs of another mode stay");
     }
     let file = start.loaded.file.clone();
-    let mut agent = Agent::new(start, client, metrics, chosen, queue);
+    let guard = token.child_token();
+    let _stop = guard.clone().drop_guard();
+    let mut agent = Agent::new(start, client, metrics, chosen, queue, Supervisor::new(guard.clone()));
     if let Some(told) = told {
         tracing::warn!(told, "the usual mode is not possible");
         let _ = agent.events.try_send(Notice::warning("ProxyModeFallback", "StartKubeProxy", told));
@@ -130,8 +133,6 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), Error> {
         let notice = Notice::warning("IPVSDeprecation", "StartKubeProxy", modes::IPVS_DEPRECATION);
         let _ = agent.events.try_send(notice);
     }
-    let guard = token.child_token();
-    let _stop = guard.clone().drop_guard();
     tokio::select! {
         ended = agent.run(guard) => ended,
         changed = config_change(file.as_deref(), watch) => Err(changed),
@@ -157,15 +158,22 @@ struct Agent {
 // === impl Agent ===
 
 impl Agent {
-    fn new(start: Start, client: Client, metrics: Arc<Metrics>, chosen: Mode, queue: events::Queue) -> Self {
+    fn new(
+        start: Start,
+        client: Client,
+        metrics: Arc<Metrics>,
+        chosen: Mode,
+        queue: events::Queue,
+        tasks: Supervisor,
+    ) -> Self {
         let config = &start.loaded.config;
         let node_name = config.node_name(&start.hostname);
         let (events, notices) = queue;
-        events::start(client.clone(), node_name.clone(), notices);
+        events::start(client.clone(), node_name.clone(), notices, &tasks);
         let (sender, news) = mpsc::channel(QUEUE);
         serve::raise_open_files();
         let ports = Ports::new(metrics.connections.clone(), serve::Budget::now());
-        let feed = Feed { client, news: sender, metrics };
+        let feed = Feed { client, news: sender, metrics, tasks };
         let mut rng = Rng::new(start.seed);
         let node = feed.watch_node(&node_name, rng.child());
         Self {
@@ -188,8 +196,10 @@ impl Agent {
         let metrics = self.feed.metrics.clone();
         let (report, heard) = watch::channel(Report::default());
         let (full, least) = config.periods(self.chosen);
-        tokio::spawn(metrics.clone().follow(heard.clone()));
-        tokio::spawn(tell_contests(heard.clone(), self.events.clone()));
+        let tasks = &self.feed.tasks;
+        let (shown, told) = ((metrics.clone(), heard.clone()), (heard.clone(), self.events.clone()));
+        tasks.restart("metrics of the loop", move || shown.0.clone().follow(shown.1.clone()));
+        tasks.restart("events of contested rules", move || tell_contests(told.0.clone(), told.1.clone()));
         let health = Health::new(heard, self.node.clone(), duration(full), metrics.clone());
         let mut servers = self.start_servers(&config, &health, &token);
         let _ = self.events.try_send(Notice::normal("Starting", "StartKubeProxy", ""));
@@ -201,7 +211,9 @@ impl Agent {
         self.serve_checks(checks, &own, &health, &token);
         // Both queues hold this, so it cannot wait: nobody reads yet.
         let _ = self.feed.news.try_send(Update::Host(own.clone()));
-        tokio::spawn(host::watch_addresses(self.feed.news.clone(), own));
+        let news = self.feed.news.clone();
+        let watch = move || host::watch_addresses(news.clone(), own.clone());
+        self.feed.tasks.restart("watch of the host's addresses", watch);
         let Some(news) = self.news.take() else { return Ok(()) };
         let settings = sync::Config {
             node_name: self.node_name.clone(),
@@ -310,7 +322,9 @@ impl Agent {
             let node_name = self.node_name.clone();
             let connections = self.ports.checks();
             let watched = Watched { node_name, family, checks, addresses, health, events, connections };
-            tokio::spawn(server::serve_checks(watched, token.clone()));
+            let token = token.clone();
+            let serve = move || server::serve_checks(watched.clone(), token.clone());
+            self.feed.tasks.restart("health check ports of Services", serve);
         }
     }
 

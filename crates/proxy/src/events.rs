@@ -6,7 +6,8 @@ use client::{Alarm, Client, Request, Unreadable};
 use jiff::Timestamp;
 use proxy_core::objects::ServiceKey;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use supervise::Supervisor;
+use tokio::sync::{Mutex, mpsc};
 
 use crate::metrics::Metrics;
 
@@ -42,10 +43,15 @@ pub fn queue() -> Queue {
 
 /// Sends what comes in, one after the other, until nobody has anything to say. An event that cannot be sent is lost: it
 /// is in the log as well.
-pub fn start(client: Client, node: String, mut notices: mpsc::Receiver<Notice>) {
-    tokio::spawn(async move {
-        while let Some(notice) = notices.recv().await {
-            send(&client, &node, &notice).await;
+pub fn start(client: Client, node: String, notices: mpsc::Receiver<Notice>, tasks: &Supervisor) {
+    let notices = Arc::new(Mutex::new(notices));
+    tasks.restart("events", move || {
+        let (client, node, notices) = (client.clone(), node.clone(), notices.clone());
+        async move {
+            let mut notices = notices.lock().await;
+            while let Some(notice) = notices.recv().await {
+                send(&client, &node, &notice).await;
+            }
         }
     });
 }

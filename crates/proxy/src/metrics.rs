@@ -248,6 +248,7 @@ impl Metrics {
             let _ = packets.write(&mut out);
         }
         let _ = self.connections.write(&mut out);
+        let _ = supervise::write_metrics(&mut out);
         let _ = sys::process::write_process(&mut out);
         out
     }

@@ -2,18 +2,24 @@
 
 use std::time::Duration;
 
+use api::json::FromJson;
+use base::metrics::Counter;
 use base::rng::Rng;
 use client::{Client, Event, Piece, Read, Resource, Watcher};
 use jiff::Timestamp;
+use k8s_openapi::Metadata;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use proxy_core::objects::{Family, NodeView};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use tokio::sync::{mpsc, watch};
+use supervise::Supervisor;
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
 use crate::{Listed, Update};
@@ -35,6 +41,18 @@ pub struct Feed {
     pub client: Client,
     pub news: mpsc::Sender<Update>,
     pub metrics: Arc<Metrics>,
+    /// A watch that panics is started again, and begins with a list.
+    pub tasks: Supervisor,
+}
+
+/// A resource of which each object becomes one update.
+struct Followed<O> {
+    name: &'static str,
+    resource: Resource,
+    listed: Listed,
+    applied: fn(Read<O>) -> Update,
+    gone: fn(Name) -> Update,
+    changes: fn(&Metrics) -> &Counter<0>,
 }
 
 /// All that counts of an object that is gone.
@@ -53,54 +71,62 @@ struct Name {
 
 impl Feed {
     /// Follows this Node. What it says goes to the loop and into the returned cell.
-    pub fn watch_node(&self, name: &str, rng: Rng) -> Seen {
+    pub fn watch_node(&self, name: &str, mut rng: Rng) -> Seen {
         let (seen, heard) = watch::channel(None);
+        let (feed, seen) = (self.clone(), Arc::new(seen));
         let mut resource = Resource::new("/api/v1/nodes");
         resource.field_selector = format!("metadata.name={name}");
-        let mut watcher = Watcher::new(self.client.clone(), resource, rng);
-        let feed = self.clone();
-        tokio::spawn(async move {
-            loop {
-                let update = match watcher.next().await {
-                    // A Node that was deleted under us is still our machine: what it last said holds.
-                    Event::Listed(items) => items.first().and_then(|raw| feed.read_node(raw, &seen)),
-                    Event::Applied(raw) => feed.read_node(&raw, &seen),
-                    Event::Deleted(_) => {
-                        tracing::warn!("this Node was deleted");
-                        None
-                    }
-                };
-                let sent = match update {
-                    None => feed.news.send(Update::NoNode).await,
-                    Some(node) => {
-                        seen.send_replace(Some(NodeView::read(&node)));
-                        feed.news.send(Update::Node(Box::new(node))).await
-                    }
-                };
-                if sent.is_err() {
-                    return;
-                }
-            }
+        self.tasks.restart("watch of the Node", move || {
+            let watcher = Watcher::new(feed.client.clone(), resource.clone(), rng.child());
+            feed.clone().follow_node(watcher, seen.clone())
         });
         heard
     }
 
-    /// Follows the ranges of Service addresses; returns when they were listed, or after a while.
-    pub async fn watch_service_cidrs(&self, rng: Rng) {
-        let resource = Resource::new("/apis/networking.k8s.io/v1/servicecidrs");
-        let mut watcher = Watcher::new(self.client.clone(), resource, rng);
-        let first = tokio::time::timeout(CIDR_PATIENCE, watcher.next()).await;
-        let feed = self.clone();
-        let mut known = BTreeSet::new();
-        if let Ok(event) = first {
-            feed.tell_service_cidrs(event, &mut known).await;
+    async fn follow_node(self, mut watcher: Watcher, seen: Arc<watch::Sender<Option<NodeView>>>) {
+        loop {
+            let update = match watcher.next().await {
+                // A Node that was deleted under us is still our machine: what it last said holds.
+                Event::Listed(items) => items.first().and_then(|raw| self.read_node(raw, &seen)),
+                Event::Applied(raw) => self.read_node(&raw, &seen),
+                Event::Deleted(_) => {
+                    tracing::warn!("this Node was deleted");
+                    None
+                }
+            };
+            let sent = match update {
+                None => self.news.send(Update::NoNode).await,
+                Some(node) => {
+                    seen.send_replace(Some(NodeView::read(&node)));
+                    self.news.send(Update::Node(Box::new(node))).await
+                }
+            };
+            if sent.is_err() {
+                return;
+            }
         }
-        tokio::spawn(async move {
-            while !feed.news.is_closed() {
-                let event = watcher.next().await;
-                feed.tell_service_cidrs(event, &mut known).await;
+    }
+
+    /// Follows the ranges of Service addresses; returns when they were listed, or after a while.
+    pub async fn watch_service_cidrs(&self, mut rng: Rng) {
+        let resource = Resource::new("/apis/networking.k8s.io/v1/servicecidrs");
+        let listed = CancellationToken::new();
+        // What is gone is known across restarts of the task.
+        let known = Arc::new(Mutex::new(BTreeSet::new()));
+        let (feed, told) = (self.clone(), listed.clone());
+        self.tasks.restart("watch of ServiceCIDRs", move || {
+            let mut watcher = Watcher::new(feed.client.clone(), resource.clone(), rng.child());
+            let (feed, known, told) = (feed.clone(), known.clone(), told.clone());
+            async move {
+                let mut known = known.lock().await;
+                while !feed.news.is_closed() {
+                    let event = watcher.next().await;
+                    feed.tell_service_cidrs(event, &mut known).await;
+                    told.cancel();
+                }
             }
         });
+        let _ = tokio::time::timeout(CIDR_PATIENCE, listed.cancelled()).await;
     }
 
     /// Half of a Node is better than none, and no better than what is known.
@@ -153,66 +179,76 @@ impl Feed {
     pub fn watch_services(&self, rng: Rng) {
         let mut resource = Resource::new("/api/v1/services");
         (resource.label_selector, resource.field_selector) = (SERVICES.to_owned(), WITH_ADDRESS.to_owned());
-        let mut watcher = Watcher::new(self.client.clone(), resource, rng);
-        let feed = self.clone();
-        tokio::spawn(async move {
-            while !feed.news.is_closed() {
-                let update = match watcher.next_piece().await {
-                    Piece::Begin => Some(Update::Begin(Listed::Services)),
-                    Piece::End => Some(Update::End(Listed::Services)),
-                    Piece::Item(raw) | Piece::Applied(raw) => Some(match feed.client.read::<Service>(&raw) {
-                        Read::Whole(service) => Update::Service(Box::new(service)),
-                        Read::Part(service) => Update::PartOfService(Box::new(service)),
-                        Read::Nothing => Update::Nameless(Listed::Services),
-                    }),
-                    Piece::Deleted(raw) => named(&raw).map(|Name { name, namespace }| Update::NoService {
-                        namespace: namespace.unwrap_or_default(),
-                        name,
-                    }),
-                };
-                if matches!(update, Some(Update::Nameless(_))) {
-                    watcher.list_again();
-                }
-                if !matches!(update, Some(Update::Begin(_) | Update::End(_))) {
-                    feed.metrics.service_changes.inc([]);
-                }
-                feed.tell(update).await;
-            }
-        });
+        let services = Followed::<Service> {
+            name: "watch of Services",
+            resource,
+            listed: Listed::Services,
+            applied: |read| match read {
+                Read::Whole(service) => Update::Service(Box::new(service)),
+                Read::Part(service) => Update::PartOfService(Box::new(service)),
+                Read::Nothing => Update::Nameless(Listed::Services),
+            },
+            gone: |Name { name, namespace }| Update::NoService {
+                namespace: namespace.unwrap_or_default(),
+                name,
+            },
+            changes: |metrics| &metrics.service_changes,
+        };
+        self.follow(services, rng);
     }
 
     /// Follows EndpointSlices until nobody listens.
     pub fn watch_slices(&self, rng: Rng) {
         let mut resource = Resource::new("/apis/discovery.k8s.io/v1/endpointslices");
         resource.label_selector = SLICES.to_owned();
-        let mut watcher = Watcher::new(self.client.clone(), resource, rng);
-        let feed = self.clone();
-        tokio::spawn(async move {
-            while !feed.news.is_closed() {
-                let update = match watcher.next_piece().await {
-                    Piece::Begin => Some(Update::Begin(Listed::Slices)),
-                    Piece::End => Some(Update::End(Listed::Slices)),
-                    Piece::Item(raw) | Piece::Applied(raw) => {
-                        Some(match feed.client.read::<EndpointSlice>(&raw) {
-                            Read::Whole(slice) => Update::Slice(Box::new(slice)),
-                            Read::Part(slice) => Update::PartOfSlice(Box::new(slice)),
-                            Read::Nothing => Update::Nameless(Listed::Slices),
-                        })
-                    }
-                    Piece::Deleted(raw) => named(&raw).map(|Name { name, namespace }| Update::NoSlice {
-                        namespace: namespace.unwrap_or_default(),
-                        name,
-                    }),
-                };
-                if matches!(update, Some(Update::Nameless(_))) {
-                    watcher.list_again();
-                }
-                if !matches!(update, Some(Update::Begin(_) | Update::End(_))) {
-                    feed.metrics.endpoint_changes.inc([]);
-                }
-                feed.tell(update).await;
-            }
+        let slices = Followed::<EndpointSlice> {
+            name: "watch of EndpointSlices",
+            resource,
+            listed: Listed::Slices,
+            applied: |read| match read {
+                Read::Whole(slice) => Update::Slice(Box::new(slice)),
+                Read::Part(slice) => Update::PartOfSlice(Box::new(slice)),
+                Read::Nothing => Update::Nameless(Listed::Slices),
+            },
+            gone: |Name { name, namespace }| Update::NoSlice {
+                namespace: namespace.unwrap_or_default(),
+                name,
+            },
+            changes: |metrics| &metrics.endpoint_changes,
+        };
+        self.follow(slices, rng);
+    }
+
+    fn follow<O>(&self, followed: Followed<O>, mut rng: Rng)
+    where
+        O: FromJson + k8s_openapi::Resource + Metadata<Ty = ObjectMeta> + 'static,
+    {
+        let (feed, followed) = (self.clone(), Arc::new(followed));
+        self.tasks.restart(followed.name, move || {
+            let watcher = Watcher::new(feed.client.clone(), followed.resource.clone(), rng.child());
+            feed.clone().tell_pieces(watcher, followed.clone())
         });
+    }
+
+    async fn tell_pieces<O>(self, mut watcher: Watcher, followed: Arc<Followed<O>>)
+    where
+        O: FromJson + k8s_openapi::Resource + Metadata<Ty = ObjectMeta>,
+    {
+        while !self.news.is_closed() {
+            let update = match watcher.next_piece().await {
+                Piece::Begin => Some(Update::Begin(followed.listed)),
+                Piece::End => Some(Update::End(followed.listed)),
+                Piece::Item(raw) | Piece::Applied(raw) => Some((followed.applied)(self.client.read(&raw))),
+                Piece::Deleted(raw) => named(&raw).map(followed.gone),
+            };
+            if matches!(update, Some(Update::Nameless(_))) {
+                watcher.list_again();
+            }
+            if !matches!(update, Some(Update::Begin(_) | Update::End(_))) {
+                (followed.changes)(&self.metrics).inc([]);
+            }
+            self.tell(update).await;
+        }
     }
 
     async fn tell(&self, update: Option<Update>) {

@@ -92,9 +92,9 @@ pub(super) async fn run(socket: &Path, path: &str, stdin: bool, tty: bool) -> Re
         read_input(sender.clone());
     }
     if raw.is_some() {
-        tokio::spawn(watch_size(sender.clone()));
+        supervise::spawn("size of the terminal", watch_size(sender.clone()));
     }
-    let writing = tokio::spawn(send(to, receiver));
+    let writing = supervise::spawn("input", send(to, receiver));
     let ended = receive(from).await;
     writing.abort();
     drop(raw);
@@ -106,7 +106,7 @@ async fn connect(socket: &Path, path: &str) -> Result<TokioIo<Upgraded>, PodsErr
     let stream = UnixStream::connect(socket).await.map_err(|e| super::client::explain(socket, e))?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| broken(&e))?;
-    tokio::spawn(connection.with_upgrades());
+    supervise::spawn("connection", connection.with_upgrades());
     let request = Request::builder()
         .uri(path)
         .header("host", "localhost")

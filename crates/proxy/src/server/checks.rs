@@ -21,7 +21,7 @@ use crate::observed::HealthChecks;
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
 /// What one family's servers need.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Watched {
     pub node_name: String,
     pub family: Family,
