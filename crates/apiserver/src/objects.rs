@@ -246,7 +246,7 @@ impl Objects {
 
 /// The object of an entry or a change, as it lies in the store.
 pub fn decode_bytes(value: &Bytes) -> Result<Value, serde_json::Error> {
-    serde_json::from_slice(value)
+    schema::nesting::read_stored(value)
 }
 
 fn decode(entry: &Entry) -> Result<Stored, Refusal> {

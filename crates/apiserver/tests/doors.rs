@@ -322,3 +322,103 @@ async fn what_cannot_be_answered_as_asked_is_refused() {
         "invalid timeout specified in the request URL - time: invalid duration \"soon\""
     );
 }
+
+#[tokio::test]
+async fn there_are_no_namespaces_in_a_namespace() {
+    let server = start().await;
+    // All rights in one namespace, as its owner may have them.
+    let all = json!([{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]);
+    allow(&server, all, "GET /api/v1/namespaces/default/pods").await;
+    let body = json!({"metadata": {"name": "eves"}}).to_string();
+    for line in [
+        "GET /api/v1/namespaces/default/namespaces",
+        "GET /api/v1/namespaces/default/namespaces?watch=true",
+        "GET /api/v1/watch/namespaces/default/namespaces",
+        "GET /api/v1/namespaces/default/namespaces/kube-system",
+        "POST /api/v1/namespaces/default/namespaces",
+        "DELETE /api/v1/namespaces/default/namespaces/kube-system",
+    ] {
+        let answer = server.ask("eve", line, JSON, body.as_bytes()).await;
+        assert_eq!(answer.code, 404, "{line}: {}", text(&answer));
+    }
+    let own = server.ask("eve", "GET /api/v1/namespaces/default", "", b"").await;
+    assert_eq!(own.code, 200, "a Namespace is in itself: {}", text(&own));
+}
+
+#[tokio::test]
+async fn no_patch_nests_an_object_deeper_than_it_can_be_read() {
+    let server = start().await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    server.make(&format!("POST {maps}"), &json!({"metadata": {"name": "deep"}})).await;
+    let levels = (0..49).fold(json!({}), |below, _| json!({ "f:a": below }));
+    let at = "/metadata/managedFields/0/fieldsV1";
+    let inside = at.to_owned() + &"/f:a".repeat(49);
+    let mut operations = vec![json!({"op": "add", "path": at, "value": levels})];
+    operations.extend((0..9).map(|_| json!({"op": "copy", "from": at, "path": inside})));
+    let body = Value::Array(operations).to_string();
+    let kind = "Content-Type: application/json-patch+json\r\n";
+    let answer = server.ask("root", &format!("PATCH {maps}/deep"), kind, body.as_bytes()).await;
+    assert_eq!(answer.code, 422, "{}", text(&answer));
+    assert_eq!(server.ask("root", "GET /livez", "", b"").await.code, 200);
+}
+
+/// Earlier releases let such objects pass. Its finalizers still count, it can be deleted, and everybody else is served.
+#[tokio::test]
+async fn a_store_with_an_object_that_is_too_deep_is_served() {
+    let deep = format!("{}1{}", "{\"a\":".repeat(300), "}".repeat(300));
+    let object = format!(
+        r#"{{"metadata":{{"name":"doom","namespace":"default","uid":"u","finalizers":["example.com/x"]}},"apiVersion":"v1","kind":"ConfigMap","deep":{deep}}}"#
+    );
+    let server = Server::with("", |settings, _| {
+        let dir = settings.data_dir.clone();
+        let writing = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let store = store::Store::open(&dir, store::Options::default()).unwrap();
+                let key = "/registry/configmaps/default/doom";
+                store.put(key, object.into(), store::Expect::Absent).await.unwrap();
+                store.close().await;
+            });
+        };
+        std::thread::spawn(writing).join().unwrap();
+    })
+    .await;
+    let doom = "/api/v1/namespaces/default/configmaps/doom";
+    let listed = server.ask("root", "GET /api/v1/configmaps", "", b"").await;
+    assert_eq!(listed.code, 200, "{}", text(&listed));
+    let deleted = server.ask("root", &format!("DELETE {doom}"), "", b"").await;
+    assert_eq!(deleted.code, 200, "{}", text(&deleted));
+    assert!(text(&deleted).contains("deletionTimestamp"), "its finalizer counts: {}", text(&deleted));
+    let body = json!({"metadata": {"finalizers": null}}).to_string();
+    let kind = "Content-Type: application/merge-patch+json\r\n";
+    let patched = server.ask("root", &format!("PATCH {doom}"), kind, body.as_bytes()).await;
+    assert_eq!(patched.code, 200, "{}", text(&patched));
+    assert_eq!(server.ask("root", &format!("GET {doom}"), "", b"").await.code, 404);
+}
+
+#[tokio::test]
+async fn a_profile_that_confines_a_pod_is_not_taken_off_later() {
+    let server = start().await;
+    pod_at(&server, "confined", own_address()).await;
+    let key = "container.apparmor.security.beta.kubernetes.io/c";
+    let body = json!({"metadata": {"annotations": {key: "unconfined"}}}).to_string();
+    let kind = "Content-Type: application/merge-patch+json\r\n";
+    let pod = "/api/v1/namespaces/default/pods/confined";
+    for path in [pod.to_owned(), format!("{pod}/status"), format!("{pod}/ephemeralcontainers")] {
+        let answer = server.ask("root", &format!("PATCH {path}"), kind, body.as_bytes()).await;
+        assert_eq!(answer.code, 422, "{path}: {}", text(&answer));
+        assert!(text(&answer).contains("may not add AppArmor annotations"), "{}", text(&answer));
+    }
+}
+
+#[tokio::test]
+async fn a_node_cannot_send_us_where_credentials_are_handed_out() {
+    let server = start().await;
+    for (name, address) in [("cloud", "169.254.169.254"), ("all", "0.0.0.0"), ("six", "fe80::1")] {
+        let node = json!({"metadata": {"name": name},
+            "status": {"addresses": [{"type": "InternalIP", "address": address}]}});
+        server.make("POST /api/v1/nodes", &node).await;
+        let answer = server.ask("root", &format!("GET /api/v1/nodes/{name}/proxy/"), "", b"").await;
+        assert_eq!(answer.status()["message"], "address not allowed", "{name}");
+    }
+}

@@ -9,6 +9,7 @@ pub mod custom;
 pub mod decode;
 pub mod jsonpath;
 pub mod lenient;
+pub mod nesting;
 pub mod openapi;
 pub mod patch;
 pub mod protobuf;

@@ -64,32 +64,25 @@ pub(crate) fn read(method: &http::Method, path: &str, query: &Query) -> Asked {
 }
 
 fn read_resource(group: &str, tail: &[&str]) -> Resource {
-    let mut resource = Resource { group: group.to_owned(), ..Resource::default() };
-    let named_parts = match tail {
-        ["namespaces", namespace, below @ ..] if !is_own_subresource(group, below) => {
-            resource.namespace = (*namespace).to_owned();
-            below
-        }
-        whole => whole,
-    };
-    match named_parts {
+    let (namespace, plural, below) = match tail {
         // A Namespace itself: it is its own namespace, as role bindings in it expect.
-        [] => {
-            resource.plural = "namespaces".to_owned();
-            resource.name = resource.namespace.clone();
+        ["namespaces", name, below @ ..] if below.is_empty() || is_own_subresource(group, below) => {
+            (*name, "namespaces", &tail[1..])
         }
-        [plural, below @ ..] => {
-            resource.plural = (*plural).to_owned();
-            if let ["namespaces", namespace, ..] = named_parts {
-                resource.namespace = (*namespace).to_owned();
-            }
-            let (name, below) = below.split_first().map_or(("", below), |(n, b)| (*n, b));
-            resource.name = name.to_owned();
-            // What follows the subresource is the business of whoever it is passed on to.
-            resource.subresource = below.first().copied().unwrap_or_default().to_owned();
-        }
+        ["namespaces", namespace, plural, below @ ..] => (*namespace, *plural, below),
+        [plural, below @ ..] => ("", *plural, below),
+        [] => ("", "", tail),
+    };
+    let (name, below) = below.split_first().map_or(("", below), |(n, b)| (*n, b));
+    Resource {
+        group: group.to_owned(),
+        namespace: namespace.to_owned(),
+        plural: plural.to_owned(),
+        name: name.to_owned(),
+        // What follows the subresource is the business of whoever it is passed on to.
+        subresource: below.first().copied().unwrap_or_default().to_owned(),
+        ..Resource::default()
     }
-    resource
 }
 
 /// An escaped slash makes no longer path of a name: it would reach into other places of the store.
@@ -209,6 +202,10 @@ mod tests {
             ("GET", "/api/v1/namespaces", "list /v1  namespaces  "),
             ("GET", "/api/v1/namespaces/a", "get /v1 a namespaces a "),
             ("PUT", "/api/v1/namespaces/a/finalize", "update /v1 a namespaces a finalize"),
+            // There are no Namespaces in a Namespace, whatever somebody may do in that one.
+            ("GET", "/api/v1/namespaces/a/namespaces", "list /v1 a namespaces  "),
+            ("GET", "/api/v1/namespaces/a/namespaces/b", "get /v1 a namespaces b "),
+            ("PUT", "/api/v1/namespaces/a/namespaces/b/finalize", "update /v1 a namespaces b finalize"),
             ("GET", "/api/v1/namespaces/a/pods", "list /v1 a pods  "),
             ("GET", "/api/v1/namespaces/a/pods/p", "get /v1 a pods p "),
             ("POST", "/api/v1/namespaces/a/pods/p/exec", "create /v1 a pods p exec"),

@@ -234,6 +234,8 @@ impl Serving<'_> {
         let port =
             u16::try_from(doc::int(&node, "status.daemonEndpoints.kubeletEndpoint.Port")).unwrap_or_default();
         let port = if port == 0 { KUBELET_PORT } else { port };
+        // A name is the administrator's word: only addresses that nodes report of themselves are judged.
+        host.parse().map_or(Ok(()), check_kubelet_address)?;
         Ok(Target { callee: Callee::Kubelet, tls: true, host, port, path, entrance: String::new() })
     }
 
@@ -328,24 +330,27 @@ fn first_port(pod: &Value) -> Option<u16> {
 
 /// Where a Pod says it is.
 fn check_proxyable(host: &str) -> Result<(), Refusal> {
-    host.parse().map_err(|_| Refusal::bad_request("address not allowed")).and_then(check_address)
+    host.parse().map_err(|_| not_allowed()).and_then(check_address)
 }
 
 /// The server's own neighbourhood is not to be reached through it.
 fn check_address(address: IpAddr) -> Result<(), Refusal> {
+    if address.to_canonical().is_loopback() { Err(not_allowed()) } else { check_kubelet_address(address) }
+}
+
+/// A kubelet may be on this machine. It is not where clouds hand out credentials, nor everywhere.
+fn check_kubelet_address(address: IpAddr) -> Result<(), Refusal> {
     let fine = match address.to_canonical() {
         IpAddr::V4(ip) => {
-            !(ip.is_loopback()
-                || ip.is_link_local()
-                || ip.is_unspecified()
-                || ip.is_multicast()
-                || ip.is_broadcast())
+            !(ip.is_link_local() || ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast())
         }
-        IpAddr::V6(ip) => {
-            !(ip.is_loopback() || ip.is_unicast_link_local() || ip.is_unspecified() || ip.is_multicast())
-        }
+        IpAddr::V6(ip) => !(ip.is_unicast_link_local() || ip.is_unspecified() || ip.is_multicast()),
     };
-    if fine { Ok(()) } else { Err(Refusal::bad_request("address not allowed")) }
+    if fine { Ok(()) } else { Err(not_allowed()) }
+}
+
+fn not_allowed() -> Refusal {
+    Refusal::bad_request("address not allowed")
 }
 
 /// A kubelet refuses in plain words; clients look for them in a Status.

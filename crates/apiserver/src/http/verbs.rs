@@ -33,7 +33,9 @@ pub(crate) async fn serve(app: &App, asking: Asking, body: Incoming) -> Result<A
     let Some(resource) = &asking.attributes.resource else { return Err(Refusal::no_resource()) };
     let kind = app.registry.kind(&resource.group, &resource.version, &resource.plural)?;
     // A namespaced path for a kind without namespaces, or the other way round, is no path at all.
-    let placed = !resource.namespace.is_empty() && resource.plural != "namespaces";
+    let is_namespace_itself =
+        resource.group.is_empty() && resource.plural == "namespaces" && resource.name == resource.namespace;
+    let placed = !resource.namespace.is_empty() && !is_namespace_itself;
     let needs_place =
         kind.is_namespaced() && (!resource.name.is_empty() || asking.attributes.verb == "create");
     let named_by_selector = matches!(&*asking.attributes.verb, "list" | "watch" | "deletecollection");

@@ -50,7 +50,7 @@ fn complaints(binding: &Value) -> FieldErrors {
         errors.each(&name.at, name.text(), names::dns_subdomain(name.text()));
     }
     kinds::meta::labels_and_annotations(&mut errors, &root.get("metadata"));
-    kinds::pod::change::mirror(&mut errors, binding, &Value::Null);
+    kinds::pod::change::annotations(&mut errors, binding, &Value::Null);
     errors
 }
 

@@ -1,6 +1,7 @@
 //! Create.
 
 use api::field::FieldErrors;
+use schema::nesting;
 use serde_json::Value;
 
 use super::addresses::Claim;
@@ -90,6 +91,7 @@ impl Registry {
         let mut errors = FieldErrors::default();
         let claim = self.assign_addresses(&kind, &mut object, &mut errors);
         self.own_fields(call, &mut object, None);
+        check_nesting(&object)?;
         kinds::meta::validate(&kind, &object, &mut errors);
         kind.strategy.validate(&object, &mut errors);
         if !errors.is_empty() {
@@ -128,6 +130,15 @@ pub(super) fn stored_form(kind: &Kind, object: &Value) -> bytes::Bytes {
         return document::encode(&converted);
     }
     document::encode(object)
+}
+
+/// What could not be read again is not written.
+pub(super) fn check_nesting(object: &Value) -> Result<(), Refusal> {
+    if nesting::exceeds(object, nesting::MAX_STORED) {
+        let levels = nesting::MAX_STORED;
+        return Err(Refusal::bad_request(format!("the object nests deeper than {levels} levels")));
+    }
+    Ok(())
 }
 
 /// Puts the object where the path says it belongs, unless it says otherwise itself.

@@ -107,10 +107,10 @@ impl Document {
         out.freeze()
     }
 
-    /// The object. An undecodable document (a damaged store says so earlier) is null.
+    /// The object, without what nests too deep to be read. An undecodable document (a damaged store says so earlier) is null.
     #[must_use]
     pub fn to_value(&self) -> Value {
-        let mut value: Value = serde_json::from_slice(&self.stored).unwrap_or_default();
+        let mut value = schema::nesting::read_stored(&self.stored).unwrap_or_default();
         if let Some(metadata) = value["metadata"].as_object_mut() {
             metadata.insert("resourceVersion".to_owned(), self.rev.to_string().into());
         }

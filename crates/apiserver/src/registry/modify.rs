@@ -5,7 +5,7 @@ use base::time::Wall;
 use serde_json::Value;
 
 use super::addresses::Claim;
-use super::create::{place, stored_form};
+use super::create::{check_nesting, place, stored_form};
 use super::delete::is_over;
 use super::document::Document;
 use super::selection::present;
@@ -110,6 +110,7 @@ impl Registry {
             _ => None,
         };
         self.own_fields(call, &mut new, Some(old));
+        check_nesting(&new)?;
         if strategy.counts_generation() && way != Way::Status && strategy.is_new_generation(&new, old) {
             let next = old["metadata"]["generation"].as_i64().unwrap_or_default() + 1;
             meta::metadata_mut(&mut new).insert("generation".to_owned(), next.into());

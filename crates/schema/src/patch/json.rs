@@ -5,6 +5,8 @@ use std::io;
 use serde_json::{Map, Value};
 
 use super::PatchError;
+use crate::decode::MAX_DEPTH;
+use crate::nesting;
 
 /// Operations in one patch.
 pub const MAX_OPERATIONS: usize = 10_000;
@@ -81,7 +83,17 @@ fn perform(target: &mut Value, operation: &Map<String, Value>, copied: &mut usiz
     }
 }
 
+/// A few operations that copy a value into itself would nest it deeper than any stack allows.
+fn check_depth(path: &str, value: &Value) -> Result<(), PatchError> {
+    let levels = path.matches('/').count();
+    match MAX_DEPTH.checked_sub(levels) {
+        Some(left) if !nesting::exceeds(value, left) => Ok(()),
+        _ => Err(PatchError::Refused(format!("the patched document nests deeper than {MAX_DEPTH} levels"))),
+    }
+}
+
 fn add(target: &mut Value, path: &str, value: Value, name: &str) -> Result<(), PatchError> {
+    check_depth(path, &value)?;
     if path.is_empty() {
         *target = value;
         return Ok(());
@@ -122,6 +134,7 @@ fn remove(target: &mut Value, path: &str, name: &str) -> Result<Value, PatchErro
 }
 
 fn replace(target: &mut Value, path: &str, value: Value) -> Result<(), PatchError> {
+    check_depth(path, &value)?;
     if path.is_empty() {
         *target = value;
         return Ok(());
@@ -292,6 +305,27 @@ mod tests {
             let outcome = apply_json(&mut target, &patch).map(|()| target).map_err(|e| e.to_string());
             assert_eq!(outcome, want.map_err(ToOwned::to_owned), "{patch}");
         }
+    }
+
+    #[test]
+    fn no_copy_or_move_makes_a_document_too_deep() {
+        let deep = |levels: usize| (0..levels).fold(json!({}), |below, _| json!({ "a": below }));
+        let inside = "/m".to_owned() + &"/a".repeat(49);
+        let mut operations = vec![json!({"op":"add","path":"/m","value":deep(49)})];
+        operations.extend((1..10).map(|_| json!({"op":"copy","from":"/m","path":inside})));
+        let mut target = json!({});
+        let told = apply_json(&mut target, &Value::Array(operations)).unwrap_err().to_string();
+        assert_eq!(told, "the patched document nests deeper than 100 levels");
+        assert!(!nesting::exceeds(&target, MAX_DEPTH));
+        let mut target = json!({ "a": deep(97), "b": {"c": {}} });
+        for patch in [
+            json!([{"op":"move","from":"/a","path":"/b/c/d"}]),
+            json!([{"op":"replace","path":"/b/c","value":deep(99)}]),
+            json!([{"op":"add","path":"","value":deep(100)}]),
+        ] {
+            assert!(apply_json(&mut target.clone(), &patch).is_err(), "{patch}");
+        }
+        apply_json(&mut target, &json!([{"op":"move","from":"/a","path":"/b/d"}])).unwrap();
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What may change in a Pod that is there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use api::field::{FieldErrors, Path};
@@ -20,21 +20,30 @@ const CHANGEABLE: &str = "pod updates may not change fields other than `spec.con
 /// Differences shown in a message.
 const SHOWN: usize = 8;
 
-/// Whether a Pod mirrors one that its node made of a manifest is said once, when it is created: much is forbidden to
-/// mirrors, and much is let pass for them.
-pub fn mirror(errors: &mut FieldErrors, new: &Value, old: &Value) {
-    let said = |pod: &Value| doc::at(pod, "metadata.annotations").get(MIRROR_ANNOTATION).cloned();
-    let why = match (said(old), said(new)) {
-        (None, Some(_)) => "may not add mirror pod annotation",
-        (before, now) if before != now => "may not remove or update mirror pod annotation",
-        _ => return,
-    };
-    errors.forbidden(&Path::new("metadata.annotations").key(MIRROR_ANNOTATION), why);
+/// Before there was a field for it, these annotations said which AppArmor profile confines a container.
+const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+
+/// What some annotations say is said once, when the Pod is created. Much is forbidden to mirrors of a node's own Pods, and
+/// much is let pass for them; and Pod Security judges AppArmor profiles at the creation only.
+pub fn annotations(errors: &mut FieldErrors, new: &Value, old: &Value) {
+    let said = |pod: &Value, key: &str| doc::at(pod, "metadata.annotations").get(key).cloned();
+    let keys = |pod| doc::entries(pod, "metadata.annotations").map(|(key, _)| key.to_owned());
+    let fixed: BTreeSet<String> =
+        keys(old).chain(keys(new)).filter(|k| k == MIRROR_ANNOTATION || k.starts_with(APP_ARMOR)).collect();
+    for key in fixed {
+        let what = if key == MIRROR_ANNOTATION { "mirror pod annotation" } else { "AppArmor annotations" };
+        let why = match (said(old, &key), said(new, &key)) {
+            (None, Some(_)) => format!("may not add {what}"),
+            (before, now) if before != now => format!("may not remove or update {what}"),
+            _ => continue,
+        };
+        errors.forbidden(&Path::new("metadata.annotations").key(&key), &why);
+    }
 }
 
 /// A write through the main resource: little of the spec may change.
 pub(super) fn validate(errors: &mut FieldErrors, new: &Value, old: &Value) {
-    mirror(errors, new, old);
+    annotations(errors, new, old);
     for list in ["spec.containers", "spec.initContainers"] {
         if doc::list(new, list).len() != doc::list(old, list).len() {
             return errors.forbidden(&Path::new(list), "pod updates may not add or remove containers");
@@ -81,7 +90,7 @@ pub fn prepare_ephemeral(new: &mut Value, old: &Value) {
 
 /// Ephemeral containers come and stay.
 pub fn validate_ephemeral(new: &Value, old: &Value, errors: &mut FieldErrors) {
-    mirror(errors, new, old);
+    annotations(errors, new, old);
     if doc::at(old, "metadata.annotations").get(MIRROR_ANNOTATION).is_some() {
         return errors.forbidden(&Path::new(""), "static pods do not support ephemeral containers");
     }
@@ -125,7 +134,7 @@ pub(super) fn keep_observed_generations(new: &mut Value, old: &Value) {
 }
 
 pub(super) fn validate_status(errors: &mut FieldErrors, new: &Value, old: &Value) {
-    mirror(errors, new, old);
+    annotations(errors, new, old);
     let status = Field::root(new).get("status");
     for condition in status.get("conditions").items() {
         check::spelled(errors, &condition.get("type"), names::qualified_name);

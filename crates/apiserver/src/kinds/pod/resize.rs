@@ -37,7 +37,7 @@ pub fn prepare_resize(new: &mut Value, old: &Value) {
 /// Only cpu and memory may change, none may be taken away, and the Pod stays in its class.
 pub fn validate_resize(new: &Value, old: &Value, errors: &mut FieldErrors) {
     let whole = Path::new("");
-    super::change::mirror(errors, new, old);
+    super::change::annotations(errors, new, old);
     if doc::at(old, "metadata.annotations").get(static_pod::MIRROR_ANNOTATION).is_some() {
         return errors.forbidden(&whole, "static pods cannot be resized");
     }
