@@ -13,11 +13,8 @@ pub(super) fn check(conn: &Connection, path: &Path) -> Result<Start, OpenError> 
     conn.execute_batch("BEGIN").map_err(OpenError::engine("reading", path))?;
     let checked = check_snapshot(conn, path);
     conn.execute_batch("COMMIT").map_err(OpenError::engine("reading", path))?;
-    checked.map_err(|fault| match fault {
-        Fault::Corrupt(corruption) => OpenError::Corrupt(corruption),
-        Fault::Engine { cause, .. } => Corruption::whole(path, cause.to_string()).into(),
-        other => Corruption::whole(path, other.to_string()).into(),
-    })
+    // A disk that cannot be read says nothing about what is on it.
+    checked.map_err(|fault| OpenError::fault(path, fault))
 }
 
 fn check_snapshot(conn: &Connection, path: &Path) -> Result<Start, Fault> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use base::class::{Class, Classify};
 
-use super::Entry;
+use super::{Entry, room, wal};
 
 /// Why the store cannot be opened, copied or restored. Nothing was changed when one of these is returned.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +25,10 @@ pub enum OpenError {
     #[error("{act} {}: {cause}", path.display())]
     Io { act: &'static str, path: PathBuf, cause: io::Error },
     #[error("{act} {}: {cause}", path.display())]
-    Engine { act: &'static str, path: PathBuf, cause: rusqlite::Error },
+    Engine { act: &'static str, path: PathBuf, cause: Arc<rusqlite::Error> },
+    /// Only where there is nothing yet that could be read.
+    #[error("the disk of {} is full: a new cluster needs {} KB there; free them and start again", dir.display(), needs >> 10)]
+    Full { dir: PathBuf, needs: u64 },
     #[error(
         "{} is missing, and a restore was cut short: run it again, or move {} away to start empty",
         path.display(), restoring.display()
@@ -50,7 +53,7 @@ pub struct Corruption {
 pub enum Fault {
     #[error(transparent)]
     Corrupt(#[from] Corruption),
-    #[error("{act}: the disk is full")]
+    #[error("{act}: the disk is full; nothing can be written until there is room")]
     Full { act: &'static str },
     #[error("{act}: {cause}")]
     Engine { act: &'static str, cause: Arc<rusqlite::Error> },
@@ -58,7 +61,7 @@ pub enum Fault {
     Io { act: &'static str, cause: Arc<io::Error> },
     /// An earlier write failed, and the store has not recovered yet.
     #[error("the store takes no writes: {cause}")]
-    Stopped { cause: Arc<str> },
+    Stopped { cause: Arc<Fault> },
     #[error("the store is closed")]
     Closed,
 }
@@ -108,9 +111,24 @@ impl OpenError {
     }
 
     pub(super) fn engine(act: &'static str, path: &Path) -> impl FnOnce(rusqlite::Error) -> OpenError {
-        move |cause| match Corruption::from_engine(path, &cause) {
-            Some(corruption) => OpenError::Corrupt(corruption),
-            None => OpenError::Engine { act, path: path.to_owned(), cause },
+        move |cause| match Verdict::of(path, &cause) {
+            Verdict::Corrupt(corruption) => OpenError::Corrupt(corruption),
+            Verdict::Unreadable(cause) => OpenError::io("reading", path)(cause),
+            Verdict::Other => OpenError::Engine { act, path: path.to_owned(), cause: Arc::new(cause) },
+        }
+    }
+
+    pub(super) fn fault(path: &Path, fault: Fault) -> OpenError {
+        match fault {
+            Fault::Corrupt(corruption) => OpenError::Corrupt(corruption),
+            Fault::Engine { act, cause } => OpenError::Engine { act, path: path.to_owned(), cause },
+            Fault::Full { act } => OpenError::io(act, path)(io::ErrorKind::StorageFull.into()),
+            Fault::Io { cause, .. } => {
+                OpenError::io("reading", path)(io::Error::new(cause.kind(), cause.to_string()))
+            }
+            other @ (Fault::Stopped { .. } | Fault::Closed) => {
+                OpenError::io("reading", path)(io::Error::other(other))
+            }
         }
     }
 }
@@ -134,16 +152,33 @@ impl Corruption {
     pub(super) fn whole(path: &Path, what: impl Into<String>) -> Corruption {
         Corruption { path: path.to_owned(), row: None, what: what.into() }
     }
+}
 
-    /// The engine's own word for a file it cannot read.
-    fn from_engine(path: &Path, cause: &rusqlite::Error) -> Option<Corruption> {
+/// What an error of the engine says about the file.
+enum Verdict {
+    Corrupt(Corruption),
+    /// The disk did not give everything.
+    Unreadable(io::Error),
+    Other,
+}
+
+// === impl Verdict ===
+
+impl Verdict {
+    fn of(path: &Path, cause: &rusqlite::Error) -> Verdict {
         use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
         match cause.sqlite_error_code() {
-            Some(DatabaseCorrupt | NotADatabase) => Some(Corruption::whole(path, cause.to_string())),
             // A type or text the schema cannot hold got there by no write of ours.
-            None => Some(Corruption::whole(path, cause.to_string())),
-            Some(_) => None,
+            None => {}
+            // The engine says so of an EIO, too.
+            Some(DatabaseCorrupt | NotADatabase) => {
+                if let Err(cause) = wal::read_through(path) {
+                    return Verdict::Unreadable(cause);
+                }
+            }
+            Some(_) => return Verdict::Other,
         }
+        Verdict::Corrupt(Corruption::whole(path, cause.to_string()))
     }
 }
 
@@ -151,20 +186,46 @@ impl Corruption {
 
 impl Fault {
     pub(super) fn io(act: &'static str, cause: io::Error) -> Fault {
-        match cause.kind() {
-            io::ErrorKind::StorageFull => Fault::Full { act },
-            _ => Fault::Io { act, cause: Arc::new(cause) },
-        }
+        if room::is_full(&cause) { Fault::Full { act } } else { Fault::Io { act, cause: Arc::new(cause) } }
     }
 
     pub(super) fn engine(act: &'static str, path: &Path, cause: rusqlite::Error) -> Fault {
         if cause.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) {
             return Fault::Full { act };
         }
-        match Corruption::from_engine(path, &cause) {
-            Some(corruption) => Fault::Corrupt(corruption),
-            None => Fault::Engine { act, cause: Arc::new(cause) },
+        match Verdict::of(path, &cause) {
+            Verdict::Corrupt(corruption) => Fault::Corrupt(corruption),
+            Verdict::Unreadable(cause) => Fault::io(act, cause),
+            Verdict::Other => Fault::Engine { act, cause: Arc::new(cause) },
         }
+    }
+}
+
+impl Fault {
+    /// Whether the engine called the file corrupt as a whole: it says so of a read that failed once, too.
+    pub(super) fn may_be_a_slip(&self) -> bool {
+        matches!(self, Fault::Corrupt(Corruption { row: None, .. }))
+    }
+
+    /// The same for somebody who need not know where things lie on this machine.
+    #[must_use]
+    pub fn without_paths(&self) -> String {
+        match self {
+            Fault::Corrupt(Corruption { row, .. }) => {
+                let at = row.map(|rev| format!(" at revision {rev}")).unwrap_or_default();
+                format!("the store is corrupt{at}")
+            }
+            Fault::Engine { act, .. } => format!("{act}: the disk or the engine failed"),
+            Fault::Io { act, cause } => format!("{act}: {}", cause.kind()),
+            Fault::Stopped { cause } => format!("the store takes no writes: {}", cause.without_paths()),
+            Fault::Full { .. } | Fault::Closed => self.to_string(),
+        }
+    }
+
+    /// Whether it may be over in a while, without anybody's doing or with some room on the disk.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Fault::Full { .. } | Fault::Stopped { .. } | Fault::Closed)
     }
 }
 

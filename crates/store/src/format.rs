@@ -5,8 +5,10 @@
 //! the state at any kept revision is found by walking back from `cur`. The store's revision is that of the newest
 //! row, or the compacted one when that is higher.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -100,14 +102,13 @@ impl Lock {
 
 /// Opens the store file of a directory for its one writer, making it when there is none.
 pub(super) fn open_writer(path: &Path) -> Result<Connection, OpenError> {
-    let size = |path: &Path| fs::metadata(path).map_or(0, |m| m.len());
     let wal = wal_file(path);
-    if size(path) == 0 {
+    if size(path)? == 0 {
         let restoring = restoring(path);
         if restoring.exists() {
             return Err(OpenError::Unfinished { path: path.to_owned(), restoring });
         }
-        if size(&wal) > 0 {
+        if size(&wal)? > 0 {
             // The engine would throw it away.
             return Err(Corruption::whole(path, "it is empty, but its write-ahead log is not").into());
         }
@@ -116,7 +117,7 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, OpenError> {
     }
     wal::check(&wal)?;
     wal::settle(&wal)?;
-    if size(path) <= YOUNG {
+    if size(path)? <= YOUNG {
         wal::settle(path)?;
     }
     let conn = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
@@ -124,7 +125,7 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, OpenError> {
     let mode = tune(&conn).map_err(OpenError::engine("opening the store", path))?;
     if mode != "wal" {
         // The engine only says so, and goes on with what it has.
-        let cause = std::io::Error::other(format!("the engine stays with journal mode {mode:?}"));
+        let cause = io::Error::other(format!("the engine stays with journal mode {mode:?}"));
         return Err(OpenError::io("making a write-ahead log for", path)(cause));
     }
     if !known {
@@ -143,12 +144,55 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
     Ok(conn)
 }
 
+/// Opens an existing store file for reading by this connection alone, for which nothing has to be written: the index of the
+/// write-ahead log, elsewhere a file, is kept in memory. None when the file holds no store yet.
+pub(super) fn open_alone(path: &Path) -> Result<Option<Connection>, OpenError> {
+    let conn = if size(&wal_file(path))? == 0 {
+        // Not even an empty log has to be made.
+        connect(&unchanging(path), OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI)?
+    } else {
+        wal::check(&wal_file(path))?;
+        let conn = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        conn.execute_batch("PRAGMA locking_mode = EXCLUSIVE; PRAGMA query_only = ON;")
+            .map_err(OpenError::engine("opening the store", path))?;
+        conn
+    };
+    if !identify(&conn, path)? {
+        return Ok(None);
+    }
+    tune_cache(&conn).map_err(OpenError::engine("opening the store", path))?;
+    Ok(Some(conn))
+}
+
+/// The engine's name for a file that nobody writes while it is read.
+fn unchanging(path: &Path) -> PathBuf {
+    let mut name = b"file:".to_vec();
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'%' | b'?' | b'#' => name.extend_from_slice(format!("%{byte:02x}").as_bytes()),
+            other => name.push(*other),
+        }
+    }
+    name.extend_from_slice(b"?immutable=1");
+    PathBuf::from(OsString::from_vec(name))
+}
+
+/// Zero for a file that is not there.
+pub(super) fn size(path: &Path) -> Result<u64, OpenError> {
+    match fs::metadata(path) {
+        Ok(found) => Ok(found.len()),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(0),
+        Err(cause) => Err(OpenError::io("looking at", path)(cause)),
+    }
+}
+
 /// Moves everything into the file itself, so that the write-ahead log starts anew. A reader may be in the way;
 /// then it stays as it is.
 pub(super) fn empty_wal(conn: &Connection) -> rusqlite::Result<()> {
     conn.busy_timeout(Duration::from_millis(200))?;
-    conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-    conn.busy_timeout(BUSY)
+    let done = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    conn.busy_timeout(BUSY)?;
+    done
 }
 
 pub(super) fn sync_dir(dir: &Path) -> Result<(), OpenError> {

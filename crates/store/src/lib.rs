@@ -12,10 +12,12 @@ mod format;
 mod health;
 mod history;
 mod hot;
+mod open;
 mod queue;
 mod reader;
 mod recent;
 mod record;
+mod room;
 mod stats;
 mod wal;
 mod watch;
@@ -27,7 +29,6 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -161,13 +162,6 @@ struct Shared {
     counters: Counters,
 }
 
-/// Closes the store when a thread of it ends, also by a panic.
-struct Ending {
-    shared: Arc<Shared>,
-    /// The writer's: it closes last.
-    lock: Option<Lock>,
-}
-
 // === impl Options ===
 
 impl Default for Options {
@@ -180,34 +174,16 @@ impl Default for Options {
 
 impl Store {
     /// Opens the store in a directory, making both when there are none. Every row is checked first; a file that is
-    /// corrupt, of a newer format or in use is refused and left as it is. Blocks.
+    /// corrupt, of a newer format or in use is refused and left as it is. On a full disk an existing store is served for
+    /// reading until there is room. Blocks.
     pub fn open(dir: &Path, options: Options) -> Result<Store, OpenError> {
         Store::open_locked(Lock::take(dir)?, options)
     }
 
     /// The same for whoever holds the directory already. The store keeps the lock until its files are closed.
     pub fn open_locked(lock: Lock, options: Options) -> Result<Store, OpenError> {
-        let path = format::file(lock.dir());
-        let conn = format::open_writer(&path)?;
-        format::sync_dir(lock.dir())?;
-        let start = check::check(&conn, &path)?;
-        // What an earlier crash left behind must not be mistaken for ours after the next one.
-        format::empty_wal(&conn).map_err(OpenError::engine("opening the store", &path))?;
-        let readers: Vec<_> =
-            (0..options.readers.max(1)).map(|_| format::open_reader(&path)).collect::<Result<_, _>>()?;
-        let shared = Arc::new(Shared::new(path.clone(), options, start));
-        for conn in readers {
-            let ending = Ending { shared: shared.clone(), lock: None };
-            spawn("store-reader", &path, move || {
-                // A reader ends when the store does. Should one die, the store is better closed than half alive.
-                reader::run(&conn, &ending.shared.path, &ending.shared.reads);
-            })?;
-        }
-        let handle = Handle { shared: shared.clone() };
-        let ending = Ending { shared, lock: Some(lock) };
-        spawn("store-writer", &path, move || writer::run(conn, &ending.shared, start, None))
-            .inspect_err(|_| handle.shared.close())?;
-        Ok(Store { handle: Arc::new(handle) })
+        let shared = open::open(lock, options)?;
+        Ok(Store { handle: Arc::new(Handle { shared }) })
     }
 
     /// The revision of the last write that is on the disk.
@@ -322,18 +298,6 @@ impl Store {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.writes.close();
-    }
-}
-
-// === impl Ending ===
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        self.shared.close();
-        if let Some(lock) = self.lock.take() {
-            drop(lock);
-            self.shared.released.send_replace(true);
-        }
     }
 }
 
@@ -452,9 +416,4 @@ impl Write {
     pub fn check(key: &str, expect: Expect) -> Write {
         Write { key: key.into(), op: Op::Check, expect }
     }
-}
-
-fn spawn(name: &str, path: &Path, run: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
-    let spawned = thread::Builder::new().name(name.to_owned()).stack_size(512 << 10).spawn(run);
-    spawned.map(drop).map_err(OpenError::io("starting a thread for", path))
 }

@@ -45,14 +45,14 @@ impl<T> Queue<T> {
     pub(super) async fn send(&self, item: T) -> bool {
         let Ok(permit) = self.room.acquire().await else { return false };
         permit.forget();
-        let mut state = self.lock();
-        if state.closed {
-            return false;
-        }
-        state.items.push_back(item);
-        drop(state);
-        self.ready.notify_one();
-        true
+        self.push(item)
+    }
+
+    /// Enqueues, if there is room now.
+    pub(super) fn try_send(&self, item: T) -> bool {
+        let Ok(permit) = self.room.try_acquire() else { return false };
+        permit.forget();
+        self.push(item)
     }
 
     /// Takes up to `max` items, waiting for the first one at most `patience`, or for ever.
@@ -97,6 +97,17 @@ impl<T> Queue<T> {
 
     pub(super) fn len(&self) -> usize {
         self.lock().items.len()
+    }
+
+    fn push(&self, item: T) -> bool {
+        let mut state = self.lock();
+        if state.closed {
+            return false;
+        }
+        state.items.push_back(item);
+        drop(state);
+        self.ready.notify_one();
+        true
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {

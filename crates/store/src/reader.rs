@@ -13,9 +13,23 @@ use super::{Change, Entry, ListOptions, Page};
 
 #[derive(Debug)]
 pub(super) enum Request {
-    Get { key: Arc<str>, at: Option<u64>, reply: Reply<Got> },
-    List { options: ListOptions, reply: Reply<Page> },
-    Changes { span: Span, reply: Reply<Stretch> },
+    Get {
+        key: Arc<str>,
+        at: Option<u64>,
+        reply: Reply<Got>,
+    },
+    List {
+        options: ListOptions,
+        reply: Reply<Page>,
+    },
+    Changes {
+        span: Span,
+        reply: Reply<Stretch>,
+    },
+    /// The thread that takes this ends, and answers when its connection is closed.
+    Leave {
+        reply: oneshot::Sender<()>,
+    },
 }
 
 pub(super) type Reply<T> = oneshot::Sender<Result<T, ReadError>>;
@@ -63,21 +77,26 @@ struct Snapshot {
     compacted: u64,
 }
 
-/// Serves requests until the queue is closed.
-pub(super) fn run(conn: &Connection, path: &Path, queue: &Queue<Request>) {
+/// Serves requests until the queue is closed, or somebody asks it to leave: that is returned, to be answered.
+pub(super) fn run(conn: &Connection, path: &Path, queue: &Queue<Request>) -> Option<oneshot::Sender<()>> {
     let mut reader = match Reader::new(conn, path) {
         Ok(reader) => reader,
         Err(cause) => {
             // The schema was checked at open, so this is the engine out of memory or the file swapped under us.
             tracing::error!(error = %cause, "store reader cannot start");
-            return;
+            return None;
         }
     };
     while let Taken::Items(requests) = queue.take(1, None) {
         for request in requests {
+            // One at a time is taken, so nobody else's request is lost here.
+            if let Request::Leave { reply } = request {
+                return Some(reply);
+            }
             reader.serve(request);
         }
     }
+    None
 }
 
 // === impl Reader ===
@@ -119,7 +138,17 @@ impl<'c> Reader<'c> {
 
     fn in_snapshot<T>(
         &mut self,
-        read: impl FnOnce(&mut Self, Snapshot) -> Result<T, ReadError>,
+        read: impl Fn(&mut Self, Snapshot) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
+        match self.try_in_snapshot(&read) {
+            Err(ReadError::Fault(fault)) if fault.may_be_a_slip() => self.try_in_snapshot(&read),
+            other => other,
+        }
+    }
+
+    fn try_in_snapshot<T>(
+        &mut self,
+        read: impl Fn(&mut Self, Snapshot) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
         self.conn.execute_batch("BEGIN").map_err(engine(&self.path))?;
         let result = self.snapshot().map_err(ReadError::from).and_then(|snapshot| read(self, snapshot));

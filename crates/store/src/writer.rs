@@ -40,7 +40,7 @@ pub(super) enum Request {
 type Outcome = Result<Vec<Entry>, WriteError>;
 
 /// Requests in one transaction.
-const BATCH: usize = 256;
+pub(super) const BATCH: usize = 256;
 /// Rows one transaction of a compaction looks at; writers wait that long at most.
 const SWEEP: usize = 256;
 /// After a compaction that failed.
@@ -435,7 +435,8 @@ impl Batch {
     }
 }
 
-fn refuse(requests: Vec<Request>, fault: &Fault) {
+/// Tells everybody the same.
+pub(super) fn refuse(requests: Vec<Request>, fault: &Fault) {
     for request in requests {
         match request {
             Request::Write { reply, .. } => drop(reply.send(Err(fault.clone().into()))),

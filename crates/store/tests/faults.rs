@@ -36,6 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 const EIO: u64 = 5;
 const ENOSPC: u64 = 28;
+const EROFS: u64 = 30;
 const SHORT: u64 = 1;
 
 /// Classes of calls that can fail.
@@ -388,6 +389,11 @@ fn on_a_failing_disk_every_acknowledged_write_survives_and_health_tells_the_trut
 }
 
 #[test]
+fn a_disk_that_fails_at_the_start_is_never_called_corruption_and_a_full_one_is_read() {
+    run("opening");
+}
+
+#[test]
 fn a_sync_that_is_left_out_is_noticed() {
     run("dropped");
 }
@@ -425,6 +431,29 @@ fn child() {
             }
             assert!(met > stories() / 4, "{met} faults are too few to prove anything");
         }
+        "opening" => {
+            let (mut met, mut full) = (0, 0);
+            for (mask, kind) in [
+                (READ, EIO),
+                (WRITE | SYNC | TRUNCATE | NAME, EIO),
+                (WRITE | NAME, EROFS),
+                (WRITE | NAME, ENOSPC),
+            ] {
+                for count in [1, u64::MAX] {
+                    let steps = (1..).map(|at| Plan { mask, kind, count, at, drop: 0 });
+                    for plan in steps {
+                        let opened = runtime.block_on(opened(&control, &place, plan));
+                        let opened = opened.unwrap_or_else(|e| panic!("{plan:?}: {e}"));
+                        full += u64::from(opened == Some(Health::Full));
+                        match control.failed() {
+                            0 => break,
+                            _ => met += 1,
+                        }
+                    }
+                }
+            }
+            assert!(met > 40 && full > 10, "{met} faults, {full} full disks are too few to prove anything");
+        }
         "dropped" => {
             for drop in [DROP_LOG, DROP_FILE, DROP_DIRECTORY] {
                 let noticed = (0..400).find(|s| runtime.block_on(story(&control, &place, *s, drop)).is_err());
@@ -443,6 +472,55 @@ fn child() {
         }
         other => panic!("{other}"),
     }
+}
+
+/// Opens a store with a full log while the disk fails: an error, never called corruption; or, on a full disk, a store that is
+/// read, refuses writes, and takes them when there is room. Says how it was at first.
+async fn opened(control: &Control, place: &Path, plan: Plan) -> Result<Option<Health>, String> {
+    let mut stage = Stage::new(control, place, plan.at);
+    let mut story = Story::new();
+    let store = stage.open()?;
+    for _ in 0..6 {
+        story.advance(&store, control, &mut stage.rng).await;
+    }
+    // As a crash leaves it: the log is full, and its index is gone.
+    let crashed = stage.dir.join("crashed");
+    fs::create_dir(&crashed).unwrap();
+    for name in ["store.lock", "store.db", "store.db-wal"] {
+        fs::copy(stage.dir.join("s").join(name), crashed.join(name)).unwrap();
+    }
+    store.close().await;
+    control.follow(plan);
+    control.set(7, 0);
+    let opening = Store::open(&crashed, Options::default());
+    if opening.is_err() {
+        control.follow(Plan::default());
+    }
+    let store = match opening {
+        Err(OpenError::Corrupt(wrong)) => return Err(format!("called corrupt: {wrong}")),
+        // With room again at the next look, nobody can tell what was missing.
+        Err(error) if plan.kind == ENOSPC && plan.count > 1 => return Err(format!("not opened: {error}")),
+        Err(_) => return Ok(None),
+        Ok(store) => store,
+    };
+    let (health, is_lasting) = (store.health(), plan.count == u64::MAX);
+    if plan.kind == ENOSPC && is_lasting && control.failed() > 0 {
+        story.compare(&store, &[story.current]).await?;
+        match store.put("/registry/other", Bytes::new(), Expect::Any).await {
+            Err(error) if error.to_string().contains("the disk is full") => {}
+            other => return Err(format!("on a full disk: {other:?}")),
+        }
+    }
+    let failed = control.failed();
+    control.follow(Plan::default());
+    let good = async { store.health_changes().wait_for(|h| *h == Health::Good).await.map(drop) };
+    tokio::time::timeout(PATIENCE, good).await.map_err(|_| "no recovery")?.unwrap();
+    story.compare(&store, &[story.current]).await?;
+    let written = store.put("/registry/other", Bytes::new(), Expect::Any).await;
+    written.map_err(|e| format!("with room: {e}"))?;
+    store.close().await;
+    control.set(7, failed);
+    Ok(Some(health))
 }
 
 /// Makes a store without faults, and leaves it open or not.
@@ -484,6 +562,10 @@ async fn copied(control: &Control, place: &Path, seed: u64) -> Result<(), String
     match done {
         Ok(_) => whole(&to, &stage.aside, &story).await.map_err(told)?,
         Err(error) if stage.met == 0 => return Err(told(format!("failed without a fault: {error}"))),
+        // Where not even a name can be taken away, what has it is whole.
+        Err(_) if to.exists() && plan.mask & NAME != 0 => {
+            whole(&to, &stage.aside, &story).await.map_err(told)?;
+        }
         Err(_) if to.exists() => return Err(told("a failed backup has the name of one".to_owned())),
         Err(_) => {
             let left: Vec<_> = fs::read_dir(&stage.dir).unwrap().map(|f| f.unwrap().file_name()).collect();

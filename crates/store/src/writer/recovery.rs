@@ -5,6 +5,7 @@
 //! new process too. So nobody looks at it again. The log is cut back to where it was, that is synced, and a small
 //! transaction shows whether the disk takes writes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::time::Mono;
@@ -43,7 +44,8 @@ impl Writer<'_> {
                 trouble.fault = fault.clone();
             }
             None => {
-                tracing::error!(error = %fault, "a write to the store failed; no more writes until one succeeds");
+                let path = self.path.display();
+                tracing::error!(error = %fault, %path, "a write to the store failed; no more writes until one succeeds");
                 self.trouble = Some(Trouble { fault: fault.clone(), next_try: now, wait: FIRST_WAIT });
             }
         }
@@ -63,7 +65,7 @@ impl Writer<'_> {
         let fault = self.trouble.as_ref()?.fault.clone();
         match fault {
             Fault::Full { .. } => self.cut_back().err(),
-            other => Some(Fault::Stopped { cause: other.to_string().into() }),
+            other => Some(Fault::Stopped { cause: Arc::new(other) }),
         }
     }
 

@@ -245,6 +245,8 @@ int unlink(const char *path) {
 
 int mkdir(const char *path, mode_t mode) {
     if (!is_ours(path)) return (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+    struct stat there;
+    if (stat(path, &there) == 0) return fail(EEXIST);
     pthread_mutex_lock(&turn);
     int error = fault(NAME, path);
     int done = error > SHORT ? fail(error) : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
