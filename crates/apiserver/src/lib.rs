@@ -16,3 +16,4 @@ pub mod registry;
 pub mod request;
 pub mod run;
 pub mod table;
+mod trouble;

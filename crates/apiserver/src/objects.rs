@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use crate::refusal::Refusal;
 use crate::registry::document::encode;
-use store::{Entry, Expect, ListOptions, ReadError, Store, Write, WriteError};
+use crate::trouble;
+use store::{Entry, Expect, ListOptions, Store, Write, WriteError};
 
 /// Where the objects of a kind lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +158,7 @@ impl Objects {
             return Ok(kept.first().cloned());
         }
         let rev = self.store.revision();
-        let entry = self.store.get(&key).await.map_err(|e| trouble(&e))?;
+        let entry = self.store.get(&key).await.map_err(|e| trouble::of_read(&e))?;
         let found = entry.map(|e| decode(&e)).transpose()?;
         self.keep(place, key, rev, found.as_slice());
         Ok(found)
@@ -179,7 +180,7 @@ impl Objects {
         let mut out = Vec::new();
         let mut options = ListOptions { prefix: prefix.into(), limit: 500, ..ListOptions::default() };
         loop {
-            let page = self.store.list(options.clone()).await.map_err(|e| trouble(&e))?;
+            let page = self.store.list(options.clone()).await.map_err(|e| trouble::of_read(&e))?;
             for entry in &page.entries {
                 out.push(decode(entry)?);
             }
@@ -260,16 +261,8 @@ fn settle(outcome: Result<(), WriteError>) -> Result<bool, Refusal> {
     match outcome {
         Ok(()) => Ok(true),
         Err(WriteError::Conflict { .. }) => Ok(false),
-        Err(error) => {
-            tracing::error!(%error, "the store failed a write");
-            Err(Refusal::internal(error.to_string()))
-        }
+        Err(error) => Err(trouble::of_write(&error)),
     }
-}
-
-fn trouble(error: &ReadError) -> Refusal {
-    tracing::error!(%error, "the store failed a read");
-    Refusal::internal(error.to_string())
 }
 
 fn text<'o>(object: &'o Value, field: &str) -> &'o str {

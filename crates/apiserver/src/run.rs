@@ -32,7 +32,13 @@ use crate::registry::Registry;
 use crate::registry::addresses::{Addresses, Ranges};
 use crate::registry::catalog::Catalog;
 use crate::{controllers, first_objects};
-use store::{Lock, OpenError, Retention, Store};
+use store::{Health, Lock, OpenError, Retention, Store};
+
+/// What bringing a store of an earlier release into today's order needs on the disk.
+const MIGRATION: u64 = 16 << 20;
+
+/// Between two tries to make what could not be made at the start.
+const MAKE_UP_PAUSE: Duration = Duration::from_millis(500);
 
 /// How often certificates and the files they come from are looked at.
 const PKI_PERIOD: Duration = Duration::from_secs(60);
@@ -108,6 +114,9 @@ pub enum RunError {
     Tokens(#[from] KeyError),
     #[error("prepare the cluster: {0}")]
     Prepare(#[from] Refusal),
+    #[error("the disk of {} is full, and what an earlier release left there has to be rewritten before it is served: \
+             free {} KB and start again", dir.display(), MIGRATION >> 10)]
+    Full { dir: PathBuf },
     #[error("{0} was cut short")]
     Interrupted(&'static str),
     /// A thread of the store died; a new process may do better.
@@ -139,7 +148,14 @@ pub async fn run(
     let retention = Retention { age: settings.history, ..Retention::default() };
     let options = store::Options { retention, ..store::Options::default() };
     let opening = tokio::task::spawn_blocking(move || Store::open_locked(lock, options));
-    let (pki, up) = open_pki(&settings, address, &*clock).await?;
+    let (pki, up) = match open_pki(&settings, address, &*clock).await {
+        // The store, where there is none yet, says it best.
+        Err(RunError::Pki(error)) if error.is_want_of_room() => {
+            opening.await.map_err(|_| RunError::Interrupted("opening the store"))??;
+            return Err(error.into());
+        }
+        other => other?,
+    };
     let store = opening.await.map_err(|_| RunError::Interrupted("opening the store"))??;
 
     let catalog = Catalog::new(settings.kinds.built_in().into_iter().map(Arc::new));
@@ -149,9 +165,25 @@ pub async fn run(
     let addresses = Addresses::new(settings.ranges.clone());
     let registry = Registry::new(store.clone(), catalog, clock.clone(), Some(chain), addresses);
     let root_ca = pki.ca().certificate_pem();
-    controllers::definitions::prepare(&registry).await?;
-    first_objects::ensure(&registry, &root_ca, &pki.client_ca_bundle(), up.address).await?;
-    feed::reconcile_policy(&objects, clock.now().wall).await?;
+    let full = || RunError::Full { dir: settings.data_dir.clone() };
+    let is_full = || matches!(store.health(), Health::Full);
+    let prepared = controllers::definitions::prepare(&registry).await;
+    prepared.map_err(|refusal| if is_full() { full() } else { refusal.into() })?;
+    let basics = Basics {
+        registry: registry.clone(),
+        objects: objects.clone(),
+        root_ca: root_ca.clone(),
+        client_cas: pki.client_ca_bundle(),
+        address: up.address,
+    };
+    let missing = match basics.ensure().await {
+        Ok(()) => None,
+        Err(refusal) if is_full() => {
+            tracing::error!(error = %refusal.message, "the disk is full: what every cluster has is made when there is room");
+            Some(basics)
+        }
+        Err(refusal) => return Err(refusal.into()),
+    };
     feed::load(&objects, &authorizer).await?;
     let tokens = Arc::new(tokens(&settings, &pki).await?);
     let authenticator = Authenticator::new(
@@ -184,6 +216,9 @@ pub async fn run(
     });
     let mut tasks = JoinSet::new();
     tasks.spawn(end_with(store, stopping.clone()));
+    if let Some(basics) = missing {
+        tasks.spawn(basics.make_up());
+    }
     tasks.spawn(keep_pki(pki.clone(), clock.clone(), stopping.clone()));
     tasks.spawn(feed::follow(objects.clone(), authorizer.clone()));
     tasks.spawn(admission::follow_quotas(objects.clone()));
@@ -195,6 +230,35 @@ pub async fn run(
     tasks.shutdown().await;
     registry.store().clone().close().await;
     if token.is_cancelled() { Ok(()) } else { Err(RunError::StoreClosed) }
+}
+
+/// What every cluster has.
+struct Basics {
+    registry: Registry,
+    objects: Objects,
+    root_ca: String,
+    client_cas: String,
+    address: SocketAddr,
+}
+
+// === impl Basics ===
+
+impl Basics {
+    async fn ensure(&self) -> Result<(), Refusal> {
+        first_objects::ensure(&self.registry, &self.root_ca, &self.client_cas, self.address).await?;
+        feed::reconcile_policy(&self.objects, self.registry.now()).await
+    }
+
+    /// Makes what could not be made at the start, as soon as the store takes writes.
+    async fn make_up(self) {
+        let mut health = self.registry.store().health_changes();
+        while let Err(refusal) = self.ensure().await {
+            tracing::debug!(error = %refusal.message, "what every cluster has is not there yet");
+            // The sender lives in the store that the registry holds.
+            let _ = health.wait_for(|health| *health == Health::Good).await;
+            tokio::time::sleep(MAKE_UP_PAUSE).await;
+        }
+    }
 }
 
 /// Without its store the server is of no use, and only a new process can open it again.

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 
 use super::create::stored_form;
 use super::selection::{self, Selection, present};
-use super::{Registry, addresses, meta, write_fault};
+use super::{Registry, addresses, meta};
 use crate::doc;
 use crate::refusal::Refusal;
+use crate::trouble;
 use store::{Expect, WriteError};
 
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
@@ -74,7 +75,7 @@ impl Registry {
         let key = selection::key(&kind, "", ip);
         match self.store().put(&key, stored_form(&kind, &object), Expect::Absent).await {
             Ok(_) | Err(WriteError::Conflict { .. }) => Ok(()),
-            Err(error) => Err(write_fault(&error)),
+            Err(error) => Err(trouble::of_write(&error)),
         }
     }
 

@@ -6,10 +6,11 @@ use serde_json::Value;
 
 use super::addresses::Claim;
 use super::document;
-use super::{Call, Outcome, Registry, Written, meta, write_fault};
+use super::{Call, Outcome, Registry, Written, meta};
 use crate::kind::{Kind, Verb};
 use crate::kinds;
 use crate::refusal::Refusal;
+use crate::trouble;
 use store::{Entry, Expect, WriteError};
 
 /// How often a generated name may be taken already.
@@ -117,7 +118,7 @@ impl Registry {
         match self.store().put(&key, stored, Expect::Absent).await {
             Ok(entry) => Ok(Some(entry)),
             Err(WriteError::Conflict { .. }) => Err(Refusal::already_exists(kind, name)),
-            Err(error) => Err(write_fault(&error)),
+            Err(error) => Err(trouble::of_write(&error)),
         }
     }
 }

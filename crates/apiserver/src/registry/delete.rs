@@ -6,9 +6,10 @@ use super::create::stored_form;
 use super::document::Document;
 use super::options::{DeleteOptions, ListOptions, Propagation};
 use super::selection::{Selection, present};
-use super::{Call, Registry, is_service, meta, write_fault};
+use super::{Call, Registry, is_service, meta};
 use crate::kind::Kind;
 use crate::refusal::Refusal;
+use crate::trouble;
 use store::{Expect, WriteError};
 
 /// What a deletion came to.
@@ -109,7 +110,7 @@ impl Registry {
         };
         match error {
             WriteError::Conflict { .. } => None,
-            other => Some(Err(write_fault(&other))),
+            other => Some(Err(trouble::of_write(&other))),
         }
     }
 

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::Registry;
 use super::document::Document;
 use super::options::{ListOptions, VersionMatch};
 use super::selection::Selection;
-use super::{Registry, fault};
 use crate::refusal::{Cause, Refusal};
+use crate::trouble;
 use store::{ReadError, Store};
 
 /// Objects read from the store at once: enough to be quick, few enough to hold in memory for every slow reader.
@@ -260,7 +261,7 @@ fn refuse(error: ReadError) -> Refusal {
             "The resourceVersion for the provided list is too old: {} ({})",
             gone.requested, gone.compacted
         )),
-        other => fault(&other),
+        other => trouble::of_read(&other),
     }
 }
 

@@ -12,7 +12,8 @@ use crate::admission::{Chain, Operation, Review};
 use crate::kind::Kind;
 use crate::refusal::Refusal;
 use crate::request::{Attributes, Resource, User};
-use store::{Entry, ReadError, Store, WriteError};
+use crate::trouble;
+use store::{Entry, ReadError, Store};
 
 mod address_objects;
 pub mod addresses;
@@ -199,7 +200,7 @@ impl Registry {
             return Ok(None);
         }
         let key = selection::key(kind, namespace, name);
-        let entry = self.store().get(&key).await.map_err(|e| fault(&e))?;
+        let entry = self.store().get(&key).await.map_err(|e| trouble::of_read(&e))?;
         Ok(entry.map(Document::from))
     }
 }
@@ -295,19 +296,8 @@ fn is_service(kind: &Kind) -> bool {
     kind.group.is_empty() && kind.plural == "services"
 }
 
-/// Trouble of the store, in the words of an answer.
-fn fault(error: &dyn std::error::Error) -> Refusal {
-    tracing::error!(%error, "the store failed a request");
-    Refusal::internal(error.to_string())
-}
-
 impl From<ReadError> for Refusal {
     fn from(error: ReadError) -> Refusal {
-        fault(&error)
+        trouble::of_read(&error)
     }
-}
-
-/// A write that failed for another reason than the object's state.
-fn write_fault(error: &WriteError) -> Refusal {
-    fault(error)
 }

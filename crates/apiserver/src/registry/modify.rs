@@ -9,10 +9,11 @@ use super::create::{check_nesting, place, stored_form};
 use super::delete::is_over;
 use super::document::Document;
 use super::selection::present;
-use super::{Call, Outcome, Registry, Written, is_service, meta, write_fault};
+use super::{Call, Outcome, Registry, Written, is_service, meta};
 use crate::kind::Kind;
 use crate::kinds;
 use crate::refusal::Refusal;
+use crate::trouble;
 use store::{Entry, Expect, WriteError};
 
 /// How often somebody else may be quicker before we say so.
@@ -67,7 +68,7 @@ impl Registry {
                 Ok(None) => Written::elsewhere(new, outcome),
                 Err(error) => {
                     self.withdraw(call, &new, Some(&old)).await;
-                    let WriteError::Conflict { .. } = error else { return Err(write_fault(&error)) };
+                    let WriteError::Conflict { .. } = error else { return Err(trouble::of_write(&error)) };
                     // Somebody else was quicker; it is worth another try.
                     call.warnings.truncate(warnings);
                     continue;

@@ -3,11 +3,12 @@
 use serde_json::Value;
 
 use super::document::Document;
-use super::{Registry, meta, write_fault};
+use super::{Registry, meta};
 use crate::custom;
 use crate::kind::Kind;
 use crate::kinds::custom_resource_definition as definition;
 use crate::refusal::Refusal;
+use crate::trouble;
 use store::{Entry, Expect, ListOptions, Write};
 
 /// Objects moved in one transaction.
@@ -43,7 +44,7 @@ pub(crate) async fn relocate(registry: &Registry, object: &Value) -> Result<(), 
             writes.extend(step(registry, &to, entry).await?);
         }
         if !writes.is_empty() {
-            registry.store().transact(writes).await.map_err(|e| write_fault(&e))?;
+            registry.store().transact(writes).await.map_err(|e| trouble::of_write(&e))?;
         }
         if !page.more {
             break;

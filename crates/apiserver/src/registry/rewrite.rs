@@ -2,13 +2,14 @@
 
 use serde_json::Value;
 
+use super::Registry;
 use super::create::stored_form;
 use super::delete::is_over;
 use super::document::Document;
 use super::selection::{self, present};
-use super::{Registry, write_fault};
 use crate::kind::Kind;
 use crate::refusal::Refusal;
+use crate::trouble;
 use store::{Expect, WriteError};
 
 /// How often somebody else may be quicker.
@@ -40,7 +41,7 @@ impl Registry {
             match written {
                 Ok(left) => return Ok(left),
                 Err(WriteError::Conflict { .. }) => {}
-                Err(error) => return Err(write_fault(&error)),
+                Err(error) => return Err(trouble::of_write(&error)),
             }
         }
         Err(Refusal::modified(kind, name))
@@ -52,7 +53,7 @@ impl Registry {
         match self.store().delete(&key, Expect::Rev(rev)).await {
             Ok(_) => Ok(true),
             Err(WriteError::Conflict { .. }) => Ok(false),
-            Err(error) => Err(write_fault(&error)),
+            Err(error) => Err(trouble::of_write(&error)),
         }
     }
 }

@@ -6,6 +6,7 @@ use super::list::Lister;
 use super::options::{ListOptions, VersionMatch};
 use super::selection::Selection;
 use crate::refusal::Refusal;
+use crate::trouble;
 use store::{Change, ChangeKind, Compacted, Watch, WatchError};
 
 /// What a watcher is told.
@@ -124,7 +125,7 @@ impl Watcher {
                 }
                 Phase::Live(watch) => match watch.next().await {
                     Err(WatchError::Compacted(gone)) => return Some(self.fail(too_old(gone))),
-                    Err(error) => return Some(self.fail(super::fault(&error))),
+                    Err(error) => return Some(self.fail(trouble::of_watch(&error))),
                     Ok(change) => {
                         if let Some(event) = judge(&self.selection, &self.prefix, &change) {
                             return Some(event);

@@ -19,6 +19,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +28,7 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) connector: TlsConnector,
     token: CancellationToken,
+    running: JoinHandle<()>,
     pub(crate) dir: tempfile::TempDir,
 }
 
@@ -42,37 +44,12 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         let tokens = dir.path().join("tokens.csv");
         std::fs::write(&tokens, format!("root,root,0,system:masters\n{users}")).unwrap();
-        let mut settings = Settings {
-            data_dir: dir.path().join("data"),
-            bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            advertise: None,
-            client_ca_file: None,
-            kubelet_ca_file: None,
-            tls_files: None,
-            names: Vec::new(),
-            cluster_domain: "cluster.local".to_owned(),
-            ranges: Ranges::default(),
-            limits: Limits::default(),
-            patience: Patience::default(),
-            kinds: RuntimeConfig::default(),
-            audit: None,
-            history: Duration::from_mins(5),
-            event_ttl: Duration::from_hours(1),
-            service_account_issuer: "https://kubernetes.default.svc".to_owned(),
-            api_audiences: Vec::new(),
-            service_account_key_files: Vec::new(),
-            service_account_signing_key_file: None,
-            service_account_jwks_uri: None,
-            token_lifetimes: Lifetimes { max_seconds: None, extend: true },
-            static_tokens: StaticTokens::read(&tokens).unwrap(),
-            anonymous: Anonymous::Nowhere,
-            version: "v1.36.4".to_owned(),
-        };
+        let mut settings = settings(dir.path(), &tokens);
         change(&mut settings, dir.path());
         let token = CancellationToken::new();
         let (up, told) = oneshot::channel();
         let running = run(settings, move |it| up.send(it.clone()).unwrap(), token.clone());
-        tokio::spawn(async move { running.await.unwrap() });
+        let running = tokio::spawn(async move { running.await.unwrap() });
         let address = told.await.unwrap().address;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, address.port()));
         let ca = CertificateDer::from_pem_file(dir.path().join("data/pki/ca.crt")).unwrap();
@@ -84,7 +61,13 @@ impl Server {
             .unwrap()
             .with_root_certificates(roots)
             .with_no_client_auth();
-        Server { address, connector: TlsConnector::from(Arc::new(config)), token, dir }
+        Server { address, connector: TlsConnector::from(Arc::new(config)), token, running, dir }
+    }
+
+    /// Ends it, and waits until its files are closed.
+    pub(crate) async fn stop(mut self) {
+        self.token.cancel();
+        (&mut self.running).await.unwrap();
     }
 
     pub(crate) async fn connect(&self) -> TlsStream<TcpStream> {
@@ -128,6 +111,36 @@ impl Answer {
         assert_eq!(value["kind"], "Status", "{} {}", self.head, String::from_utf8_lossy(&self.body));
         assert_eq!(value["code"], self.code, "{value}");
         value
+    }
+}
+
+/// The usual settings of a server with its data in `<dir>/data`.
+pub(crate) fn settings(dir: &Path, tokens: &Path) -> Settings {
+    Settings {
+        data_dir: dir.join("data"),
+        bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        advertise: None,
+        client_ca_file: None,
+        kubelet_ca_file: None,
+        tls_files: None,
+        names: Vec::new(),
+        cluster_domain: "cluster.local".to_owned(),
+        ranges: Ranges::default(),
+        limits: Limits::default(),
+        patience: Patience::default(),
+        kinds: RuntimeConfig::default(),
+        audit: None,
+        history: Duration::from_mins(5),
+        event_ttl: Duration::from_hours(1),
+        service_account_issuer: "https://kubernetes.default.svc".to_owned(),
+        api_audiences: Vec::new(),
+        service_account_key_files: Vec::new(),
+        service_account_signing_key_file: None,
+        service_account_jwks_uri: None,
+        token_lifetimes: Lifetimes { max_seconds: None, extend: true },
+        static_tokens: StaticTokens::read(tokens).unwrap(),
+        anonymous: Anonymous::Nowhere,
+        version: "v1.36.4".to_owned(),
     }
 }
 

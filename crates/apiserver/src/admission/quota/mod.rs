@@ -16,6 +16,7 @@ use crate::doc;
 use crate::kind::Kind;
 use crate::objects::{Objects, Stored, decode_bytes, places};
 use crate::refusal::Refusal;
+use crate::trouble;
 use store::{Change, ChangeKind, Expect, ListOptions, WatchError};
 
 /// Lost races before a write is sent back.
@@ -254,8 +255,7 @@ async fn count(objects: &Objects, quota: &Value) -> Result<Amounts, Refusal> {
     for (prefix, storage, limited) in places {
         let mut options = ListOptions { prefix: prefix.into(), limit: 500, ..ListOptions::default() };
         loop {
-            let page =
-                objects.store().list(options.clone()).await.map_err(|e| Refusal::internal(e.to_string()))?;
+            let page = objects.store().list(options.clone()).await.map_err(|e| trouble::of_read(&e))?;
             for entry in &page.entries {
                 let Ok(object) = decode_bytes(&entry.value) else { continue };
                 if !usage::is_in_scope(quota, storage, &object) {

@@ -32,7 +32,11 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<(), PkiError> {
             None => Ok(()),
         }
     };
-    attempt().map_err(fail)
+    attempt().map_err(|cause| {
+        // A full disk needs the room.
+        let _ = fs::remove_file(&temporary);
+        fail(cause)
+    })
 }
 
 pub(super) fn read(path: &Path) -> Result<String, PkiError> {
@@ -52,6 +56,16 @@ pub(super) fn read_if_there(path: &Path) -> Result<Option<String>, PkiError> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ca.key");
+        // It cannot be given this name.
+        fs::create_dir_all(path.join("taken")).unwrap();
+        write_private(&path, b"one").unwrap_err();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
 
     #[test]
     fn a_secret_is_replaced_whole_and_stays_private() {

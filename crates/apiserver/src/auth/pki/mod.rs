@@ -51,6 +51,22 @@ pub enum PkiError {
     Expired(PathBuf),
 }
 
+// === impl PkiError ===
+
+impl PkiError {
+    /// Whether a file could not be written because the disk is full.
+    #[must_use]
+    pub fn is_want_of_room(&self) -> bool {
+        match self {
+            PkiError::File { cause, .. } => {
+                matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            }
+            PkiError::In { cause, .. } => cause.is_want_of_room(),
+            PkiError::Crypto(_) | PkiError::Expired(_) => false,
+        }
+    }
+}
+
 /// What the certificates are about.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
@@ -176,7 +192,7 @@ impl Pki {
         if files::read_if_there(path)?.as_deref() == Some(text.as_str()) {
             return Ok(false);
         }
-        files::write_private(path, text.as_bytes())?;
+        or_without_room(files::write_private(path, text.as_bytes()))?;
         Ok(true)
     }
 
@@ -355,9 +371,21 @@ fn ensure_leaf(dir: &Path, file: &str, ca: &Ca, wanted: &Wanted, now: Wall) -> R
         not_after: Wall::from_secs(now.secs() + life),
     };
     let pair = Pair { certificate: pem::encode("CERTIFICATE", &ca.issue(&leaf)?), key: key.to_pem() };
-    files::write_private(&key_path, pair.key.as_bytes())?;
-    files::write_private(&cert_path, pair.certificate.as_bytes())?;
+    let kept = files::write_private(&key_path, pair.key.as_bytes())
+        .and_then(|()| files::write_private(&cert_path, pair.certificate.as_bytes()));
+    or_without_room(kept)?;
     Ok(pair)
+}
+
+/// What can be made again any time is used all the same when the disk is too full to keep it.
+fn or_without_room(kept: Result<(), PkiError>) -> Result<(), PkiError> {
+    match kept {
+        Err(error) if error.is_want_of_room() => {
+            tracing::warn!(%error, "the disk is full: used, but not kept");
+            Ok(())
+        }
+        other => other,
+    }
 }
 
 fn is_good(certificate: &str, key: &str, ca: &Ca, wanted: &Wanted, now: Wall) -> bool {
