@@ -37,6 +37,7 @@ mod stream;
 mod streams;
 mod subresources;
 mod verbs;
+mod websocket;
 mod wire;
 
 pub use connect::Connector;

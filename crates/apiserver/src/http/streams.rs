@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use http::header;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
 use serde_json::Value;
 
 use super::answer::{self, Answer};
@@ -12,6 +13,7 @@ use super::connect::Target;
 use super::outgoing::{self, Callee};
 use super::path::{self, percent};
 use super::verbs::Serving;
+use super::websocket::{self, Handshake};
 use crate::doc;
 use crate::refusal::Refusal;
 use crate::registry::meta;
@@ -43,7 +45,7 @@ impl Serving<'_> {
             ("pods", "log") => match self.log_target().await? {
                 Some(target) => target,
                 // Nothing runs yet, so nothing was said.
-                None => return Ok(answer::text(200, "")),
+                None => return Ok(answer::text(204, "")),
             },
             ("pods", "exec" | "attach" | "portforward") => self.stream_target(name).await?,
             ("pods", "proxy") => self.pod_target().await?,
@@ -56,9 +58,19 @@ impl Serving<'_> {
         let mut head = http::request::Request::new(()).into_parts().0;
         std::mem::swap(&mut head, &mut self.asking.head);
         let client = self.asking.peer.address.ip();
+        if name != "log" {
+            return self.app.connector.pass_on(&target, head, client, body).await;
+        }
+        // The kubelet is asked for bytes, whatever becomes of them here.
+        let handshake = Handshake::asked_for(&head.headers).transpose()?;
+        let waiting = head.extensions.remove::<OnUpgrade>();
+        websocket::strip(&mut head.headers);
         let answer = self.app.connector.pass_on(&target, head, client, body).await?;
-        match name {
-            "log" if !answer.status().is_success() => Err(explain(answer).await),
+        if !answer.status().is_success() {
+            return Err(explain(answer).await);
+        }
+        match (handshake, waiting) {
+            (Some(handshake), Some(waiting)) => Ok(handshake.answer(waiting, answer)),
             _ => Ok(answer),
         }
     }
