@@ -131,6 +131,11 @@ pub trait Strategy: Send + Sync + fmt::Debug {
         Ok(Vec::new())
     }
 
+    /// What of the server is missing to serve this kind: there are no objects of it, and none can be made.
+    fn unserved(&self) -> Option<Cow<'static, str>> {
+        None
+    }
+
     /// Fills what the user left out, as upstream's defaulting does. Idempotent.
     fn set_defaults(&self, _object: &mut Value) {}
 
@@ -432,6 +437,9 @@ fn type_name(group: &str, version: &str, kind: &str) -> String {
         "" => format!("io.k8s.api.core.{version}.{kind}"),
         "apiextensions.k8s.io" => {
             format!("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.{version}.{kind}")
+        }
+        "apiregistration.k8s.io" => {
+            format!("io.k8s.kube-aggregator.pkg.apis.apiregistration.{version}.{kind}")
         }
         _ => format!("io.k8s.api.{}.{version}.{kind}", group.split('.').next().unwrap_or_default()),
     }

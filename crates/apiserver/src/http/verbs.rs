@@ -121,6 +121,7 @@ impl Serving<'_> {
             }
             other => return self.subresource(other, body).await,
         }
+        self.check_served()?;
         match &*self.asking.attributes.verb.clone() {
             "get" => self.get().await,
             "list" => self.list().await,
@@ -132,6 +133,15 @@ impl Serving<'_> {
             "deletecollection" => self.delete_collection(body).await,
             _ => Err(Refusal::method_not_allowed()),
         }
+    }
+
+    /// What would be kept and not be enforced is not taken.
+    fn check_served(&self) -> Result<(), Refusal> {
+        let writes = matches!(&*self.asking.attributes.verb, "create" | "update" | "patch");
+        let Some(why) = self.kind.strategy.unserved().filter(|_| writes) else { return Ok(()) };
+        let name = self.asking.attributes.resource.as_ref().map(|r| r.name.as_str()).unwrap_or_default();
+        let message = format!("{} cannot be written: {why}", self.kind.kind);
+        Err(Refusal::new(405, "MethodNotAllowed", message).about(&self.kind, name))
     }
 
     async fn get(&self) -> Result<Answer, Refusal> {

@@ -51,6 +51,7 @@ mod service_account;
 mod service_cidr;
 mod stateful_set;
 mod storage;
+mod unserved;
 
 use crate::kind::{Kind, Verb};
 pub use runtime_config::RuntimeConfig;
@@ -114,6 +115,7 @@ pub fn all() -> Vec<Kind> {
         storage::volume_attributes_class(),
     ];
     kinds.extend(reviews::kinds());
+    kinds.extend(unserved::kinds());
     kinds
 }
 
