@@ -22,6 +22,7 @@ mod namespace_lifecycle;
 mod node_restriction;
 mod node_taint;
 mod pod_security;
+mod pod_topology;
 mod priority;
 mod quota;
 mod resources;
@@ -85,6 +86,7 @@ impl Chain {
         runtime_class::mutate(self, review, object).await?;
         certificate::mutate(review, object);
         default_class::mutate_ingress(self, review, object).await?;
+        pod_topology::mutate(self, review, object).await?;
         Ok(Warnings::new())
     }
 
@@ -119,6 +121,12 @@ impl Chain {
     pub async fn send(&self, review: &Review<'_>, sent: &Value) -> Result<(), Refusal> {
         namespace_lifecycle::admit(self, review, Some(sent)).await?;
         node_restriction::admit(self, review, Some(sent)).await
+    }
+
+    /// Whether a Pod may be bound like this; completes the Binding.
+    pub async fn bind(&self, review: &Review<'_>, binding: &mut Value) -> Result<(), Refusal> {
+        self.send(review, binding).await?;
+        pod_topology::mutate_binding(self, review, binding).await
     }
 
     /// Nobody writes a role or a binding that gives more than they have.

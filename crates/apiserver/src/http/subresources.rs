@@ -46,8 +46,10 @@ impl Serving<'_> {
                 self.written(&call, written)
             }
             ("binding", "create") => {
-                let binding = self.read_typed(body, "", "v1", "Binding").await?;
-                self.registry.bind(&self.call(self.write_options()?), &binding).await?;
+                let mut binding = self.read_typed(body, "", "v1", "Binding").await?;
+                let call = self.call(self.write_options()?);
+                self.registry.admit_binding(&call, &mut binding).await?;
+                self.registry.bind(&call, &binding).await?;
                 self.plain(201, &success())
             }
             ("eviction", "create") => {
@@ -66,8 +68,9 @@ impl Serving<'_> {
     pub(super) async fn answer_question(&self, body: Incoming) -> Result<Answer, Refusal> {
         accepted_whole(&self.asking.head.headers)?;
         if self.kind.plural == "bindings" {
-            let binding = self.read_typed(body, "", "v1", "Binding").await?;
+            let mut binding = self.read_typed(body, "", "v1", "Binding").await?;
             let mut call = self.call(self.write_options()?);
+            self.registry.admit_binding(&call, &mut binding).await?;
             if let Some(resource) = &mut call.attributes.resource {
                 meta::name(&binding).clone_into(&mut resource.name);
             }

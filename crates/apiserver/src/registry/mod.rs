@@ -172,6 +172,12 @@ impl Registry {
         chain.send(&self.review(call, None), sent).await
     }
 
+    /// Asks admission about a Binding, which it may complete.
+    pub async fn admit_binding(&self, call: &Call, binding: &mut Value) -> Result<(), Refusal> {
+        let Some(chain) = &self.0.admission else { return Ok(()) };
+        chain.bind(&self.review(call, None), binding).await
+    }
+
     fn review<'r>(&self, call: &'r Call, old: Option<&'r Value>) -> Review<'r> {
         Review {
             kind: &call.kind,
