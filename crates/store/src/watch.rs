@@ -15,7 +15,7 @@ use super::recent::Next;
 use super::{Change, Shared};
 
 /// Bytes of changes a watch reads from the log at a time.
-const STRETCH_BYTES: usize = 64 << 10;
+const STRETCH_BYTES: usize = 16 << 10;
 
 #[derive(Debug)]
 pub struct Watch {
@@ -77,6 +77,14 @@ impl Watch {
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         self.backlog.len()
+    }
+
+    /// Bytes held in memory for this watch alone.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        let bytes =
+            |c: &Change| c.key.len() + c.value.len() + c.previous.as_ref().map_or(0, bytes::Bytes::len);
+        self.backlog.iter().map(bytes).sum()
     }
 
     fn step(&mut self) -> Next {

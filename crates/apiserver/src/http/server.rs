@@ -13,6 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustix::net::sockopt;
 use serve::{Connection, Connections, Plan, Proof, Stream, Times};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -130,7 +131,7 @@ async fn converse(app: Arc<App>, acceptor: TlsAcceptor, stream: Stream<TcpStream
     let patience = app.patience;
     let stall = u32::try_from(patience.stall.as_millis()).unwrap_or(u32::MAX);
     let _ = sockopt::set_tcp_user_timeout(stream.get_ref(), stall);
-    let stream = match acceptor.accept(stream).await {
+    let stream = match shake_hands(&acceptor, stream).await {
         Ok(stream) => stream,
         Err(error) => return tracing::debug!(%error, %address, "TLS handshake failed"),
     };
@@ -157,6 +158,14 @@ async fn converse(app: Arc<App>, acceptor: TlsAcceptor, stream: Stream<TcpStream
     if let Err(error) = ended {
         tracing::trace!(%error, %address, "connection ended");
     }
+}
+
+/// A session that keeps no more than a record for a client that does not read.
+pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
+    acceptor: &TlsAcceptor,
+    stream: S,
+) -> io::Result<TlsStream<S>> {
+    acceptor.accept_with(stream, |session| session.set_buffer_limit(Some(wire::ROOM))).await
 }
 
 /// From when it is told, bears with a reader that takes nothing: a log or a shell may be held by a person. Never ends.

@@ -1,9 +1,12 @@
 //! Bodies that are made while they are sent: lists page by page, watches event by event.
 //!
-//! Nothing is made before the client took what was made before it: a slow reader costs one chunk.
+//! Nothing is made before the client took what was made before it: a slow reader costs one chunk. A watch asks whether it
+//! was taken: those who send it would take more and keep it. So one that nobody reads costs 64 KB at most, of which 32 are the
+//! connection's, or as much as one object that is larger.
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -11,6 +14,7 @@ use futures_util::stream::{self, Stream};
 use schema::protobuf;
 use schema::types::At;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
@@ -27,6 +31,8 @@ use crate::registry::watch::{Event, Watcher};
 
 /// Bytes put into one frame.
 const CHUNK: usize = 64 * 1024;
+/// The same of a watch.
+const WATCH_CHUNK: usize = 8 * 1024;
 /// How often a quiet watch is told how far it is.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
 
@@ -213,6 +219,7 @@ pub(crate) fn watch(
         alarm: Box::pin(tokio::time::sleep_until(now + timeout)),
         columns: true,
         stopping: Box::pin(stopping.cancelled_owned()),
+        untaken: Arc::default(),
         over: false,
     };
     if form.bookmarks {
@@ -238,7 +245,61 @@ struct WatchWriter {
     stopping: Pin<Box<WaitForCancellationFutureOwned>>,
     /// Whether a Table still has to say its columns.
     columns: bool,
+    untaken: Arc<Untaken>,
     over: bool,
+}
+
+/// What a watch has said and the connection has not sent.
+#[derive(Debug, Default)]
+struct Untaken {
+    frames: AtomicUsize,
+    taken: Notify,
+}
+
+/// A frame that tells when it was sent.
+struct Frame {
+    bytes: Bytes,
+    untaken: Arc<Untaken>,
+}
+
+// === impl Untaken ===
+
+impl Untaken {
+    fn is_none(&self) -> bool {
+        self.frames.load(Ordering::Acquire) == 0
+    }
+
+    async fn is_taken(&self) {
+        loop {
+            let taken = self.taken.notified();
+            if self.is_none() {
+                return;
+            }
+            taken.await;
+        }
+    }
+}
+
+// === impl Frame ===
+
+impl Frame {
+    fn wrap(bytes: Bytes, untaken: &Arc<Untaken>) -> Bytes {
+        untaken.frames.fetch_add(1, Ordering::AcqRel);
+        Bytes::from_owner(Frame { bytes, untaken: untaken.clone() })
+    }
+}
+
+impl AsRef<[u8]> for Frame {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        self.untaken.frames.fetch_sub(1, Ordering::AcqRel);
+        self.untaken.taken.notify_one();
+    }
 }
 
 // === impl WatchWriter ===
@@ -247,13 +308,21 @@ impl WatchWriter {
     fn frames(self) -> impl Stream<Item = Result<Bytes, Broken>> + Send {
         stream::unfold(self, async |mut writer| {
             let frame = writer.next_frame().await?;
-            Some((Ok(frame), writer))
+            Some((Ok(Frame::wrap(frame, &writer.untaken)), writer))
         })
     }
 
     async fn next_frame(&mut self) -> Option<Bytes> {
         if self.over {
             return None;
+        }
+        if !self.untaken.is_none() {
+            tokio::select! {
+                biased;
+                () = &mut self.stopping => return None,
+                () = self.untaken.is_taken() => {}
+                () = tokio::time::sleep_until(self.end) => return None,
+            }
         }
         loop {
             tokio::select! {
@@ -283,7 +352,7 @@ impl WatchWriter {
         let mut next = Some(event);
         while let Some(event) = next {
             self.write_event(event, &mut out);
-            next = if self.over || out.len() >= CHUNK { None } else { self.watcher.try_next() };
+            next = if self.over || out.len() >= WATCH_CHUNK { None } else { self.watcher.try_next() };
         }
         out.freeze()
     }
@@ -365,4 +434,98 @@ fn push_line(out: &mut BytesMut, value: &Value) {
     // Writing JSON to memory cannot fail.
     let _ = serde_json::to_writer(out.writer(), value);
     out.put_u8(b'\n');
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use futures_util::{FutureExt, StreamExt};
+
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::kinds;
+    use crate::registry::Call;
+    use crate::registry::addresses::{Addresses, Ranges};
+    use crate::registry::catalog::Catalog;
+    use crate::registry::options::ListOptions;
+    use crate::registry::selection::Selection;
+    use store::Store;
+
+    /// What a connection may hold besides: gathered, and in TLS.
+    const CONNECTION: usize = 2 * super::super::wire::ROOM;
+    const BOUND: usize = 64 << 10;
+
+    async fn write(registry: &Registry, kind: &Arc<Kind>, names: std::ops::Range<usize>) {
+        for i in names {
+            let object = json!({"apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": format!("m-{i}")}, "data": {"text": "x".repeat(1500)}});
+            let mut call = Call::internal(kind.clone(), "create", "ns", "");
+            registry.create(&mut call, object).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_watcher_that_never_reads_costs_little_and_misses_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        // Little is kept in memory for all, so that the watch falls back to the log.
+        let options = store::Options { recent_bytes: 10_000, ..store::Options::default() };
+        let store = Store::open(dir.path(), options).unwrap();
+        let catalog = Catalog::new(kinds::all().into_iter().map(Arc::new));
+        let clock = Arc::new(SystemClock::default());
+        let registry = Registry::new(store, catalog, clock, None, Addresses::new(Ranges::default()));
+        let kind = registry.kind("", "v1", "configmaps").unwrap();
+        write(&registry, &kind, 0..200).await;
+        // From the objects that are there, and from the changes after a revision.
+        for version in [None, Some(1)] {
+            let asked = ListOptions { version, ..ListOptions::default() };
+            let watcher = registry.watch(Selection::all(kind.clone()), &asked).await.unwrap();
+            let writer = writer(&registry, watcher);
+            let mut frames = Box::pin(writer.frames());
+            let first = frames.next().await.unwrap().unwrap();
+            assert!(first.len() + CONNECTION < BOUND, "{}", first.len());
+            // The connection keeps what it cannot send. However often it asks, there is no more.
+            for _ in 0..100 {
+                assert!(frames.next().now_or_never().is_none());
+            }
+            let mut text = first.to_vec();
+            drop(first);
+            let mut lines = 0;
+            let wanted = if version.is_none() { 200 } else { 199 };
+            while lines < wanted {
+                let frame = frames.next().await.unwrap().unwrap();
+                text.extend_from_slice(&frame);
+                lines = text.iter().filter(|b| **b == b'\n').count();
+            }
+            assert_eq!(lines, wanted);
+        }
+        // What is read ahead for one watch.
+        for version in [None, Some(1)] {
+            let asked = ListOptions { version, ..ListOptions::default() };
+            let mut watcher = registry.watch(Selection::all(kind.clone()), &asked).await.unwrap();
+            let mut most = watcher.held_bytes();
+            for _ in 0..150 {
+                watcher.next().await.unwrap();
+                most = most.max(watcher.held_bytes());
+            }
+            let all = most + WATCH_CHUNK + 2000 + CONNECTION;
+            assert!(most > 0 && all <= BOUND, "{most} of {all}");
+        }
+    }
+
+    fn writer(registry: &Registry, watcher: Watcher) -> WatchWriter {
+        let end = Instant::now() + Duration::from_secs(600);
+        WatchWriter {
+            registry: registry.clone(),
+            watcher,
+            view: View::WHOLE,
+            format: Format::Json,
+            bookmark: None,
+            end,
+            alarm: Box::pin(tokio::time::sleep_until(end)),
+            stopping: Box::pin(CancellationToken::new().cancelled_owned()),
+            columns: true,
+            untaken: Arc::default(),
+            over: false,
+        }
+    }
 }

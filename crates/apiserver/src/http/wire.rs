@@ -12,8 +12,8 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes gathered at most: some records' worth.
-const ROOM: usize = 64 * 1024;
+/// Bytes gathered at most: a record's worth, of which a client that never reads costs two, here and in TLS.
+pub(super) const ROOM: usize = 16 * 1024;
 
 /// The end of a connection that is given to whoever speaks on it.
 #[derive(Debug)]
@@ -219,6 +219,47 @@ mod tests {
         };
         let ((), heard) = tokio::join!(sending.drive(speaker.as_mut()), hearing);
         assert!(heard == expected);
+    }
+
+    /// A peer of TLS that shakes hands and never reads again: what we keep for it is two rooms.
+    #[tokio::test]
+    async fn who_never_reads_costs_two_rooms() {
+        let made = rcgen::generate_simple_self_signed(vec!["x".to_owned()]).unwrap();
+        let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let server = rustls::ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .unwrap();
+        let client = rustls::ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(tls::AnyPeer::new(provider))
+            .with_no_client_auth();
+        const PIPE: usize = 4096;
+        let (far, near) = tokio::io::duplex(PIPE);
+        let name = rustls::pki_types::ServerName::try_from("x").unwrap();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(client));
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server));
+        let (far, near) =
+            tokio::join!(connector.connect(name, far), super::super::server::shake_hands(&acceptor, near));
+        let (_far, near) = (far.unwrap(), near.unwrap());
+        let (mut wire, sending) = gather(near);
+        let mut taken = 0;
+        let speaker = async {
+            loop {
+                taken += wire.write(&[7; 1000]).await.unwrap();
+            }
+        };
+        tokio::pin!(speaker);
+        for _ in 0..100 {
+            assert!(sending.drive(speaker.as_mut()).now_or_never().is_none());
+        }
+        drop(speaker);
+        assert!(taken > ROOM && taken <= 2 * ROOM + PIPE, "{taken}");
     }
 
     #[tokio::test]

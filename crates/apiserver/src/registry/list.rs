@@ -17,12 +17,15 @@ use store::{ReadError, Store};
 /// Objects read from the store at once: enough to be quick, few enough to hold in memory for every slow reader.
 const PAGE: usize = 500;
 const PAGE_BYTES: usize = 1 << 20;
+/// The same for the objects a watch begins with: whoever never reads it holds one page for as long as it stands.
+const WATCH_PAGE_BYTES: usize = 16 << 10;
 
 /// A list in progress.
 #[derive(Debug)]
 pub struct Lister {
     store: Store,
     selection: Selection,
+    page_bytes: usize,
     /// Every page shows the store as of this revision.
     pub revision: u64,
     after: Option<Arc<str>>,
@@ -53,10 +56,25 @@ const TOKEN_VERSION: &str = "meta.k8s.io/v1";
 impl Registry {
     /// Starts a list.
     pub async fn list(&self, selection: Selection, options: &ListOptions) -> Result<Lister, Refusal> {
+        self.list_by(PAGE_BYTES, selection, options).await
+    }
+
+    /// Starts the list that a watch begins with.
+    pub(super) async fn list_for_watch(&self, selection: Selection) -> Result<Lister, Refusal> {
+        self.list_by(WATCH_PAGE_BYTES, selection, &ListOptions::default()).await
+    }
+
+    async fn list_by(
+        &self,
+        page_bytes: usize,
+        selection: Selection,
+        options: &ListOptions,
+    ) -> Result<Lister, Refusal> {
         let (at, after) = self.starting_point(&selection, options).await?;
         let mut lister = Lister {
             store: self.store().clone(),
             selection,
+            page_bytes,
             revision: 0,
             after,
             wanted: options.limit,
@@ -184,6 +202,12 @@ impl Lister {
         End { continue_token: Some(Token::encode(revision, start)), remaining }
     }
 
+    /// Bytes of documents that were read and not handed out.
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.first.iter().flatten().map(Document::size).sum()
+    }
+
     async fn read(&mut self, at: Option<u64>) -> Result<Vec<Document>, ReadError> {
         if let Some(key) = self.selection.key() {
             return self.read_one(&key, at).await;
@@ -196,7 +220,7 @@ impl Lister {
             prefix: self.selection.prefix().into(),
             after: self.after.clone(),
             limit,
-            max_bytes: PAGE_BYTES,
+            max_bytes: self.page_bytes,
             at,
             count: self.wanted.is_some() && !self.selection.is_filtering(),
         };

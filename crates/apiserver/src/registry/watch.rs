@@ -74,7 +74,7 @@ impl Registry {
             if let Some(version) = from {
                 self.reach(version)?;
             }
-            let lister = self.list(watcher.selection.clone(), &ListOptions::default()).await?;
+            let lister = self.list_for_watch(watcher.selection.clone()).await?;
             watcher.rev = lister.revision;
             watcher.phase = Phase::Initial { lister: Box::new(lister), page: Vec::new().into_iter() };
         } else {
@@ -158,6 +158,18 @@ impl Watcher {
     pub fn bookmark(&mut self) -> Option<Event> {
         let Phase::Live(watch) = &mut self.phase else { return None };
         watch.progress().map(|rev| Event::Bookmark { rev, initial_events_end: false })
+    }
+
+    /// Bytes that are kept for this watch alone, until they are asked for.
+    #[cfg(test)]
+    pub(crate) fn held_bytes(&self) -> usize {
+        match &self.phase {
+            Phase::Initial { lister, page } => {
+                lister.held_bytes() + page.as_slice().iter().map(Document::size).sum::<usize>()
+            }
+            Phase::Live(watch) => watch.held_bytes(),
+            Phase::Failed(_) | Phase::Over => 0,
+        }
     }
 
     pub fn selection(&self) -> &Selection {
