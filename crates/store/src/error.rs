@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use base::class::{Class, Classify};
 
-use super::{Entry, room, wal};
+use super::{Entry, disk};
 
 /// Why the store cannot be opened, copied or restored. Nothing was changed when one of these is returned.
 #[derive(Debug, thiserror::Error)]
@@ -172,7 +172,7 @@ impl Verdict {
             None => {}
             // The engine says so of an EIO, too.
             Some(DatabaseCorrupt | NotADatabase) => {
-                if let Err(cause) = wal::read_through(path) {
+                if let Err(cause) = disk::read_through(path) {
                     return Verdict::Unreadable(cause);
                 }
             }
@@ -186,7 +186,7 @@ impl Verdict {
 
 impl Fault {
     pub(super) fn io(act: &'static str, cause: io::Error) -> Fault {
-        if room::is_full(&cause) { Fault::Full { act } } else { Fault::Io { act, cause: Arc::new(cause) } }
+        if disk::is_full(&cause) { Fault::Full { act } } else { Fault::Io { act, cause: Arc::new(cause) } }
     }
 
     pub(super) fn engine(act: &'static str, path: &Path, cause: rusqlite::Error) -> Fault {

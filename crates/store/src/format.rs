@@ -17,6 +17,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use rustix::fs::FlockOperation;
 
+pub(super) use super::disk::wal_file;
 use super::error::{Corruption, OpenError};
 use super::wal;
 
@@ -50,14 +51,6 @@ INSERT INTO meta VALUES ('compacted', 0), ('swept', 0), ('sum', 0);
 #[must_use]
 pub(super) fn file(dir: &Path) -> PathBuf {
     dir.join("store.db")
-}
-
-/// The write-ahead log beside a store file.
-#[must_use]
-pub(super) fn wal_file(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push("-wal");
-    PathBuf::from(name)
 }
 
 /// Holds a data directory for one process as long as it lives. Whoever writes there takes it first.

@@ -7,6 +7,7 @@
 mod backup;
 mod bell;
 mod check;
+mod disk;
 mod error;
 mod format;
 mod health;
@@ -17,7 +18,6 @@ mod queue;
 mod reader;
 mod recent;
 mod record;
-mod room;
 mod stats;
 mod wal;
 mod watch;

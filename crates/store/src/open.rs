@@ -16,7 +16,7 @@ use super::error::{Fault, OpenError};
 use super::format::{self, Lock};
 use super::queue::Taken;
 use super::writer::{self, Start};
-use super::{Health, Options, Shared, check, reader, room};
+use super::{Health, Options, Shared, check, disk, reader};
 
 const NO_ROOM: Fault = Fault::Full { act: "writing to the store" };
 /// The first wait for room, and the longest.
@@ -52,7 +52,7 @@ struct Ending {
 /// Opens the store of a directory and starts its threads.
 pub(super) fn open(lock: Lock, options: Options) -> Result<Arc<Shared>, OpenError> {
     let path = format::file(lock.dir());
-    room::clean(lock.dir());
+    disk::clean(lock.dir());
     let opened = match Opened::fully(&path, options.readers) {
         // Before anybody is told so, once more: a read that failed once looks the same.
         Err(OpenError::Corrupt(_)) => Opened::fully(&path, options.readers),
@@ -67,7 +67,7 @@ pub(super) fn open(lock: Lock, options: Options) -> Result<Arc<Shared>, OpenErro
             start(&shared, lock, move |shared| opened.run(shared))?;
             Ok(shared)
         }
-        Err(error) if room::is_lacking(&error, lock.dir()) => open_full(lock, options, &error),
+        Err(error) if is_lacking(&error, lock.dir()) => open_full(lock, options, &error),
         Err(error) => Err(error),
     }
 }
@@ -75,7 +75,7 @@ pub(super) fn open(lock: Lock, options: Options) -> Result<Arc<Shared>, OpenErro
 /// The same on a disk without room: only what is there can be read.
 fn open_full(lock: Lock, options: Options, error: &OpenError) -> Result<Arc<Shared>, OpenError> {
     let path = format::file(lock.dir());
-    let full = || OpenError::Full { dir: lock.dir().to_owned(), needs: room::FOR_A_NEW_STORE };
+    let full = || OpenError::Full { dir: lock.dir().to_owned(), needs: disk::FOR_A_NEW_STORE };
     if format::size(&path)? == 0 {
         return Err(full());
     }
@@ -98,6 +98,19 @@ fn open_full(lock: Lock, options: Options, error: &OpenError) -> Result<Arc<Shar
         }
     })?;
     Ok(shared)
+}
+
+/// Whether opening the store in a directory failed for want of room. The engine has one word for most that goes wrong with
+/// a disk, so the disk itself is asked.
+fn is_lacking(error: &OpenError, dir: &Path) -> bool {
+    match error {
+        OpenError::Io { cause, .. } if disk::is_full(cause) => true,
+        OpenError::Engine { cause, .. } if cause.sqlite_error_code() == Some(ErrorCode::DiskFull) => true,
+        OpenError::Io { .. } | OpenError::Engine { .. } => {
+            disk::probe(dir).is_err_and(|cause| disk::is_full(&cause))
+        }
+        _ => false,
+    }
 }
 
 // === impl Opened ===
@@ -160,7 +173,7 @@ fn wait_for_room(shared: &Arc<Shared>) -> Option<Opened> {
 fn reopen(shared: &Arc<Shared>) -> Reopened {
     let Some(dir) = shared.path.parent() else { return Reopened::Lost };
     let (reply, left) = oneshot::channel();
-    if room::probe(dir).is_err() || !shared.reads.try_send(reader::Request::Leave { reply }) {
+    if disk::probe(dir).is_err() || !shared.reads.try_send(reader::Request::Leave { reply }) {
         return Reopened::NotYet;
     }
     if left.blocking_recv().is_err() {

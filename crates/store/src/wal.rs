@@ -47,20 +47,6 @@ pub(super) fn check(path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Reads a store file and its log to their ends: an error is the disk's, not of what is on it.
-pub(super) fn read_through(path: &Path) -> io::Result<()> {
-    let mut buffer = vec![0; 64 << 10];
-    for path in [path, &super::format::wal_file(path)] {
-        let mut file = match File::open(path) {
-            Ok(file) => file,
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => continue,
-            Err(cause) => return Err(cause),
-        };
-        while file.read(&mut buffer)? > 0 {}
-    }
-    Ok(())
-}
-
 /// Puts a file on the disk as it is read. Its last writer may have died of a sync that failed; then the kernel shows
 /// pages that are nowhere else, and takes them for written. Written anew they are not.
 pub(super) fn settle(path: &Path) -> Result<(), OpenError> {
