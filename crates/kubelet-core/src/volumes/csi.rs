@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::expand::Claimed;
 use super::{Context, Source};
+use crate::downward::is_dns_subdomain;
 
 /// A volume of a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +122,7 @@ pub(super) fn persistent(
     block: bool,
 ) -> Result<Source, String> {
     let name = volume.metadata.name.clone().unwrap_or_default();
-    if source.driver.is_empty() || source.driver.contains(['/', '\0']) || source.driver.starts_with('.') {
+    if !is_driver_name(&source.driver) {
         return Err(format!("PersistentVolume {name} names no driver"));
     }
     let spec = volume.spec.clone().unwrap_or_default();
@@ -318,6 +319,12 @@ pub fn group_policy(driver: Option<&CSIDriver>) -> Result<GroupPolicy, String> {
         Some("ReadWriteOnceWithFSType") => Ok(GroupPolicy::ReadWriteOnceWithFsType),
         _ => Err(format!("{PLUGIN}: expected valid fsGroupPolicy, received nil value or empty string")),
     }
+}
+
+/// Whether a driver may be called so: what the API server wants of the names in a CSINode.
+#[must_use]
+pub fn is_driver_name(name: &str) -> bool {
+    name.len() <= 63 && is_dns_subdomain(&name.to_ascii_lowercase())
 }
 
 /// The highest version that is not of a generation to come; versions are dotted numbers, with or without a `v`.

@@ -8,7 +8,7 @@ mod scan;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use csi::Plugin;
@@ -31,9 +31,24 @@ const RETRY_MAX: Duration = Duration::from_secs(122);
 /// A socket that somebody stands behind.
 struct Caller {
     birth: Birth,
-    /// The driver it stands for, once that is known.
-    name: Arc<OnceLock<String>>,
+    name: Name,
     task: JoinHandle<()>,
+}
+
+/// The driver that a socket stands for, as it said last. It may call itself otherwise each time it is asked.
+#[derive(Clone, Debug, Default)]
+struct Name(Arc<Mutex<Option<String>>>);
+
+// === impl Name ===
+
+impl Name {
+    fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, name: &str) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(name.to_owned());
+    }
 }
 
 /// Lets plugins in and out until cancelled.
@@ -73,21 +88,21 @@ async fn compare(dir: &Path, callers: &mut BTreeMap<PathBuf, Caller>, registrar:
         let _ = caller.task.await;
         if let Some(name) = caller.name.get() {
             tracing::info!(driver = name, socket = %socket.display(), "plugin is gone");
-            registrar.deregister(name, &socket);
+            registrar.deregister(&name, &socket);
         }
     }
     for (socket, birth) in found {
         if callers.contains_key(&socket) {
             continue;
         }
-        let name = Arc::new(OnceLock::new());
+        let name = Name::default();
         let task = tokio::spawn(attend(socket.clone(), registrar.clone(), name.clone()));
         callers.insert(socket, Caller { birth, name, task });
     }
 }
 
 /// Asks until the plugin is registered; refusals are repeated too, because what was wrong may be put right.
-async fn attend(socket: PathBuf, registrar: Registrar, name: Arc<OnceLock<String>>) {
+async fn attend(socket: PathBuf, registrar: Registrar, name: Name) {
     let mut pause = RETRY_MIN;
     while let Err(error) = greet(&socket, &registrar, &name).await {
         tracing::warn!(socket = %socket.display(), %error, "plugin not registered");
@@ -96,7 +111,7 @@ async fn attend(socket: PathBuf, registrar: Registrar, name: Arc<OnceLock<String
     }
 }
 
-async fn greet(socket: &Path, registrar: &Registrar, name: &OnceLock<String>) -> Result<(), String> {
+async fn greet(socket: &Path, registrar: &Registrar, name: &Name) -> Result<(), String> {
     let plugin = Plugin::new(socket);
     let at = socket.display();
     let info = plugin.info().await.map_err(|e| {
@@ -123,7 +138,7 @@ async fn greet(socket: &Path, registrar: &Registrar, name: &OnceLock<String>) ->
         }
     };
     // Known before it is registered: a socket that goes meanwhile takes back whatever was done.
-    let _ = name.set(info.name.clone());
+    name.set(&info.name);
     if let Err(e) = registrar.register(&info, socket, version).await {
         return refuse(format!("RegisterPlugin error -- plugin registration failed with err: {e}")).await;
     }

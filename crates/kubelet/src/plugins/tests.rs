@@ -2,7 +2,13 @@
 
 use std::os::unix::net::UnixListener;
 
+use csi::registration::registration_server::{Registration, RegistrationServer};
+use csi::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
+use tokio::io::AsyncWriteExt;
+use tonic::{Request, Response, Status};
+
 use super::*;
+use crate::volumes::drivers::Measured;
 
 #[test]
 fn sockets_are_found_wherever_they_are_and_told_apart() {
@@ -33,4 +39,86 @@ async fn a_new_socket_is_heard_of_even_in_a_new_directory() {
     scan::listen_below(ear.as_ref().unwrap(), dir.path());
     let _socket = UnixListener::bind(dir.path().join("d/x.sock")).unwrap();
     scan::heard(&mut ear).await;
+}
+
+/// A plugin that calls itself something, and keeps what it is told.
+#[derive(Clone)]
+struct Named {
+    name: String,
+    told: tokio::sync::mpsc::UnboundedSender<String>,
+}
+
+#[tonic::async_trait]
+impl Registration for Named {
+    async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
+        Ok(Response::new(PluginInfo {
+            r#type: "CSIPlugin".into(),
+            name: self.name.clone(),
+            endpoint: "/nowhere/csi.sock".into(),
+            supported_versions: vec!["1.0.0".into()],
+        }))
+    }
+
+    async fn notify_registration_status(
+        &self,
+        request: Request<RegistrationStatus>,
+    ) -> Result<Response<RegistrationStatusResponse>, Status> {
+        let _ = self.told.send(request.into_inner().error);
+        Ok(Response::new(RegistrationStatusResponse {}))
+    }
+}
+
+/// What a plugin of this name that comes by this socket is told first.
+async fn told(socket: &Path, name: &str) -> String {
+    let (told, mut hears) = tokio::sync::mpsc::unbounded_channel();
+    let listener = tokio::net::UnixListener::bind(socket).unwrap();
+    let incoming = futures_util::stream::unfold(listener, |listener| async move {
+        Some((listener.accept().await.map(|(stream, _)| stream), listener))
+    });
+    let named = RegistrationServer::new(Named { name: name.to_owned(), told });
+    tokio::spawn(tonic::transport::Server::builder().add_service(named).serve_with_incoming(incoming));
+    hears.recv().await.unwrap()
+}
+
+fn registrar() -> Registrar {
+    let measured = Measured { metrics: Arc::default(), clock: crate::testing::clock() };
+    Registrar { drivers: Arc::default(), csi_node: None, measured }
+}
+
+/// Does to whoever comes what its kind does: nothing, nonsense, another protocol, too much, or it hangs up.
+async fn be_hostile(socket: PathBuf, kind: usize) {
+    let listener = tokio::net::UnixListener::bind(socket).unwrap();
+    let mut held = Vec::new();
+    while let Ok((mut stream, _)) = listener.accept().await {
+        match kind % 5 {
+            0 => held.push(stream),
+            1 => drop(stream.write_all(&[0xff; 4096]).await),
+            2 => drop(stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").await),
+            3 => drop(tokio::spawn(async move { while stream.write_all(&[0; 64 << 10]).await.is_ok() {} })),
+            _ => drop(stream),
+        }
+    }
+}
+
+#[tokio::test]
+async fn hostile_sockets_and_names_that_lead_elsewhere_hold_up_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let (registrar, token) = (registrar(), CancellationToken::new());
+    let running = tokio::spawn(run(dir.path().to_owned(), registrar.clone(), token.clone()));
+    for kind in 0..200 {
+        tokio::spawn(be_hostile(dir.path().join(format!("{kind}.sock")), kind));
+    }
+    let long = "d".repeat(64);
+    let names =
+        ["", "..", "../../../etc", "a/b", ".hidden", "d..test", "d test", "d\n.test", "d\0", "d_.", &long];
+    for (n, name) in names.into_iter().enumerate() {
+        let why = told(&dir.path().join(format!("bad-{n}.sock")), name).await;
+        assert!(why.contains("plugin validation failed") && why.contains("driver name"), "{name:?}: {why}");
+    }
+    let why = told(&dir.path().join("good.sock"), "Good.test").await;
+    assert!(why.contains("plugin registration failed"), "its node service is not there: {why}");
+    assert!(registrar.drivers.subscribe().borrow().is_empty());
+    assert!(!running.is_finished());
+    token.cancel();
+    running.await.unwrap();
 }

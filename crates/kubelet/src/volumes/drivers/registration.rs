@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use csi::registration::PluginInfo;
 use kubelet_core::node::csi_node::DriverInfo;
-use kubelet_core::volumes::csi::{PLUGIN, highest_version};
+use kubelet_core::volumes::csi::{PLUGIN, highest_version, is_driver_name};
 
 use super::{DEADLINE, Drivers, Measured, Registered};
 use crate::cluster::csi_orders::CsiNodeOrders;
@@ -34,6 +34,12 @@ impl Registrar {
         let (name, versions) = (&info.name, &info.supported_versions);
         if name.is_empty() {
             return Err("driver name is empty".to_owned());
+        }
+        // It becomes the name of a directory. Upstream leaves it to the API server, which a node may be without.
+        if !is_driver_name(name) {
+            return Err(format!(
+                "driver name {name:?} is none: it must be a domain name of at most 63 bytes"
+            ));
         }
         let head = format!("{PLUGIN}: ValidatePlugin for CSI driver {name:?} failed.");
         if versions.is_empty() {
