@@ -14,6 +14,7 @@ use http::header::CONTENT_TYPE;
 use jiff::Timestamp;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
+use tokio::sync::Semaphore;
 
 use super::log_files::{self, Pieces, open_below};
 use super::query::Query;
@@ -26,6 +27,9 @@ const PATTERN_MAX: usize = 1024;
 /// For all of it: who asks for more asks for less at a time.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PIECE: usize = 32 << 10;
+/// Programs that search the journal at once: a pattern may be made to cost much.
+const AT_ONCE: usize = 16;
+static PLACES: Semaphore = Semaphore::const_new(AT_ONCE);
 
 /// What is asked for.
 #[derive(Debug, Default, PartialEq)]
@@ -148,9 +152,19 @@ impl Asked {
 
     /// What the services wrote. What cannot be had is said in the text: others may have been found.
     pub(super) fn answer(self, root: &'static Path) -> Response {
+        let Ok(place) = PLACES.try_acquire() else {
+            let text = format!("{AT_ONCE} queries of logs are under way on this node\n");
+            return Refusal(StatusCode::TOO_MANY_REQUESTS, text).into_response();
+        };
         let (pieces, body) = log_files::channel();
         tokio::spawn(async move {
-            let _ = tokio::time::timeout(PATIENCE, self.copy(root, &pieces)).await;
+            let copying = tokio::time::timeout(PATIENCE, self.copy(root, &pieces));
+            // A search that finds nothing writes nothing: only this tells that nobody waits for it any more.
+            tokio::select! {
+                _ = copying => {}
+                () = pieces.closed() => {}
+            }
+            drop(place);
         });
         ([(CONTENT_TYPE, "text/plain;charset=UTF-8")], Body::from_stream(body)).into_response()
     }
