@@ -51,7 +51,7 @@ impl Strategy for Secret {
         let mut size = 0;
         for (key, value) in data.entries() {
             errors.each(&value.at, key, names::config_key(key));
-            size += base64::decoded_len_estimate(value.text().len());
+            size += decoded_len(value.text());
         }
         if size > MAX_SIZE {
             errors.too_long(&data.at, MAX_SIZE);
@@ -146,6 +146,11 @@ fn is_json(errors: &mut FieldErrors, data: &Field<'_>, key: &str) -> bool {
     }
 }
 
+/// Exactly: a Secret may be as large as its limit.
+fn decoded_len(text: &str) -> usize {
+    text.trim_end_matches('=').len() * 3 / 4
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,6 +160,23 @@ mod tests {
         let mut object = json!({"data": {"a": "eA==", "b": "eA=="}, "stringData": {"b": "hello"}});
         Secret.set_defaults(&mut object);
         assert_eq!(object, json!({"type": "Opaque", "data": {"a": "eA==", "b": "aGVsbG8="}}));
+    }
+
+    #[test]
+    fn a_secret_may_be_as_large_as_its_limit() {
+        for (sizes, fits) in [
+            (&[MAX_SIZE][..], true),
+            (&[MAX_SIZE + 1], false),
+            (&[MAX_SIZE - 1, 1], true),
+            (&[MAX_SIZE, 1], false),
+        ] {
+            let encoded = sizes.iter().map(|size| STANDARD.encode("x".repeat(*size)).into());
+            let data: serde_json::Map<String, Value> =
+                (0..).map(|n: u32| n.to_string()).zip(encoded).collect();
+            let mut errors = FieldErrors::default();
+            Secret.validate(&json!({"type": "Opaque", "data": data}), &mut errors);
+            assert_eq!(errors.to_string() == "[]", fits, "{sizes:?}: {errors}");
+        }
     }
 
     #[test]
