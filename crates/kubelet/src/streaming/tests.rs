@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::websocket::{Decoder, Message, Role};
 use super::*;
@@ -302,4 +303,61 @@ fn secrets_of_the_client_do_not_reach_the_runtime() {
     let (_, headers) = ask(&Speech::Runtime, What::Ports, &request.body(Body::empty()).unwrap());
     assert!(!format!("{headers:?}").contains("c2VjcmV0"), "{headers:?}");
     assert_eq!(headers.get(WS_PROTOCOL).unwrap(), "v4.channel.k8s.io");
+}
+
+/// A runtime that upgrades whoever comes and then waits for them to go.
+async fn runtime() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/stream", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                head(&mut stream).await;
+                let answer =
+                    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
+                stream.write_all(answer.as_bytes()).await.unwrap();
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+            });
+        }
+    });
+    url
+}
+
+async fn head(stream: &mut TcpStream) -> String {
+    let mut text = Vec::new();
+    let is_whole = |text: &[u8]| text.windows(4).any(|four| four == b"\r\n\r\n");
+    while !is_whole(&text) && stream.read_buf(&mut text).await.unwrap() > 0 {}
+    String::from_utf8(text).unwrap()
+}
+
+#[tokio::test]
+async fn when_all_places_are_taken_the_next_is_told_and_a_place_that_is_left_is_given_again() {
+    const PLACES: usize = 3;
+    let (url, streams) = (runtime().await, Streams::new(Duration::ZERO));
+    streams.places.forget_permits(STREAMS - PLACES);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let connect = move |request| async move { streams.connect(What::Ports, &url, request).await };
+    let router = axum::Router::new().fallback(connect);
+    tokio::spawn(axum::serve(listener, router).into_future());
+    let ask = || async {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let request = "POST / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
+        client.write_all(request.as_bytes()).await.unwrap();
+        let answer = head(&mut client).await;
+        (client, answer.split(' ').nth(1).unwrap().to_owned())
+    };
+    let mut held = Vec::new();
+    for _ in 0..PLACES {
+        let (client, code) = ask().await;
+        assert_eq!(code, "101");
+        held.push(client);
+    }
+    for _ in 0..100 {
+        assert_eq!(ask().await.1, "503");
+    }
+    held.pop();
+    while ask().await.1 != "101" {
+        tokio::task::yield_now().await;
+    }
 }

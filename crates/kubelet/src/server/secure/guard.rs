@@ -202,3 +202,7 @@ fn refuse(status: StatusCode, text: String) -> Response {
     let headers = [(CONTENT_TYPE, "text/plain; charset=utf-8"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
     (status, headers, text).into_response()
 }
+
+#[cfg(test)]
+#[path = "guard_tests.rs"]
+mod tests;

@@ -17,6 +17,8 @@ use crate::pods::status_board::StatusBoard;
 use crate::server::{Check, Checks, Ports, Views};
 use crate::testing::{ScriptedRuntime, clock};
 
+mod matrix;
+
 /// Says yes to those it knows, and keeps what it was asked.
 #[derive(Default)]
 struct Scripted {
