@@ -49,7 +49,8 @@ impl Harness {
         Self::start(Containerd::default(), AgentOptions::default())
     }
 
-    fn wait_until_up(&mut self) {
+    /// Waits until the agent answers.
+    pub fn wait_until_up(&mut self) {
         self.agent.wait_until_up(&self.node, PATIENCE).unwrap_or_else(|e| panic!("{e}"));
     }
 
@@ -94,8 +95,13 @@ impl Harness {
     }
 
     pub fn start_agent(&mut self) {
-        self.agent = Agent::start(&self.node, &self.binary, &self.options).unwrap_or_else(|e| panic!("{e}"));
+        self.spawn_agent();
         self.wait_until_up();
+    }
+
+    /// Starts the agent and does not wait for it.
+    pub fn spawn_agent(&mut self) {
+        self.agent = Agent::start(&self.node, &self.binary, &self.options).unwrap_or_else(|e| panic!("{e}"));
     }
 
     /// `longshore pods …` on this node: exit code, output, complaints.

@@ -338,3 +338,64 @@ fn an_update_is_tried_at_once() {
         }
     });
 }
+
+/// A year is longer than every time there is in a Pod: what was to come has not come, and what was is not undone.
+#[test]
+fn a_clock_that_is_a_year_off_restarts_nobody_and_flips_no_probe() {
+    const YEAR: i64 = 366 * 24 * 3600;
+    play(async {
+        let world = World::new(31);
+        let probe = |period| Probe {
+            exec: Some(ExecAction { command: Some(vec!["check".into()]) }),
+            period_seconds: Some(period),
+            initial_delay_seconds: Some(3),
+            ..Default::default()
+        };
+        let c = Container {
+            readiness_probe: Some(probe(5)),
+            liveness_probe: Some(probe(10)),
+            startup_probe: Some(probe(1)),
+            ..container("a")
+        };
+        let spec = PodSpec { active_deadline_seconds: Some(7200), ..of(vec![c]) };
+        let p = of_api(&pod("p", 1, spec));
+        let agent = world.boot_with(std::slice::from_ref(&p)).await;
+        pass(secs(60)).await;
+        let is_ready = || {
+            let conditions = status(&agent).conditions.clone().unwrap_or_default();
+            conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+        };
+        assert!(is_ready());
+        for jump in [YEAR, -2 * YEAR, YEAR, 3600, -3600] {
+            world.clock.jump(jump);
+            for step in 0..300 {
+                pass(Duration::from_millis(200)).await;
+                assert!(is_ready(), "{jump} s, step {step}");
+            }
+        }
+        assert_eq!(world.runtime.journal().starts("p", "a"), 1);
+        assert_eq!(status(&agent).phase.as_deref(), Some("Running"), "its deadline is not over");
+    });
+}
+
+#[test]
+fn of_two_hundred_pods_at_once_those_run_for_which_there_is_room() {
+    play(async {
+        let world = World::new(32);
+        let pods: Vec<Arc<Pod>> = (1..=200)
+            .map(|n| of_api(&pod(&format!("p{n}"), n, of(vec![container("a"), container("b")]))))
+            .collect();
+        let agent = world.boot_with(&pods).await;
+        pass(secs(120)).await;
+        let in_phase = |phase: &str| {
+            agent.board.all().iter().filter(|e| e.status.phase.as_deref() == Some(phase)).count()
+        };
+        assert_eq!((in_phase("Running"), in_phase("Failed")), (110, 90));
+        let journal = world.runtime.journal();
+        let starts = journal.entries().iter().filter(|e| e.op == Op::Start).count();
+        assert_eq!(starts, 220, "each container of each Pod that runs, once");
+        agent.want(&[]).await;
+        pass(secs(120)).await;
+        assert!(world.runtime.is_empty() && agent.board.all().is_empty());
+    });
+}

@@ -128,7 +128,7 @@ impl Registration for Driver {
         let versions = self.word("versions").unwrap_or("1.0.0");
         Ok(Response::new(PluginInfo {
             r#type: self.word("type").unwrap_or("CSIPlugin").to_owned(),
-            name: self.0.name.clone(),
+            name: fs::read_to_string(self.0.dir.join("name")).unwrap_or_else(|_| self.0.name.clone()),
             endpoint: self.0.dir.join("csi.sock").display().to_string(),
             supported_versions: versions.split(',').map(str::to_owned).collect(),
         }))
