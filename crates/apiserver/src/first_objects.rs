@@ -7,9 +7,11 @@ use serde_json::{Value, json};
 
 use crate::admission::system_classes;
 use crate::controllers::namespaces::furnish;
-use crate::refusal::Refusal;
-use crate::registry::selection::{Selection, present};
-use crate::registry::{Call, Registry, meta};
+use crate::registry::Registry;
+use apiserver_core::call::Call;
+use apiserver_core::meta;
+use apiserver_core::refusal::Refusal;
+use apiserver_core::selection::{Selection, present};
 
 const NAMESPACES: &[&str] = &["kube-system", "kube-public", "kube-node-lease", "default"];
 

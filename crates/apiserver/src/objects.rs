@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::refusal::Refusal;
-use crate::registry::document::encode;
 use crate::trouble;
+use apiserver_core::document::encode;
+use apiserver_core::refusal::Refusal;
 use store::{Entry, Expect, ListOptions, Store, Write, WriteError};
 
 /// Where the objects of a kind lie.
@@ -267,18 +267,6 @@ fn settle(outcome: Result<(), WriteError>) -> Result<bool, Refusal> {
 
 fn text<'o>(object: &'o Value, field: &str) -> &'o str {
     object["metadata"][field].as_str().unwrap_or_default()
-}
-
-/// A random (version 4) uid.
-#[must_use]
-pub fn new_uid() -> Arc<str> {
-    let mut b = [0u8; 16];
-    // The kernel's generator does not fail once it is seeded, which it is before any service runs.
-    let _ = aws_lc_rs::rand::fill(&mut b);
-    b[6] = b[6] & 0x0f | 0x40;
-    b[8] = b[8] & 0x3f | 0x80;
-    let hex: String = b.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]).into()
 }
 
 /// A store in a temporary directory, for tests.

@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::{self, Chain};
 use crate::auth::authn::{Anonymous, Authenticator};
-use crate::auth::authz::Authorizer;
 use crate::auth::csr;
 use crate::auth::feed;
 use crate::auth::pki::{self, Pki, PkiError};
@@ -25,13 +24,14 @@ use crate::http::audit::{self, Audit};
 use crate::http::limits::{InFlight, Limits, Patience};
 use crate::http::metrics::Metrics;
 use crate::http::{self, App, Connector};
-use crate::kinds::RuntimeConfig;
 use crate::objects::Objects;
-use crate::refusal::Refusal;
 use crate::registry::Registry;
 use crate::registry::addresses::{Addresses, Ranges};
-use crate::registry::catalog::Catalog;
 use crate::{controllers, first_objects};
+use apiserver_core::auth::authz::Authorizer;
+use apiserver_core::catalog::Catalog;
+use apiserver_core::kinds::RuntimeConfig;
+use apiserver_core::refusal::Refusal;
 use store::{Health, Lock, OpenError, Retention, Store};
 
 /// What bringing a store of an earlier release into today's order needs on the disk.

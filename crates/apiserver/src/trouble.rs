@@ -2,7 +2,7 @@
 
 use store::{Fault, ReadError, WatchError, WriteError};
 
-use crate::refusal::Refusal;
+use apiserver_core::refusal::Refusal;
 
 /// Seconds after which a client may try again what a store in trouble refused.
 const RETRY_AFTER: i32 = 5;

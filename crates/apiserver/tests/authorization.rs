@@ -605,7 +605,7 @@ async fn whoever_has_no_rights_is_refused_everything_there_is() {
     let server = Server::with(&tokens(), |_, _| {}).await;
     let mut sender = connect(&server).await;
     let mut asked = 0;
-    for kind in apiserver::kinds::all() {
+    for kind in apiserver_core::kinds::all() {
         // Questions about oneself are everybody's.
         if kind.plural.starts_with("selfsubject") {
             continue;

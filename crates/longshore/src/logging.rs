@@ -32,6 +32,7 @@ const OURS: &[&str] = &[
     "proxy_core",
     "client",
     "apiserver",
+    "apiserver_core",
     "store",
     "schema",
     "base",

@@ -19,13 +19,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("store", &["base"]),
     ("sys", &["nft", "api", "base"]),
     ("systemd", &["sys", "base"]),
+    ("apiserver-core", &["schema", "api", "base"]),
     ("kubelet-core", &["api", "base"]),
     ("proxy-core", &["nft", "api", "base"]),
     ("kubelet", AGENT),
     ("proxy", AGENT),
     ("runtime", AGENT),
     ("cni", AGENT),
-    ("apiserver", &["schema", "client", "serve", "store", "supervise", "sys", "tls", "api", "base"]),
+    (
+        "apiserver",
+        &["apiserver-core", "schema", "client", "serve", "store", "supervise", "sys", "tls", "api", "base"],
+    ),
     (
         "longshore",
         &[
@@ -34,6 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "runtime",
             "cni",
             "apiserver",
+            "apiserver-core",
             "kubelet-core",
             "proxy-core",
             "serve",
@@ -60,6 +65,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "runtime",
             "cni",
             "apiserver",
+            "apiserver-core",
             "kubelet-core",
             "proxy-core",
             "schema",
@@ -98,7 +104,7 @@ const AGENT: &[&str] = &[
 const FOR_TESTS: &[&str] = &["testkit", "fixture"];
 
 /// Rooms that decide: whatever they are made of may not touch the world.
-const PURE: &[&str] = &["base", "nft", "api", "schema", "kubelet-core", "proxy-core"];
+const PURE: &[&str] = &["base", "nft", "api", "schema", "apiserver-core", "kubelet-core", "proxy-core"];
 const WORLDLY: &[&str] =
     &["tokio", "libc", "rustix", "mio", "hyper", "tonic", "inotify", "rand", "getrandom"];
 

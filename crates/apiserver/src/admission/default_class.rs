@@ -1,11 +1,12 @@
 //! DefaultStorageClass and DefaultIngressClass: the class of what names none.
 
+use apiserver_core::admission::{Operation, Review};
 use serde_json::Value;
 
-use super::{Chain, Operation, Review};
-use crate::doc;
+use super::Chain;
 use crate::objects::{Place, places};
-use crate::refusal::Refusal;
+use apiserver_core::doc;
+use apiserver_core::refusal::Refusal;
 
 const STORAGE: [&str; 2] =
     ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];

@@ -1,18 +1,19 @@
 //! Claims on devices: who may use them for administration, and who may say which were given and what became of them.
 //! Upstream checks this in its registry; it needs the namespace and the authorizer, so it is done here.
 
+use apiserver_core::admission::{Operation, Review};
 use std::collections::BTreeSet;
 
 use api::field::{FieldErrors, Path};
 use serde_json::Value;
 
-use super::{Chain, Operation, Review};
-use crate::auth::authz;
-use crate::doc;
-use crate::kinds::device::claim::{DeviceKey, device_key};
+use super::Chain;
 use crate::objects::places;
-use crate::refusal::Refusal;
-use crate::request::{Attributes, Resource, User};
+use apiserver_core::auth::authz;
+use apiserver_core::doc;
+use apiserver_core::kinds::device::claim::{DeviceKey, device_key};
+use apiserver_core::refusal::Refusal;
+use apiserver_core::request::{Attributes, Resource, User};
 
 const GROUP: &str = "resource.k8s.io";
 const ADMIN_LABEL: &str = "resource.kubernetes.io/admin-access";
@@ -170,7 +171,7 @@ fn may(
 mod tests {
     use super::super::testing::{Ask, Bench};
     use super::*;
-    use crate::auth::rbac::RbacKind;
+    use apiserver_core::auth::rbac::RbacKind;
     use serde_json::json;
 
     async fn bench() -> Bench {

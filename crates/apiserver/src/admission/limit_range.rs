@@ -1,260 +1,27 @@
-//! LimitRanger: what a namespace's LimitRanges fill in, and what they do not let pass.
+//! LimitRanger: reads the LimitRanges of the namespace for `apiserver_core::admission::limit_range`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::quantity::Quantity;
-use serde_json::{Value, json};
+use apiserver_core::admission::Review;
+use apiserver_core::admission::limit_range::{self, bounds, completes};
+use apiserver_core::refusal::Refusal;
+use serde_json::Value;
 
-use super::resources::{self, Amounts, amounts};
-use super::{Chain, Operation, Review};
-use crate::doc;
+use super::Chain;
 use crate::objects::places;
-use crate::refusal::Refusal;
-
-const NOTE: &str = "kubernetes.io/limit-ranger";
 
 pub(super) async fn mutate(chain: &Chain, review: &Review<'_>, object: &mut Value) -> Result<(), Refusal> {
-    if !review.is_on("", "pods") || review.operation != Operation::Create {
-        return Ok(());
-    }
-    for range in ranges(chain, review).await? {
-        fill(&range, object);
+    if completes(review) {
+        limit_range::mutate(&ranges(chain, review).await?, object);
     }
     Ok(())
 }
 
 pub(super) async fn validate(chain: &Chain, review: &Review<'_>, object: &Value) -> Result<(), Refusal> {
-    let resize = review.is_at("", "pods") && review.subresource() == "resize";
-    let pod = (review.is_on("", "pods") && review.operation == Operation::Create) || resize;
-    let claim = review.is_on("", "persistentvolumeclaims") && review.operation != Operation::Delete;
-    if !pod && !claim {
-        return Ok(());
-    }
-    for range in ranges(chain, review).await? {
-        let problems = if pod { pod_problems(&range, object) } else { claim_problems(&range, object) };
-        let why = match problems.as_slice() {
-            [] => continue,
-            [one] => one.clone(),
-            many => format!("[{}]", many.join(", ")),
-        };
-        return Err(review.forbid(object, &why));
-    }
-    Ok(())
+    if bounds(review) { limit_range::validate(&ranges(chain, review).await?, review, object) } else { Ok(()) }
 }
 
 async fn ranges(chain: &Chain, review: &Review<'_>) -> Result<Vec<Arc<Value>>, Refusal> {
     let all = chain.objects.list(places::LIMIT_RANGES, review.namespace()).await?;
     Ok(all.into_iter().map(|s| s.object).collect())
-}
-
-/// Puts the defaults where a container says nothing, and notes what it did.
-fn fill(range: &Value, pod: &mut Value) {
-    let (mut requests, mut limits) = (BTreeMap::new(), BTreeMap::new());
-    for limit in doc::list(range, "spec.limits").iter().filter(|l| l["type"] == "Container") {
-        requests.extend(doc::entries(limit, "defaultRequest").map(|(k, v)| (k.to_owned(), v.clone())));
-        limits.extend(doc::entries(limit, "default").map(|(k, v)| (k.to_owned(), v.clone())));
-    }
-    let mut notes = Vec::new();
-    for (field, what) in [("spec.containers", "container"), ("spec.initContainers", "init container")] {
-        for container in doc::list_mut(pod, field) {
-            let name = doc::text(container, "name").to_owned();
-            for (kind, defaults, word) in [("requests", &requests, "request"), ("limits", &limits, "limit")] {
-                let missing: Vec<&String> =
-                    defaults.keys().filter(|k| container["resources"][kind].get(k).is_none()).collect();
-                for key in &missing {
-                    container["resources"][kind][key.as_str()] = defaults[*key].clone();
-                }
-                if !missing.is_empty() {
-                    let keys: Vec<&str> = missing.iter().map(|k| k.as_str()).collect();
-                    notes.push(format!("{} {word} for {what} {name}", keys.join(", ")));
-                }
-            }
-        }
-    }
-    if !notes.is_empty() {
-        let note = format!("LimitRanger plugin set: {}", notes.join("; "));
-        if !pod["metadata"]["annotations"].is_object() {
-            pod["metadata"]["annotations"] = json!({});
-        }
-        pod["metadata"]["annotations"][NOTE] = note.into();
-    }
-}
-
-fn pod_problems(range: &Value, pod: &Value) -> Vec<String> {
-    let mut out = Vec::new();
-    for limit in doc::list(range, "spec.limits") {
-        match doc::text(limit, "type") {
-            "Container" => {
-                for field in ["spec.containers", "spec.initContainers"] {
-                    for container in doc::list(pod, field) {
-                        let (requests, limits) = (
-                            amounts(&container["resources"]["requests"]),
-                            amounts(&container["resources"]["limits"]),
-                        );
-                        constrain(limit, &requests, &limits, &mut out);
-                    }
-                }
-            }
-            "Pod" => {
-                let (requests, limits) = (resources::requests(pod), resources::limits(pod));
-                constrain(limit, &requests, &limits, &mut out);
-            }
-            _ => {}
-        }
-    }
-    out
-}
-
-fn constrain(limit: &Value, requests: &Amounts, limits: &Amounts, out: &mut Vec<String>) {
-    let what = doc::text(limit, "type");
-    for (name, least) in amounts(&limit["min"]) {
-        out.extend(below(what, &name, least, requests.get(&name), limits.get(&name)));
-    }
-    for (name, most) in amounts(&limit["max"]) {
-        out.extend(above(what, &name, most, requests.get(&name), limits.get(&name)));
-    }
-    for (name, ratio) in amounts(&limit["maxLimitRequestRatio"]) {
-        out.extend(too_wide(what, &name, ratio, requests.get(&name), limits.get(&name)));
-    }
-}
-
-fn claim_problems(range: &Value, claim: &Value) -> Vec<String> {
-    let requests = amounts(&claim["spec"]["resources"]["requests"]);
-    let mut out = Vec::new();
-    for limit in doc::list(range, "spec.limits").iter().filter(|l| l["type"] == "PersistentVolumeClaim") {
-        for (name, least) in amounts(&limit["min"]) {
-            out.extend(below("PersistentVolumeClaim", &name, least, requests.get(&name), None));
-        }
-        for (name, most) in amounts(&limit["max"]) {
-            let head = format!("maximum {name} usage per PersistentVolumeClaim is {most}");
-            match requests.get(&name) {
-                None => out.push(format!("{head}.  No request is specified")),
-                Some(request) if *request > most => out.push(format!("{head}, but request is {request}")),
-                Some(_) => {}
-            }
-        }
-    }
-    out
-}
-
-fn below(
-    what: &str,
-    name: &str,
-    least: Quantity,
-    request: Option<&Quantity>,
-    limit: Option<&Quantity>,
-) -> Option<String> {
-    let head = format!("minimum {name} usage per {what} is {least}");
-    match (request, limit) {
-        (None, _) => Some(format!("{head}.  No request is specified")),
-        (Some(request), _) if *request < least => Some(format!("{head}, but request is {request}")),
-        (_, Some(limit)) if *limit < least => Some(format!("{head}, but limit is {limit}")),
-        _ => None,
-    }
-}
-
-fn above(
-    what: &str,
-    name: &str,
-    most: Quantity,
-    request: Option<&Quantity>,
-    limit: Option<&Quantity>,
-) -> Option<String> {
-    let head = format!("maximum {name} usage per {what} is {most}");
-    match (limit, request) {
-        (None, _) => Some(format!("{head}.  No limit is specified")),
-        (Some(limit), _) if *limit > most => Some(format!("{head}, but limit is {limit}")),
-        (_, Some(request)) if *request > most => Some(format!("{head}, but request is {request}")),
-        _ => None,
-    }
-}
-
-fn too_wide(
-    what: &str,
-    name: &str,
-    most: Quantity,
-    request: Option<&Quantity>,
-    limit: Option<&Quantity>,
-) -> Option<String> {
-    let head = format!("{name} max limit to request ratio per {what} is {most}");
-    let Some(request) = request.filter(|r| !r.is_zero()) else {
-        return Some(format!("{head}, but no request is specified or request is 0"));
-    };
-    let Some(limit) = limit.filter(|l| !l.is_zero()) else {
-        return Some(format!("{head}, but no limit is specified or limit is 0"));
-    };
-    let ratio = limit.milli_value() as f64 / request.milli_value() as f64;
-    (ratio > most.milli_value() as f64 / 1000.0).then(|| format!("{head}, but provided ratio is {ratio:.6}"))
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::super::testing::{Ask, Bench};
-    use super::*;
-
-    async fn bench(limit: Value) -> Bench {
-        let range = json!({"metadata": {"name": "r", "namespace": "web"}, "spec": {"limits": [limit]}});
-        Bench::with(&[(places::LIMIT_RANGES, range)]).await
-    }
-
-    #[tokio::test]
-    async fn defaults_fill_what_containers_leave_open() {
-        let bench = bench(json!({"type": "Container", "default": {"cpu": "1", "memory": "1Gi"},
-            "defaultRequest": {"cpu": "100m"}}))
-        .await;
-        let mut pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [
-            {"name": "a"}, {"name": "b", "resources": {"limits": {"cpu": "2"}, "requests": {"cpu": "1"}}}]}});
-        mutate(&bench.chain, &Ask::create("", "pods", "web").review(), &mut pod).await.unwrap();
-        assert_eq!(pod["spec"]["containers"][0]["resources"]["limits"], json!({"cpu": "1", "memory": "1Gi"}));
-        assert_eq!(pod["spec"]["containers"][1]["resources"]["limits"], json!({"cpu": "2", "memory": "1Gi"}));
-        assert_eq!(
-            pod["metadata"]["annotations"][NOTE],
-            "LimitRanger plugin set: cpu request for container a; cpu, memory limit for container a; \
-             memory limit for container b"
-        );
-    }
-
-    #[tokio::test]
-    async fn what_is_out_of_range_is_told_as_upstream_tells_it() {
-        let limit = |extra: Value| {
-            let mut limit = json!({"type": "Container"});
-            limit.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-            limit
-        };
-        let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [
-            {"name": "a", "resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": "2"}}}]}});
-        for (extra, why) in [
-            (json!({"min": {"cpu": "1"}}), "minimum cpu usage per Container is 1, but request is 500m"),
-            (json!({"max": {"cpu": "1"}}), "maximum cpu usage per Container is 1, but limit is 2"),
-            (
-                json!({"max": {"memory": "1Gi"}}),
-                "maximum memory usage per Container is 1Gi.  No limit is specified",
-            ),
-            (
-                json!({"maxLimitRequestRatio": {"cpu": "3"}}),
-                "cpu max limit to request ratio per Container is 3, but provided ratio is 4.000000",
-            ),
-            (
-                json!({"type": "Pod", "max": {"cpu": "1500m"}}),
-                "maximum cpu usage per Pod is 1500m, but limit is 2",
-            ),
-        ] {
-            let bench = bench(limit(extra)).await;
-            let ask = Ask::create("", "pods", "web");
-            let refusal = validate(&bench.chain, &ask.review(), &pod).await.unwrap_err();
-            assert_eq!(refusal.message, format!("pods \"p\" is forbidden: {why}"));
-        }
-        let bench = bench(json!({"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}})).await;
-        let claim =
-            json!({"metadata": {"name": "c"}, "spec": {"resources": {"requests": {"storage": "2Gi"}}}});
-        let ask = Ask::create("", "persistentvolumeclaims", "web");
-        let refusal = validate(&bench.chain, &ask.review(), &claim).await.unwrap_err();
-        assert!(
-            refusal
-                .message
-                .ends_with("maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi")
-        );
-    }
 }

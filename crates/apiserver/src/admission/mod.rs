@@ -3,33 +3,26 @@
 
 use std::sync::Arc;
 
-use base::time::Wall;
+use apiserver_core::admission::{Review, Warnings, certificate, node_taint, storage_protection, tolerations};
 use serde_json::Value;
 
-use crate::auth::authz::Authorizer;
-use crate::auth::rbac::{self, RbacKind};
-use crate::doc;
-use crate::kind::Kind;
 use crate::objects::Objects;
-use crate::refusal::Refusal;
-use crate::request::{Attributes, Resource, User};
+use apiserver_core::auth::authz::Authorizer;
+use apiserver_core::auth::escalation;
+use apiserver_core::auth::rbac::RbacKind;
+use apiserver_core::refusal::Refusal;
 
-mod certificate;
 mod default_class;
 mod device_claims;
 mod limit_range;
 mod namespace_lifecycle;
 mod node_restriction;
-mod node_taint;
 mod pod_security;
 mod pod_topology;
 mod priority;
 mod quota;
-mod resources;
 mod runtime_class;
 mod service_account;
-mod storage_protection;
-mod tolerations;
 mod volume_resize;
 
 pub use priority::system_classes;
@@ -41,28 +34,6 @@ pub struct Chain {
     objects: Objects,
     authorizer: Arc<Authorizer>,
 }
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    Create,
-    Update,
-    Delete,
-}
-
-/// One write on its way.
-#[derive(Clone, Copy, Debug)]
-pub struct Review<'a> {
-    pub kind: &'a Kind,
-    pub attributes: &'a Attributes,
-    pub operation: Operation,
-    /// The object as it was, except for a create.
-    pub old: Option<&'a Value>,
-    pub dry_run: bool,
-    pub now: Wall,
-}
-
-/// Sentences for `Warning` headers.
-pub type Warnings = Vec<String>;
 
 // === impl Chain ===
 
@@ -99,7 +70,7 @@ impl Chain {
         priority::validate(self, review, object).await?;
         volume_resize::validate(self, review, object).await?;
         runtime_class::validate(self, review, object).await?;
-        certificate::validate(self, review, object)?;
+        certificate::validate(&self.authorizer, review, object)?;
         device_claims::validate(self, review, object).await?;
         // Last: what is refused for another reason must not be counted.
         quota::validate(self, review, object).await?;
@@ -137,63 +108,9 @@ impl Chain {
         let Some(kind) = RbacKind::ALL.into_iter().find(|k| k.plural() == review.kind.plural) else {
             return Ok(());
         };
-        rbac::confirm(&self.authorizer, review.attributes, kind, object, review.old)
+        escalation::confirm(&self.authorizer, review.attributes, kind, object, review.old)
             .map_err(|why| review.forbid(object, &why))
     }
-}
-
-// === impl Review ===
-
-impl Review<'_> {
-    /// Whether the write is about this resource (and no subresource of it).
-    fn is_on(&self, group: &str, plural: &str) -> bool {
-        self.subresource().is_empty() && self.is_at(group, plural)
-    }
-
-    /// Whether the write is about this resource or anything below it.
-    fn is_at(&self, group: &str, plural: &str) -> bool {
-        self.kind.group == group && self.kind.plural == plural
-    }
-
-    fn user(&self) -> &User {
-        &self.attributes.user
-    }
-
-    fn resource(&self) -> Option<&Resource> {
-        self.attributes.resource.as_ref()
-    }
-
-    fn subresource(&self) -> &str {
-        self.resource().map_or("", |r| r.subresource.as_str())
-    }
-
-    /// The namespace the object is in; empty for what is in none.
-    fn namespace(&self) -> &str {
-        if self.kind.is_namespaced() { self.resource().map_or("", |r| r.namespace.as_str()) } else { "" }
-    }
-
-    /// The name in the path, or in the object where the path has none yet.
-    fn name<'o>(&'o self, object: &'o Value) -> &'o str {
-        match self.resource().map(|r| r.name.as_str()) {
-            Some(name) if !name.is_empty() => name,
-            _ => match doc::text(object, "metadata.name") {
-                "" => match doc::text(object, "metadata.generateName") {
-                    "" => "Unknown",
-                    base => base,
-                },
-                name => name,
-            },
-        }
-    }
-
-    fn forbid(&self, object: &Value, why: &str) -> Refusal {
-        Refusal::forbidden(self.kind, self.name(object), why)
-    }
-}
-
-/// Whether the node made the Pod itself, of a manifest on its disk.
-fn is_mirror(pod: &Value) -> bool {
-    pod["metadata"]["annotations"].get("kubernetes.io/config.mirror").is_some()
 }
 
 /// Tools of the plugins' tests.
@@ -201,9 +118,14 @@ fn is_mirror(pod: &Value) -> bool {
 #[allow(clippy::unwrap_used)]
 mod testing {
     use super::*;
-    use crate::kinds;
     use crate::objects::Place;
     use crate::objects::testing::Scratch;
+    use apiserver_core::admission::Operation;
+    use apiserver_core::doc;
+    use apiserver_core::kind::Kind;
+    use apiserver_core::kinds;
+    use apiserver_core::request::{Attributes, Resource, User};
+    use base::time::Wall;
 
     pub(super) const NOW: Wall = Wall(1_800_000_000_000_000_000);
 
@@ -236,9 +158,9 @@ mod testing {
             kind.plural = plural.to_owned().into();
             kind.storage =
                 if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") }.into();
-            kind.scope = crate::kind::Scope::Namespaced;
+            kind.scope = apiserver_core::kind::Scope::Namespaced;
             if namespace.is_empty() {
-                kind.scope = crate::kind::Scope::Cluster;
+                kind.scope = apiserver_core::kind::Scope::Cluster;
             }
             let resource = Resource {
                 group: group.into(),

@@ -1,11 +1,12 @@
 //! NamespaceLifecycle: nothing new in a namespace that ends or is not there; some namespaces never end.
 
+use apiserver_core::admission::{Operation, Review};
 use serde_json::Value;
 
-use super::{Chain, Operation, Review};
-use crate::doc;
+use super::Chain;
 use crate::objects::places;
-use crate::refusal::{Cause, Details, Refusal};
+use apiserver_core::doc;
+use apiserver_core::refusal::{Cause, Details, Refusal};
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 

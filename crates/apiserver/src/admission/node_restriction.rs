@@ -1,17 +1,18 @@
 //! NodeRestriction: a kubelet writes its own Node, its own Pods' status, its own lease, and nothing else.
 
+use apiserver_core::admission::{Operation, Review, is_mirror};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Chain, Operation, Review, is_mirror};
-use crate::auth::csr;
-use crate::auth::node::references::of_pod;
-use crate::doc;
+use super::Chain;
 use crate::objects::{Place, places};
-use crate::refusal::{Details, Refusal};
-use crate::request::{Attributes, Resource, groups};
+use apiserver_core::auth::csr;
+use apiserver_core::auth::node::references::of_pod;
+use apiserver_core::doc;
+use apiserver_core::refusal::{Details, Refusal};
+use apiserver_core::request::{Attributes, Resource, groups};
 
 /// Labels below kubernetes.io and k8s.io that are the kubelet's to set.
 const KUBELET_LABELS: [&str; 11] = [
@@ -418,7 +419,7 @@ fn is_kubelets(label: &str) -> bool {
 mod tests {
     use super::super::testing::{Ask, Bench};
     use super::*;
-    use crate::request::User;
+    use apiserver_core::request::User;
     use serde_json::json;
     use store::Expect;
 

@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 
-use super::{Chain, Operation, Review};
-use crate::doc;
+use super::Chain;
 use crate::objects::places;
-use crate::refusal::Refusal;
+use apiserver_core::admission::{Operation, Review};
+use apiserver_core::doc;
+use apiserver_core::refusal::Refusal;
 
 const LABELS: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
 
@@ -87,7 +88,7 @@ mod tests {
         let refused = bench.chain.bind(&ask("ns").review(), &mut binding).await.unwrap_err();
         assert!(refused.message.contains("being terminated"), "{}", refused.message);
         bench.chain.bind(&ask("other").review(), &mut binding).await.unwrap();
-        let node = crate::request::User::new("system:node:n", &["system:nodes"]);
+        let node = apiserver_core::request::User::new("system:node:n", &["system:nodes"]);
         bench.chain.bind(&ask("other").by(node).review(), &mut binding).await.unwrap_err();
     }
 }

@@ -1,13 +1,14 @@
 //! Priority: the number behind a PriorityClass name.
 
+use apiserver_core::admission::Review;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Chain, Review};
-use crate::doc;
+use super::Chain;
 use crate::objects::{Stored, places};
-use crate::refusal::Refusal;
+use apiserver_core::doc;
+use apiserver_core::refusal::Refusal;
 
 /// The two classes every cluster has.
 #[must_use]

@@ -1,13 +1,14 @@
 //! RuntimeClass: the overhead and the placing a runtime brings to its Pods.
 
+use apiserver_core::admission::{Operation, Review};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Chain, Operation, Review};
-use crate::doc;
+use super::Chain;
 use crate::objects::places;
-use crate::refusal::Refusal;
+use apiserver_core::doc;
+use apiserver_core::refusal::Refusal;
 
 pub(super) async fn mutate(chain: &Chain, review: &Review<'_>, pod: &mut Value) -> Result<(), Refusal> {
     let Some(class) = class_of(chain, review, pod).await? else { return Ok(()) };

@@ -1,16 +1,18 @@
 //! ServiceAccount: every Pod runs as one, and gets its token unless somebody says no.
 
+use apiserver_core::admission::{Operation, Review, is_mirror};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Chain, Operation, Review, is_mirror};
-use crate::auth::node::references::of_pod;
+use super::Chain;
 use crate::auth::service_account::PROJECTED_SECONDS;
-use crate::doc;
-use crate::objects::{new_uid, places};
-use crate::refusal::Refusal;
+use crate::objects::places;
+use crate::random::new_uid;
+use apiserver_core::auth::node::references::of_pod;
+use apiserver_core::doc;
+use apiserver_core::refusal::Refusal;
 
 const DEFAULT: &str = "default";
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

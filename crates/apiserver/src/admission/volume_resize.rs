@@ -1,12 +1,13 @@
 //! PersistentVolumeClaimResize: a claim grows only where its class says that it may.
 
+use apiserver_core::admission::{Operation, Review};
 use base::quantity::Quantity;
 use serde_json::Value;
 
-use super::{Chain, Operation, Review};
-use crate::doc;
+use super::Chain;
 use crate::objects::places;
-use crate::refusal::Refusal;
+use apiserver_core::doc;
+use apiserver_core::refusal::Refusal;
 
 pub(super) async fn validate(chain: &Chain, review: &Review<'_>, claim: &Value) -> Result<(), Refusal> {
     let Some(old) = review.old else { return Ok(()) };

@@ -17,8 +17,8 @@ use super::service_account;
 use super::static_tokens::StaticTokens;
 use super::tokens::{TokenError, Tokens};
 use crate::objects::Objects;
-use crate::refusal::Refusal;
-use crate::request::User;
+use apiserver_core::refusal::Refusal;
+use apiserver_core::request::User;
 
 /// Recognises users.
 pub struct Authenticator {
@@ -321,11 +321,12 @@ pub(crate) mod tests {
     use http::header::AUTHORIZATION;
 
     use super::*;
-    use crate::auth::pki::{AlternativeNames, Ca, Key, Leaf, Subject, Usage};
+    use crate::auth::pki::{Ca, Key};
     use crate::auth::tokens::tests::tokens;
     use crate::objects::places;
     use crate::objects::testing::Scratch;
-    use crate::request::groups;
+    use apiserver_core::request::groups;
+    use apiserver_core::x509::{AlternativeNames, Leaf, Subject, Usage};
     use base::time::Now;
     use serde_json::json;
     use std::sync::atomic::{AtomicI64, Ordering};

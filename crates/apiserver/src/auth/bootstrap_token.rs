@@ -7,9 +7,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use crate::doc;
 use crate::objects::{Objects, places};
-use crate::request::{User, groups};
+use apiserver_core::doc;
+use apiserver_core::request::{User, groups};
 
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use base::time::Wall;
 use serde_json::Value;
 
-use super::authz::Authorizer;
-use super::node::{Graph, Watched};
-use super::rbac::{Index, RbacKind, Rule, policy};
-use crate::doc;
-use crate::objects::{Objects, Place, Stored, decode_bytes, new_uid, places};
-use crate::refusal::Refusal;
+use crate::objects::{Objects, Place, Stored, decode_bytes, places};
+use crate::random::new_uid;
+use apiserver_core::auth::authz::Authorizer;
+use apiserver_core::auth::node::{Graph, Watched};
+use apiserver_core::auth::rbac::{Index, RbacKind, Rule, policy};
+use apiserver_core::doc;
+use apiserver_core::refusal::Refusal;
 use store::{Change, ChangeKind, Expect, WatchError};
 
 /// What a place in the store means for the rights.
@@ -159,7 +160,7 @@ fn place_of(kind: RbacKind) -> Place {
 
 /// What the registry would give a new object.
 fn stamped(mut object: Value, now: Wall) -> Value {
-    object["metadata"]["uid"] = new_uid().as_ref().into();
+    object["metadata"]["uid"] = new_uid().into();
     let at = jiff::Timestamp::from_second(now.secs()).unwrap_or_default();
     object["metadata"]["creationTimestamp"] = at.to_string().into();
     object
@@ -170,7 +171,7 @@ fn stamped(mut object: Value, now: Wall) -> Value {
 mod tests {
     use super::*;
     use crate::objects::testing::Scratch;
-    use crate::request::{Attributes, Resource, User};
+    use apiserver_core::request::{Attributes, Resource, User};
     use serde_json::json;
 
     const NOW: Wall = Wall(1_800_000_000_000_000_000);

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::authz::Authorizer;
-use crate::refusal::Refusal;
-use crate::request::{Attributes, Resource, User, groups};
+use apiserver_core::auth::authz::Authorizer;
+use apiserver_core::refusal::Refusal;
+use apiserver_core::request::{Attributes, Resource, User, groups};
 
 const USER: &str = "impersonate-user";
 const UID: &str = "impersonate-uid";
@@ -22,7 +22,7 @@ pub fn impersonate(
     headers: &HeaderMap,
 ) -> Result<Option<User>, Refusal> {
     let Some(asked) = asked(headers)? else { return Ok(None) };
-    for (plural, subresource, group, namespace, name) in asked.checks() {
+    for (plural, subresource, group, namespace, name) in checks(&asked) {
         let attributes = Attributes {
             user: real.clone(),
             verb: "impersonate".into(),
@@ -39,7 +39,7 @@ pub fn impersonate(
         };
         authorizer.check(&attributes)?;
     }
-    Ok(Some(asked.complete()))
+    Ok(Some(complete(asked)))
 }
 
 /// Drops the headers, so that nothing behind us acts on them again.
@@ -75,41 +75,38 @@ fn asked(headers: &HeaderMap) -> Result<Option<User>, Refusal> {
 
 type Check<'u> = (&'static str, Cow<'u, str>, &'static str, &'u str, &'u str);
 
-impl User {
-    /// What must be allowed: resource, subresource, API group, namespace, name.
-    fn checks(&self) -> Vec<Check<'_>> {
-        const REVIEWS: &str = "authentication.k8s.io";
-        let mut out: Vec<Check<'_>> = vec![match self.as_service_account() {
-            Some((namespace, name)) => ("serviceaccounts", "".into(), "", namespace, name),
-            None => ("users", "".into(), "", "", &self.name),
-        }];
-        out.extend(self.groups.iter().map(|g| ("groups", "".into(), "", "", g.as_str())));
-        for (key, values) in &self.extra {
-            out.extend(values.iter().map(|v| ("userextras", key.as_str().into(), REVIEWS, "", v.as_str())));
-        }
-        if !self.uid.is_empty() {
-            out.push(("uids", "".into(), REVIEWS, "", &self.uid));
-        }
-        out
+/// What must be allowed: resource, subresource, API group, namespace, name.
+fn checks(user: &User) -> Vec<Check<'_>> {
+    const REVIEWS: &str = "authentication.k8s.io";
+    let mut out: Vec<Check<'_>> = vec![match user.as_service_account() {
+        Some((namespace, name)) => ("serviceaccounts", "".into(), "", namespace, name),
+        None => ("users", "".into(), "", "", &user.name),
+    }];
+    out.extend(user.groups.iter().map(|g| ("groups", "".into(), "", "", g.as_str())));
+    for (key, values) in &user.extra {
+        out.extend(values.iter().map(|v| ("userextras", key.as_str().into(), REVIEWS, "", v.as_str())));
     }
-
-    /// The groups everybody of that name has.
-    fn complete(mut self) -> User {
-        if self.groups.is_empty()
-            && let Some((namespace, name)) = self.as_service_account()
-        {
-            self.groups = User::service_account(namespace, name, "").groups;
-        }
-        if self.name == User::ANONYMOUS {
-            if !self.is_in(groups::UNAUTHENTICATED) {
-                self.groups.push(groups::UNAUTHENTICATED.to_owned());
-            }
-            return self;
-        }
-        self.authenticated()
+    if !user.uid.is_empty() {
+        out.push(("uids", "".into(), REVIEWS, "", &user.uid));
     }
+    out
 }
 
+/// The groups everybody of that name has.
+fn complete(mut user: User) -> User {
+    if user.groups.is_empty()
+        && let Some((namespace, name)) = user.as_service_account()
+    {
+        user.groups = User::service_account(namespace, name, "").groups;
+    }
+    if user.name == User::ANONYMOUS {
+        if !user.is_in(groups::UNAUTHENTICATED) {
+            user.groups.push(groups::UNAUTHENTICATED.to_owned());
+        }
+        return user;
+    }
+    user.authenticated()
+}
 /// `%2f` in the name of a header: keys may hold what header names may not.
 fn unescape(key: &str) -> String {
     let bytes = key.as_bytes();
@@ -135,7 +132,7 @@ fn unescape(key: &str) -> String {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::auth::rbac::RbacKind;
+    use apiserver_core::auth::rbac::RbacKind;
     use serde_json::json;
 
     fn headers(list: &[(&str, &str)]) -> HeaderMap {

@@ -8,11 +8,12 @@ use api::selector::{FieldSelector, LabelSelector};
 use serde_json::{Value, json};
 
 use super::authn::Authenticator;
-use super::authz::{Authorizer, Decision};
-use crate::doc;
-use crate::kind::Kind;
-use crate::refusal::Refusal;
-use crate::request::{Attributes, Resource, User};
+use apiserver_core::auth::authz::Authorizer;
+use apiserver_core::auth::verdict::Decision;
+use apiserver_core::doc;
+use apiserver_core::kind::Kind;
+use apiserver_core::refusal::Refusal;
+use apiserver_core::request::{Attributes, Resource, User};
 
 /// Whose rights a SubjectAccessReview is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,8 +201,8 @@ fn field_selector(selector: &Value) -> FieldSelector {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::auth::rbac::{RbacKind, policy};
-    use crate::kinds;
+    use apiserver_core::auth::rbac::{RbacKind, policy};
+    use apiserver_core::kinds;
 
     fn authorizer() -> Authorizer {
         let authorizer = Authorizer::default();

@@ -4,10 +4,11 @@ use base::time::Wall;
 use serde_json::{Value, json};
 
 use super::tokens::{Claims, OneOrMany, Private, Reference, TokenError, Tokens};
-use crate::doc;
-use crate::objects::{Objects, Place, new_uid, places};
-use crate::refusal::{Cause, Details, Refusal};
-use crate::request::User;
+use crate::objects::{Objects, Place, places};
+use crate::random::new_uid;
+use apiserver_core::doc;
+use apiserver_core::refusal::{Cause, Details, Refusal};
+use apiserver_core::request::User;
 
 /// How long tokens may live.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +67,7 @@ pub async fn request_token(
         iat: now.secs(),
         nbf: now.secs(),
         iss: String::new(),
-        jti: new_uid().to_string(),
+        jti: new_uid(),
         sub: User::service_account_name(namespace, name),
         private,
     };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-use crate::request::User;
+use apiserver_core::request::User;
 
 /// Users by the digest of their token: looking a digest up tells nothing about how near a guess was.
 #[derive(Clone, Default)]

@@ -7,18 +7,20 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::custom;
-use crate::doc;
-use crate::kind::Kind;
-use crate::kinds::custom_resource_definition as definition;
-use crate::kinds::definition_names::Taken;
-use crate::refusal::Refusal;
-use crate::registry::catalog::Catalog;
-use crate::registry::options::{DeleteOptions, ListOptions, Propagation};
+use crate::registry::Registry;
 use crate::registry::relocate;
-use crate::registry::selection::{Selection, present};
 use crate::registry::watch::Event;
-use crate::registry::{Call, Registry, meta};
+use apiserver_core::call::Call;
+use apiserver_core::catalog::Catalog;
+use apiserver_core::custom;
+use apiserver_core::doc;
+use apiserver_core::kind::Kind;
+use apiserver_core::kinds::custom_resource_definition as definition;
+use apiserver_core::kinds::definition_names::Taken;
+use apiserver_core::meta;
+use apiserver_core::options::{DeleteOptions, ListOptions, Propagation};
+use apiserver_core::refusal::Refusal;
+use apiserver_core::selection::{Selection, present};
 
 /// Holds a definition until the objects of its kind are gone.
 const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";

@@ -6,9 +6,9 @@ use base::time::Wall;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::doc;
 use crate::registry::Registry;
-use crate::registry::selection::{Selection, split_key};
+use apiserver_core::doc;
+use apiserver_core::selection::{Selection, split_key};
 
 /// How often old Events are looked for, at most and at least.
 const PERIODS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -44,7 +44,7 @@ async fn sweep(
     old: u64,
     inherited: Inherited,
     ttl: Duration,
-) -> Result<(), crate::refusal::Refusal> {
+) -> Result<(), apiserver_core::refusal::Refusal> {
     let kind = registry.kind("", "v1", "events")?;
     let mut lister = registry.list(Selection::all(kind.clone()), &Default::default()).await?;
     while let Some(page) = lister.next_page().await? {

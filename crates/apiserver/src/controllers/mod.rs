@@ -8,9 +8,9 @@ mod queue;
 
 use std::sync::Arc;
 
-use crate::kind::Kind;
 use crate::registry::Registry;
-use crate::registry::catalog::Catalog;
+use apiserver_core::catalog::Catalog;
+use apiserver_core::kind::Kind;
 
 /// Namespace and name of an object, and its kind, from its key.
 #[derive(Clone, Debug)]

@@ -7,13 +7,15 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::doc;
-use crate::kind::Kind;
-use crate::refusal::Refusal;
-use crate::registry::options::{DeleteOptions, ListOptions, Propagation};
-use crate::registry::selection::{Selection, present};
+use crate::registry::Registry;
 use crate::registry::watch::Event;
-use crate::registry::{Call, Registry, meta};
+use apiserver_core::call::Call;
+use apiserver_core::doc;
+use apiserver_core::kind::Kind;
+use apiserver_core::meta;
+use apiserver_core::options::{DeleteOptions, ListOptions, Propagation};
+use apiserver_core::refusal::Refusal;
+use apiserver_core::selection::{Selection, present};
 
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(5);
@@ -375,7 +377,7 @@ mod tests {
 
     #[test]
     fn what_remains_is_told_once_and_taken_back() {
-        let kind = crate::kinds::all().into_iter().find(|k| k.plural == "configmaps").unwrap();
+        let kind = apiserver_core::kinds::all().into_iter().find(|k| k.plural == "configmaps").unwrap();
         let mut remaining = Remaining::default();
         remaining.add(&kind, &json!({"metadata": {"finalizers": ["example.com/hold"]}}));
         remaining.add(&kind, &json!({"metadata": {}}));
@@ -415,7 +417,8 @@ mod tests {
     fn registry(dir: &std::path::Path) -> Registry {
         use crate::registry::addresses::{Addresses, Ranges};
         let store = store::Store::open(dir, store::Options::default()).unwrap();
-        let catalog = crate::registry::catalog::Catalog::new(crate::kinds::all().into_iter().map(Arc::new));
+        let catalog =
+            apiserver_core::catalog::Catalog::new(apiserver_core::kinds::all().into_iter().map(Arc::new));
         let clock = Arc::new(crate::clock::SystemClock::default());
         Registry::new(store, catalog, clock, None, Addresses::new(Ranges::default()))
     }

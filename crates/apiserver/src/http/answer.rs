@@ -15,7 +15,7 @@ use schema::types::At;
 use serde_json::Value;
 
 use super::accept::Format;
-use crate::refusal::Refusal;
+use apiserver_core::refusal::Refusal;
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, Broken>;
 pub(crate) type Answer = Response<Body>;

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use serde_json::{Value, json};
 
-use crate::request::{Attributes, User};
+use apiserver_core::request::{Attributes, User};
 
 /// Lines that may wait for the disk. More are dropped and counted: an audit log must not stop the server.
 const WAITING: usize = 4096;
@@ -85,7 +85,7 @@ pub(crate) fn entry(
 ) -> Value {
     let mut entry = json!({
         "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "Metadata",
-        "auditID": crate::registry::meta::new_uid(), "stage": "ResponseComplete", "requestURI": method_uri,
+        "auditID": crate::random::new_uid(), "stage": "ResponseComplete", "requestURI": method_uri,
         "verb": attributes.verb, "user": attributes.user.to_json(), "sourceIPs": [from.to_string()], "userAgent": agent,
         "responseStatus": {"metadata": {}, "code": code},
         "requestReceivedTimestamp": received, "stageTimestamp": now,

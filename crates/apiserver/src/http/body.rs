@@ -7,8 +7,8 @@ use http::{HeaderMap, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 
-use crate::refusal::Refusal;
-use crate::registry::body::Language;
+use apiserver_core::body::Language;
+use apiserver_core::refusal::Refusal;
 
 /// The largest body taken, upstream's figure.
 pub(crate) const LIMIT: usize = 3 * 1024 * 1024;

@@ -23,7 +23,7 @@ use super::answer::{Answer, Broken};
 use super::outgoing::{self, Callee, Credential, Onward};
 use super::pages::Pages;
 use crate::auth::pki::PkiError;
-use crate::refusal::Refusal;
+use apiserver_core::refusal::Refusal;
 
 /// For a connection to the other end to stand.
 const CONNECT_TIME: Duration = Duration::from_secs(10);

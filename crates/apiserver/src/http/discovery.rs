@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::kind::{Kind, Subresource, Verb};
-use crate::refusal::Refusal;
-use crate::registry::catalog::{Catalog, Group};
+use apiserver_core::catalog::{Catalog, Group};
+use apiserver_core::kind::{Kind, Subresource, Verb};
+use apiserver_core::refusal::Refusal;
 
 /// `/api`
 pub(crate) fn api_versions(server: &str) -> Value {
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn discovery_tells_what_there_is() {
-        let catalog = Catalog::new(crate::kinds::all().into_iter().map(Arc::new));
+        let catalog = Catalog::new(apiserver_core::kinds::all().into_iter().map(Arc::new));
         let core = resource_list(&catalog, "", "v1").unwrap();
         let names: Vec<_> = core["resources"].as_array().unwrap().iter().map(|r| &r["name"]).collect();
         assert!(names.contains(&&"configmaps".into()), "{core}");

@@ -22,8 +22,8 @@ use super::query::Query;
 use super::server::Peer;
 use super::{App, audit, discovery, health, indent, openapi, verbs};
 use crate::auth::impersonate;
-use crate::refusal::Refusal;
-use crate::request::{Attributes, User, groups};
+use apiserver_core::refusal::Refusal;
+use apiserver_core::request::{Attributes, User, groups};
 
 /// For how long others may keep our keys, upstream's figure.
 const KEYS_STAY: HeaderValue = HeaderValue::from_static("public, max-age=3600");

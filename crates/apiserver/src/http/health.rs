@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::App;
 use super::answer::{self, Answer};
 use super::query::Query;
-use crate::refusal::Refusal;
+use apiserver_core::refusal::Refusal;
 use store::Health;
 
 /// A thing that can be wrong.

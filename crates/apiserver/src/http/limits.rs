@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::refusal::Refusal;
-use crate::request::{User, groups};
+use apiserver_core::refusal::Refusal;
+use apiserver_core::request::{User, groups};
 
 /// `--max-requests-inflight`, `--max-mutating-requests-inflight`, and how many may stay open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use api::names;
 use api::selector::{FieldSelector, LabelSelector, SelectorError};
 
 use super::query::{Query, bad_option, parse_version};
-use crate::refusal::Refusal;
-use crate::registry::options::{ListOptions, VersionMatch};
+use apiserver_core::options::{ListOptions, VersionMatch};
+use apiserver_core::refusal::Refusal;
 
 /// The field that names an object.
 const NAME: &str = "metadata.name";

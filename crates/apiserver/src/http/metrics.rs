@@ -7,7 +7,7 @@ use base::metrics::{Counter, Family, Gauge, Histogram, Kind, Text};
 
 use super::App;
 use super::limits::Class;
-use crate::request::Resource;
+use apiserver_core::request::Resource;
 
 /// Upstream's buckets for request latency.
 const LATENCY: &[f64] = &[
@@ -41,7 +41,7 @@ pub struct Metrics {
 // === impl About ===
 
 impl About {
-    pub(crate) fn name(&mut self, kind: &crate::kind::Kind, resource: &Resource) {
+    pub(crate) fn name(&mut self, kind: &apiserver_core::kind::Kind, resource: &Resource) {
         self.group = resource.group.clone();
         self.version = resource.version.clone();
         self.resource = resource.plural.clone();

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::authn::Authenticator;
-use crate::auth::authz::Authorizer;
 use crate::auth::pki::Pki;
 use crate::auth::service_account::Lifetimes;
 use crate::auth::tokens::Tokens;
 use crate::objects::Objects;
 use crate::registry::Registry;
+use apiserver_core::auth::authz::Authorizer;
 
 mod accept;
 mod answer;

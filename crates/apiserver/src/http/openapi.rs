@@ -9,9 +9,9 @@ use schema::openapi::{self, Resource, Source, Sub};
 use super::answer::{self, Answer};
 use super::handler::{Asking, header_text};
 use super::{App, accept};
-use crate::kind::{Kind, Verb};
-use crate::refusal::Refusal;
-use crate::registry::catalog::Catalog;
+use apiserver_core::catalog::Catalog;
+use apiserver_core::kind::{Kind, Verb};
+use apiserver_core::refusal::Refusal;
 
 /// What the names of the OpenAPI 2 protobuf have in common; the older one goes on with `@v1.0`.
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2";

@@ -7,8 +7,8 @@ use percent::decode;
 
 use super::listing::Listing;
 use super::query::Query;
-use crate::refusal::Refusal;
-use crate::request::Resource;
+use apiserver_core::refusal::Refusal;
+use apiserver_core::request::Resource;
 
 /// A request, told apart. Whether it is allowed and what is done both go by this one value.
 #[derive(Clone, Debug)]

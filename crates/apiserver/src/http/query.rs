@@ -1,8 +1,8 @@
 //! The query of a request, and the options it carries for each verb.
 
 use super::path::percent::decode_query;
-use crate::refusal::Refusal;
-use crate::registry::options::{DeleteOptions, FieldValidation, WriteOptions};
+use apiserver_core::options::{DeleteOptions, FieldValidation, WriteOptions};
+use apiserver_core::refusal::Refusal;
 
 /// The parameters of a query, decoded.
 #[derive(Clone, Debug, Default)]

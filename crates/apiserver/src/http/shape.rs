@@ -5,10 +5,10 @@ use bytes::BytesMut;
 use serde_json::{Value, json};
 
 use super::accept::Shape;
-use crate::kind::{Column, Kind};
-use crate::refusal::Refusal;
-use crate::registry::document::Document;
-use crate::registry::selection::present;
+use apiserver_core::document::Document;
+use apiserver_core::kind::{Column, Kind};
+use apiserver_core::refusal::Refusal;
+use apiserver_core::selection::present;
 
 /// How objects of a request are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,16 +122,12 @@ fn partial(object: &Value) -> Value {
 }
 
 fn columns_of(kind: &Kind) -> Value {
-    kind.strategy.columns().iter().map(Column::to_json).collect()
+    kind.strategy.columns().iter().map(column).collect()
 }
 
-// === impl Column ===
-
-impl Column {
-    fn to_json(&self) -> Value {
-        json!({
-            "name": self.name, "type": self.kind, "format": self.format,
-            "description": self.description, "priority": self.priority,
-        })
-    }
+fn column(column: &Column) -> Value {
+    json!({
+        "name": column.name, "type": column.kind, "format": column.format,
+        "description": column.description, "priority": column.priority,
+    })
 }

@@ -21,13 +21,13 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use super::accept::{Format, Shape};
 use super::answer::{self, Answer, Broken, Gzip};
 use super::shape::View;
-use crate::kind::Kind;
-use crate::refusal::Refusal;
 use crate::registry::Registry;
-use crate::registry::document::Document;
 use crate::registry::list::Lister;
-use crate::registry::selection::present;
 use crate::registry::watch::{Event, Watcher};
+use apiserver_core::document::Document;
+use apiserver_core::kind::Kind;
+use apiserver_core::refusal::Refusal;
+use apiserver_core::selection::present;
 
 /// Bytes put into one frame.
 const CHUNK: usize = 64 * 1024;
@@ -443,12 +443,12 @@ mod tests {
 
     use super::*;
     use crate::clock::SystemClock;
-    use crate::kinds;
-    use crate::registry::Call;
     use crate::registry::addresses::{Addresses, Ranges};
-    use crate::registry::catalog::Catalog;
-    use crate::registry::options::ListOptions;
-    use crate::registry::selection::Selection;
+    use apiserver_core::call::Call;
+    use apiserver_core::catalog::Catalog;
+    use apiserver_core::kinds;
+    use apiserver_core::options::ListOptions;
+    use apiserver_core::selection::Selection;
     use store::Store;
 
     /// What a connection may hold besides: gathered, and in TLS.

@@ -14,10 +14,10 @@ use super::outgoing::{self, Callee};
 use super::path::{self, percent};
 use super::verbs::Serving;
 use super::websocket::{self, Handshake};
-use crate::doc;
-use crate::refusal::Refusal;
-use crate::registry::meta;
-use crate::registry::selection::{Selection, present};
+use apiserver_core::doc;
+use apiserver_core::meta;
+use apiserver_core::refusal::Refusal;
+use apiserver_core::selection::{Selection, present};
 
 /// Where kubelets listen unless their Node says otherwise.
 const KUBELET_PORT: u16 = 10250;

@@ -5,6 +5,7 @@ use hyper::body::Incoming;
 use schema::decode;
 use schema::types::At;
 use serde_json::{Value, json};
+use store::Health;
 
 use super::answer::{self, Answer};
 use super::body;
@@ -12,11 +13,11 @@ use super::handler::accepted_whole;
 use super::verbs::{Serving, read_patch};
 use crate::auth::review::{self, Access};
 use crate::auth::service_account;
-use crate::kinds::component_status;
-use crate::refusal::Refusal;
-use crate::registry::body::parse;
-use crate::registry::meta;
-use crate::registry::options::WriteOptions;
+use apiserver_core::body::parse;
+use apiserver_core::kinds::component_status;
+use apiserver_core::meta;
+use apiserver_core::options::WriteOptions;
+use apiserver_core::refusal::Refusal;
 
 impl Serving<'_> {
     /// Serves one of them. Those that lead on to a node are elsewhere.
@@ -96,7 +97,7 @@ impl Serving<'_> {
 
     /// How the store does: told, not kept.
     pub(super) fn component_statuses(&self) -> Result<Answer, Refusal> {
-        let store = component_status::store(&self.registry.store().health());
+        let store = component_status::store(ailment(&self.registry.store().health()));
         let call = self.call(WriteOptions::default());
         let mut answer = match (call.name(), self.wants_table()?) {
             ("", false) => {
@@ -192,4 +193,14 @@ impl Serving<'_> {
 
 fn success() -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
+}
+
+/// What is wrong with the store; empty when nothing is.
+fn ailment(health: &Health) -> &'static str {
+    match health {
+        Health::Good => "",
+        Health::Full => "the disk is full",
+        Health::Failing { .. } => "the store takes no writes",
+        Health::Closed => "the store is closed",
+    }
 }

@@ -17,13 +17,15 @@ use super::handler::{Asking, accepted, header_text};
 use super::listing::{self, Listing};
 use super::shape::{Include, View};
 use super::{App, body, path, stream};
-use crate::kind::Kind;
-use crate::refusal::Refusal;
-use crate::registry::body::{Language, parse, read_object};
-use crate::registry::options::{DeleteOptions, ListOptions, WriteOptions};
 use crate::registry::patch::{self, Patch};
-use crate::registry::selection::{Selection, present};
-use crate::registry::{Call, Outcome, Registry, Written, meta};
+use crate::registry::{Outcome, Registry, Written};
+use apiserver_core::body::{Language, parse, read_object};
+use apiserver_core::call::Call;
+use apiserver_core::kind::Kind;
+use apiserver_core::meta;
+use apiserver_core::options::{DeleteOptions, ListOptions, WriteOptions};
+use apiserver_core::refusal::Refusal;
+use apiserver_core::selection::{Selection, present};
 
 /// How long a watch lasts when the client does not say: half an hour to an hour, so that they do not all end at once.
 const WATCH_LEAST: u64 = 1800;

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::answer::{self, Answer};
 use super::outgoing;
-use crate::refusal::Refusal;
+use apiserver_core::refusal::Refusal;
 
 const BINARY: &str = "binary.k8s.io";
 const BASE64: &str = "base64.binary.k8s.io";

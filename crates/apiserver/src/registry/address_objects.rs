@@ -7,11 +7,13 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 
 use super::create::stored_form;
-use super::selection::{self, Selection, present};
-use super::{Registry, addresses, meta};
-use crate::doc;
-use crate::refusal::Refusal;
+use super::{Registry, addresses};
+use crate::random::new_uid;
 use crate::trouble;
+use apiserver_core::doc;
+use apiserver_core::meta;
+use apiserver_core::refusal::Refusal;
+use apiserver_core::selection::{self, Selection, present};
 use store::{Expect, WriteError};
 
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
@@ -71,7 +73,7 @@ impl Registry {
             "metadata": {"name": ip, "labels": {"ipaddress.kubernetes.io/ip-family": family, MANAGED_BY: ALLOCATOR}},
             "spec": {"parentRef": owner},
         });
-        meta::stamp(&mut object, self.now(), kind.strategy.counts_generation());
+        meta::stamp(&mut object, new_uid(), self.now(), kind.strategy.counts_generation());
         let key = selection::key(&kind, "", ip);
         match self.store().put(&key, stored_form(&kind, &object), Expect::Absent).await {
             Ok(_) | Err(WriteError::Conflict { .. }) => Ok(()),

@@ -11,9 +11,9 @@ use api::field::{FieldErrors, Path};
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use super::meta;
-use crate::doc;
-use crate::kinds::service;
+use apiserver_core::doc;
+use apiserver_core::kinds::service;
+use apiserver_core::meta;
 
 /// The ranges Services get their addresses and ports from.
 #[derive(Clone, Debug, PartialEq, Eq)]

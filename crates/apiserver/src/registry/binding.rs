@@ -4,12 +4,14 @@ use api::field::FieldErrors;
 use api::names;
 use serde_json::{Value, json};
 
-use super::selection::present;
-use super::{Call, Registry, meta};
-use crate::doc::Field;
-use crate::kind::Kind;
-use crate::kinds;
-use crate::refusal::Refusal;
+use super::Registry;
+use apiserver_core::call::Call;
+use apiserver_core::doc::Field;
+use apiserver_core::kind::Kind;
+use apiserver_core::kinds;
+use apiserver_core::meta;
+use apiserver_core::refusal::Refusal;
+use apiserver_core::selection::present;
 
 impl Registry {
     /// Binds the Pod the call names, as the Binding says.
@@ -104,7 +106,7 @@ mod tests {
         assert_eq!(complaints(&good).to_string(), "[]");
         let with = |field: &str, value: Value| {
             let mut binding = good.clone();
-            crate::doc::set(&mut binding, field, value);
+            apiserver_core::doc::set(&mut binding, field, value);
             complaints(&binding).to_string()
         };
         for (field, value, why) in [

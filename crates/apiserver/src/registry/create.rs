@@ -5,12 +5,16 @@ use schema::nesting;
 use serde_json::Value;
 
 use super::addresses::Claim;
-use super::document;
-use super::{Call, Outcome, Registry, Written, meta};
-use crate::kind::{Kind, Verb};
-use crate::kinds;
-use crate::refusal::Refusal;
+use super::{Outcome, Registry, Written};
+use crate::random::{generated_name, new_uid};
 use crate::trouble;
+use apiserver_core::call::Call;
+use apiserver_core::document;
+use apiserver_core::kind::{Kind, Verb};
+use apiserver_core::kinds;
+use apiserver_core::managed_fields::own_fields;
+use apiserver_core::meta;
+use apiserver_core::refusal::Refusal;
 use store::{Entry, Expect, WriteError};
 
 /// How often a generated name may be taken already.
@@ -40,7 +44,7 @@ impl Registry {
         }
         for _ in 0..TRIES {
             let mut object = object.clone();
-            let name = meta::generated_name(&base);
+            let name = generated_name(&base);
             meta::metadata_mut(&mut object).insert("name".to_owned(), name.into());
             match self.create_once(call, object).await {
                 Err(refusal) if refusal.reason == "AlreadyExists" => {}
@@ -81,7 +85,7 @@ impl Registry {
         let kind = call.kind.clone();
         kind.strategy.set_defaults(&mut object);
         self.admit(call, &mut object, None).await?;
-        meta::stamp(&mut object, self.now(), kind.strategy.counts_generation());
+        meta::stamp(&mut object, new_uid(), self.now(), kind.strategy.counts_generation());
         if kind.has_status()
             && !kind.strategy.keeps_status()
             && let Some(map) = object.as_object_mut()
@@ -91,7 +95,7 @@ impl Registry {
         kind.strategy.prepare_create(&mut object);
         let mut errors = FieldErrors::default();
         let claim = self.assign_addresses(&kind, &mut object, &mut errors);
-        self.own_fields(call, &mut object, None);
+        own_fields(call, &mut object, None, self.now());
         check_nesting(&object)?;
         kinds::meta::validate(&kind, &object, &mut errors);
         kind.strategy.validate(&object, &mut errors);

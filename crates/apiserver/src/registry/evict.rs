@@ -5,13 +5,15 @@ use std::sync::Arc;
 use api::selector::LabelSelector;
 use serde_json::{Value, json};
 
-use super::delete::check_preconditions;
-use super::options::DeleteOptions;
-use super::selection::{Selection, present};
-use super::{Call, Registry, meta};
-use crate::kind::Kind;
-use crate::kinds::pod;
-use crate::refusal::{Cause, Refusal};
+use super::Registry;
+use apiserver_core::call::Call;
+use apiserver_core::deletion::check_preconditions;
+use apiserver_core::kind::Kind;
+use apiserver_core::kinds::pod;
+use apiserver_core::meta;
+use apiserver_core::options::DeleteOptions;
+use apiserver_core::refusal::{Cause, Refusal};
+use apiserver_core::selection::{Selection, present};
 
 /// How often a Pod may change while it is looked at.
 const TRIES: usize = 16;

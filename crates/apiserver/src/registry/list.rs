@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::Registry;
-use super::document::Document;
-use super::options::{ListOptions, VersionMatch};
-use super::selection::Selection;
-use crate::refusal::{Cause, Refusal};
+use super::{Registry, from_entry};
 use crate::trouble;
+use apiserver_core::document::Document;
+use apiserver_core::options::{ListOptions, VersionMatch};
+use apiserver_core::refusal::{Cause, Refusal};
+use apiserver_core::selection::Selection;
 use store::{ReadError, Store};
 
 /// Objects read from the store at once: enough to be quick, few enough to hold in memory for every slow reader.
@@ -231,7 +231,7 @@ impl Lister {
         let entries = page.entries.len();
         let mut out = Vec::with_capacity(entries);
         for (i, entry) in page.entries.into_iter().enumerate() {
-            let document = Document::from(entry);
+            let document = from_entry(entry);
             self.after = Some(document.key.clone());
             if self.selection.takes(&document) {
                 out.push(document);
@@ -261,7 +261,7 @@ impl Lister {
             }
         };
         self.revision = self.revision.max(found.as_ref().map_or(0, |e| e.rev));
-        Ok(found.map(Document::from).filter(|d| self.selection.takes(d)).into_iter().collect())
+        Ok(found.map(from_entry).filter(|d| self.selection.takes(d)).into_iter().collect())
     }
 
     /// The token is too old; says so, and how to go on regardless.

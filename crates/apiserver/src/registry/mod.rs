@@ -4,45 +4,40 @@ use std::fmt;
 use std::sync::Arc;
 
 use api::field::FieldErrors;
+use apiserver_core::call::Call;
+use apiserver_core::catalog::Catalog;
+use apiserver_core::document::Document;
+use apiserver_core::{meta, selection};
 use arc_swap::ArcSwap;
 use base::time::{Clock, Wall};
 use serde_json::Value;
 
-use crate::admission::{Chain, Operation, Review};
-use crate::kind::Kind;
-use crate::refusal::Refusal;
-use crate::request::{Attributes, Resource, User};
+use crate::admission::Chain;
 use crate::trouble;
-use store::{Entry, ReadError, Store};
+use apiserver_core::admission::{Operation, Review};
+use apiserver_core::kind::Kind;
+use apiserver_core::refusal::Refusal;
+use store::{Entry, Store};
 
 mod address_objects;
 pub mod addresses;
+mod apply;
 mod binding;
-pub mod body;
-pub mod catalog;
 mod create;
 mod delete;
-pub mod document;
 mod evict;
 pub mod list;
-pub mod meta;
 mod modify;
-pub mod options;
-pub mod owners;
 pub mod patch;
 pub(crate) mod relocate;
 mod rewrite;
 mod scale;
-pub mod selection;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests;
 pub mod watch;
 
 use addresses::{Addresses, Claim};
-use catalog::Catalog;
-use document::Document;
-use options::WriteOptions;
 
 /// Everything the verbs need. Cheap to clone.
 #[derive(Clone)]
@@ -54,22 +49,6 @@ struct Inner {
     clock: Arc<dyn Clock>,
     admission: Option<Chain>,
     addresses: Addresses,
-}
-
-/// One request for a verb.
-#[derive(Clone, Debug)]
-pub struct Call {
-    pub kind: Arc<Kind>,
-    pub attributes: Attributes,
-    pub options: WriteOptions,
-    /// Why this call may not create what it finds missing; it was allowed to change, which is not the same.
-    pub(crate) create_refused: Option<Box<Refusal>>,
-    /// What is odd about the text of a patch. Told when the patch fits.
-    pub(crate) complaints: Vec<String>,
-    /// Whether managedFields were settled by an apply.
-    pub(crate) applied: bool,
-    /// Sentences for `Warning` headers, whether the call succeeds or not.
-    pub warnings: Vec<String>,
 }
 
 /// What a write left behind.
@@ -207,7 +186,7 @@ impl Registry {
         }
         let key = selection::key(kind, namespace, name);
         let entry = self.store().get(&key).await.map_err(|e| trouble::of_read(&e))?;
-        Ok(entry.map(Document::from))
+        Ok(entry.map(from_entry))
     }
 }
 
@@ -217,72 +196,12 @@ impl fmt::Debug for Registry {
     }
 }
 
-// === impl Call ===
-
-impl Call {
-    /// A call of the server itself.
-    #[must_use]
-    pub fn internal(kind: Arc<Kind>, verb: &'static str, namespace: &str, name: &str) -> Call {
-        let resource = Resource {
-            group: kind.group.to_string(),
-            version: kind.version.to_string(),
-            plural: kind.plural.to_string(),
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            ..Resource::default()
-        };
-        let attributes = Attributes {
-            user: Arc::new(User::server()),
-            verb: verb.into(),
-            resource: Some(resource),
-            ..Attributes::default()
-        };
-        let options = WriteOptions { field_manager: "longshore".to_owned(), ..WriteOptions::default() };
-        Call {
-            kind,
-            attributes,
-            options,
-            create_refused: None,
-            complaints: Vec::new(),
-            applied: false,
-            warnings: Vec::new(),
-        }
-    }
-
-    #[must_use]
-    pub fn namespace(&self) -> &str {
-        // The namespace of a Namespace is a courtesy to authorization, not a place.
-        match &self.attributes.resource {
-            Some(resource) if self.kind.is_namespaced() => &resource.namespace,
-            _ => "",
-        }
-    }
-
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.attributes.resource.as_ref().map(|r| r.name.as_str()).unwrap_or_default()
-    }
-
-    #[must_use]
-    pub fn subresource(&self) -> &str {
-        self.attributes.resource.as_ref().map(|r| r.subresource.as_str()).unwrap_or_default()
-    }
-
-    fn key(&self, name: &str) -> String {
-        selection::key(&self.kind, self.namespace(), name)
-    }
-
-    fn warn(&mut self, warnings: impl IntoIterator<Item = String>) {
-        self.warnings.extend(warnings);
-    }
-}
-
 // === impl Written ===
 
 impl Written {
     /// What came of a write to the store: where nothing is converted, what was written, without reading it again.
     fn to_store(kind: &Kind, mut object: Value, entry: Entry, outcome: Outcome) -> Written {
-        let document = Document::from(entry);
+        let document = from_entry(entry);
         if kind.strategy.converts() {
             return Written { object: selection::present(kind, &document), document: None, outcome };
         }
@@ -302,8 +221,7 @@ fn is_service(kind: &Kind) -> bool {
     kind.group.is_empty() && kind.plural == "services"
 }
 
-impl From<ReadError> for Refusal {
-    fn from(error: ReadError) -> Refusal {
-        trouble::of_read(&error)
-    }
+/// What lies in the store, as an object.
+pub(crate) fn from_entry(entry: Entry) -> Document {
+    Document::new(entry.key, entry.rev, entry.value)
 }

@@ -6,14 +6,17 @@ use serde_json::Value;
 
 use super::addresses::Claim;
 use super::create::{check_nesting, place, stored_form};
-use super::delete::is_over;
-use super::document::Document;
-use super::selection::present;
-use super::{Call, Outcome, Registry, Written, is_service, meta};
-use crate::kind::Kind;
-use crate::kinds;
-use crate::refusal::Refusal;
+use super::{Outcome, Registry, Written, is_service};
 use crate::trouble;
+use apiserver_core::call::Call;
+use apiserver_core::deletion::is_over;
+use apiserver_core::document::Document;
+use apiserver_core::kind::Kind;
+use apiserver_core::kinds;
+use apiserver_core::managed_fields::own_fields;
+use apiserver_core::meta;
+use apiserver_core::refusal::Refusal;
+use apiserver_core::selection::present;
 use store::{Entry, Expect, WriteError};
 
 /// How often somebody else may be quicker before we say so.
@@ -110,7 +113,7 @@ impl Registry {
             Way::Main => self.assign_addresses(&kind, &mut new, &mut unassigned),
             _ => None,
         };
-        self.own_fields(call, &mut new, Some(old));
+        own_fields(call, &mut new, Some(old), self.now());
         check_nesting(&new)?;
         if strategy.counts_generation() && way != Way::Status && strategy.is_new_generation(&new, old) {
             let next = old["metadata"]["generation"].as_i64().unwrap_or_default() + 1;

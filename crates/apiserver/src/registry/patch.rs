@@ -4,10 +4,11 @@ use schema::patch::{self, PatchError};
 use schema::types::At;
 use serde_json::Value;
 
-use super::body;
-use super::{Call, Registry, Written};
-use crate::kind::Kind;
-use crate::refusal::{Details, Refusal};
+use super::{Registry, Written};
+use apiserver_core::body;
+use apiserver_core::call::Call;
+use apiserver_core::kind::Kind;
+use apiserver_core::refusal::{Details, Refusal};
 
 /// A patch somebody sent.
 #[derive(Clone, Debug)]

@@ -2,13 +2,13 @@
 
 use serde_json::Value;
 
-use super::document::Document;
-use super::{Registry, meta};
-use crate::custom;
-use crate::kind::Kind;
-use crate::kinds::custom_resource_definition as definition;
-use crate::refusal::Refusal;
+use super::{Registry, from_entry};
 use crate::trouble;
+use apiserver_core::custom;
+use apiserver_core::kind::Kind;
+use apiserver_core::kinds::custom_resource_definition as definition;
+use apiserver_core::meta;
+use apiserver_core::refusal::Refusal;
 use store::{Entry, Expect, ListOptions, Write};
 
 /// Objects moved in one transaction.
@@ -29,11 +29,11 @@ pub(crate) async fn relocate(registry: &Registry, object: &Value) -> Result<(), 
     loop {
         let options =
             ListOptions { prefix: from.as_str().into(), after, limit: AT_ONCE, ..ListOptions::default() };
-        let page = registry.store().list(options).await?;
+        let page = registry.store().list(options).await.map_err(|e| trouble::of_read(&e))?;
         let mut writes = Vec::new();
         after = page.entries.last().map(|entry| entry.key.clone());
         for entry in page.entries {
-            let value = Document::from(entry.clone()).to_value();
+            let value = from_entry(entry.clone()).to_value();
             if own.iter().any(|(version, kind)| value["apiVersion"] == **version && value["kind"] == *kind) {
                 kept += 1;
                 continue;
@@ -67,7 +67,7 @@ pub(crate) async fn relocate(registry: &Registry, object: &Value) -> Result<(), 
 
 /// The writes that move one object.
 async fn step(registry: &Registry, to: &str, entry: Entry) -> Result<Vec<Write>, Refusal> {
-    let there = registry.store().get(to).await?;
+    let there = registry.store().get(to).await.map_err(|e| trouble::of_read(&e))?;
     let expect = there.as_ref().map_or(Expect::Absent, |there| Expect::Rev(there.rev));
     let mut writes = vec![Write::delete(&entry.key, Expect::Rev(entry.rev))];
     // Both are there when an earlier release was started in between: the later write counts.

@@ -2,14 +2,13 @@
 
 use serde_json::Value;
 
-use super::Registry;
 use super::create::stored_form;
-use super::delete::is_over;
-use super::document::Document;
-use super::selection::{self, present};
-use crate::kind::Kind;
-use crate::refusal::Refusal;
+use super::{Registry, from_entry};
 use crate::trouble;
+use apiserver_core::deletion::is_over;
+use apiserver_core::kind::Kind;
+use apiserver_core::refusal::Refusal;
+use apiserver_core::selection::{self, present};
 use store::{Expect, WriteError};
 
 /// How often somebody else may be quicker.
@@ -36,7 +35,7 @@ impl Registry {
             } else {
                 let stored = stored_form(kind, &object);
                 let put = self.store().put(&document.key, stored, Expect::Rev(document.rev)).await;
-                put.map(|entry| Some(present(kind, &Document::from(entry))))
+                put.map(|entry| Some(present(kind, &from_entry(entry))))
             };
             match written {
                 Ok(left) => return Ok(left),

@@ -6,11 +6,13 @@ use schema::types::At;
 use serde_json::Value;
 
 use super::patch::Patch;
-use super::selection::present;
-use super::{Call, Outcome, Registry, Written, meta};
-use crate::kind::ScalePaths;
-use crate::kinds::scale;
-use crate::refusal::Refusal;
+use super::{Outcome, Registry, Written};
+use apiserver_core::call::Call;
+use apiserver_core::kind::ScalePaths;
+use apiserver_core::kinds::scale;
+use apiserver_core::meta;
+use apiserver_core::refusal::Refusal;
+use apiserver_core::selection::present;
 
 impl Registry {
     pub async fn get_scale(&self, call: &Call) -> Result<Value, Refusal> {

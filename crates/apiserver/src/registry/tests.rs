@@ -6,17 +6,19 @@ use api::selector::{FieldSelector, LabelSelector};
 use serde_json::{Value, json};
 
 use super::addresses::{Addresses, Ranges};
-use super::catalog::Catalog;
 use super::list::End;
-use super::options::{DeleteOptions, ListOptions};
 use super::patch::Patch;
-use super::selection::{Selection, present};
 use super::watch::Event;
-use super::{Call, Outcome, Registry, meta};
+use super::{Outcome, Registry};
 use crate::clock::SystemClock;
-use crate::kind::Kind;
-use crate::kinds;
-use crate::refusal::Refusal;
+use apiserver_core::call::Call;
+use apiserver_core::catalog::Catalog;
+use apiserver_core::kind::Kind;
+use apiserver_core::kinds;
+use apiserver_core::meta;
+use apiserver_core::options::{DeleteOptions, ListOptions};
+use apiserver_core::refusal::Refusal;
+use apiserver_core::selection::{Selection, present};
 use store::Store;
 
 struct Bench {
@@ -280,7 +282,7 @@ async fn initial_events_end_with_a_mark() {
     bench.map("a", json!({})).await;
     let options = ListOptions {
         send_initial_events: Some(true),
-        version_match: Some(super::options::VersionMatch::NotOlderThan),
+        version_match: Some(apiserver_core::options::VersionMatch::NotOlderThan),
         bookmarks: true,
         ..ListOptions::default()
     };

@@ -1,12 +1,12 @@
 //! Watches: the changes of a selection, in order, none lost and none twice.
 
 use super::Registry;
-use super::document::Document;
 use super::list::Lister;
-use super::options::{ListOptions, VersionMatch};
-use super::selection::Selection;
-use crate::refusal::Refusal;
 use crate::trouble;
+use apiserver_core::document::Document;
+use apiserver_core::options::{ListOptions, VersionMatch};
+use apiserver_core::refusal::Refusal;
+use apiserver_core::selection::Selection;
 use store::{Change, ChangeKind, Compacted, Watch, WatchError};
 
 /// What a watcher is told.

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_core::auth::csr::{Step, step};
+use apiserver_core::x509::pem;
 use base::time::{Clock, Wall};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 
-use super::signer::{Step, step};
-use crate::auth::authz::Authorizer;
 use crate::auth::pki::Ca;
-use crate::doc;
 use crate::objects::{Objects, Stored, places};
-use crate::refusal::Refusal;
+use apiserver_core::auth::authz::Authorizer;
+use apiserver_core::doc;
+use apiserver_core::refusal::Refusal;
 use store::{ChangeKind, Expect, Watch, WatchError};
 
 const SWEEP: Duration = Duration::from_secs(600);
@@ -78,8 +81,15 @@ async fn handle(
     now: Wall,
 ) -> Result<(), Refusal> {
     let name = doc::text(&object, "metadata.name");
-    match step(&object, authorizer, ca, now).map_err(|e| Refusal::internal(e.to_string()))? {
+    match step(&object, authorizer, now) {
         Step::Nothing => {}
+        Step::Sign(made) => {
+            let (mut next, leaf) = *made;
+            let certificate = ca.issue(&leaf).map_err(|e| Refusal::internal(e.to_string()))?;
+            let certificate = STANDARD.encode(pem::encode("CERTIFICATE", &certificate));
+            next["status"]["certificate"] = certificate.into();
+            objects.put(places::SIGNING_REQUESTS, &next, Expect::Rev(rev)).await?;
+        }
         Step::Write(next) => {
             objects.put(places::SIGNING_REQUESTS, &next, Expect::Rev(rev)).await?;
         }

@@ -8,35 +8,12 @@ use base::time::Wall;
 use x509_parser::prelude::FromDer;
 
 use super::PkiError;
-use super::der;
-use super::names::{AlternativeNames, Subject};
-use super::pem;
+use apiserver_core::x509::{Leaf, Subject, Usage, backdated, der, pem};
 
 /// A private key (P-256) and the public key it belongs to.
 pub struct Key {
     pkcs8: Vec<u8>,
     pair: EcdsaKeyPair,
-}
-
-/// What a certificate may be used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Usage {
-    DigitalSignature,
-    KeyEncipherment,
-    ClientAuth,
-    ServerAuth,
-}
-
-/// A certificate to be made.
-#[derive(Clone, Debug)]
-pub struct Leaf {
-    pub subject: Subject,
-    /// DER of the SubjectPublicKeyInfo.
-    pub public_key: Vec<u8>,
-    pub names: AlternativeNames,
-    pub usages: Vec<Usage>,
-    pub not_before: Wall,
-    pub not_after: Wall,
 }
 
 /// A certificate authority: its certificate and its key.
@@ -133,14 +110,14 @@ impl Ca {
             extension(SUBJECT_KEY_ID, false, &der::value(der::OCTET_STRING, &key_id)),
         ];
         let body = certificate_body(
-            &subject.0,
-            &subject.0,
+            subject.der(),
+            subject.der(),
             &public_key,
             (backdated(now), not_after),
             &extensions.concat(),
         )?;
         let certificate = signed(&body, &key)?;
-        Ok(Ca { certificate, subject: subject.0, key_id, not_after, key })
+        Ok(Ca { certificate, subject: subject.der().to_vec(), key_id, not_after, key })
     }
 
     /// An authority made before.
@@ -193,15 +170,10 @@ impl Ca {
             extensions.extend(extension(SUBJECT_ALT_NAME, false, &leaf.names.to_der()));
         }
         let validity = (leaf.not_before, leaf.not_after.min(self.not_after));
-        let body = certificate_body(&self.subject, &leaf.subject.0, &leaf.public_key, validity, &extensions)?;
+        let body =
+            certificate_body(&self.subject, leaf.subject.der(), &leaf.public_key, validity, &extensions)?;
         signed(&body, &self.key)
     }
-}
-
-/// Clocks of other machines may be a little behind ours.
-#[must_use]
-pub fn backdated(now: Wall) -> Wall {
-    Wall::from_secs(now.secs() - 300)
 }
 
 fn certificate_body(
@@ -282,6 +254,7 @@ fn key_identifier(public_key: &[u8]) -> Vec<u8> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use apiserver_core::x509::AlternativeNames;
 
     #[test]
     fn an_issued_certificate_says_what_was_asked_and_verifies() {

@@ -14,23 +14,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use apiserver_core::x509::{AlternativeNames, Leaf, Subject, Usage, backdated, pem, verify};
 use base::time::Wall;
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::FromDer;
 
-pub(in crate::auth) mod der;
 mod files;
 mod issue;
 mod kubeconfig;
-mod names;
-pub mod pem;
 mod tls;
 
 pub use files::write_private;
-pub use issue::{Ca, Key, Leaf, Usage, backdated};
+pub use issue::{Ca, Key};
 pub use kubeconfig::kubeconfig;
-pub use names::{AlternativeNames, Attribute, Subject};
 pub use tls::{ClientCas, Identity, Serving};
 
 /// A certificate of ours lives a year and is renewed when less than a third of it is left.
@@ -395,10 +392,10 @@ fn is_good(certificate: &str, key: &str, ca: &Ca, wanted: &Wanted, now: Wall) ->
     let (from, until) = (parsed.validity().not_before.timestamp(), parsed.validity().not_after.timestamp());
     let left = until - now.secs();
     let authority = x509_parser::x509::SubjectPublicKeyInfo::from_der(&ca.key().public_key())
-        .is_ok_and(|(_, spki)| super::verify::certificate_signature(&parsed, &spki));
+        .is_ok_and(|(_, spki)| verify::certificate_signature(&parsed, &spki));
     parsed.public_key().raw == key.public_key()
         && authority
-        && parsed.subject().as_raw() == wanted.subject.0
+        && parsed.subject().as_raw() == wanted.subject.der()
         && alternative_names(&parsed) == wanted.names
         && from <= now.secs()
         // What ends with its authority cannot be renewed.
@@ -408,7 +405,7 @@ fn is_good(certificate: &str, key: &str, ca: &Ca, wanted: &Wanted, now: Wall) ->
 /// The alternative names of a certificate, in the order they stand there.
 fn alternative_names(certificate: &x509_parser::certificate::X509Certificate<'_>) -> AlternativeNames {
     match certificate.subject_alternative_name() {
-        Ok(Some(names)) => super::verify::general_names(&names.value.general_names).unwrap_or_default(),
+        Ok(Some(names)) => verify::general_names(&names.value.general_names).unwrap_or_default(),
         _ => AlternativeNames::default(),
     }
 }

@@ -5,9 +5,9 @@ use serde_json::json;
 use super::*;
 use crate::clock::SystemClock;
 use crate::registry::addresses::{Addresses, Ranges};
-use crate::registry::document;
-use crate::registry::options::{FieldValidation, WriteOptions};
 use crate::registry::patch::Patch;
+use apiserver_core::document;
+use apiserver_core::options::{FieldValidation, WriteOptions};
 use store::{Expect, Store};
 
 struct Bench {
@@ -21,7 +21,7 @@ impl Bench {
     fn new() -> Bench {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), store::Options::default()).unwrap();
-        let catalog = Catalog::new(crate::kinds::all().into_iter().map(Arc::new));
+        let catalog = Catalog::new(apiserver_core::kinds::all().into_iter().map(Arc::new));
         let addresses = Addresses::new(Ranges::default());
         let registry = Registry::new(store, catalog, Arc::new(SystemClock::default()), None, addresses);
         Bench { registry, _dir: dir }

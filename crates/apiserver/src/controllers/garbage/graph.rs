@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use crate::doc;
-use crate::registry::meta;
+use apiserver_core::doc;
+use apiserver_core::meta;
 
 #[derive(Debug, Default)]
 pub(super) struct Graph {

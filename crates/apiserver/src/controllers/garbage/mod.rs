@@ -16,12 +16,14 @@ use tokio::time::Instant;
 use self::graph::{Graph, waits};
 use super::queue::WorkQueue;
 use super::{Located, locate};
-use crate::doc;
-use crate::refusal::Refusal;
-use crate::registry::document::Document;
-use crate::registry::options::{DeleteOptions, Propagation};
-use crate::registry::selection::{Selection, present};
-use crate::registry::{Call, Registry, meta};
+use crate::registry::Registry;
+use apiserver_core::call::Call;
+use apiserver_core::doc;
+use apiserver_core::document::Document;
+use apiserver_core::meta;
+use apiserver_core::options::{DeleteOptions, Propagation};
+use apiserver_core::refusal::Refusal;
+use apiserver_core::selection::{Selection, present};
 use store::ChangeKind;
 
 /// Before a lost watch is started again.

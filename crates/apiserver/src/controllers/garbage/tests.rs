@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::clock::SystemClock;
-use crate::kinds;
 use crate::registry::addresses::{Addresses, Ranges};
-use crate::registry::catalog::Catalog;
+use apiserver_core::catalog::Catalog;
+use apiserver_core::kinds;
 use store::{Change, Store};
 
 struct Bench {

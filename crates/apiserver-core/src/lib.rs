@@ -1,0 +1,23 @@
+//! What an API server decides, as data in and data out: the kinds, what may be written, who may do it, and how a
+//! refusal reads. No store, no sockets, no clock, no randomness: `apiserver` brings those.
+
+pub mod admission;
+pub mod auth;
+pub mod body;
+pub mod call;
+pub mod catalog;
+pub mod custom;
+pub mod deletion;
+pub mod doc;
+pub mod document;
+pub mod kind;
+pub mod kinds;
+pub mod label_selector;
+pub mod managed_fields;
+pub mod meta;
+pub mod options;
+pub mod refusal;
+pub mod request;
+pub mod selection;
+pub mod table;
+pub mod x509;
