@@ -40,8 +40,8 @@ impl SmallDisk {
         let mut file =
             File::options().append(true).create(true).open(self.dir.path().join("filler")).unwrap();
         loop {
-            match file.write(&[7; 4096]) {
-                Ok(_) => {}
+            match file.write_all(&[7; 4096]) {
+                Ok(()) => {}
                 Err(error) => return assert_eq!(error.kind(), ErrorKind::StorageFull),
             }
         }

@@ -47,13 +47,11 @@ pub(super) fn kinds() -> Vec<Kind> {
     vec![
         policy("MutatingAdmissionPolicy", "mutatingadmissionpolicies", MUTATIONS, mutations),
         policy("MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings", BINDING, binding),
-        policy("MutatingWebhookConfiguration", "mutatingwebhookconfigurations", WEBHOOKS, webhooks)
-            .category("api-extensions"),
+        policy("MutatingWebhookConfiguration", "mutatingwebhookconfigurations", WEBHOOKS, webhooks),
         policy("ValidatingAdmissionPolicy", "validatingadmissionpolicies", VALIDATIONS, validations)
             .with_status(),
         policy("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", BINDING, binding),
-        policy("ValidatingWebhookConfiguration", "validatingwebhookconfigurations", WEBHOOKS, webhooks)
-            .category("api-extensions"),
+        policy("ValidatingWebhookConfiguration", "validatingwebhookconfigurations", WEBHOOKS, webhooks),
         Kind::new(
             "apiregistration.k8s.io",
             "v1",
@@ -62,9 +60,11 @@ pub(super) fn kinds() -> Vec<Kind> {
             Unserved { what: AGGREGATION, columns: API_SERVICE, cells: api_service },
         )
         .cluster_scoped()
-        .with_status()
-        .category("api-extensions"),
+        .with_status(),
     ]
+    .into_iter()
+    .map(|kind| kind.category("api-extensions"))
+    .collect()
 }
 
 fn admission(kind: &'static str, plural: &'static str, strategy: Unserved) -> Kind {
