@@ -1,4 +1,5 @@
 //! Tasks that panic, return and hang, under a paused clock.
+#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

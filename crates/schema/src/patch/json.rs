@@ -254,6 +254,7 @@ fn size(value: &Value) -> usize {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use proptest::prelude::*;
     use serde_json::json;
