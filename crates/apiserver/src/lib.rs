@@ -10,4 +10,5 @@ pub mod objects;
 mod random;
 pub mod registry;
 pub mod run;
+mod tasks;
 mod trouble;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::class::{Class, Classify};
 use base::time::Clock;
-use tokio::task::JoinSet;
+use supervise::{Failure, Supervisor};
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::{self, Chain};
@@ -27,6 +27,7 @@ use crate::http::{self, App, Connector};
 use crate::objects::Objects;
 use crate::registry::Registry;
 use crate::registry::addresses::{Addresses, Ranges};
+use crate::tasks::{OnStart, Tasks};
 use crate::{controllers, first_objects};
 use apiserver_core::auth::authz::Authorizer;
 use apiserver_core::catalog::Catalog;
@@ -122,6 +123,9 @@ pub enum RunError {
     /// A thread of the store died; a new process may do better.
     #[error("the store closed under the running server")]
     StoreClosed,
+    /// The server may not go on without one of its tasks.
+    #[error(transparent)]
+    Task(Failure),
 }
 
 impl Classify for RunError {
@@ -135,6 +139,16 @@ pub async fn run(
     settings: Settings,
     ready: impl FnOnce(&Up),
     token: CancellationToken,
+) -> Result<(), RunError> {
+    run_watched(settings, ready, token, Arc::new(|_| ())).await
+}
+
+/// The same, with somebody who hears of every start of a task.
+async fn run_watched(
+    settings: Settings,
+    ready: impl FnOnce(&Up),
+    token: CancellationToken,
+    on_start: OnStart,
 ) -> Result<(), RunError> {
     let cannot_bind = |cause| RunError::Bind { address: settings.bind, cause };
     let bound = http::bind(settings.bind).await.map_err(cannot_bind)?;
@@ -196,6 +210,8 @@ pub async fn run(
     );
 
     let stopping = token.child_token();
+    let supervisor = Supervisor::new(stopping.clone());
+    let tasks = Tasks::new(supervisor.clone(), on_start);
     let app = Arc::new(App {
         registry: registry.clone(),
         pki: pki.clone(),
@@ -213,26 +229,39 @@ pub async fn run(
         address: up.address.to_string(),
         version: settings.version.clone(),
         stopping: stopping.clone(),
+        tasks: supervisor.clone(),
     });
-    let mut tasks = JoinSet::new();
-    tasks.spawn(end_with(store, stopping.clone()));
+    tasks.essential("store_health", end_with(store, stopping.clone()));
+    // Rights that were taken away must not stay in force: without it the server ends.
+    tasks.essential("authorizer_informer", feed::follow(objects.clone(), authorizer.clone()));
     if let Some(basics) = missing {
-        tasks.spawn(basics.make_up());
+        tasks.restart("first_objects", move || basics.clone().make_up());
     }
-    tasks.spawn(keep_pki(pki.clone(), clock.clone(), stopping.clone()));
-    tasks.spawn(feed::follow(objects.clone(), authorizer.clone()));
-    tasks.spawn(admission::follow_quotas(objects.clone()));
-    tasks.spawn(csr::run(objects, authorizer, pki.ca().clone(), clock));
-    controllers::start(&registry, root_ca, settings.event_ttl, &mut tasks);
+    let (keys, time, end) = (pki.clone(), clock.clone(), stopping.clone());
+    tasks.restart("certificate_rotation", move || keep_pki(keys.clone(), time.clone(), end.clone()));
+    let all = objects.clone();
+    tasks.restart("resource_quota", move || admission::follow_quotas(all.clone()));
+    let ca = pki.ca().clone();
+    tasks.restart("certificate_signing", move || {
+        csr::run(objects.clone(), authorizer.clone(), ca.clone(), clock.clone())
+    });
+    controllers::start(&registry, root_ca, settings.event_ttl, &tasks);
     ready(&up);
     tracing::info!(address = %up.address, kubeconfig = %up.kubeconfig.display(), "serving");
     bound.serve(app, pki.server_config()?, stopping).await;
-    tasks.shutdown().await;
+    supervisor.stop(Duration::ZERO).await;
+    let is_open = registry.store().is_open();
     registry.store().clone().close().await;
-    if token.is_cancelled() { Ok(()) } else { Err(RunError::StoreClosed) }
+    match supervisor.failure() {
+        _ if token.is_cancelled() => Ok(()),
+        // What follows the store ends with it; that is then not the cause.
+        Some(failure) if is_open => Err(RunError::Task(failure)),
+        _ => Err(RunError::StoreClosed),
+    }
 }
 
 /// What every cluster has.
+#[derive(Clone)]
 struct Basics {
     registry: Registry,
     objects: Objects,
@@ -363,6 +392,101 @@ async fn keep_pki(pki: Arc<Pki>, clock: Arc<dyn Clock>, token: CancellationToken
             Ok(Ok(true)) => tracing::info!("certificates renewed"),
             Ok(Ok(false)) | Err(_) => {}
             Ok(Err(error)) => tracing::warn!(%error, "certificates not renewed"),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
+
+    use tokio::sync::watch;
+
+    use super::*;
+
+    fn settings(dir: &std::path::Path) -> Settings {
+        Settings {
+            data_dir: dir.to_owned(),
+            bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            advertise: None,
+            client_ca_file: None,
+            kubelet_ca_file: None,
+            tls_files: None,
+            names: Vec::new(),
+            cluster_domain: "cluster.local".to_owned(),
+            ranges: Ranges::default(),
+            limits: Limits::default(),
+            patience: Patience::default(),
+            kinds: RuntimeConfig::default(),
+            audit: None,
+            history: Duration::from_mins(5),
+            event_ttl: Duration::from_hours(1),
+            service_account_issuer: "https://kubernetes.default.svc".to_owned(),
+            api_audiences: Vec::new(),
+            service_account_key_files: Vec::new(),
+            service_account_signing_key_file: None,
+            service_account_jwks_uri: None,
+            token_lifetimes: Lifetimes { max_seconds: None, extend: true },
+            static_tokens: StaticTokens::default(),
+            anonymous: Anonymous::Probes,
+            version: "v1.36.4".to_owned(),
+        }
+    }
+
+    const RESTARTED: [&str; 7] = [
+        "certificate_rotation",
+        "resource_quota",
+        "certificate_signing",
+        "namespaces",
+        "garbage_collector",
+        "custom_resource_definitions",
+        "event_ttl",
+    ];
+    const ESSENTIAL: [&str; 2] = ["store_health", "authorizer_informer"];
+
+    #[tokio::test]
+    async fn a_task_that_panics_is_started_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let token = CancellationToken::new();
+        let starts: watch::Sender<BTreeMap<&str, u32>> = watch::Sender::default();
+        let told = starts.clone();
+        let on_start: OnStart = Arc::new(move |name| {
+            let mut times = 0;
+            told.send_modify(|starts| {
+                times = *starts.entry(name).and_modify(|n| *n += 1).or_insert(1);
+            });
+            assert!(times > 1 || ESSENTIAL.contains(&name), "killed by the test");
+        });
+        let running = tokio::spawn(run_watched(settings(dir.path()), |_| (), token.clone(), on_start));
+        let again = |starts: &BTreeMap<&str, u32>| RESTARTED.iter().all(|n| starts.get(n) == Some(&2));
+        starts.subscribe().wait_for(again).await.unwrap();
+        assert_eq!(
+            starts.borrow().len(),
+            RESTARTED.len() + ESSENTIAL.len(),
+            "every task is in one of the lists"
+        );
+        token.cancel();
+        assert!(running.await.unwrap().is_ok());
+    }
+
+    #[tokio::test]
+    async fn the_server_ends_without_a_task_it_may_not_be_without() {
+        for name in ESSENTIAL {
+            let dir = tempfile::tempdir().unwrap();
+            let seen = Arc::new(Mutex::new(Vec::new()));
+            let noted = seen.clone();
+            let on_start: OnStart = Arc::new(move |started| {
+                noted.lock().unwrap().push(started);
+                assert!(started != name, "killed by the test");
+            });
+            let ended = run_watched(settings(dir.path()), |_| (), CancellationToken::new(), on_start).await;
+            assert!(
+                matches!(ended, Err(RunError::Task(Failure::Panicked(task))) if task == name),
+                "{name}: {ended:?}"
+            );
+            assert!(seen.lock().unwrap().contains(&name));
         }
     }
 }

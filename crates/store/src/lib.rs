@@ -212,6 +212,7 @@ impl Store {
     }
 
     pub async fn get(&self, key: &str) -> Result<Option<Entry>, ReadError> {
+        self.shared().counters.read();
         let recent = self.shared().recent().get(key);
         match recent {
             Some(known) => Ok(known),
@@ -221,11 +222,13 @@ impl Store {
 
     /// The state of a key at a revision.
     pub async fn get_at(&self, key: &str, rev: u64) -> Result<Option<Entry>, ReadError> {
+        self.shared().counters.read();
         self.read(key, Some(rev)).await
     }
 
     /// Entries in the order of their keys.
     pub async fn list(&self, options: ListOptions) -> Result<Page, ReadError> {
+        self.shared().counters.read();
         let (reply, answer) = oneshot::channel();
         let page = self.shared().ask(reader::Request::List { options, reply }, answer).await?;
         self.shared().reached(page.revision).await;

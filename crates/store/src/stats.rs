@@ -19,6 +19,8 @@ pub struct Stats {
     pub commits: u64,
     pub bytes_written: u64,
     pub conflicts: u64,
+    /// Reads asked for since the start, whether memory or the disk answered.
+    pub reads: u64,
     /// How often one key was written far too often.
     pub hot_keys: u64,
     /// Requests that wait.
@@ -38,6 +40,7 @@ pub(super) struct Counters {
     commits: AtomicU64,
     bytes: AtomicU64,
     conflicts: AtomicU64,
+    reads: AtomicU64,
     hot_keys: AtomicU64,
     commit_seconds: Histogram<0>,
 }
@@ -53,6 +56,7 @@ impl Counters {
             commits: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             conflicts: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
             hot_keys: AtomicU64::new(0),
             commit_seconds: Histogram::new(
                 "longshore_store_commit_duration_seconds",
@@ -68,6 +72,10 @@ impl Counters {
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.commit_seconds.observe_duration([], took);
+    }
+
+    pub(super) fn read(&self) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn conflicted(&self) {
@@ -97,6 +105,7 @@ impl Store {
             commits: shared.counters.commits.load(Ordering::Relaxed),
             bytes_written: shared.counters.bytes.load(Ordering::Relaxed),
             conflicts: shared.counters.conflicts.load(Ordering::Relaxed),
+            reads: shared.counters.reads.load(Ordering::Relaxed),
             hot_keys: shared.counters.hot_keys.load(Ordering::Relaxed),
             writes_queued: shared.writes.len(),
             reads_queued: shared.reads.len(),

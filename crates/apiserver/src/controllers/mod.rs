@@ -4,11 +4,11 @@ pub mod definitions;
 pub mod events;
 pub mod garbage;
 pub mod namespaces;
-mod queue;
 
 use std::sync::Arc;
 
 use crate::registry::Registry;
+use crate::tasks::Tasks;
 use apiserver_core::catalog::Catalog;
 use apiserver_core::kind::Kind;
 
@@ -33,14 +33,13 @@ pub(crate) fn locate(catalog: &Catalog, key: &str) -> Option<Located> {
 }
 
 /// Starts all of them; they end with the store.
-pub fn start(
-    registry: &Registry,
-    root_ca: String,
-    event_ttl: std::time::Duration,
-    tasks: &mut tokio::task::JoinSet<()>,
-) {
-    tasks.spawn(namespaces::run(registry.clone(), root_ca));
-    tasks.spawn(garbage::run(registry.clone()));
-    tasks.spawn(definitions::run(registry.clone()));
-    tasks.spawn(events::run(registry.clone(), event_ttl));
+pub(crate) fn start(registry: &Registry, root_ca: String, event_ttl: std::time::Duration, tasks: &Tasks) {
+    let all = registry.clone();
+    tasks.restart("namespaces", move || namespaces::run(all.clone(), root_ca.clone()));
+    let all = registry.clone();
+    tasks.restart("garbage_collector", move || garbage::run(all.clone()));
+    let all = registry.clone();
+    tasks.restart("custom_resource_definitions", move || definitions::run(all.clone()));
+    let all = registry.clone();
+    tasks.restart("event_ttl", move || events::run(all.clone(), event_ttl));
 }

@@ -5,18 +5,23 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{HeaderValue, Request, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use rustix::net::sockopt;
 use rustls::ClientConfig;
 use rustls::client::{ResolvesClientCert, WantsClientCert};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 use super::answer::{Answer, Broken};
@@ -27,6 +32,10 @@ use apiserver_core::refusal::Refusal;
 
 /// For a connection to the other end to stand.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// An upgraded connection on which nothing is said for this long is ended: the kubelet's own limit for streams.
+const IDLE_TIME: Duration = Duration::from_hours(4);
+/// A silent connection is asked after this long, then this often, and is dead after so many questions without an answer.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 4);
 
 /// Where a request goes on to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +109,7 @@ impl Connector {
         let failed = |e: hyper::Error| Refusal::new(502, "BadGateway", format!("error dialing backend: {e}"));
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-        tokio::spawn(async move {
+        supervise::spawn("kubelet_connection", async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::trace!(%error, "a connection we opened ended");
             }
@@ -113,7 +122,7 @@ impl Connector {
                 return Err(Refusal::new(502, "BadGateway", "the backend changed the protocol unasked"));
             };
             let node = hyper::upgrade::on(&mut answer);
-            tokio::spawn(join(waiting, node));
+            supervise::spawn("upgraded_stream", join(waiting, node));
             return Ok(answer.map(|body| body.map_err(|e| Broken(e.to_string())).boxed_unsync()));
         }
         outgoing::clean_answer(answer.headers_mut(), target.callee);
@@ -128,6 +137,7 @@ impl Connector {
     async fn open(&self, target: &Target) -> io::Result<Box<dyn Stream>> {
         let stream = TcpStream::connect((target.host.as_str(), target.port)).await?;
         stream.set_nodelay(true)?;
+        keep_alive(&stream)?;
         if !target.tls {
             return Ok(Box::new(stream));
         }
@@ -199,10 +209,79 @@ async fn join(client: hyper::upgrade::OnUpgrade, node: hyper::upgrade::OnUpgrade
         (Ok(client), Ok(node)) => (client, node),
         (Err(error), _) | (_, Err(error)) => return tracing::debug!(%error, "an upgrade came to nothing"),
     };
-    let (mut client, mut node) = (TokioIo::new(client), TokioIo::new(node));
-    if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut node).await {
+    if let Err(error) = relay(TokioIo::new(client), TokioIo::new(node), IDLE_TIME).await {
         tracing::trace!(%error, "a joined connection ended");
     }
+}
+
+/// Carries bytes both ways until both ends are done, or neither has said anything for `idle`.
+async fn relay<A, B>(client: A, node: B, idle: Duration) -> io::Result<()>
+where
+    A: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    let last = Arc::new(Mutex::new(Instant::now()));
+    let mut client = Heard { inner: client, last: last.clone() };
+    let mut node = Heard { inner: node, last: last.clone() };
+    let silence = async {
+        loop {
+            let until = *last.lock().unwrap_or_else(PoisonError::into_inner) + idle;
+            if until <= Instant::now() {
+                return;
+            }
+            tokio::time::sleep_until(until).await;
+        }
+    };
+    tokio::select! {
+        done = tokio::io::copy_bidirectional(&mut client, &mut node) => done.map(drop),
+        () = silence => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// A stream that notes when it last said something.
+struct Heard<S> {
+    inner: S,
+    last: Arc<Mutex<Instant>>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.inner).poll_read(cx, buffer);
+        if outcome.is_ready() {
+            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        }
+        outcome
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Heard<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+/// A peer that is gone without a word is found out by the kernel.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    let (after, every, times) = KEEPALIVE;
+    sockopt::set_tcp_keepidle(stream, after)?;
+    sockopt::set_tcp_keepintvl(stream, every)?;
+    sockopt::set_tcp_keepcnt(stream, times)?;
+    // The same for bytes that nobody acknowledges.
+    let dead = after + every * times;
+    sockopt::set_tcp_user_timeout(stream, u32::try_from(dead.as_millis()).unwrap_or(u32::MAX))?;
+    Ok(sockopt::set_socket_keepalive(stream, true)?)
 }
 
 #[cfg(test)]
@@ -212,7 +291,7 @@ mod tests {
 
     use super::*;
     use crate::auth::pki::Pair;
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     fn pair(name: &str) -> Pair {
@@ -272,5 +351,32 @@ mod tests {
             let is_kubelet = matches!(callee, Callee::Kubelet | Callee::KubeletProxy);
             assert_eq!(told.recv().await, Some(usize::from(is_kubelet)), "{callee:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_on_which_nothing_is_said_ends_and_one_that_speaks_goes_on() {
+        let (client, mut person) = tokio::io::duplex(64);
+        let (node, mut kubelet) = tokio::io::duplex(64);
+        let joined = tokio::spawn(relay(client, node, Duration::from_secs(60)));
+        let begun = Instant::now();
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_secs(50)).await;
+            kubelet.write_all(b"x").await.unwrap();
+            assert_eq!(person.read_u8().await.unwrap(), b'x');
+        }
+        let ended = joined.await.unwrap().unwrap_err();
+        assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(begun.elapsed(), Duration::from_secs(560));
+    }
+
+    #[tokio::test]
+    async fn connections_to_kubelets_are_kept_alive_and_watched_over() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        keep_alive(&stream).unwrap();
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        let (after, every, times) = KEEPALIVE;
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), after);
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), (after + every * times).as_millis() as u32);
     }
 }

@@ -100,6 +100,11 @@ pub(crate) async fn serve(app: &App, path: &[&str], query: &Query) -> Result<Ans
             }
         }
     }
+    // A task that panicked and waits for its restart is named.
+    for task in app.tasks.down().into_iter().filter(|_| root == "readyz" && named.is_none()) {
+        lines.push_str(&format!("[-]task/{task} failed: panicked, waits to be started again\n"));
+        failed.push(task);
+    }
     if !failed.is_empty() {
         return Ok(answer::text(500, format!("{lines}{root} check failed\n")));
     }

@@ -179,6 +179,7 @@ impl Metrics {
             let _ = text.sample(failed, &[("plugin", "log")], lost as f64, None);
         }
         let _ = app.registry.store().write_metrics(&mut out);
+        let _ = supervise::write_metrics(&mut out);
         out
     }
 }

@@ -66,4 +66,6 @@ pub struct App {
     pub version: String,
     /// Ends watches when the server stops.
     pub stopping: CancellationToken,
+    /// What runs beside the requests.
+    pub tasks: supervise::Supervisor,
 }

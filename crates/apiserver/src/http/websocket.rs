@@ -91,7 +91,7 @@ impl Handshake {
             headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(self.protocol));
         }
         let protocol = self.protocol;
-        tokio::spawn(async move {
+        supervise::spawn("websocket_log", async move {
             let sent = match client.await {
                 Ok(upgraded) => send(TokioIo::new(upgraded), source, protocol).await,
                 Err(error) => return tracing::debug!(%error, "an upgrade came to nothing"),

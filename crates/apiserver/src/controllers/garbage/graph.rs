@@ -13,6 +13,8 @@ pub(super) struct Graph {
     owners: HashMap<Box<str>, Vec<Reference>>,
     /// Uid of an owner to the keys of what it owns.
     dependents: HashMap<Box<str>, HashSet<Box<str>>>,
+    /// Uid of an owner to how many of its dependents hold it back.
+    blockers: HashMap<Box<str>, usize>,
     /// Owners that wait for their dependents to go: uid to key.
     waiting: HashMap<Box<str>, Box<str>>,
 }
@@ -28,7 +30,7 @@ struct Reference {
 pub(super) struct News {
     /// Its owners are others than before, and there are some.
     pub(super) owned_anew: bool,
-    /// Keys of owners that may have waited for this one.
+    /// Keys of owners that wait, and that nothing holds back any more.
     pub(super) relieved: Vec<Box<str>>,
 }
 
@@ -52,10 +54,9 @@ impl Graph {
             return News::default();
         }
         let before = self.owners.remove(key).unwrap_or_default();
-        let relieved = self.detach(key, &before);
-        for reference in &now {
-            self.dependents.entry(reference.uid.clone()).or_default().insert(key.into());
-        }
+        self.detach(key, &before);
+        self.attach(key, &now);
+        let relieved = self.relieved(&before);
         let owned_anew = !now.is_empty();
         if owned_anew {
             self.owners.insert(key.into(), now);
@@ -63,11 +64,12 @@ impl Graph {
         News { owned_anew, relieved }
     }
 
-    /// Forgets an object. Tells which owners may have waited for it.
+    /// Forgets an object. Tells which owners waited for it last.
     pub(super) fn forget(&mut self, key: &str, uid: &str) -> Vec<Box<str>> {
         self.waiting.remove(uid);
         let before = self.owners.remove(key).unwrap_or_default();
-        self.detach(key, &before)
+        self.detach(key, &before);
+        self.relieved(&before)
     }
 
     pub(super) fn dependents(&self, uid: &str) -> Vec<Box<str>> {
@@ -99,8 +101,23 @@ impl Graph {
         self.owners.get(key).into_iter().flatten().any(|r| r.blocks && *r.uid == *owner)
     }
 
-    fn detach(&mut self, key: &str, before: &[Reference]) -> Vec<Box<str>> {
-        for Reference { uid, .. } in before {
+    fn attach(&mut self, key: &str, now: &[Reference]) {
+        for Reference { uid, blocks } in now {
+            self.dependents.entry(uid.clone()).or_default().insert(key.into());
+            if *blocks {
+                *self.blockers.entry(uid.clone()).or_default() += 1;
+            }
+        }
+    }
+
+    fn detach(&mut self, key: &str, before: &[Reference]) {
+        for Reference { uid, blocks } in before {
+            if *blocks && let Some(count) = self.blockers.get_mut(uid) {
+                *count -= 1;
+                if *count == 0 {
+                    self.blockers.remove(uid);
+                }
+            }
             if let Some(keys) = self.dependents.get_mut(uid) {
                 keys.remove(key);
                 if keys.is_empty() {
@@ -108,7 +125,13 @@ impl Graph {
                 }
             }
         }
-        before.iter().filter_map(|r| self.waiting.get(&r.uid).cloned()).collect()
+    }
+
+    /// The owners among these that wait and are held back by nothing. While something still does, there is no use in
+    /// looking at an owner again for each of its dependents that goes.
+    fn relieved(&self, owners: &[Reference]) -> Vec<Box<str>> {
+        let free = owners.iter().filter(|r| !self.blockers.contains_key(&r.uid));
+        free.filter_map(|r| self.waiting.get(&r.uid).cloned()).collect()
     }
 }
 
@@ -143,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_waits_hears_of_every_dependent_that_lets_it_go() {
+    fn an_owner_that_waits_hears_when_nothing_holds_it_back() {
         let mut graph = Graph::default();
         graph.see("/owner", &object("o", &[], true));
         assert!(graph.see("/a", &object("a", &[("o", true)], false)).owned_anew);
@@ -153,7 +176,13 @@ mod tests {
         assert!(!graph.owns_any("o") && !graph.knows("/a"));
         graph.see("/a", &object("a", &[("o", true)], false));
         assert_eq!(graph.forget("/a", "a"), [Box::from("/owner")]);
+        for name in ["/a", "/b"] {
+            graph.see(name, &object(name, &[("o", true)], false));
+        }
+        assert!(graph.forget("/a", "/a").is_empty(), "another one still holds it back");
+        assert_eq!(graph.forget("/b", "/b"), [Box::from("/owner")]);
         graph.forget("/owner", "o");
+        assert!(graph.blockers.is_empty());
         assert!(graph.owners.is_empty() && graph.dependents.is_empty() && graph.waiting.is_empty());
     }
 

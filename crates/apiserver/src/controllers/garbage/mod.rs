@@ -10,11 +10,11 @@ mod tests;
 
 use std::time::Duration;
 
+use client::workqueue::{RetryPauses, WorkQueue};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use self::graph::{Graph, waits};
-use super::queue::WorkQueue;
 use super::{Located, locate};
 use crate::registry::Registry;
 use apiserver_core::call::Call;
@@ -28,6 +28,8 @@ use store::ChangeKind;
 
 /// Before a lost watch is started again.
 const REST: Duration = Duration::from_secs(1);
+/// Before an item that failed is tried again.
+const PAUSES: RetryPauses = RetryPauses { first: Duration::from_millis(200), last: Duration::from_secs(60) };
 /// Failures of one item after which somebody should hear of it.
 const LOUD: u32 = 6;
 
@@ -35,7 +37,7 @@ const LOUD: u32 = 6;
 pub(crate) async fn run(registry: Registry) {
     loop {
         let mut collector =
-            Collector { registry: registry.clone(), graph: Graph::default(), queue: WorkQueue::new() };
+            Collector { registry: registry.clone(), graph: Graph::default(), queue: WorkQueue::new(PAUSES) };
         if let Err(refusal) = collector.follow().await {
             tracing::warn!(error = %refusal.message, "the garbage collector lost its watch; starting over");
         }
@@ -49,7 +51,7 @@ struct Collector {
     queue: WorkQueue<Work>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Work {
     /// Does it still have an owner?
     Judge(Box<str>),
@@ -81,7 +83,7 @@ impl Collector {
             while let Some(change) = watch.try_next() {
                 self.note(&change);
             }
-            if let Some(work) = self.queue.pop() {
+            if let Some(work) = self.queue.take() {
                 self.attempt(work).await;
                 continue;
             }
@@ -143,7 +145,9 @@ impl Collector {
     }
 
     async fn attempt(&mut self, work: Work) {
-        let Err(refusal) = self.do_work(&work).await else { return self.queue.done(&work) };
+        let outcome = self.do_work(&work).await;
+        self.queue.done(&work);
+        let Err(refusal) = outcome else { return self.queue.forget(&work) };
         match self.queue.retry(work.clone(), Instant::now()) {
             LOUD => tracing::warn!(?work, error = %refusal.message, "collecting keeps failing"),
             times => {

@@ -203,3 +203,28 @@ async fn what_is_in_no_namespace_is_not_collected_for_an_owner_in_one() {
         .await;
     assert_eq!(deleted(&bench.until_gone(&["gone"]).await), ["gone"]);
 }
+
+/// Deleting an owner reads its dependents a few times each, however many there are.
+#[tokio::test]
+async fn an_owner_with_many_dependents_costs_a_few_reads_for_each() {
+    const DEPENDENTS: u64 = 5_000;
+    let bench = Bench::new();
+    let owner = bench.map("owner", &[]).await;
+    let making = (0..DEPENDENTS).map(|n| {
+        let (bench, owner) = (&bench, &owner);
+        async move { bench.map(&format!("d{n}"), &[owner]).await }
+    });
+    futures_util::future::join_all(making).await;
+    let mut watch = bench.registry.store().watch("/registry/", bench.registry.store().revision()).unwrap();
+    let before = bench.registry.store().stats().reads;
+    bench.delete(MAPS, "owner", Some(Propagation::Foreground)).await;
+    loop {
+        let change = watch.next().await.unwrap();
+        if change.kind == ChangeKind::Deleted && change.key.ends_with("/owner") {
+            break;
+        }
+    }
+    let reads = bench.registry.store().stats().reads - before;
+    assert!(reads >= DEPENDENTS, "{reads}");
+    assert!(reads < 10 * DEPENDENTS, "{reads} reads for {DEPENDENTS} dependents");
+}
