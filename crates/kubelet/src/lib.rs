@@ -16,7 +16,6 @@ pub mod ports;
 pub mod runtime;
 pub mod server;
 mod start_error;
-pub mod streaming;
 pub mod volumes;
 
 #[cfg(test)]

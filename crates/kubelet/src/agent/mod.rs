@@ -73,10 +73,10 @@ use crate::runtime::observer::{Observer, watch_runtime};
 use crate::server::local_api::{self, BoardView, LocalApi};
 use crate::server::secure::{self, ServerState};
 use crate::server::{self, Check, Checks, Ports, Views, stats};
-use crate::streaming::Streams;
 use crate::volumes::drivers::registration::Registrar;
 use crate::volumes::drivers::{Drivers, Measured};
 use crate::volumes::{CsiParts, NodeVolumes, VolumeFigures};
+use streaming::Streams;
 
 pub use crate::start_error::StartError;
 pub use client::Proxies;

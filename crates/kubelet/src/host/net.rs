@@ -14,7 +14,6 @@ use crate::ports::{GrpcHealth, HttpAnswer, HttpGet, Net, NetError};
 
 mod grpc;
 mod http;
-pub(crate) mod tls;
 
 /// What HTTPS clients say when the other side speaks plain HTTP; a lifecycle hook then tries HTTP.
 pub const PLAIN_HTTP_ANSWER: &str = "server gave HTTP response to HTTPS client";

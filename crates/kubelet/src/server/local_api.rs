@@ -26,7 +26,7 @@ use crate::events::{Event, Kind};
 use crate::pods::sources::local::{LocalPods, Outcome};
 use crate::pods::sources::{Context, names};
 use crate::ports::Runtime;
-use crate::streaming::Streams;
+use streaming::Streams;
 
 mod board_view;
 mod exec;

@@ -29,7 +29,7 @@ use super::stats;
 use crate::metrics::{Metrics, ProbeMetrics};
 use crate::pods::status_board::StatusBoard;
 use crate::ports::Runtime;
-use crate::streaming::Kept;
+use streaming::Kept;
 
 const JSON: &str = "application/json";
 

@@ -102,7 +102,7 @@ async fn a_request_is_under_way_until_its_answer_or_its_stream_has_ended() {
         axum::body::Body::from_stream(stream.map(Ok::<_, io::Error>))
     };
     // What Streams does with it.
-    let held: Arc<std::sync::Mutex<Option<crate::streaming::Kept>>> = Arc::default();
+    let held: Arc<std::sync::Mutex<Option<streaming::Kept>>> = Arc::default();
     let hold = held.clone();
     let stream = move |mut request: axum::extract::Request| async move {
         *hold.lock().unwrap() = request.extensions_mut().remove();

@@ -9,11 +9,12 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use tls::unverified;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{PLAIN_HTTP_ANSWER, dial, join_host_port, tls};
+use super::{PLAIN_HTTP_ANSWER, dial, join_host_port};
 use crate::ports::{HttpAnswer, HttpGet, NetError};
 
 /// Bytes of a body that are read; the rest is left.
@@ -78,8 +79,8 @@ async fn exchange(
     if !target.tls {
         return send(target, headers, stream).await;
     }
-    let stream = tls::connect(&target.host, stream).await.map_err(|e| {
-        if tls::is_plain_answer(&e) {
+    let stream = unverified::connect(&target.host, stream).await.map_err(|e| {
+        if unverified::is_plain_answer(&e) {
             NetError(format!("http: {PLAIN_HTTP_ANSWER}"))
         } else {
             NetError(e.to_string())

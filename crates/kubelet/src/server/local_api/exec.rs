@@ -13,7 +13,7 @@ use super::logs::{container_name, status};
 use super::{ApiError, LocalApi, frames};
 use crate::pods::sources::names;
 use crate::server::secure::Query;
-use crate::streaming::{Wants, What, wants_upgrade};
+use streaming::{Wants, What, wants_upgrade};
 
 impl LocalApi {
     /// Runs the command to its end and returns its output and exit code as frames.

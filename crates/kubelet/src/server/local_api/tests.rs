@@ -69,7 +69,7 @@ impl Bench {
         });
         let exec = |_: &str, command: &[String]| exit(command.len() as i32, &command.join(" "));
         let runtime = Arc::new(ScriptedRuntime { exec: Some(Box::new(exec)), ..ScriptedRuntime::default() });
-        let streams = crate::streaming::Streams::new(std::time::Duration::ZERO);
+        let streams = streaming::Streams::new(std::time::Duration::ZERO);
         let (view_, runtime_) = (view.clone(), runtime.clone());
         let api = LocalApi { local, view: view_, runtime: runtime_, context: context.clone(), streams };
         let bench = Bench { directory, view, context, runtime, rx, token };

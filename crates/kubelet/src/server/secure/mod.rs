@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use super::BindError;
-use crate::streaming::Streams;
+use streaming::Streams;
 
 mod authn;
 mod container_logs;

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::pods::status_board::Entry;
 use crate::server::readonly::Views;
-use crate::streaming::Streams;
+use streaming::Streams;
 
 /// Everything the requests work on.
 #[derive(Clone)]

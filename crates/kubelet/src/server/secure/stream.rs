@@ -11,7 +11,7 @@ use http::Request;
 use super::query::Query;
 use super::state::{Found, Refusal, ServerState, Target};
 use crate::pods::sources::names;
-use crate::streaming::{Wants, What, wants_upgrade};
+use streaming::{Wants, What, wants_upgrade};
 
 pub(super) async fn exec(
     State(state): State<ServerState>,

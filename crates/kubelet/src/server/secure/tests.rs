@@ -178,7 +178,7 @@ impl Client {
             .with_safe_default_protocol_versions()
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(crate::host::net::tls::AcceptAll::default()));
+            .with_custom_certificate_verifier(Arc::new(::tls::unverified::AcceptAll::default()));
         let config = match identity {
             Some((chain, key)) => {
                 let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key).unwrap();

@@ -4,21 +4,21 @@ use std::sync::{Arc, OnceLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::io;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// Shakes hands on `stream`. The server name is sent only when `host` is a name.
-pub(crate) async fn connect(host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+pub async fn connect(host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     TlsConnector::from(config()?).connect(name, stream).await
 }
 
 /// True when what came back was no TLS at all.
-pub(super) fn is_plain_answer(error: &io::Error) -> bool {
+pub fn is_plain_answer(error: &io::Error) -> bool {
     let tls = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
     matches!(tls, Some(rustls::Error::InvalidMessage(_)))
 }
@@ -42,9 +42,8 @@ fn config() -> io::Result<Arc<ClientConfig>> {
 
 /// Believes whoever answers.
 #[derive(Debug)]
-pub(crate) struct AcceptAll(Arc<CryptoProvider>);
+pub struct AcceptAll(Arc<CryptoProvider>);
 
-#[cfg(test)]
 impl Default for AcceptAll {
     fn default() -> Self {
         Self(Arc::new(aws_lc_rs::default_provider()))

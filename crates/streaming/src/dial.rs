@@ -10,10 +10,9 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
+use tls::unverified;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-
-use crate::host::net::tls;
 
 /// For the connection and for the answer to the upgrade.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -71,7 +70,7 @@ pub async fn open(url: &str, method: Method, headers: HeaderMap) -> Result<Opene
             return ask(stream, &uri, &address, method, headers).await;
         }
         // The certificate is the runtime's own; the address it gave us over its socket is the proof.
-        let stream = tls::connect(&host, stream).await;
+        let stream = unverified::connect(&host, stream).await;
         let stream = stream.map_err(|error| DialError::Connect { address: address.clone(), error })?;
         ask(stream, &uri, &address, method, headers).await
     };
@@ -98,7 +97,7 @@ where
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|e| why(&e))?;
-    tokio::spawn(async move {
+    supervise::spawn("stream to the runtime", async move {
         if let Err(error) = connection.with_upgrades().await {
             tracing::trace!(%error, "a connection to the runtime's streaming server ended");
         }

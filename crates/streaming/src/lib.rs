@@ -64,7 +64,7 @@ pub struct Streams {
 
 /// In a request's extensions: something of whoever passed the request on, kept until its stream has ended.
 #[derive(Clone)]
-pub(crate) struct Kept {
+pub struct Kept {
     _held: Arc<dyn Send + Sync>,
 }
 
@@ -111,8 +111,14 @@ pub fn wants_upgrade(headers: &HeaderMap) -> bool {
 
 // === impl Kept ===
 
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Kept")
+    }
+}
+
 impl Kept {
-    pub(crate) fn new(held: Arc<dyn Send + Sync>) -> Kept {
+    pub fn new(held: Arc<dyn Send + Sync>) -> Kept {
         Kept { _held: held }
     }
 }
