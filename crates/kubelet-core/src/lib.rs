@@ -5,6 +5,7 @@
 //!
 //! * [`observed`]: what the runtime was last seen doing.
 //! * [`admission`]: whether a Pod may run here at all.
+//! * [`dispatch`]: which Pods have a task, and what is wanted of each.
 //! * [`downward`]: a Pod's fields and resources as text.
 //! * [`events`]: which events the API server is told of.
 //! * [`gc`]: what is left over and goes.
@@ -22,6 +23,7 @@ pub mod admission;
 pub mod cgroup;
 pub mod claims;
 pub mod container_spec;
+pub mod dispatch;
 pub mod downward;
 pub mod events;
 pub mod gc;

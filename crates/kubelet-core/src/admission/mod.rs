@@ -54,13 +54,24 @@ pub struct NodeOffer {
 pub struct Rejection {
     pub reason: String,
     pub message: String,
+    /// The node's labels speak against the Pod: a label that is on its way here could change that.
+    pub by_labels: bool,
 }
 
 /// Why general checks failed, in the order they are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Failure {
     Insufficient(fit::Insufficient),
-    Predicate { name: &'static str, why: &'static str },
+    Predicate(Predicate),
+}
+
+/// What a Pod and the node must agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Predicate {
+    NodeAffinity,
+    NodeName,
+    NodePorts,
+    TaintToleration,
 }
 
 /// Admits the Pod, or says why not. A critical Pod may be admitted at the cost of others, which must
@@ -117,7 +128,7 @@ impl Rejection {
 }
 
 fn reject(reason: &str, message: impl Into<String>) -> Rejection {
-    Rejection { reason: reason.to_owned(), message: message.into() }
+    Rejection { reason: reason.to_owned(), message: message.into(), by_labels: false }
 }
 
 fn check_platform(pod: &Pod, node: &NodeOffer) -> Result<(), Rejection> {
@@ -149,14 +160,14 @@ fn check_general(input: &AdmitInput<'_>) -> Result<Vec<PodUid>, Rejection> {
     if !is_critical(input.pod) {
         return failures.first().map_or(Ok(Vec::new()), |f| Err(f.rejection()));
     }
-    if let Some(f) = failures.iter().find(|f| matches!(f, Failure::Predicate { .. })) {
+    if let Some(f) = failures.iter().find(|f| matches!(f, Failure::Predicate(_))) {
         return Err(f.rejection());
     }
     let short: Vec<_> = failures
         .iter()
         .filter_map(|f| match f {
             Failure::Insufficient(i) => Some((i.resource.clone(), i.missing())),
-            Failure::Predicate { .. } => None,
+            Failure::Predicate(_) => None,
         })
         .collect();
     preempt::victims(input.pod, input.others, short).map_err(|e| {
@@ -172,32 +183,16 @@ fn failures(input: &AdmitInput<'_>) -> Vec<Failure> {
     let (pod, node) = (input.pod, input.node);
     let mut out: Vec<Failure> =
         fit::insufficient(pod, input.others, node).into_iter().map(Failure::Insufficient).collect();
-    let mut predicate = |ok: bool, name, why| {
+    let mut predicate = |ok: bool, predicate| {
         if !ok {
-            out.push(Failure::Predicate { name, why });
+            out.push(Failure::Predicate(predicate));
         }
     };
     let wanted_node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default();
-    predicate(
-        affinity::matches(pod, &node.name, &node.labels),
-        "NodeAffinity",
-        "node(s) didn't match Pod's node affinity/selector",
-    );
-    predicate(
-        wanted_node.is_empty() || wanted_node == node.name,
-        "NodeName",
-        "node(s) didn't match the requested node name",
-    );
-    predicate(
-        fit::ports_are_free(pod, input.others),
-        "NodePorts",
-        "node(s) didn't have free ports for the requested pod ports",
-    );
-    predicate(
-        taints::are_tolerated(pod, &node.taints),
-        "TaintToleration",
-        "node(s) had taints that the pod didn't tolerate",
-    );
+    predicate(affinity::matches(pod, &node.name, &node.labels), Predicate::NodeAffinity);
+    predicate(wanted_node.is_empty() || wanted_node == node.name, Predicate::NodeName);
+    predicate(fit::ports_are_free(pod, input.others), Predicate::NodePorts);
+    predicate(taints::are_tolerated(pod, &node.taints), Predicate::TaintToleration);
     out
 }
 
@@ -248,7 +243,27 @@ impl Failure {
                     i.resource, i.requested, i.used, i.capacity
                 ),
             ),
-            Failure::Predicate { name, why } => reject(name, format!("Predicate {name} failed: {why}")),
+            Failure::Predicate(predicate) => {
+                let (name, why) = predicate.words();
+                Rejection {
+                    by_labels: *predicate == Predicate::NodeAffinity,
+                    ..reject(name, format!("Predicate {name} failed: {why}"))
+                }
+            }
+        }
+    }
+}
+
+// === impl Predicate ===
+
+impl Predicate {
+    /// Upstream's name for it, and why it failed.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::NodeAffinity => ("NodeAffinity", "node(s) didn't match Pod's node affinity/selector"),
+            Self::NodeName => ("NodeName", "node(s) didn't match the requested node name"),
+            Self::NodePorts => ("NodePorts", "node(s) didn't have free ports for the requested pod ports"),
+            Self::TaintToleration => ("TaintToleration", "node(s) had taints that the pod didn't tolerate"),
         }
     }
 }

@@ -215,7 +215,7 @@ fn rejections_are_counted_under_a_bounded_number_of_reasons() {
         ("SysctlForbidden", "SysctlForbidden"),
         ("NodePorts", "Other"),
     ] {
-        let rejection = Rejection { reason: reason.to_owned(), message: String::new() };
+        let rejection = Rejection { reason: reason.to_owned(), message: String::new(), by_labels: false };
         assert_eq!(rejection.label(), label);
     }
 }

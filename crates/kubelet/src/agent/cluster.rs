@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kubelet_core::dispatch::Known;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -9,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::certificates::{self, Upkeep};
 use crate::cluster::{Cluster, event_writer, own_node};
 use crate::node::{self, ClusterDeps};
-use crate::pods::known::Known;
 use crate::pods::node::Node;
 use crate::pods::{mirrors, status_writer};
 use crate::start_error::StartError;

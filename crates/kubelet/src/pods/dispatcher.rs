@@ -1,8 +1,6 @@
-//! The one owner of the map from Pod UID to Pod task.
+//! The one owner of the map from Pod UID to Pod task; upstream's pod workers.
 //!
-//! Sources send whole sets of desired Pods; the dispatcher merges each difference into that Pod's
-//! intent. It also adopts what it finds: a Pod that runs but that no source lists is ended like any
-//! other, by a task of its own, though never before every source has reported once.
+//! What happens is told to [`Dispatch`], which decides; what it says is done here.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,17 +9,21 @@ use std::time::Duration;
 use api::pod::static_pod::is_static;
 use base::ids::PodUid;
 use k8s_openapi::api::core::v1::Pod;
+pub use kubelet_core::dispatch::EndOrder;
+use kubelet_core::dispatch::{
+    Dispatch, Effect, Event, Found, Known, Note, PREEMPTED, PREEMPTING, Running, Surroundings, full_name,
+};
 use kubelet_core::observed::FoundPod;
-use kubelet_core::pod::{Intent, Kill, KillCause, ORPHAN_GRACE, Stage};
+use kubelet_core::pod::{Intent, Stage};
 use tokio::sync::{mpsc, watch};
-use tokio::task::{Id, JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::events::Kind;
 use crate::pods::beat::Beat;
-use crate::pods::known::Known;
+use crate::pods::keyed_tasks::KeyedTasks;
 use crate::pods::node::Node;
-use crate::pods::sources::{SourceName, SourceUpdate, Unread};
+use crate::pods::sources::{SourceName, SourceUpdate};
 use crate::pods::{orphan, pod_task};
 
 /// How often the runtime and the disk are searched for Pods nobody knows.
@@ -32,34 +34,15 @@ const SEARCH_AGAIN: Duration = Duration::from_secs(5);
 const RESPAWN: Duration = Duration::from_secs(1);
 /// What a Pod that makes way for a critical one gets at least.
 const VICTIM_MIN: Duration = Duration::from_secs(10);
-/// The one verdict that labels on their way here could change.
-const NODE_AFFINITY: &str = "NodeAffinity";
 
 pub struct Dispatcher {
     node: Arc<Node>,
     updates: mpsc::Receiver<SourceUpdate>,
-    /// Sources that have not reported yet. Nothing is ended for want of an owner while any is left.
-    silent: BTreeSet<SourceName>,
-    /// What each source wants.
-    wanted: BTreeMap<SourceName, BTreeMap<PodUid, Arc<Pod>>>,
-    /// What each source has and cannot read: nobody's to end.
-    unread: BTreeMap<SourceName, Unread>,
+    state: Dispatch,
     tasks: HashMap<PodUid, Task>,
-    running: JoinSet<()>,
-    ids: HashMap<Id, PodUid>,
-    /// A search has ended since every source reported: what is not known now belongs to nobody.
-    searched: bool,
-    /// At most one search for orphans at a time.
+    running: KeyedTasks<PodUid, ()>,
     searches: JoinSet<Found>,
-    /// Found in the runtime at start and not claimed by a source yet: name by UID.
-    unclaimed: HashMap<PodUid, FullName>,
-    /// Ran when this life began. An earlier one let them in, and nobody asks again whether they may run here.
-    settled: BTreeSet<PodUid>,
-    /// Static Pods that wait for another of the same name to be gone.
-    parked: Vec<(SourceName, Arc<Pod>)>,
-    /// Pods that the node's labels speak against as far as they are known here; the API server is asked for them.
-    asking: BTreeSet<PodUid>,
-    questions: JoinSet<PodUid>,
+    questions: KeyedTasks<PodUid, ()>,
     /// Pods that the node itself ends.
     orders: mpsc::Receiver<EndOrder>,
     /// Turns with the loop; the syncloop health check looks at it.
@@ -67,35 +50,9 @@ pub struct Dispatcher {
     known: watch::Sender<Arc<Known>>,
 }
 
-/// The node ends a Pod, and says why in its status.
-#[derive(Clone, Debug)]
-pub struct EndOrder {
-    pub uid: PodUid,
-    pub reason: &'static str,
-    pub message: &'static str,
-    /// Seconds at most.
-    pub grace: i64,
-}
-
-type FullName = (String, String);
-
-/// What a search came upon.
-struct Found {
-    strangers: Vec<(PodUid, Pod)>,
-    /// Every Pod the runtime holds; none if it could not be asked.
-    runtime: Option<BTreeSet<PodUid>>,
-    /// Runtime and disk both answered.
-    complete: bool,
-}
-
+/// How a Pod's task is reached.
 struct Task {
     intent: watch::Sender<Intent>,
-    name: FullName,
-    finished: bool,
-    /// It was let in and holds its place until it has ended. Rejected Pods and orphans hold none.
-    admitted: bool,
-    /// The same UID was wanted again while this one was ending.
-    again: Option<(SourceName, Arc<Pod>)>,
     /// Cancelled when it has finished.
     over: CancellationToken,
 }
@@ -120,19 +77,11 @@ impl Dispatcher {
         Self {
             node,
             updates,
-            silent: sources.into_iter().collect(),
-            wanted: BTreeMap::new(),
-            unread: BTreeMap::new(),
+            state: Dispatch::new(sources),
             tasks: HashMap::new(),
-            running: JoinSet::new(),
-            ids: HashMap::new(),
-            searched: false,
+            running: KeyedTasks::new(),
             searches: JoinSet::new(),
-            unclaimed: HashMap::new(),
-            settled: BTreeSet::new(),
-            parked: Vec::new(),
-            asking: BTreeSet::new(),
-            questions: JoinSet::new(),
+            questions: KeyedTasks::new(),
             // Nobody gives any.
             orders: mpsc::channel(1).1,
             beat,
@@ -170,26 +119,37 @@ impl Dispatcher {
         sweep.reset();
         loop {
             self.beat.turn();
-            tokio::select! {
-                Some(update) = self.updates.recv() => {
-                    let was_silent = !self.silent.is_empty();
-                    self.merge(update);
-                    if was_silent {
-                        self.search();
+            let event = tokio::select! {
+                Some(update) = self.updates.recv() => Event::Update(update),
+                Some(order) = self.orders.recv() => Event::Order(order),
+                Some((uid, ended)) = self.running.join_next() => match ended {
+                    Ok(()) => Event::Ended(uid),
+                    Err(error) => {
+                        tracing::error!(pod_uid = %uid, %error, "Pod task died and is started again");
+                        Event::Died(uid)
                     }
-                }
-                Some(order) = self.orders.recv() => self.obey(order),
-                Some(ended) = self.running.join_next_with_id(), if !self.running.is_empty() => self.ended(ended),
-                Some(Ok(found)) = self.searches.join_next(), if !self.searches.is_empty() => {
+                },
+                Some(found) = self.searches.join_next() => {
+                    // A search that panicked found nothing; the next one is made soon.
+                    let found = found.unwrap_or_else(|error| {
+                        tracing::error!(%error, "the search for orphans died");
+                        Found::default()
+                    });
                     if !found.complete {
                         sweep.reset_after(SEARCH_AGAIN);
                     }
-                    self.found(found);
+                    Event::Found(found)
                 }
-                Some(Ok(uid)) = self.questions.join_next(), if !self.questions.is_empty() => self.asked(&uid),
-                () = node.observer.strangers.notified() => self.search(),
-                _ = sweep.tick() => self.search(),
-            }
+                Some((uid, asked)) = self.questions.join_next() => {
+                    if let Err(error) = asked {
+                        tracing::error!(pod_uid = %uid, %error, "the question for the node's labels died");
+                    }
+                    Event::Asked(uid)
+                }
+                () = node.observer.strangers.notified() => Event::SearchDue,
+                _ = sweep.tick() => Event::SearchDue,
+            };
+            self.take(event);
         }
     }
 
@@ -197,12 +157,7 @@ impl Dispatcher {
     async fn take_stock(&mut self) {
         loop {
             match self.node.observer.survey().await {
-                Ok(found) => {
-                    self.unclaimed = found.iter().map(|f| (f.uid.clone(), found_name(f))).collect();
-                    let alive = found.iter().filter(|f| f.observed.ready_sandbox().is_some());
-                    self.settled = alive.map(|f| f.uid.clone()).collect();
-                    return;
-                }
+                Ok(found) => return self.take(Event::Stock(found.iter().map(running).collect())),
                 Err(error) => {
                     tracing::warn!(%error, "waiting for the runtime");
                     self.beat.turn();
@@ -212,162 +167,55 @@ impl Dispatcher {
         }
     }
 
-    fn merge(&mut self, update: SourceUpdate) {
-        let SourceUpdate { source, pods, unread } = update;
-        self.silent.remove(&source);
-        self.unread.insert(source, unread);
-        let mut listed: Vec<(PodUid, Arc<Pod>)> =
-            pods.into_iter().filter_map(|p| Some((PodUid::from(p.metadata.uid.as_deref()?), p))).collect();
-        let next: BTreeMap<PodUid, Arc<Pod>> = listed.iter().cloned().collect();
-        listed.retain(|(uid, pod)| next.get(uid).is_some_and(|kept| Arc::ptr_eq(kept, pod)));
-        let last = self.wanted.insert(source, next).unwrap_or_default();
-        for uid in last.keys() {
-            if !self.is_wanted(uid) {
-                self.remove(uid);
-            }
-        }
-        // Who runs already keeps his place; who was created first is admitted first, and else who is listed first.
-        listed.sort_by_key(|(uid, pod)| {
-            (!self.settled.contains(uid), pod.metadata.creation_timestamp.as_ref().map(|t| t.0))
-        });
-        for (uid, pod) in listed {
-            match last.get(&uid) {
-                Some(old) if Arc::ptr_eq(old, &pod) || old == &pod => {}
-                _ => self.want(source, uid, pod),
-            }
-        }
-        self.publish();
-    }
-
-    /// A Pod is wanted: tell its task, or begin one.
-    fn want(&mut self, source: SourceName, uid: PodUid, pod: Arc<Pod>) {
-        self.unclaimed.remove(&uid);
-        let Some(task) = self.tasks.get_mut(&uid) else {
-            return self.begin(source, uid, pod, false);
-        };
-        // A deleted Pod stays itself: its updates may shorten the grace.
-        let leaving = matches!(
-            task.intent.borrow().kill.as_ref().map(|k| &k.cause),
-            Some(KillCause::Removed | KillCause::Orphaned)
-        );
-        // An order to end it does not ask for another life, it may only leave this one less time.
-        if leaving && pod.metadata.deletion_timestamp.is_none() {
-            task.again = Some((source, pod));
-        } else {
-            task.intent.send_modify(|i| i.update(pod));
+    fn take(&mut self, event: Event) {
+        let node = self.node.clone();
+        let offer = node.offer_now();
+        let around = Surroundings { offer: &offer, can_ask: node.own.is_some() };
+        for effect in self.state.on(event, around) {
+            self.carry_out(effect);
         }
     }
 
-    /// `asked`: the labels that speak against it, should any, are the latest.
-    fn begin(&mut self, source: SourceName, uid: PodUid, pod: Arc<Pod>, asked: bool) {
-        if self.asking.contains(&uid) {
-            // What it is now will be looked at then.
-            return;
-        }
-        let name = full_name(&pod);
-        let taken = self.tasks.iter().any(|(u, t)| *u != uid && !t.finished && t.name == name)
-            || self.unclaimed.iter().any(|(u, n)| *u != uid && *n == name);
-        // Only a manifest that changed waits for what it was before. Who deletes a Pod of the API server by force wants
-        // the next one, whatever holds up the end of the last.
-        if taken && is_static(&pod) {
-            tracing::info!(pod = name.1, pod_uid = %uid, "waiting for an earlier Pod of the same name to end");
-            self.unpark_one(&uid);
-            self.parked.push((source, pod));
-            return;
-        }
-        let mut intent = Intent::run(pod.clone());
-        intent.update(pod.clone());
-        let containers = pod.spec.as_ref().map_or(0, |s| s.containers.len());
-        self.node.metrics.containers_per_pod_count.observe([], containers as f64);
-        let (ended, ending) = (has_ended(&pod), intent.stage > Stage::Run);
-        if self.settled.remove(&uid) || ended || ending {
-            // It runs already, or will not run any more: nobody asks whether it may. Until it has ended it holds its place.
-            return self.spawn(uid, intent, !ended);
-        }
-        let holding = self.admitted(&name);
-        let admitted = self.node.admit(&pod, &holding);
-        let is_admitted = admitted.is_ok();
-        let mut victims = Vec::new();
-        match admitted {
-            Ok(chosen) => {
-                for victim in &chosen {
-                    self.node.metrics.preemptions.inc([&self.node.shortage(&pod, &holding)]);
-                    victims.extend(self.preempt(victim));
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Begin { uid, intent, after } => self.begin(uid, intent, &after),
+            Effect::Respawn(uid) => {
+                if let Some(task) = self.tasks.get(&uid) {
+                    let intent = task.intent.subscribe();
+                    self.launch(uid, intent, tokio::time::sleep(RESPAWN));
                 }
             }
-            Err(rejection) if rejection.reason == NODE_AFFINITY && !asked && self.ask(&uid) => return,
-            Err(rejection) => {
-                self.node.reject(&pod, &rejection);
-                let message = format!("Pod was rejected: {}", rejection.message);
-                let cause = KillCause::Rejected { reason: rejection.reason, message };
-                intent.end(Kill { cause, grace: None });
+            Effect::Intend { uid, intent } => {
+                if let Some(task) = self.tasks.get(&uid) {
+                    task.intent.send_replace(intent);
+                }
             }
+            Effect::Over(uid) => {
+                if let Some(task) = self.tasks.get(&uid) {
+                    task.over.cancel();
+                }
+            }
+            Effect::Forget(uid) => {
+                self.tasks.remove(&uid);
+                self.node.board.forget(&uid);
+            }
+            Effect::Ask(uid) => self.ask(uid),
+            Effect::Search(known) => drop(self.searches.spawn(search(self.node.clone(), known))),
+            Effect::Publish(known) => self.publish(known),
+            Effect::Note(note) => self.note(note),
         }
-        self.spawn_after(uid, intent, is_admitted, victims);
     }
 
-    /// The scheduler may have seen a label that has not come round to here: asks for the node's object. False if there
-    /// is nobody to ask.
-    fn ask(&mut self, uid: &PodUid) -> bool {
-        let Some(own) = self.node.own.clone() else { return false };
-        let of = uid.clone();
-        self.asking.insert(uid.clone());
-        self.questions.spawn(async move {
-            if let Err(error) = own.ask_again().await {
-                tracing::warn!(pod_uid = %of, %error, "the node's labels were not told");
-            }
-            of
+    fn begin(&mut self, uid: PodUid, intent: Intent, after: &[PodUid]) {
+        let victims = after.iter().filter_map(|uid| {
+            let task = self.tasks.get(uid)?;
+            Some(Victim { pod: task.intent.borrow().pod.clone(), over: task.over.clone() })
         });
-        true
-    }
-
-    /// The labels are the latest now. If the Pod is still wanted, it may come in or not.
-    fn asked(&mut self, uid: &PodUid) {
-        self.asking.remove(uid);
-        let wanted = self.wanted.iter().find_map(|(source, all)| Some((*source, all.get(uid)?.clone())));
-        if let Some((source, pod)) = wanted.filter(|_| !self.tasks.contains_key(uid)) {
-            self.begin(source, uid.clone(), pod, true);
-            self.publish();
-        }
-    }
-
-    /// Ends a Pod to make room for a critical one, which has to wait for it.
-    fn preempt(&self, uid: &PodUid) -> Option<Victim> {
-        let task = self.tasks.get(uid)?;
-        let message = "Preempted in order to admit critical pod".to_owned();
-        self.node.recorder.pod(&task.intent.borrow().pod, Kind::Warning, "Preempting", &message);
-        let cause = KillCause::Node { reason: "Preempting".into(), message };
-        task.intent.send_modify(|i| i.end(Kill { cause, grace: None }));
-        Some(Victim { pod: task.intent.borrow().pod.clone(), over: task.over.clone() })
-    }
-
-    fn obey(&self, order: EndOrder) {
-        let Some(task) = self.tasks.get(&order.uid).filter(|t| !t.finished) else { return };
-        let cause = KillCause::Node { reason: order.reason.to_owned(), message: order.message.to_owned() };
-        task.intent.send_modify(|i| i.end(Kill { cause, grace: Some(order.grace) }));
-    }
-
-    /// Pods that hold their place on the node, as a Pod of this name finds it. One that is ending uses its place still;
-    /// if it was taken away by force, its successor has it.
-    fn admitted(&self, name: &FullName) -> Vec<Arc<Pod>> {
-        let is_predecessor = |uid: &PodUid, t: &Task| t.name == *name && !self.is_wanted(uid);
-        let holding =
-            self.tasks.iter().filter(|(uid, t)| t.admitted && !t.finished && !is_predecessor(uid, t));
-        holding.map(|(_, t)| t.intent.borrow().pod.clone()).collect()
-    }
-
-    fn spawn(&mut self, uid: PodUid, intent: Intent, admitted: bool) {
-        self.spawn_after(uid, intent, admitted, Vec::new());
-    }
-
-    /// The Pod has its task and its place from now on; the task begins once the victims are gone.
-    fn spawn_after(&mut self, uid: PodUid, intent: Intent, admitted: bool, victims: Vec<Victim>) {
-        let name = full_name(&intent.pod);
+        let victims = victims.collect();
         let intent = watch::channel(intent).0;
         let receiver = intent.subscribe();
         let gone = are_gone(self.node.clone(), victims, intent.subscribe());
-        let over = CancellationToken::new();
-        self.tasks.insert(uid.clone(), Task { intent, name, finished: false, admitted, again: None, over });
+        self.tasks.insert(uid.clone(), Task { intent, over: CancellationToken::new() });
         self.launch(uid, receiver, gone);
     }
 
@@ -377,157 +225,83 @@ impl Dispatcher {
         intent: watch::Receiver<Intent>,
         before: impl Future<Output = ()> + Send + 'static,
     ) {
-        let node = self.node.clone();
-        let of = uid.clone();
-        let handle = self.running.spawn(async move {
+        let (node, of) = (self.node.clone(), uid.clone());
+        self.running.spawn(uid, async move {
             before.await;
             pod_task::run(node, of, intent).await;
         });
-        self.ids.insert(handle.id(), uid);
     }
 
-    /// A source dropped the Pod.
-    fn remove(&mut self, uid: &PodUid) {
-        self.unpark_one(uid);
-        let Some(task) = self.tasks.get_mut(uid) else { return };
-        task.again = None;
-        let kill = Kill { cause: KillCause::Removed, grace: None };
-        if task.finished {
-            // Nothing runs, but its dead containers and its record are still there.
-            let mut intent = Intent::run(task.intent.borrow().pod.clone());
-            intent.end(kill);
-            self.spawn(uid.clone(), intent, false);
-        } else {
-            task.intent.send_modify(|i| i.end_as_removed(kill));
-        }
-    }
-
-    fn ended(&mut self, ended: Result<(Id, ()), JoinError>) {
-        let id = match &ended {
-            Ok((id, ())) => *id,
-            Err(e) => e.id(),
-        };
-        let Some(uid) = self.ids.remove(&id) else { return };
-        let Some(task) = self.tasks.get_mut(&uid) else { return };
-        if let Err(error) = ended {
-            tracing::error!(pod = task.name.1, pod_uid = %uid, %error, "Pod task died and is started again");
-            let intent = task.intent.subscribe();
-            return self.launch(uid, intent, tokio::time::sleep(RESPAWN));
-        }
-        task.finished = true;
-        task.over.cancel();
-        let again = task.again.take();
-        let label = static_label(&task.intent.borrow().pod);
-        let gone = !self.is_wanted(&uid);
-        if again.is_some() {
-            self.node.metrics.restarted_pods_total.inc([label]);
-        }
-        if gone || again.is_some() {
-            self.tasks.remove(&uid);
-            self.node.board.forget(&uid);
-        }
-        self.unclaimed.remove(&uid);
-        if let Some((source, pod)) = again {
-            self.want(source, uid, pod);
-        }
-        self.unpark();
-        self.publish();
-    }
-
-    fn unpark_one(&mut self, uid: &PodUid) {
-        self.parked.retain(|(_, p)| p.metadata.uid.as_deref() != Some(uid.as_str()));
-    }
-
-    /// A name may have become free.
-    fn unpark(&mut self) {
-        for (source, pod) in std::mem::take(&mut self.parked) {
-            if let Some(uid) = pod.metadata.uid.as_deref().map(PodUid::from) {
-                self.want(source, uid, pod);
+    /// Asks the API server for the node's object: a label may not have come round to here.
+    fn ask(&mut self, uid: PodUid) {
+        let (own, of) = (self.node.own.clone(), uid.clone());
+        self.questions.spawn(uid, async move {
+            let Some(own) = own else { return };
+            if let Err(error) = own.ask_again().await {
+                tracing::warn!(pod_uid = %of, %error, "the node's labels were not told");
             }
-        }
-    }
-
-    fn is_wanted(&self, uid: &PodUid) -> bool {
-        self.wanted.values().any(|w| w.contains_key(uid)) || self.is_unread(uid)
-    }
-
-    fn is_unread(&self, uid: &PodUid) -> bool {
-        self.unread.values().any(|unread| unread.uids.contains(uid))
-    }
-
-    /// Begins a search for what nobody wants, unless one is under way or a source is still silent.
-    fn search(&mut self) {
-        if self.silent.is_empty() && self.searches.is_empty() {
-            let listed = self.wanted.values().flat_map(BTreeMap::keys);
-            let unread = self.unread.values().flat_map(|unread| &unread.uids);
-            let known = self.tasks.keys().chain(listed).chain(unread).cloned().collect();
-            self.searches.spawn(search(self.node.clone(), known));
-        }
-    }
-
-    /// Ends what the search found and nobody wants.
-    fn found(&mut self, found: Found) {
-        self.searched |= found.complete;
-        let has_nameless = self.unread.values().any(|unread| unread.has_nameless);
-        for (uid, pod) in found.strangers {
-            if has_nameless {
-                tracing::warn!(pod = full_name(&pod).1, pod_uid = %uid, "a Pod that cannot be read may be this one: it runs on");
-                continue;
-            }
-            self.unclaimed.remove(&uid);
-            self.settled.remove(&uid);
-            if self.tasks.contains_key(&uid) || self.is_wanted(&uid) {
-                continue;
-            }
-            tracing::info!(pod = full_name(&pod).1, pod_uid = %uid, "ending a Pod that no source lists");
-            self.node.metrics.orphaned_runtime_pods_total.inc([]);
-            self.end_orphan(uid, pod);
-        }
-        if let Some(there) = found.runtime {
-            // Somebody else took it away: nobody has to wait for its end.
-            self.unclaimed.retain(|uid, _| there.contains(uid));
-        }
-        self.unpark();
-        self.publish();
-    }
-
-    fn end_orphan(&mut self, uid: PodUid, pod: Pod) {
-        let mut intent = Intent::run(Arc::new(pod));
-        intent.end(Kill { cause: KillCause::Orphaned, grace: Some(ORPHAN_GRACE) });
-        self.spawn(uid, intent, false);
+        });
     }
 
     /// Tells the others what this loop knows now.
-    fn publish(&self) {
-        let listed = self.wanted.values().flat_map(BTreeMap::keys);
-        let unread = self.unread.values().flat_map(|unread| &unread.uids);
-        let pods: BTreeSet<PodUid> = self.tasks.keys().chain(listed).chain(unread).cloned().collect();
-        let known = Known { pods, sources_ready: self.silent.is_empty() && self.searched };
+    fn publish(&self, known: Known) {
         self.known.send_if_modified(|old| {
-            let changed = old.pods != known.pods || old.sources_ready != known.sources_ready;
+            let changed = **old != known;
             if changed {
                 *old = Arc::new(known);
             }
             changed
         });
-
         self.count_pods();
         self.count_work();
     }
 
+    fn note(&self, note: Note) {
+        let metrics = &self.node.metrics;
+        match note {
+            Note::Considered(pod) => {
+                let containers = pod.spec.as_ref().map_or(0, |s| s.containers.len());
+                metrics.containers_per_pod_count.observe([], containers as f64);
+            }
+            Note::Rejected { pod, rejection } => self.node.reject(&pod, &rejection),
+            Note::Preempted { pod, shortage } => {
+                metrics.preemptions.inc([&shortage]);
+                self.node.recorder.pod(&pod, Kind::Warning, PREEMPTING, PREEMPTED);
+            }
+            Note::Restarted(pod) => metrics.restarted_pods_total.inc([static_label(&pod)]),
+            Note::Parked(pod) => {
+                tracing::info!(
+                    pod = full_name(&pod).1,
+                    pod_uid = pod.metadata.uid,
+                    "waiting for an earlier Pod of the same name to end"
+                );
+            }
+            Note::Orphaned(pod) => {
+                metrics.orphaned_runtime_pods_total.inc([]);
+                let (name, uid) = (full_name(&pod).1, &pod.metadata.uid);
+                tracing::info!(pod = name, pod_uid = uid, "ending a Pod that no source lists");
+            }
+            Note::Spared(pod) => {
+                let (name, uid) = (full_name(&pod).1, &pod.metadata.uid);
+                let text = "a Pod that cannot be read may be this one: it runs on";
+                tracing::warn!(pod = name, pod_uid = uid, "{text}");
+            }
+        }
+    }
+
     fn count_pods(&self) {
         let metrics = &self.node.metrics;
-        let wanted = || self.wanted.values().flat_map(BTreeMap::values);
-        let active = || self.tasks.values().filter(|t| !t.finished);
+        let active = || self.state.tasks().filter(|(_, t)| !t.finished);
         for label in STATIC_LABELS {
-            let desired = wanted().filter(|p| static_label(p) == label).count();
+            let desired = self.state.wanted().filter(|p| static_label(p) == label).count();
             metrics.desired_pods.set([label], desired as f64);
-            let active = active().filter(|t| static_label(&t.intent.borrow().pod) == label).count();
+            let active = active().filter(|(_, t)| static_label(&t.intent.pod) == label).count();
             metrics.active_pods.set([label], active as f64);
         }
         let ephemeral =
             |p: &Arc<Pod>| p.spec.as_ref().and_then(|s| s.ephemeral_containers.as_ref()).map_or(0, Vec::len);
-        metrics.managed_ephemeral_containers.set([], wanted().map(ephemeral).sum::<usize>() as f64);
+        let all = self.state.wanted().map(ephemeral).sum::<usize>();
+        metrics.managed_ephemeral_containers.set([], all as f64);
     }
 
     fn count_work(&self) {
@@ -537,15 +311,15 @@ impl Dispatcher {
                 counts.extend(STATIC_LABELS.map(|label| ([lifecycle, config, label], 0)));
             }
         }
-        for (uid, task) in &self.tasks {
+        for (uid, task) in self.state.tasks() {
             let ending = || self.node.board.get(uid.as_str()).is_some_and(|e| e.terminating.is_some());
-            let lifecycle = match task.intent.borrow().stage {
+            let lifecycle = match task.intent.stage {
                 _ if task.finished => "terminated",
                 Stage::Run if !ending() => "sync",
                 _ => "terminating",
             };
-            let config = if self.is_wanted(uid) { "desired" } else { "orphan" };
-            let label = static_label(&task.intent.borrow().pod);
+            let config = if self.state.is_wanted(uid) { "desired" } else { "orphan" };
+            let label = static_label(&task.intent.pod);
             *counts.entry([lifecycle, config, label]).or_default() += 1;
         }
         for (labels, n) in counts {
@@ -613,8 +387,8 @@ async fn are_gone(node: Arc<Node>, victims: Vec<Victim>, mut waiting: watch::Rec
         let grace = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds).unwrap_or(0);
         let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
         async move {
-            let patience = (grace + grace / 2).max(VICTIM_MIN);
-            if tokio::time::timeout(patience, over.cancelled()).await.is_err() {
+            let timeout = (grace + grace / 2).max(VICTIM_MIN);
+            if tokio::time::timeout(timeout, over.cancelled()).await.is_err() {
                 let text = "Container runtime did not kill the pod within specified grace period.";
                 node.recorder.pod(&pod, Kind::Warning, "ExceededGracePeriod", text);
             }
@@ -626,17 +400,10 @@ async fn are_gone(node: Arc<Node>, victims: Vec<Victim>, mut waiting: watch::Rec
     }
 }
 
-/// The API server was told that the Pod is over.
-fn has_ended(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
-}
-
-fn full_name(pod: &Pod) -> FullName {
-    let m = &pod.metadata;
-    (m.namespace.clone().unwrap_or_default(), m.name.clone().unwrap_or_default())
-}
-
-fn found_name(found: &FoundPod) -> FullName {
-    (found.namespace.clone(), found.name.clone())
+fn running(found: &FoundPod) -> Running {
+    Running {
+        uid: found.uid.clone(),
+        name: (found.namespace.clone(), found.name.clone()),
+        alive: found.observed.ready_sandbox().is_some(),
+    }
 }

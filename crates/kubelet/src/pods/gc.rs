@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::ids::ContainerId;
+use kubelet_core::dispatch::Known;
 use kubelet_core::gc::{self, GcInput, GcPolicy};
 use kubelet_core::observed::{ContainerState, FoundPod};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::pods::known::Known;
 use crate::pods::node::Node;
 
 mod shims;

@@ -12,6 +12,7 @@ use api::pod::static_pod::{MIRROR_ANNOTATION, SOURCE_ANNOTATION};
 use client::{ClientError, Request};
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kubelet_core::dispatch::Known;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +20,6 @@ use tokio_util::sync::CancellationToken;
 use super::status_writer::delete_now;
 use crate::cluster::Cluster;
 use crate::cluster::api_pods::{ApiPod, FullName};
-use crate::pods::known::Known;
 use crate::pods::node::Node;
 
 /// What failed is tried again after this.

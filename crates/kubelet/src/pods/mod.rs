@@ -14,7 +14,7 @@ pub mod dispatcher;
 pub mod gc;
 pub mod hooks;
 pub mod host_ips;
-pub mod known;
+mod keyed_tasks;
 pub(crate) mod mirrors;
 pub mod node;
 pub mod orphan;

@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::ids::PodUid;
 use base::quantity::Quantity;
 use base::rng::Rng;
 use base::time::{Clock, Now};
 use cri::v1;
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
-use kubelet_core::admission::{self, AdmitInput, NodeOffer, Rejection};
+use kubelet_core::admission::{NodeOffer, Rejection};
 use kubelet_core::node::capacity::is_extended;
 use kubelet_core::recipe;
 use tokio::sync::watch;
@@ -98,21 +97,9 @@ impl Node {
         self.clock.now()
     }
 
-    /// May the Pod run here, beside those that already do? Says which of them have to make way.
-    pub fn admit(&self, pod: &Pod, others: &[Arc<Pod>]) -> Result<Vec<PodUid>, Rejection> {
-        let others: Vec<&Pod> = others.iter().map(|p| &**p).collect();
-        admission::admit(&AdmitInput { pod, others: &others, node: &self.offer_now() })
-    }
-
-    /// The resource for want of which others have to make way for this Pod.
-    pub fn shortage(&self, pod: &Pod, others: &[Arc<Pod>]) -> String {
-        let others: Vec<&Pod> = others.iter().map(|p| &**p).collect();
-        admission::shortage(&AdmitInput { pod, others: &others, node: &self.offer_now() }).unwrap_or_default()
-    }
-
     /// What the node offers, with labels and taints as the API server has them; until it is registered, as
     /// it will be. The runtime may have been replaced since the start.
-    fn offer_now(&self) -> Cow<'_, NodeOffer> {
+    pub(super) fn offer_now(&self) -> Cow<'_, NodeOffer> {
         let object = self.own.as_ref().and_then(OwnNodeView::object);
         let shutting_down = *self.shutting_down.borrow();
         let strict_groups = {

@@ -19,12 +19,13 @@ use base::rng::Rng;
 use client::{ClientError, Request};
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_core::pod::{Report, Reported, report};
-use tokio::task::JoinSet;
+use tokio::task::JoinError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Cluster;
 use crate::cluster::api_pods::ApiPod;
+use crate::pods::keyed_tasks::KeyedTasks;
 use crate::pods::node::Node;
 use crate::pods::status_board::Entry;
 
@@ -53,7 +54,7 @@ pub(crate) async fn run(cluster: Arc<Cluster>, node: Arc<Node>, token: Cancellat
         node,
         rng,
         writing: BTreeSet::new(),
-        requests: JoinSet::new(),
+        requests: KeyedTasks::new(),
         in_step: HashMap::new(),
         untold: HashMap::new(),
         held: BTreeMap::new(),
@@ -71,7 +72,7 @@ struct Writer {
     rng: Rng,
     /// Pods with a request under way, by the object's UID.
     writing: BTreeSet<PodUid>,
-    requests: JoinSet<Done>,
+    requests: KeyedTasks<(PodUid, u64), Done>,
     /// Pods on which both sides agree, so that a change of one Pod does not cost a look at all.
     in_step: HashMap<PodUid, Stand>,
     /// Since when the API server has not been told what these Pods say.
@@ -130,7 +131,10 @@ impl Writer {
             tokio::select! {
                 _ = board.changed() => {}
                 _ = api.changed() => {}
-                Some(Ok(done)) = self.requests.join_next(), if !self.requests.is_empty() => self.settle(done),
+                Some((key, done)) = self.requests.join_next() => match done {
+                    Ok(done) => self.settle(done),
+                    Err(error) => self.settle_lost(key, &error),
+                },
                 () = tokio::time::sleep_until(wake) => {}
             }
         }
@@ -231,7 +235,7 @@ impl Writer {
         let (client, version) = (self.cluster.client.clone(), entry.version);
         // A server that wants to be left alone is left alone by all Pods, and then by what they say then.
         let request = request.once();
-        self.requests.spawn(async move {
+        self.requests.spawn((known.uid.clone(), version), async move {
             let outcome = match deleted {
                 // What a deletion answers with depends on the object's finalizers; the watch will tell.
                 true => client.ask_bytes(request).await.map(|_| None),
@@ -239,6 +243,13 @@ impl Writer {
             };
             Done { uid: known.uid, version, outcome, deleted }
         });
+    }
+
+    /// Nobody knows what became of the request: the Pod is told of again after a pause.
+    fn settle_lost(&mut self, (uid, version): (PodUid, u64), error: &JoinError) {
+        tracing::error!(pod_uid = %uid, %error, "telling of a Pod died; trying again");
+        self.writing.remove(&uid);
+        self.hold(uid, version, FAILED_MIN);
     }
 
     fn settle(&mut self, done: Done) {

@@ -94,6 +94,7 @@ impl PodTask {
         let rejection = Rejection {
             reason: "VolumeAttachmentLimitExceeded".to_owned(),
             message: format!("{words} {}", unmounted(&error.volume, &error.volume, "", &error.message)),
+            by_labels: false,
         };
         self.node.reject(pod, &rejection);
         let message = format!("Pod was rejected: {}", rejection.message);

@@ -11,9 +11,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ::api::pod::{self, Manifest, ManifestError, static_pod};
-use base::ids::PodUid;
 use base::time::Clock;
 use k8s_openapi::api::core::v1::Pod;
+pub use kubelet_core::dispatch::{SourceName, SourceUpdate, Unread};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -26,30 +26,6 @@ const PROBLEMS_MAX: usize = 1024;
 
 /// Updates that may wait for the dispatcher.
 pub const CHANNEL: usize = 16;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum SourceName {
-    File,
-    Url,
-    Local,
-    Api,
-}
-
-/// Everything one source wants to run.
-#[derive(Clone, Debug)]
-pub struct SourceUpdate {
-    pub source: SourceName,
-    pub pods: Vec<Arc<Pod>>,
-    pub unread: Unread,
-}
-
-/// Pods that a source has and cannot read. They are neither begun nor ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Unread {
-    pub uids: BTreeSet<PodUid>,
-    /// There is one of which nobody can say which: it may be any that runs.
-    pub has_nameless: bool,
-}
 
 /// What every source needs of the node.
 #[derive(Clone)]
@@ -69,26 +45,6 @@ pub struct Problem {
     pub source: SourceName,
     pub place: String,
     pub message: String,
-}
-
-// === impl SourceName ===
-
-impl SourceName {
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            SourceName::File => "file",
-            SourceName::Url => "http",
-            SourceName::Local => "local",
-            SourceName::Api => "api",
-        }
-    }
-}
-
-impl fmt::Display for SourceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
 }
 
 // === impl Problems ===
