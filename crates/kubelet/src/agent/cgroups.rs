@@ -8,7 +8,7 @@ use kubelet_core::cgroup::{self, Driver, Limits, Rules};
 use kubelet_core::node::capacity::Reserved;
 use tokio_util::sync::CancellationToken;
 
-use super::{Parts, StartError};
+use super::{Builder, StartError};
 use crate::events::{Kind, Recorder};
 use crate::host::cgroups::{NodeCgroups, RuntimeCgroups, Timed};
 use crate::host::facts::Machine;
@@ -17,7 +17,7 @@ use crate::ports::Cgroups;
 /// Before what could not be enforced is tried again: Pods that use too much are evicted meanwhile.
 const AGAIN: Duration = Duration::from_secs(60);
 
-impl Parts<'_> {
+impl Builder<'_> {
     /// The tree of Pods' cgroups, its upper levels made. Until cancelled, what all Pods may use is seen to.
     pub(super) async fn cgroups(
         &self,

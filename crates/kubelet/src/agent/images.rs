@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use api::config::kubelet::Loaded;
 
-use super::{Parts, StartError, settings};
+use super::{Builder, StartError, settings};
 use crate::events::Recorder;
 use crate::images::{Credentials, ImagePuller, NodeFiles, Provider, Records, load_providers};
 use crate::ports::Accounts;
 
-impl Parts<'_> {
+impl Builder<'_> {
     pub(super) async fn images(
         &self,
         recorder: &Recorder,

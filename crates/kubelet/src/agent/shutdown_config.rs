@@ -6,12 +6,12 @@ use api::config::kubelet::Loaded;
 use kubelet_core::shutdown::{Period, periods};
 use tokio::sync::mpsc;
 
-use super::Parts;
+use super::Builder;
 use crate::node::shutdown::Shutdown;
 use crate::pods::dispatcher::EndOrder;
 use crate::pods::node::Node;
 
-impl Parts<'_> {
+impl Builder<'_> {
     /// What ends Pods before the machine goes down; none where it is not to wait for them.
     pub(super) fn shutdown(&self, node: &Arc<Node>, orders: mpsc::Sender<EndOrder>) -> Option<Shutdown> {
         let Loaded { config, gates, .. } = &self.start.loaded;

@@ -1,0 +1,140 @@
+//! Everything that listens, and the watchdog.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use api::config::kubelet::Loaded;
+use streaming::Streams;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{Builder, StartError, port, settings};
+use crate::pods::beat::Beat;
+use crate::pods::node::Node;
+use crate::server::secure::{self, ServerState};
+use crate::server::{self, Check, Checks, Views, local_api, stats};
+
+/// Every address the kubelet answers on, taken but not served yet.
+pub(super) struct Listeners {
+    pub(super) healthz: Option<server::Bound>,
+    pub(super) read_only: Option<server::Bound>,
+    pub(super) secure: Option<secure::Open>,
+    pub(super) local: local_api::Bound,
+}
+
+impl Builder<'_> {
+    pub(super) async fn listeners(&self) -> Result<Listeners, StartError> {
+        let config = &self.start.loaded.config;
+        let bind = async |what, address: Option<SocketAddr>| match address {
+            Some(address) => {
+                server::bind(what, address).await.map(Some).map_err(|e| StartError::new(e.to_string()))
+            }
+            None => Ok(None),
+        };
+        let local = local_api::bind(&settings::socket(&self.dirs.root));
+        Ok(Listeners {
+            healthz: bind("healthz", settings::listen(&config.healthz_bind_address, config.healthz_port)?)
+                .await?,
+            read_only: bind("read-only API", settings::listen(&config.address, config.read_only_port)?)
+                .await?,
+            secure: self.secure_listener().await?,
+            local: local.map_err(|e| StartError::new(e.to_string()))?,
+        })
+    }
+
+    /// Port 10250, where the API server says who may come in.
+    pub(super) async fn secure_listener(&self) -> Result<Option<secure::Open>, StartError> {
+        let Loaded { config, flags, .. } = &self.start.loaded;
+        let name = flags.node_name(&self.machine.hostname);
+        let issued = self.cluster.as_ref().filter(|_| config.server_tls_bootstrap).map(|c| c.serving());
+        let Some(rules) = port::rules(&self.start.loaded, &name, issued)? else { return Ok(None) };
+        let reviews = self.cluster.as_ref().map(|cluster| {
+            Arc::new(secure::ApiReviews { client: cluster.client.clone(), node: name })
+                as Arc<dyn secure::Reviews>
+        });
+        let open = secure::open(rules, reviews, self.clock.clone()).await;
+        open.map(Some).map_err(|e| StartError::new(e.to_string()))
+    }
+
+    /// Health, the read-only API, the watchdog.
+    pub(super) fn start_servers(
+        &self,
+        node: &Arc<Node>,
+        beat: Beat,
+        [healthz, read_only]: [Option<server::Bound>; 2],
+        secure: Option<secure::Open>,
+        tasks: &mut JoinSet<()>,
+        token: &CancellationToken,
+    ) -> Result<(), StartError> {
+        let config = &self.start.loaded.config;
+        if let Some(bound) = healthz {
+            let router = server::healthz_router(Checks::new(vec![Check::ping()]));
+            tasks.spawn(bound.serve(router, self.ports.healthz(), token.clone()));
+        }
+        let checks = Checks::new(vec![
+            Check::ping(),
+            Check::log(),
+            Check::sync_loop(beat, config.sync_frequency.to_std()),
+        ]);
+        let views = Views {
+            checks: checks.clone(),
+            pods: node.board.clone(),
+            metrics: node.metrics.clone(),
+            probe_metrics: self.probe_metrics.clone(),
+            connections: self.ports.metrics.clone(),
+            runtime: node.runtime.clone(),
+            config: Arc::new(config.to_v1beta1()),
+            stats: stats::Sources {
+                runtime: node.runtime.clone(),
+                pods: node.board.clone(),
+                clock: node.clock.clone(),
+                node_name: node.facts.recipe.name.as_str().into(),
+                root: self.dirs.root.clone(),
+                meter: Arc::default(),
+                volumes: self.figures.clone(),
+            },
+        };
+        if let Some(bound) = read_only {
+            let router = server::readonly_router(views.clone());
+            tasks.spawn(bound.serve(router, self.ports.read_only(), token.clone()));
+        }
+        if let Some(open) = secure {
+            let streams = Streams::new(config.streaming_connection_idle_timeout.to_std());
+            let state = self.server_state(views, streams.clone());
+            let (router, connections) = (secure::router(state), self.ports.secure());
+            tasks.spawn(open.serve(router, streams, connections, token.clone()));
+        }
+        self.start_watchdog(checks, tasks, token)
+    }
+
+    /// What is behind port 10250.
+    pub(super) fn server_state(&self, views: Views, streams: Streams) -> ServerState {
+        let (loaded, cluster) = (&self.start.loaded, self.cluster.clone());
+        ServerState {
+            views,
+            streams,
+            mirrors: Arc::new(move |uid| cluster.as_ref()?.api_pods.get(uid)?.mirrors),
+            clock: self.clock.clone(),
+            switches: port::switches(loaded),
+            pod_logs: self.dirs.pod_logs.clone(),
+            root: self.dirs.root.clone(),
+            verbosity: self.start.verbosity.clone(),
+            about: port::about(loaded, &self.start.version, self.clock.now().wall.secs()),
+        }
+    }
+
+    pub(super) fn start_watchdog(
+        &self,
+        checks: Checks,
+        tasks: &mut JoinSet<()>,
+        token: &CancellationToken,
+    ) -> Result<(), StartError> {
+        let systemd = self.start.systemd.clone();
+        let limit = systemd.watchdog(std::process::id()).map_err(|e| StartError::new(e.to_string()))?;
+        if let Some(limit) = limit {
+            let token = token.clone();
+            tasks.spawn(async move { systemd.watch(limit, || checks.verdict(), token).await });
+        }
+        Ok(())
+    }
+}
