@@ -236,7 +236,7 @@ fn add_present(sum: &mut Amounts, more: &Amounts) {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::recipe::testing::pod;
+    use crate::cri_config::testing::pod;
 
     const UID: &str = "0a-1b";
 

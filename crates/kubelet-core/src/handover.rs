@@ -12,8 +12,8 @@ use base::ids::PodUid;
 use base::time::Wall;
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::cri_config::metadata::{POD_NAME, POD_NAMESPACE, POD_UID};
 use crate::hash::container_hash;
-use crate::recipe::metadata::{POD_NAME, POD_NAMESPACE, POD_UID};
 
 /// A Pod whose sandbox is ready, as the runtime lists it.
 #[derive(Clone, Debug, PartialEq)]

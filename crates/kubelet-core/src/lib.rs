@@ -14,8 +14,8 @@
 //! * [`pod`]: the next step of a Pod ([`pod::plan`]), how it ends ([`pod::terminate`]) and what it
 //!   says about itself ([`pod::status`]).
 //! * [`probe`]: when a container is probed and what the answers mean.
-//! * [`recipe`]: everything a sandbox and a container receive.
-//! * [`supplies`]: objects of the API server that a Pod refers to; [`services`]: those it may find.
+//! * [`cri_config`]: everything a sandbox and a container receive.
+//! * [`references`]: objects of the API server that a Pod refers to; [`services`]: those it may find.
 //! * [`volumes`]: what the volumes of a Pod mean on this node.
 
 pub mod access;
@@ -23,6 +23,7 @@ pub mod admission;
 pub mod cgroup;
 pub mod claims;
 pub mod container_spec;
+pub mod cri_config;
 pub mod dispatch;
 pub mod downward;
 pub mod events;
@@ -38,10 +39,9 @@ pub mod observed;
 pub mod pod;
 pub mod pod_resources;
 pub mod probe;
-pub mod recipe;
+pub mod references;
 pub mod services;
 pub mod shutdown;
-pub mod supplies;
 pub mod sysctl;
 #[cfg(test)]
 mod testing;

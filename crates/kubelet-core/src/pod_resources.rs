@@ -101,7 +101,7 @@ fn raise(top: &mut Amounts, other: &Amounts) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::testing::pod;
+    use crate::cri_config::testing::pod;
 
     fn cpu(spec: &str) -> (Option<i64>, Option<i64>) {
         let p = pod(spec);

@@ -70,7 +70,7 @@ fn variable(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::testing::pod;
+    use crate::cri_config::testing::pod;
 
     fn service(namespace: &str, name: &str, ip: &str, ports: &[(&str, i32, &str)]) -> Service {
         let port = |(name, port, protocol): &(&str, i32, &str)| Port {

@@ -134,7 +134,7 @@ fn parse_version(release: &str) -> Option<(u32, u32)> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::recipe::testing::pod;
+    use crate::cri_config::testing::pod;
 
     #[test]
     fn who_may_set_what() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::ids::PodUid;
 use serde::{Deserialize, Serialize};
 
-use crate::recipe::{IdMapping, UserNamespace};
+use crate::cri_config::{IdMapping, UserNamespace};
 
 /// Ranges are whole multiples of this.
 pub const UNIT: u32 = 65536;

@@ -16,7 +16,7 @@ const PODS: usize = 1024;
 /// One thing that happened to a Pod, with repetitions folded into `count`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    pub kind: Kind,
+    pub kind: EventType,
     pub reason: String,
     pub message: String,
     /// `spec.containers{name}` and the like; empty for the Pod itself.
@@ -27,7 +27,7 @@ pub struct Event {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EventType {
     Normal,
     Warning,
 }
@@ -64,7 +64,7 @@ impl Recorder {
     }
 
     /// Something happened to the node itself; only the API server keeps it.
-    pub fn node(&self, name: &str, kind: Kind, reason: &str, message: impl Into<String>) {
+    pub fn node(&self, name: &str, kind: EventType, reason: &str, message: impl Into<String>) {
         let message = message.into();
         tracing::info!(node = name, reason, text = message, "event");
         let about = About {
@@ -79,7 +79,15 @@ impl Recorder {
     }
 
     /// Something happened to a claim; only the API server keeps it.
-    pub fn claim(&self, namespace: &str, name: &str, uid: &str, kind: Kind, reason: &str, message: &str) {
+    pub fn claim(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        kind: EventType,
+        reason: &str,
+        message: &str,
+    ) {
         tracing::info!(namespace, claim = name, reason, text = message, "event");
         let about = About {
             kind: "PersistentVolumeClaim",
@@ -92,12 +100,19 @@ impl Recorder {
     }
 
     /// Something happened to the Pod.
-    pub fn pod(&self, pod: &Pod, kind: Kind, reason: &str, message: impl Into<String>) {
+    pub fn pod(&self, pod: &Pod, kind: EventType, reason: &str, message: impl Into<String>) {
         self.record(pod, kind, reason, message.into(), String::new());
     }
 
     /// Something happened to one container of the Pod.
-    pub fn container(&self, pod: &Pod, name: &str, kind: Kind, reason: &str, message: impl Into<String>) {
+    pub fn container(
+        &self,
+        pod: &Pod,
+        name: &str,
+        kind: EventType,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
         self.record(pod, kind, reason, message.into(), field_path(pod, name));
     }
 
@@ -107,7 +122,7 @@ impl Recorder {
         self.lock().by_pod.get(uid).map(|q| q.iter().cloned().collect()).unwrap_or_default()
     }
 
-    fn record(&self, pod: &Pod, kind: Kind, reason: &str, message: String, field_path: String) {
+    fn record(&self, pod: &Pod, kind: EventType, reason: &str, message: String, field_path: String) {
         let now = self.clock.now().wall;
         let Some(uid) = pod.metadata.uid.clone() else { return };
         tracing::debug!(
@@ -129,11 +144,11 @@ impl Recorder {
     }
 
     /// A full queue means that the API server is away: what happens meanwhile is in the log.
-    fn tell(&self, about: About, kind: Kind, reason: &str, message: String, field_path: String) {
+    fn tell(&self, about: About, kind: EventType, reason: &str, message: String, field_path: String) {
         let Some(sink) = &self.sink else { return };
         let kind = match kind {
-            Kind::Normal => "Normal",
-            Kind::Warning => "Warning",
+            EventType::Normal => "Normal",
+            EventType::Warning => "Warning",
         };
         let event = Happened { about, field_path, kind, reason: reason.to_owned(), message };
         if sink.try_send(event).is_err() {
@@ -211,16 +226,16 @@ mod tests {
         let recorder = Recorder::new(Arc::new(Zero));
         let mut pod = Pod::default();
         pod.metadata.uid = Some("u".into());
-        recorder.pod(&pod, Kind::Normal, "Pulled", "twice");
-        recorder.pod(&pod, Kind::Normal, "Pulled", "twice");
+        recorder.pod(&pod, EventType::Normal, "Pulled", "twice");
+        recorder.pod(&pod, EventType::Normal, "Pulled", "twice");
         assert_eq!(recorder.of("u")[0].count, 2);
         for i in 0..2 * PER_POD {
-            recorder.pod(&pod, Kind::Normal, "Pulled", i.to_string());
+            recorder.pod(&pod, EventType::Normal, "Pulled", i.to_string());
         }
         assert_eq!(recorder.of("u").len(), PER_POD);
         for i in 0..2 * PODS {
             pod.metadata.uid = Some(format!("p{i}"));
-            recorder.pod(&pod, Kind::Warning, "Failed", "x");
+            recorder.pod(&pod, EventType::Warning, "Failed", "x");
         }
         assert!(recorder.of("u").is_empty());
         assert_eq!(recorder.lock().by_pod.len(), PODS);

@@ -17,14 +17,14 @@ use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::host::clock::SystemClock;
 use kubelet::ports::{MountedVolume, VolumeError, Volumes};
-use kubelet::volumes::{NodeVolumes, Patience};
+use kubelet::volumes::{NodeVolumes, Timeouts};
 use kubelet_core::downward::Allocatable;
 use serde_json::{Value, json};
 use sys::mountinfo;
 use tokio::task::JoinHandle;
 
 /// A node's, made shorter. What counts is the order: who waits speaks long before anybody gives up.
-const PATIENCE: Patience = Patience {
+const PATIENCE: Timeouts = Timeouts {
     set_up: Duration::from_secs(20),
     unmount: Duration::from_secs(5),
     program: Duration::from_secs(30),

@@ -15,8 +15,8 @@ use cri::v1;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::host::facts;
 use kubelet::runtime::to_cri;
+use kubelet_core::cri_config::{self, ContainerInput, CriSettings, HandlerFeatures, ImageUser, SandboxInput};
 use kubelet_core::pod::ContainerKind;
-use kubelet_core::recipe::{self, ContainerInput, HandlerFeatures, ImageUser, RecipeConfig, SandboxInput};
 
 use crate::direct::Order;
 use crate::node::Node;
@@ -24,8 +24,8 @@ use crate::node::Node;
 /// Makes orders for twins.
 #[derive(Debug)]
 pub struct Twins {
-    facts: recipe::NodeFacts,
-    config: RecipeConfig,
+    facts: cri_config::NodeFacts,
+    config: CriSettings,
     /// Where the files are that a kubelet would write before a start.
     files: PathBuf,
 }
@@ -40,7 +40,7 @@ impl Twins {
         fs::create_dir_all(dir)?;
         let machine = facts::read_machine(dir)?;
         let resolver = fs::read_to_string("/etc/resolv.conf")?;
-        let facts = recipe::NodeFacts {
+        let facts = cri_config::NodeFacts {
             name: "demo".into(),
             host_ips: vec![node.address().parse()?],
             memory_capacity: machine.memory.total,
@@ -49,11 +49,11 @@ impl Twins {
             cgroup_v2: machine.cgroup_v2,
             hugepage_sizes: machine.hugepage_sizes,
             selinux: machine.selinux,
-            resolv_conf: Some(recipe::parse_resolv_conf(&resolver).map_err(|e| e.to_string())?),
+            resolv_conf: Some(cri_config::parse_resolv_conf(&resolver).map_err(|e| e.to_string())?),
             thermal_paths: machine.thermal_paths,
-            ..recipe::NodeFacts::default()
+            ..cri_config::NodeFacts::default()
         };
-        let config = RecipeConfig { pod_logs_dir: dir.join("logs"), ..RecipeConfig::default() };
+        let config = CriSettings { pod_logs_dir: dir.join("logs"), ..CriSettings::default() };
         Ok(Self { facts, config, files: dir.to_owned() })
     }
 
@@ -63,7 +63,7 @@ impl Twins {
             return Err("the manifest is a list".into());
         };
         let pod = prepare(*pod, Origin::File("twin"), &self.facts.name, Wall::from_secs(0))?;
-        let sandbox = recipe::sandbox(&SandboxInput {
+        let sandbox = cri_config::sandbox(&SandboxInput {
             groups: &[],
             pod: &pod,
             attempt: 0,
@@ -84,7 +84,7 @@ impl Twins {
         let spec = pod.spec.as_ref().and_then(|s| s.containers.first()).ok_or("the Pod has no container")?;
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let (hosts, message) = (self.file(name, "hosts")?, self.file(name, "message")?);
-        let recipe = recipe::container(&ContainerInput {
+        let cri_config = cri_config::container(&ContainerInput {
             groups: &[],
             pod,
             name: &spec.name,
@@ -99,7 +99,7 @@ impl Twins {
             pod_ips: &self.facts.host_ips,
             node: &self.facts,
             config: &self.config,
-            supplies: &Default::default(),
+            references: &Default::default(),
             service_env: &BTreeMap::new(),
             hosts_file: Some(&hosts),
             termination_file: Some(&message),
@@ -107,9 +107,9 @@ impl Twins {
             handler: HandlerFeatures::default(),
             target: None,
         })?;
-        let logs = recipe::metadata::log_directory(&self.config.pod_logs_dir, pod).join(&spec.name);
+        let logs = cri_config::metadata::log_directory(&self.config.pod_logs_dir, pod).join(&spec.name);
         fs::create_dir_all(logs)?;
-        Ok(to_cri::container(&recipe))
+        Ok(to_cri::container(&cri_config))
     }
 
     fn file(&self, pod: &str, name: &str) -> Outcome<PathBuf> {

@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::Pod;
 
 use super::NodeOffer;
+use crate::cri_config::{Protocol, protocol};
 use crate::pod_resources::{Amounts, overhead, pod_requests};
-use crate::recipe::{Protocol, protocol};
 
 /// One resource the node has too little of.
 #[derive(Clone, Debug, PartialEq, Eq)]

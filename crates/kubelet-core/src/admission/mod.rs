@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use base::ids::PodUid;
 use k8s_openapi::api::core::v1::{AppArmorProfile, Pod, Taint};
 
+use crate::cri_config::is_critical;
 use crate::downward::Allocatable;
-use crate::recipe::is_critical;
 use crate::sysctl::Allowlist;
 
 /// Everything [`admit`] looks at.

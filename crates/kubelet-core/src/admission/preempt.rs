@@ -5,7 +5,7 @@ use base::ids::PodUid;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::fit::requests;
-use crate::recipe::is_critical;
+use crate::cri_config::is_critical;
 
 /// Resources still missing, by name.
 type Missing = Vec<(String, i64)>;

@@ -34,7 +34,7 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::recipe::testing::pod;
+    use crate::cri_config::testing::pod;
 
     #[test]
     fn only_what_expels_matters() {

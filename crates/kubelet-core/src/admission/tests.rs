@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::recipe::testing::{node as facts, pod};
+use crate::cri_config::testing::{node as facts, pod};
 
 fn node() -> NodeOffer {
     NodeOffer {

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::recipe::testing;
+use crate::cri_config::testing;
 
 /// A dispatcher and the node around it.
 struct Bench {

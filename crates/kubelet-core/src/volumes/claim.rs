@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec, Pod, Vo
 use super::csi::{ClaimRef, is_exclusive};
 use super::{Context, Source, csi, host_path, nfs};
 use crate::claims::ephemeral_claim;
-use crate::supplies::Bound;
+use crate::references::Bound;
 
 pub(super) fn read(context: &Context<'_>, volume: &Volume) -> Option<Result<Source, String>> {
     let source = volume.persistent_volume_claim.as_ref()?;
@@ -37,7 +37,7 @@ pub(super) fn read_ephemeral(context: &Context<'_>, volume: &Volume) -> Option<R
 
 fn bound(context: &Context<'_>, own: &Volume, claim: &str, read_only: bool) -> Result<Source, String> {
     let namespace = context.pod.metadata.namespace.as_deref().unwrap_or_default();
-    let found = context.supplies.volume_of(claim);
+    let found = context.references.volume_of(claim);
     let volume = found.map_err(|e| format!("error processing PVC {namespace}/{claim}: {e}"))?;
     let mut source = source(context, &own.name, &volume.volume, read_only)?;
     if let Source::Csi(csi) = &mut source {

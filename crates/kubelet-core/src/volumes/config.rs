@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{KeyToPath, Pod, ServiceAccountTokenProjection, 
 
 use super::payload::{DEFAULT_MODE, FilesKind, files, permissions, private_file};
 use super::{Context, File, Payload, Source, atomic};
-use crate::supplies::TokenWant;
+use crate::references::TokenWant;
 
 pub(super) fn read_config_map(context: &Context<'_>, volume: &Volume) -> Option<Result<Source, String>> {
     let source = volume.config_map.as_ref()?;
@@ -34,7 +34,7 @@ pub(super) fn add_config_map(
     mode: i32,
     payload: &mut Payload,
 ) -> Result<(), String> {
-    let Some(map) = context.supplies.config_map(namespace(context.pod), name, optional)? else {
+    let Some(map) = context.references.config_map(namespace(context.pod), name, optional)? else {
         return Ok(());
     };
     let text = map.data.iter().flatten().map(|(k, v)| (k.as_str(), v.as_bytes()));
@@ -51,7 +51,7 @@ pub(super) fn add_secret(
     mode: i32,
     payload: &mut Payload,
 ) -> Result<(), String> {
-    let Some(secret) = context.supplies.secret(namespace(context.pod), name, optional)? else {
+    let Some(secret) = context.references.secret(namespace(context.pod), name, optional)? else {
         return Ok(());
     };
     let data = secret.data.iter().flatten().map(|(k, v)| (k.as_str(), v.0.as_slice()));
@@ -66,7 +66,7 @@ pub(super) fn add_token(
     mode: i32,
     payload: &mut Payload,
 ) -> Result<(), String> {
-    let token = context.supplies.token(&TokenWant::of(source))?;
+    let token = context.references.token(&TokenWant::of(source))?;
     let file = private_file(context.pod, token.as_bytes().to_vec(), mode);
     payload.insert(atomic::clean(&source.path), file);
     Ok(())

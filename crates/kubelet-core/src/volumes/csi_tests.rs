@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::recipe::testing::pod;
+use crate::cri_config::testing::pod;
 
 fn volume(yaml: &str) -> CsiVolume {
     let object: PersistentVolume = serde_saphyr::from_str(yaml).unwrap_or_else(|e| panic!("{e}"));

@@ -51,7 +51,7 @@ fn project(
     if let Some(downward) = &source.downward_api {
         return collect(context, downward.items.iter().flatten(), mode, payload);
     }
-    if !context.supplies.has_server {
+    if !context.references.has_server {
         let name = projection_name(source);
         return Err(format!("projected source {name} needs an API server, and this node has none"));
     }

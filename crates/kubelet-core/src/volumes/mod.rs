@@ -25,7 +25,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume, VolumeMount};
 
 pub use crate::claims::ephemeral_claim;
 use crate::downward::Allocatable;
-use crate::supplies::Supplies;
+use crate::references::ReferencedObjects;
 pub use atomic::{File, Payload};
 pub use csi::CsiVolume;
 pub use empty_dir::Medium;
@@ -125,7 +125,11 @@ pub struct Refused {
 ///
 /// Each by itself: that one cannot be had is no reason to keep the others from the Pod, or from their updates.
 #[must_use]
-pub fn desired(pod: &Pod, node: &Allocatable, supplies: &Supplies) -> Vec<Result<Desired, Refused>> {
+pub fn desired(
+    pod: &Pod,
+    node: &Allocatable,
+    references: &ReferencedObjects,
+) -> Vec<Result<Desired, Refused>> {
     let Some(spec) = &pod.spec else { return Vec::new() };
     let mounted: BTreeSet<&str> = mounts(pod).flatten().map(|m| m.name.as_str()).collect();
     let devices = devices(spec);
@@ -134,7 +138,7 @@ pub fn desired(pod: &Pod, node: &Allocatable, supplies: &Supplies) -> Vec<Result
     let one = |volume: &Volume| {
         let name = volume.name.as_str();
         let usage = Usage { is_mounted: mounted.contains(name), is_device: devices.contains(name) };
-        one(&Context { pod, node, supplies, usage }, volume)
+        one(&Context { pod, node, references, usage }, volume)
     };
     volumes.map(one).collect()
 }
@@ -143,7 +147,7 @@ pub fn desired(pod: &Pod, node: &Allocatable, supplies: &Supplies) -> Vec<Result
 struct Context<'a> {
     pod: &'a Pod,
     node: &'a Allocatable,
-    supplies: &'a Supplies,
+    references: &'a ReferencedObjects,
     usage: Usage,
 }
 
@@ -182,12 +186,12 @@ fn one(context: &Context<'_>, volume: &Volume) -> Result<Desired, Refused> {
     if !is_file_name(&volume.name) {
         return Err(refused("not a name a directory can have".into()));
     }
-    let served = if context.supplies.has_server { SERVED } else { &[] };
+    let served = if context.references.has_server { SERVED } else { &[] };
     let mut kinds = KINDS.iter().chain(served);
     let source = kinds.find_map(|(_, read)| read(context, volume)).unwrap_or_else(|| {
         let supported: Vec<&str> = KINDS.iter().chain(served).map(|(name, _)| *name).collect();
         let (kind, supported) = (kind_name(volume), supported.join(", "));
-        Err(match context.supplies.has_server {
+        Err(match context.references.has_server {
             true => format!("volumes of kind {kind} are not supported on this node; there are {supported}"),
             false => format!(
                 "volumes of kind {kind} need an API server, and this node has none; without one there are {supported}"
@@ -205,7 +209,7 @@ fn one(context: &Context<'_>, volume: &Volume) -> Result<Desired, Refused> {
         let message = format!("volume {name} has volumeMode Filesystem, but is specified in volumeDevices");
         return Err(refused(message));
     }
-    let bound = claim.and_then(|claim| context.supplies.volume_of(&claim).ok());
+    let bound = claim.and_then(|claim| context.references.volume_of(&claim).ok());
     Ok(Desired {
         name: volume.name.clone(),
         fs_group: fs_group(context.pod, &source),

@@ -7,8 +7,8 @@ use super::atomic::{Present, Steps, plan, validate};
 use super::*;
 
 /// All of them, or the first that cannot be had.
-fn desired(pod: &Pod, node: &Allocatable, supplies: &Supplies) -> Result<Vec<Desired>, Refused> {
-    super::desired(pod, node, supplies).into_iter().collect()
+fn desired(pod: &Pod, node: &Allocatable, references: &ReferencedObjects) -> Result<Vec<Desired>, Refused> {
+    super::desired(pod, node, references).into_iter().collect()
 }
 
 fn pod(volumes: Value, extra: Value) -> Pod {
@@ -36,7 +36,7 @@ fn node() -> Allocatable {
 fn source(volume: Value, extra: Value) -> Result<Source, String> {
     let mut volume = volume;
     volume["name"] = json!("v");
-    desired(&pod(json!([volume]), extra), &node(), &Supplies::default())
+    desired(&pod(json!([volume]), extra), &node(), &ReferencedObjects::default())
         .map(|mut d| d.remove(0).source)
         .map_err(|e| e.to_string())
 }
@@ -122,9 +122,9 @@ fn kinds_without_an_api_server() {
 #[test]
 fn a_volume_nobody_mounts_is_left_alone() {
     let mut pod = pod(json!([{"name": "v", "secret": {"secretName": "x"}}]), json!({}));
-    assert!(desired(&pod, &node(), &Supplies::default()).is_err());
+    assert!(desired(&pod, &node(), &ReferencedObjects::default()).is_err());
     pod.spec.as_mut().unwrap().containers[0].volume_mounts = None;
-    assert_eq!(desired(&pod, &node(), &Supplies::default()), Ok(Vec::new()));
+    assert_eq!(desired(&pod, &node(), &ReferencedObjects::default()), Ok(Vec::new()));
 }
 
 #[test]
@@ -140,8 +140,12 @@ fn host_paths() {
 fn names_that_are_no_file_names() {
     for name in ["..", ".", "", "a/b", "../x"] {
         assert!(
-            desired(&pod(json!([{"name": name, "emptyDir": {}}]), json!({})), &node(), &Supplies::default())
-                .is_err(),
+            desired(
+                &pod(json!([{"name": name, "emptyDir": {}}]), json!({})),
+                &node(),
+                &ReferencedObjects::default()
+            )
+            .is_err(),
             "{name}"
         );
     }
@@ -193,12 +197,15 @@ fn claims_are_what_they_are_bound_to() {
         let pv = pv.map(|spec| json!({"metadata": {"name": "pv"}, "spec": spec}));
         let sizes = expand::Claimed { capacity: Some(1), ..Default::default() };
         let volume = |v| serde_json::from_value(v).unwrap();
-        let bound = |v| crate::supplies::Bound { volume: volume(v), sizes, ..Default::default() };
+        let bound = |v| crate::references::Bound { volume: volume(v), sizes, ..Default::default() };
         let pv = pv.map(|v| std::sync::Arc::new(bound(v))).map_err(str::to_owned);
-        let supplies =
-            Supplies { has_server: true, claims: [("c".to_owned(), pv)].into(), ..Supplies::default() };
+        let references = ReferencedObjects {
+            has_server: true,
+            claims: [("c".to_owned(), pv)].into(),
+            ..ReferencedObjects::default()
+        };
         let volume = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
-        let made = desired(&pod(volume, json!({})), &node(), &supplies);
+        let made = desired(&pod(volume, json!({})), &node(), &references);
         made.map(|mut d| d.remove(0).source).map_err(|e| e.message)
     };
     assert_eq!(
@@ -245,12 +252,14 @@ fn mount_options_of_an_annotation_count_first() {
             "metadata": {"name": "pv", "annotations": annotations},
             "spec": {"nfs": {"server": "s", "path": "/x"}, "mountOptions": options},
         });
-        let bound =
-            crate::supplies::Bound { volume: serde_json::from_value(volume).unwrap(), ..Default::default() };
+        let bound = crate::references::Bound {
+            volume: serde_json::from_value(volume).unwrap(),
+            ..Default::default()
+        };
         let claims = [("c".to_owned(), Ok(std::sync::Arc::new(bound)))].into();
-        let supplies = Supplies { has_server: true, claims, ..Supplies::default() };
+        let references = ReferencedObjects { has_server: true, claims, ..ReferencedObjects::default() };
         let pod = pod(json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]), json!({}));
-        match &desired(&pod, &node(), &supplies).unwrap()[0].source {
+        match &desired(&pod, &node(), &references).unwrap()[0].source {
             Source::Nfs { options, .. } => assert_eq!(options.join(","), want),
             other => panic!("{other:?}"),
         }
@@ -262,7 +271,7 @@ fn the_group_of_a_volume_is_a_number() {
     for (annotation, want) in [("4321", Some(4321)), ("staff", None), ("", None)] {
         let meta = json!({"name": "pv", "annotations": {"pv.beta.kubernetes.io/gid": annotation}});
         let volume = serde_json::from_value(json!({"metadata": meta})).unwrap();
-        let bound = crate::supplies::Bound { volume, ..Default::default() };
+        let bound = crate::references::Bound { volume, ..Default::default() };
         assert_eq!(super::claim::gid(&bound), want, "{annotation}");
     }
 }
@@ -281,17 +290,17 @@ fn a_container_that_joins_is_a_user_too() {
 
 #[test]
 fn files_from_objects() {
-    let found = |json| crate::supplies::Supply::Found(std::sync::Arc::new(json));
-    let mut supplies = Supplies { has_server: true, ..Supplies::default() };
+    let found = |json| crate::references::Referenced::Found(std::sync::Arc::new(json));
+    let mut references = ReferencedObjects { has_server: true, ..ReferencedObjects::default() };
     let map = json!({"data": {"a": "1", "b": "2"}, "binaryData": {"raw": "AAE="}});
-    supplies.config_maps.insert("m".into(), found(serde_json::from_value(map).unwrap()));
-    supplies.secrets.insert("none".into(), crate::supplies::Supply::Missing);
-    let token = crate::supplies::TokenWant { audience: String::new(), seconds: 3600 };
-    supplies.tokens.insert(token, Ok("t0ken".into()));
+    references.config_maps.insert("m".into(), found(serde_json::from_value(map).unwrap()));
+    references.secrets.insert("none".into(), crate::references::Referenced::Missing);
+    let token = crate::references::TokenWant { audience: String::new(), seconds: 3600 };
+    references.tokens.insert(token, Ok("t0ken".into()));
     let files = |volume: Value, extra: Value| {
         let mut volume = volume;
         volume["name"] = json!("v");
-        match desired(&pod(json!([volume]), extra), &node(), &supplies).map(|mut d| d.remove(0).source) {
+        match desired(&pod(json!([volume]), extra), &node(), &references).map(|mut d| d.remove(0).source) {
             Ok(Source::Files { payload, .. }) => Ok(payload
                 .iter()
                 .map(|(k, f)| format!("{k}={} {:o} {}", String::from_utf8_lossy(&f.data), f.mode, f.uid))
@@ -335,7 +344,7 @@ fn files_know_of_the_volumes_inside_them() {
         Source::Files { nested, .. } => nested.clone(),
         other => panic!("{other:?}"),
     };
-    let all = desired(&pod, &node(), &Supplies::default()).unwrap();
+    let all = desired(&pod, &node(), &ReferencedObjects::default()).unwrap();
     assert_eq!(inside(&all[0]), ["certs"]);
     assert_eq!(inside(&written(&pod, "v").unwrap()), ["certs"]);
 }
@@ -349,7 +358,7 @@ fn the_group_goes_to_what_belongs_to_the_pod() {
         {"name": "i", "image": {"reference": "r"}},
     ]);
     let extra = json!({"securityContext": {"fsGroup": 77, "fsGroupChangePolicy": "OnRootMismatch"}});
-    let got: Vec<_> = desired(&pod(volumes, extra), &node(), &Supplies::default())
+    let got: Vec<_> = desired(&pod(volumes, extra), &node(), &ReferencedObjects::default())
         .unwrap()
         .into_iter()
         .map(|d| (d.name, d.fs_group.map(|g| g.gid), d.read_only))

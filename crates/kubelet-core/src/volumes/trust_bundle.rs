@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::ClusterTrustBundleProjection;
 
 use super::payload::private_file;
 use super::{Context, Payload, atomic};
-use crate::supplies::TrustBundle;
+use crate::references::TrustBundle;
 
 pub(super) fn add(
     context: &Context<'_>,
@@ -16,7 +16,7 @@ pub(super) fn add(
     mode: i32,
     payload: &mut Payload,
 ) -> Result<(), String> {
-    let all: Vec<&TrustBundle> = context.supplies.trust_bundles()?.iter().map(|b| &**b).collect();
+    let all: Vec<&TrustBundle> = context.references.trust_bundles()?.iter().map(|b| &**b).collect();
     let optional = source.optional == Some(true);
     let chosen: Vec<&TrustBundle> = if let Some(name) = &source.name {
         let found = all.iter().copied().find(|b| b.name == *name);

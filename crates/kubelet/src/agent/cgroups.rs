@@ -9,7 +9,7 @@ use kubelet_core::node::capacity::Reserved;
 use tokio_util::sync::CancellationToken;
 
 use super::{Builder, StartError};
-use crate::events::{Kind, Recorder};
+use crate::events::{EventType, Recorder};
 use crate::host::cgroups::{NodeCgroups, RuntimeCgroups, Timed};
 use crate::host::facts::Machine;
 use crate::ports::Cgroups;
@@ -63,11 +63,11 @@ impl Builder<'_> {
 async fn enforce(cgroups: NodeCgroups, whole: Limits, recorder: Recorder, node: String) {
     while let Err(error) = cgroups.enforce(&whole).await {
         let message = format!("Failed to update Node Allocatable Limits {}: {error}", cgroups.all());
-        recorder.node(&node, Kind::Warning, "FailedNodeAllocatableEnforcement", message);
+        recorder.node(&node, EventType::Warning, "FailedNodeAllocatableEnforcement", message);
         tokio::time::sleep(AGAIN).await;
     }
     let message = "Updated Node Allocatable limit across pods";
-    recorder.node(&node, Kind::Normal, "NodeAllocatableEnforced", message);
+    recorder.node(&node, EventType::Normal, "NodeAllocatableEnforced", message);
 }
 
 /// What all Pods together may use: the machine, less what is kept back from them.

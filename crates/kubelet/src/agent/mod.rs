@@ -4,8 +4,8 @@
 //! |---|---|---|
 //! | sources (file, url, local) | manifests | `mpsc<SourceUpdate>` to the dispatcher |
 //! | dispatcher | updates, ended Pod tasks, strangers | `watch<Intent>` per Pod |
-//! | Pod tasks, one each | intent, bell, verdicts | effects through the ports, status on the board |
-//! | observer | the runtime's events, relists | a bell per Pod |
+//! | Pod tasks, one each | intent, wake, verdicts | effects through the ports, status on the board |
+//! | observer | the runtime's events, relists | a wake per Pod |
 //! | prober, one task per probe | observed containers | `watch<Verdicts>` per Pod |
 //! | health | CRI Status | `watch<RuntimeHealth>` |
 //! | collector, log rotation | the runtime, the disk | fewer files |
@@ -159,11 +159,11 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     builder.describe(&node);
     builder.check_resolver(&node).await;
     start.systemd.ready();
-    tracing::info!(node = node.facts.recipe.name, "kubelet started");
+    tracing::info!(node = node.facts.cri_config.name, "kubelet started");
     supervise(tasks, token, &closing).await
 }
 
-/// The lock file, if one is wanted, and an ear for whoever else wants it.
+/// The lock file, if one is wanted, and a watch for whoever else wants it.
 async fn hold_lock(flags: &KubeletFlags) -> Result<(Option<LockFile>, Option<Contention>), StartError> {
     if flags.lock_file.is_empty() {
         return Ok((None, None));

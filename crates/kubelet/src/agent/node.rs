@@ -6,8 +6,8 @@ use api::config::gates::{GATES, Stage};
 use api::config::kubelet::Loaded;
 use base::rng::Rng;
 use kubelet_core::admission::NodeOffer;
+use kubelet_core::cri_config;
 use kubelet_core::node::addresses::Sources;
-use kubelet_core::recipe;
 use kubelet_core::sysctl::Allowlist;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Builder, StartError, settings};
 use crate::cluster::objects::ApiObjects;
 use crate::cluster::own_node::OwnNodeView;
-use crate::events::{Kind, Recorder};
+use crate::events::{EventType, Recorder};
 use crate::host::facts::go_arch;
 use crate::host::net::SocketNet;
 use crate::host::userns::{self, StoreError, UsernsStore};
@@ -53,7 +53,7 @@ impl Builder<'_> {
         let References { objects, storage, accounts } = self.references(&mut rng, token);
         let volumes = NodeVolumes::open(
             &self.dirs.root,
-            facts.recipe.allocatable.clone(),
+            facts.cri_config.allocatable.clone(),
             self.clock.clone(),
             rng.child(),
         )
@@ -135,9 +135,9 @@ impl Builder<'_> {
             runtime_name: version.runtime_name,
             handlers: status.runtime_handlers,
             strict_groups: status.features.is_some_and(|f| f.supplemental_groups_policy),
-            recipe: recipe::NodeFacts {
+            cri_config: cri_config::NodeFacts {
                 name,
-                // Asked anew for every recipe, as the resolver below: the machine's network may change.
+                // Asked anew for every CRI config, as the resolver below: the machine's network may change.
                 host_ips: Vec::new(),
                 allocatable: settings::allocatable(config, flags, &self.machine)?,
                 memory_capacity: self.machine.memory.total,
@@ -180,14 +180,14 @@ impl Builder<'_> {
     pub(super) fn offer(&self, facts: &NodeFacts) -> Result<NodeOffer, StartError> {
         let config = &self.start.loaded.config;
         let sysctls = Allowlist::new(&self.machine.kernel, &config.allowed_unsafe_sysctls);
-        let name = &facts.recipe.name;
+        let name = &facts.cri_config.name;
         let labels = [("hostname", name.as_str()), ("os", "linux"), ("arch", go_arch())];
         let labels = labels.iter().map(|(k, v)| (format!("kubernetes.io/{k}"), (*v).to_owned()));
         Ok(NodeOffer {
             name: name.clone(),
             labels: labels.chain(self.start.loaded.flags.node_labels.clone()).collect(),
             taints: Vec::new(),
-            allocatable: facts.recipe.allocatable.clone(),
+            allocatable: facts.cri_config.allocatable.clone(),
             extended: std::collections::BTreeMap::new(),
             sysctls: sysctls.map_err(|e| StartError::new(format!("allowedUnsafeSysctls: {e}")))?,
             app_armor: self.machine.app_armor,
@@ -227,23 +227,23 @@ impl Builder<'_> {
     /// A resolver file that Pods cannot inherit whole is told once, on the node: it is no single Pod's matter.
     pub(super) async fn check_resolver(&self, node: &Node) {
         let Some(path) = &self.dirs.resolv_conf else { return };
-        let domain = &node.facts.recipe.cluster_domain;
+        let domain = &node.facts.cri_config.cluster_domain;
         let told = match node.files.node_resolver().await {
             Ok(text) => {
-                recipe::check_resolver(&path.display().to_string(), &text.unwrap_or_default(), domain)
+                cri_config::check_resolver(&path.display().to_string(), &text.unwrap_or_default(), domain)
             }
             Err(error) => Err(error.to_string()),
         };
         if let Err(message) = told {
-            let name = &node.facts.recipe.name;
-            node.recorder.node(name, Kind::Warning, "CheckLimitsForResolvConf", message);
+            let name = &node.facts.cri_config.name;
+            node.recorder.node(name, EventType::Warning, "CheckLimitsForResolvConf", message);
         }
     }
 
     /// The metrics that never change.
     pub(super) fn describe(&self, node: &Node) {
         let metrics = &self.metrics;
-        metrics.node_name.set([&node.facts.recipe.name], 1.0);
+        metrics.node_name.set([&node.facts.cri_config.name], 1.0);
         metrics.cgroup_version.set([], if self.machine.cgroup_v2 { 2.0 } else { 1.0 });
         for gate in GATES {
             let stage = match gate.stage {

@@ -34,7 +34,7 @@ impl Builder<'_> {
         let Loaded { config, flags, .. } = &self.start.loaded;
         let (updates, receiver) = mpsc::channel(sources::CHANNEL);
         let context = Context {
-            node: node.facts.recipe.name.as_str().into(),
+            node: node.facts.cri_config.name.as_str().into(),
             clock: node.clock.clone(),
             events: node.recorder.clone(),
             problems: Problems::default(),

@@ -88,7 +88,7 @@ impl Builder<'_> {
                 runtime: node.runtime.clone(),
                 pods: node.board.clone(),
                 clock: node.clock.clone(),
-                node_name: node.facts.recipe.name.as_str().into(),
+                node_name: node.facts.cri_config.name.as_str().into(),
                 root: self.dirs.root.clone(),
                 meter: Arc::default(),
                 volumes: self.figures.clone(),

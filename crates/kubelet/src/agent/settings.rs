@@ -7,11 +7,11 @@ use std::time::Duration;
 use api::config::gates::Gates;
 use api::config::kubelet::{KubeletConfiguration, KubeletFlags, Loaded};
 use base::quantity::Quantity;
+use kubelet_core::cri_config::{CriSettings, SwapBehavior};
 use kubelet_core::downward::Allocatable;
 use kubelet_core::gc::GcPolicy;
 use kubelet_core::images::Verification;
 use kubelet_core::node::capacity::{self, PodLimit, Reserved};
-use kubelet_core::recipe::{RecipeConfig, SwapBehavior};
 
 use super::StartError;
 use crate::cluster::objects::Strategy;
@@ -72,7 +72,7 @@ pub(super) fn allocatable(
 pub(super) fn pods(loaded: &Loaded, seed: u64) -> PodSettings {
     let Loaded { config, flags, gates, .. } = loaded;
     PodSettings {
-        recipe: RecipeConfig {
+        cri_config: CriSettings {
             seccomp_default: config.seccomp_default || flags.seccomp_default,
             seccomp_root: Path::new(&flags.root_dir).join("seccomp"),
             pod_logs_dir: PathBuf::from(&config.pod_logs_dir),

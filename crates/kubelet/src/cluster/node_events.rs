@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kubelet_core::node::NodeEvent;
 
-use crate::events::{Kind, Recorder};
+use crate::events::{EventType, Recorder};
 
 /// A handle; cheap to clone. Telling never waits.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ impl NodeEvents {
     }
 
     pub fn tell(&self, event: NodeEvent) {
-        let kind = if event.warning { Kind::Warning } else { Kind::Normal };
+        let kind = if event.warning { EventType::Warning } else { EventType::Normal };
         self.recorder.node(&self.node, kind, &event.reason, event.message);
     }
 }

@@ -6,13 +6,13 @@ use std::io;
 use inotify::{Event, Inotify, Watches};
 use tokio::io::unix::AsyncFd;
 
-/// An ear that hears of changes to what it watches.
+/// Tells of changes to what it watches.
 #[derive(Debug)]
-pub(crate) struct Hearing(AsyncFd<Inotify>);
+pub(crate) struct InotifyStream(AsyncFd<Inotify>);
 
-// === impl Hearing ===
+// === impl InotifyStream ===
 
-impl Hearing {
+impl InotifyStream {
     /// Fails where inotify has no room.
     pub(crate) fn new() -> io::Result<Self> {
         // The successor of `new` is unsafe, for types that may swap their descriptor; `Inotify` owns its one
@@ -26,7 +26,7 @@ impl Hearing {
     }
 
     /// Waits until something changed, and passes on everything heard so far.
-    pub(crate) async fn hear(&mut self, mut each: impl FnMut(Event<&OsStr>)) -> io::Result<()> {
+    pub(crate) async fn read_events(&mut self, mut each: impl FnMut(Event<&OsStr>)) -> io::Result<()> {
         let mut buffer = [0; 4096];
         let mut guard = self.0.readable_mut().await?;
         let heard = guard.try_io(|fd| {

@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tokio_util::sync::CancellationToken;
 
-use crate::host::inotify::Hearing;
+use crate::host::inotify::InotifyStream;
 
 /// How often a lock that somebody else has is asked for again.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -46,15 +46,15 @@ impl LockFile {
 
     /// Hears of anybody who opens or removes the file: they want this kubelet to leave.
     pub(crate) fn listen(&self) -> io::Result<Contention> {
-        let hearing = Hearing::new()?;
-        hearing.watches().add(&self.path, WatchMask::OPEN | WatchMask::DELETE_SELF)?;
-        Ok(Contention(hearing))
+        let inotify = InotifyStream::new()?;
+        inotify.watches().add(&self.path, WatchMask::OPEN | WatchMask::DELETE_SELF)?;
+        Ok(Contention(inotify))
     }
 }
 
-/// An ear on the lock file.
+/// A watch on the lock file.
 #[derive(Debug)]
-pub(crate) struct Contention(Hearing);
+pub(crate) struct Contention(InotifyStream);
 
 // === impl Contention ===
 
@@ -63,7 +63,7 @@ impl Contention {
     pub(crate) async fn leave(mut self, token: CancellationToken) {
         tokio::select! {
             () = token.cancelled() => {}
-            _ = self.0.hear(|_| {}) => {
+            _ = self.0.read_events(|_| {}) => {
                 tracing::info!("somebody else wants the lock file; leaving");
                 token.cancel();
             }

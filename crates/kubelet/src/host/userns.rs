@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::class::{Class, Classify};
 use base::ids::PodUid;
-use kubelet_core::recipe::UserNamespace;
+use kubelet_core::cri_config::UserNamespace;
 use kubelet_core::userns::{Ranges, Record, UsernsError, parse_getsubids};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use sys::fd::OWN;

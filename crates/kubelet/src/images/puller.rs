@@ -19,7 +19,7 @@ use tonic::Code;
 use super::credentials::{Candidate, Credentials, Origin, PullSecret, secrets_for};
 use super::records::Records;
 use super::{ImageError, Reason};
-use crate::events::{Kind, Recorder};
+use crate::events::{EventType, Recorder};
 use crate::metrics::{Metrics, image_size_label};
 use crate::ports::Runtime;
 
@@ -167,7 +167,7 @@ impl ImagePuller {
     pub async fn ensure(&self, want: Want<'_>) -> Result<ImageRef, ImageError> {
         let ensured = self.0.ensure(want).await;
         if let (Err(error), Some(_)) = (&ensured, want.container) {
-            self.0.tell(want, Kind::Warning, "Failed", format!("Error: {}", error.reason.as_str()));
+            self.0.tell(want, EventType::Warning, "Failed", format!("Error: {}", error.reason.as_str()));
         }
         ensured
     }
@@ -206,7 +206,7 @@ impl Inner {
                             "Container image {:?} already present on machine and can be accessed by the pod",
                             want.image
                         );
-                        self.tell(want, Kind::Normal, "Pulled", text);
+                        self.tell(want, EventType::Normal, "Pulled", text);
                         return Ok(ImageRef { reference: found.id.clone(), image: name, found: Some(found) });
                     }
                     // That it is here must not be told to one who may not use it.
@@ -279,7 +279,7 @@ impl Inner {
         };
         drop(state);
         let text = format!("Back-off pulling image {:?}", want.image);
-        self.tell(want, Kind::Normal, "BackOff", text.clone());
+        self.tell(want, EventType::Normal, "BackOff", text.clone());
         let message = format!("{text}: {last}");
         Err(ImageError { reason: Reason::ImagePullBackOff, message, retry_at: Some(until) })
     }
@@ -298,7 +298,7 @@ impl Inner {
                 error(Reason::ErrImagePull, text)
             })?),
         };
-        self.tell(want, Kind::Normal, "Pulling", format!("Pulling image {:?}", want.image));
+        self.tell(want, EventType::Normal, "Pulling", format!("Pulling image {:?}", want.image));
         let begun = self.clock.now().mono;
         let auths: Vec<AuthConfig> = logins.iter().map(|c| c.auth.clone()).collect();
         match self.join(spec, auths, want.sandbox).await {
@@ -319,7 +319,7 @@ impl Inner {
                     intent.failed().await;
                 }
                 let message = format!("Failed to pull image {:?}: {text}", want.image);
-                self.tell(want, Kind::Warning, "Failed", message);
+                self.tell(want, EventType::Warning, "Failed", message);
                 Err(self.failed(want, &text))
             }
         }
@@ -410,7 +410,7 @@ impl Inner {
             millis(waited),
             pulled.size
         );
-        self.tell(want, Kind::Normal, "Pulled", text);
+        self.tell(want, EventType::Normal, "Pulled", text);
         if let Some(metrics) = &self.metrics {
             metrics.image_pull_duration_seconds.observe_duration([image_size_label(pulled.size)], waited);
         }
@@ -422,11 +422,11 @@ impl Inner {
     }
 
     fn refuse(&self, want: Want<'_>, event: &str, reason: Reason, message: String) -> ImageError {
-        self.tell(want, Kind::Warning, event, message.clone());
+        self.tell(want, EventType::Warning, event, message.clone());
         error(reason, message)
     }
 
-    fn tell(&self, want: Want<'_>, kind: Kind, reason: &str, message: String) {
+    fn tell(&self, want: Want<'_>, kind: EventType, reason: &str, message: String) {
         match want.container {
             Some(name) => self.recorder.container(want.pod, name, kind, reason, message),
             None => self.recorder.pod(want.pod, kind, reason, message),

@@ -57,17 +57,17 @@ pub async fn run(dir: PathBuf, registrar: Registrar, token: CancellationToken) {
         tracing::warn!(dir = %dir.display(), %error, "no directory for plugins to register in");
     }
     let mut callers = BTreeMap::new();
-    let mut ear = scan::ear();
+    let mut inotify = scan::open_inotify();
     loop {
-        if let Some(ear) = &ear {
-            scan::listen_below(ear, &dir);
+        if let Some(inotify) = &inotify {
+            scan::watch_below(inotify, &dir);
         }
         compare(&dir, &mut callers, &registrar).await;
-        let look = if ear.is_some() { SLOW_LOOK } else { FAST_LOOK };
+        let look = if inotify.is_some() { SLOW_LOOK } else { FAST_LOOK };
         tokio::select! {
             () = token.cancelled() => break,
             () = tokio::time::sleep(look) => {}
-            () = scan::heard(&mut ear) => {}
+            () = scan::changed(&mut inotify) => {}
         }
     }
     callers.values().for_each(|caller: &Caller| caller.task.abort());

@@ -1,4 +1,4 @@
-//! The sockets below a directory, and an ear for changes among them.
+//! The sockets below a directory, and a watch on changes among them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use inotify::WatchMask;
 
-use crate::host::inotify::Hearing;
+use crate::host::inotify::InotifyStream;
 
 /// Tells a socket from one that was made anew at its place. A change of its mode or owner does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,13 +46,13 @@ fn walk(dir: &Path, depth: usize, visit: &mut dyn FnMut(PathBuf, &fs::Metadata))
     }
 }
 
-/// An ear for sockets and directories that come and go; none where inotify has no room.
-pub(super) fn ear() -> Option<Hearing> {
-    Hearing::new().map_err(|error| tracing::warn!(%error, "plugins are looked for every second")).ok()
+/// A watch on sockets and directories that come and go; none where inotify has no room.
+pub(super) fn open_inotify() -> Option<InotifyStream> {
+    InotifyStream::new().map_err(|error| tracing::warn!(%error, "plugins are looked for every second")).ok()
 }
 
 /// Listens to the directory and all below it; those it listens to already stay as they are.
-pub(super) fn listen_below(ear: &Hearing, dir: &Path) {
+pub(super) fn watch_below(inotify: &InotifyStream, dir: &Path) {
     let mut dirs = vec![dir.to_owned()];
     walk(dir, DEPTH, &mut |path, meta| {
         if meta.is_dir() {
@@ -61,16 +61,16 @@ pub(super) fn listen_below(ear: &Hearing, dir: &Path) {
     });
     let mask = WatchMask::CREATE | WatchMask::DELETE | WatchMask::MOVE | WatchMask::ONLYDIR;
     for dir in dirs {
-        if let Err(error) = ear.watches().add(&dir, mask) {
+        if let Err(error) = inotify.watches().add(&dir, mask) {
             tracing::debug!(dir = %dir.display(), %error, "directory of plugins not watched");
         }
     }
 }
 
-/// Returns when something changed; never without an ear.
-pub(super) async fn heard(ear: &mut Option<Hearing>) {
-    let Some(ear) = ear else { return std::future::pending().await };
-    if let Err(error) = ear.hear(|_| ()).await {
+/// Returns when something changed; never without inotify.
+pub(super) async fn changed(inotify: &mut Option<InotifyStream>) {
+    let Some(inotify) = inotify else { return std::future::pending().await };
+    if let Err(error) = inotify.read_events(|_| ()).await {
         tracing::debug!(%error, "inotify fell silent");
         // The slow look remains.
         std::future::pending().await

@@ -32,13 +32,13 @@ fn sockets_are_found_wherever_they_are_and_told_apart() {
 #[tokio::test]
 async fn a_new_socket_is_heard_of_even_in_a_new_directory() {
     let dir = tempfile::tempdir().unwrap();
-    let mut ear = scan::ear();
-    scan::listen_below(ear.as_ref().unwrap(), dir.path());
+    let mut inotify = scan::open_inotify();
+    scan::watch_below(inotify.as_ref().unwrap(), dir.path());
     std::fs::create_dir(dir.path().join("d")).unwrap();
-    scan::heard(&mut ear).await;
-    scan::listen_below(ear.as_ref().unwrap(), dir.path());
+    scan::changed(&mut inotify).await;
+    scan::watch_below(inotify.as_ref().unwrap(), dir.path());
     let _socket = UnixListener::bind(dir.path().join("d/x.sock")).unwrap();
-    scan::heard(&mut ear).await;
+    scan::changed(&mut inotify).await;
 }
 
 /// A plugin that calls itself something, and keeps what it is told.

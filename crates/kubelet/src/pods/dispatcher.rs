@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::events::Kind;
+use crate::events::EventType;
 use crate::pods::beat::Beat;
 use crate::pods::keyed_tasks::KeyedTasks;
 use crate::pods::node::Node;
@@ -266,7 +266,7 @@ impl Dispatcher {
             Note::Rejected { pod, rejection } => self.node.reject(&pod, &rejection),
             Note::Preempted { pod, shortage } => {
                 metrics.preemptions.inc([&shortage]);
-                self.node.recorder.pod(&pod, Kind::Warning, PREEMPTING, PREEMPTED);
+                self.node.recorder.pod(&pod, EventType::Warning, PREEMPTING, PREEMPTED);
             }
             Note::Restarted(pod) => metrics.restarted_pods_total.inc([static_label(&pod)]),
             Note::Parked(pod) => {
@@ -390,7 +390,7 @@ async fn are_gone(node: Arc<Node>, victims: Vec<Victim>, mut waiting: watch::Rec
             let timeout = (grace + grace / 2).max(VICTIM_MIN);
             if tokio::time::timeout(timeout, over.cancelled()).await.is_err() {
                 let text = "Container runtime did not kill the pod within specified grace period.";
-                node.recorder.pod(&pod, Kind::Warning, "ExceededGracePeriod", text);
+                node.recorder.pod(&pod, EventType::Warning, "ExceededGracePeriod", text);
             }
         }
     });

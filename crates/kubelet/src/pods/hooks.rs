@@ -5,7 +5,7 @@
 use base::class::{Class, Classify};
 use base::ids::ContainerId;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler, Pod};
-use kubelet_core::recipe::metadata::describe;
+use kubelet_core::cri_config::metadata::describe;
 use std::time::Duration;
 
 use crate::host::net::PLAIN_HTTP_ANSWER;

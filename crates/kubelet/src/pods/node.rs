@@ -11,12 +11,12 @@ use base::time::{Clock, Now};
 use cri::v1;
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
 use kubelet_core::admission::{NodeOffer, Rejection};
+use kubelet_core::cri_config;
 use kubelet_core::node::capacity::is_extended;
-use kubelet_core::recipe;
 use tokio::sync::watch;
 
 use crate::cluster::own_node::OwnNodeView;
-use crate::events::{Kind, Recorder};
+use crate::events::{EventType, Recorder};
 use crate::host::userns::UsernsStore;
 use crate::images::ImagePuller;
 use crate::metrics::Metrics;
@@ -64,13 +64,13 @@ pub struct NodeFacts {
     pub handlers: Vec<v1::RuntimeHandler>,
     /// The runtime knows supplementalGroupsPolicy Strict, or did at the start.
     pub strict_groups: bool,
-    pub recipe: recipe::NodeFacts,
+    pub cri_config: cri_config::NodeFacts,
 }
 
 /// What the configuration says about running Pods.
 #[derive(Clone, Debug)]
 pub struct PodSettings {
-    pub recipe: recipe::RecipeConfig,
+    pub cri_config: cri_config::CriSettings,
     pub sync_frequency: Duration,
     /// The first wait of a container that keeps ending, and the longest.
     pub restart_period: (Duration, Duration),
@@ -81,7 +81,7 @@ pub struct PodSettings {
 impl Default for PodSettings {
     fn default() -> Self {
         Self {
-            recipe: recipe::RecipeConfig::default(),
+            cri_config: cri_config::CriSettings::default(),
             sync_frequency: Duration::from_secs(60),
             restart_period: (Duration::from_secs(10), Duration::from_secs(300)),
             seed: 0,
@@ -117,15 +117,15 @@ impl Node {
         Cow::Owned(offer)
     }
 
-    /// What recipes have to know of the machine, with its addresses as they are now.
+    /// What CRI configs have to know of the machine, with its addresses as they are now.
     #[must_use]
-    pub fn recipe_facts(&self) -> recipe::NodeFacts {
-        recipe::NodeFacts { host_ips: self.host_ips.now(), ..self.facts.recipe.clone() }
+    pub fn cri_config_facts(&self) -> cri_config::NodeFacts {
+        cri_config::NodeFacts { host_ips: self.host_ips.now(), ..self.facts.cri_config.clone() }
     }
 
     /// What a handler of the runtime can do, as the runtime last told.
     #[must_use]
-    pub fn handler(&self, name: &str) -> recipe::HandlerFeatures {
+    pub fn handler(&self, name: &str) -> cri_config::HandlerFeatures {
         let health = self.health.borrow();
         let told = if health.answered { &health.handlers } else { &self.facts.handlers };
         features_of(told, name)
@@ -134,7 +134,7 @@ impl Node {
     /// Tells the user that it may not.
     pub fn reject(&self, pod: &Pod, rejection: &Rejection) {
         self.metrics.admission_rejections_total.inc([rejection.label()]);
-        self.recorder.pod(pod, Kind::Warning, &rejection.reason, &rejection.message);
+        self.recorder.pod(pod, EventType::Warning, &rejection.reason, &rejection.message);
     }
 
     /// A generator for one Pod: the same node seed and Pod give the same draws.
@@ -155,6 +155,6 @@ fn extended(node: &NodeObject) -> BTreeMap<String, i64> {
 
 impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Node").field("name", &self.facts.recipe.name).finish_non_exhaustive()
+        f.debug_struct("Node").field("name", &self.facts.cri_config.name).finish_non_exhaustive()
     }
 }

@@ -2,8 +2,8 @@
 
 use base::ids::PodUid;
 use k8s_openapi::api::core::v1::{Container, Lifecycle, Pod, PodSpec};
+use kubelet_core::cri_config::metadata::PRE_STOP;
 use kubelet_core::observed::FoundPod;
-use kubelet_core::recipe::metadata::PRE_STOP;
 
 use crate::ports::Runtime;
 

@@ -17,7 +17,7 @@ use base::ids::PodUid;
 use base::rng::Rng;
 use cri::v1;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use kubelet_core::recipe::metadata;
+use kubelet_core::cri_config::metadata;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use sys::fd::{Mounts, OWN, Reach, Symlinks};

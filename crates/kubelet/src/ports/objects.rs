@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use base::ids::PodUid;
 use k8s_openapi::api::core::v1::Pod;
-use kubelet_core::supplies::{Supplies, Wants};
+use kubelet_core::references::{ReferencedObjects, References};
 use tokio::sync::watch;
 
 /// Objects of the API server, as Pods use them.
@@ -15,10 +15,10 @@ pub trait Objects: Send + Sync + 'static {
     fn follow(&self, pod: &Pod);
     /// The Pod is over.
     fn forget(&self, uid: &PodUid);
-    /// Rings whenever something the Pod refers to has changed.
-    fn bell(&self, uid: &PodUid) -> watch::Receiver<u64>;
+    /// Wakes whenever something the Pod refers to has changed.
+    fn wake(&self, uid: &PodUid) -> watch::Receiver<u64>;
     /// What there is now of what is wanted. Waits a little for what has not been heard of yet.
-    async fn supply(&self, pod: &Pod, wants: &Wants) -> Supplies;
+    async fn supply(&self, pod: &Pod, wants: &References) -> ReferencedObjects;
     /// The variables that tell a Pod where Services are, or why they are not known.
     async fn service_env(&self, pod: &Pod) -> Result<BTreeMap<String, String>, String>;
     /// The runtime handler of a RuntimeClass.
@@ -51,12 +51,12 @@ impl Objects for NoObjects {
 
     fn forget(&self, _: &PodUid) {}
 
-    fn bell(&self, _: &PodUid) -> watch::Receiver<u64> {
+    fn wake(&self, _: &PodUid) -> watch::Receiver<u64> {
         watch::channel(0).1
     }
 
-    async fn supply(&self, _: &Pod, _: &Wants) -> Supplies {
-        Supplies::default()
+    async fn supply(&self, _: &Pod, _: &References) -> ReferencedObjects {
+        ReferencedObjects::default()
     }
 
     async fn service_env(&self, _: &Pod) -> Result<BTreeMap<String, String>, String> {

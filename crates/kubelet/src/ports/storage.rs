@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
-use kubelet_core::supplies::TokenWant;
+use kubelet_core::references::TokenWant;
 use kubelet_core::volumes::csi::{ClaimRef, SecretRef};
 use kubelet_core::volumes::expand::News;
 

@@ -6,8 +6,10 @@ use std::net::IpAddr;
 use base::ids::{ContainerId, PodUid, SandboxId};
 use base::time::Wall;
 use cri::v1;
+use kubelet_core::cri_config::metadata::{
+    CONTAINER_NAME, HASH, POD_NAME, POD_NAMESPACE, POD_UID, RESTART_COUNT,
+};
 use kubelet_core::observed::{Container, ContainerState, FoundPod, Observed, Resources, Sandbox, User};
-use kubelet_core::recipe::metadata::{CONTAINER_NAME, HASH, POD_NAME, POD_NAMESPACE, POD_UID, RESTART_COUNT};
 
 #[must_use]
 pub fn sandbox(status: &v1::PodSandboxStatus) -> Sandbox {

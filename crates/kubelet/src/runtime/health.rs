@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cri::v1;
-use kubelet_core::recipe::HandlerFeatures;
+use kubelet_core::cri_config::HandlerFeatures;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;

@@ -2,7 +2,7 @@
 //!
 //! Two halves. [`Observer::look`] asks the runtime about one Pod and publishes an [`Observed`] whose
 //! revision was drawn *before* the first question, so an effect that ended earlier is always in it.
-//! [`watch_runtime`] is the alarm bell: it follows the runtime's event stream (or relists every second
+//! [`watch_runtime`] is the alarm clock: it follows the runtime's event stream (or relists every second
 //! where there is none) and only says *which* Pods changed; each Pod's own task then looks. A Pod whose
 //! inspection hangs therefore hurts nobody else, and an idle node asks nothing.
 
@@ -16,8 +16,8 @@ use base::time::Clock;
 use cri::v1;
 use futures_util::StreamExt;
 use futures_util::future::try_join_all;
+use kubelet_core::cri_config::metadata::{POD_UID, TERMINATION_PATH, TERMINATION_POLICY};
 use kubelet_core::observed::{Container, ContainerState, FoundPod, Observed, Sandbox};
-use kubelet_core::recipe::metadata::{POD_UID, TERMINATION_PATH, TERMINATION_POLICY};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -75,7 +75,7 @@ impl Observer {
         }
     }
 
-    /// A bell that rings (its number grows) when something of this Pod changed in the runtime.
+    /// Wakes (its number grows) when something of this Pod changed in the runtime.
     pub fn subscribe(&self, uid: &PodUid) -> watch::Receiver<u64> {
         self.lock().entry(uid.clone()).or_insert_with(|| watch::channel(0).0).subscribe()
     }
@@ -188,15 +188,15 @@ impl Observer {
         Ok(from_cri::survey(&sandboxes, &containers))
     }
 
-    fn ring(&self, uid: &str) {
+    fn wake(&self, uid: &str) {
         match self.lock().get(uid) {
-            Some(bell) => bell.send_modify(|n| *n += 1),
+            Some(wake) => wake.send_modify(|n| *n += 1),
             None => self.strangers.notify_one(),
         }
     }
 
     fn ring_all(&self) {
-        self.lock().values().for_each(|bell| bell.send_modify(|n| *n += 1));
+        self.lock().values().for_each(|wake| wake.send_modify(|n| *n += 1));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<PodUid, watch::Sender<u64>>> {
@@ -215,7 +215,7 @@ impl Observer {
         };
         sandboxes.iter().for_each(|s| note(&s.labels, &s.id, s.state));
         containers.iter().for_each(|c| note(&c.labels, &c.id, c.state));
-        changed(last, &next).for_each(|uid| self.ring(uid));
+        changed(last, &next).for_each(|uid| self.wake(uid));
         self.count(&sandboxes, &containers);
         *last = next;
         self.relisted(start);
@@ -259,7 +259,7 @@ fn changed<'a>(
     fresh.chain(gone).map(|(uid, _)| uid.as_str())
 }
 
-/// Rings the bells until cancelled. Follows the event stream; polls where there is none.
+/// Wakes Pods until cancelled. Follows the event stream; polls where there is none.
 pub async fn watch_runtime(observer: Arc<Observer>, token: CancellationToken) {
     let mut last = HashMap::new();
     let forever = async {
@@ -346,7 +346,7 @@ fn heard(observer: &Observer, event: &v1::ContainerEventResponse) {
     let sandbox = event.pod_sandbox_status.as_ref();
     let uid = sandbox.and_then(|s| s.metadata.as_ref()).map(|m| m.uid.as_str());
     match uid {
-        Some(uid) if !uid.is_empty() => observer.ring(uid),
+        Some(uid) if !uid.is_empty() => observer.wake(uid),
         // Events about removed sandboxes may carry no status: rather look once too often.
         _ => observer.ring_all(),
     }

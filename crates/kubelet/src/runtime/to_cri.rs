@@ -1,29 +1,29 @@
-//! Recipes in CRI's words. Nothing is decided here.
+//! CRI configs in CRI's words. Nothing is decided here.
 
 use cri::v1;
-use kubelet_core::recipe::{
-    ContainerRecipe, ContainerSecurity, GroupsPolicy, IdMapping, LinuxResources, Mount, NamespaceMode,
-    Namespaces, Profile, Propagation, Protocol, SandboxRecipe, SandboxSecurity, SeLinux, UserMode,
+use kubelet_core::cri_config::{
+    ContainerConfig, ContainerSecurity, GroupsPolicy, IdMapping, LinuxResources, Mount, NamespaceMode,
+    Namespaces, Profile, Propagation, Protocol, SandboxConfig, SandboxSecurity, SeLinux, UserMode,
 };
 
 /// What RunPodSandbox gets, and every CreateContainer after it.
 #[must_use]
-pub fn sandbox(recipe: &SandboxRecipe) -> v1::PodSandboxConfig {
+pub fn sandbox(cri_config: &SandboxConfig) -> v1::PodSandboxConfig {
     v1::PodSandboxConfig {
         metadata: Some(v1::PodSandboxMetadata {
-            name: recipe.name.clone(),
-            namespace: recipe.namespace.clone(),
-            uid: recipe.uid.clone(),
-            attempt: recipe.attempt,
+            name: cri_config.name.clone(),
+            namespace: cri_config.namespace.clone(),
+            uid: cri_config.uid.clone(),
+            attempt: cri_config.attempt,
         }),
-        hostname: recipe.hostname.clone(),
-        log_directory: recipe.log_directory.clone(),
+        hostname: cri_config.hostname.clone(),
+        log_directory: cri_config.log_directory.clone(),
         dns_config: Some(v1::DnsConfig {
-            servers: recipe.dns.servers.clone(),
-            searches: recipe.dns.searches.clone(),
-            options: recipe.dns.options.clone(),
+            servers: cri_config.dns.servers.clone(),
+            searches: cri_config.dns.searches.clone(),
+            options: cri_config.dns.options.clone(),
         }),
-        port_mappings: recipe
+        port_mappings: cri_config
             .ports
             .iter()
             .map(|p| v1::PortMapping {
@@ -33,38 +33,38 @@ pub fn sandbox(recipe: &SandboxRecipe) -> v1::PodSandboxConfig {
                 host_ip: p.host_ip.clone(),
             })
             .collect(),
-        labels: recipe.labels.clone(),
-        annotations: recipe.annotations.clone(),
+        labels: cri_config.labels.clone(),
+        annotations: cri_config.annotations.clone(),
         linux: Some(v1::LinuxPodSandboxConfig {
-            cgroup_parent: recipe.cgroup_parent.clone(),
-            security_context: Some(sandbox_security(&recipe.security)),
-            sysctls: recipe.sysctls.clone(),
-            overhead: Some(resources(&recipe.overhead)),
-            resources: Some(resources(&recipe.resources)),
+            cgroup_parent: cri_config.cgroup_parent.clone(),
+            security_context: Some(sandbox_security(&cri_config.security)),
+            sysctls: cri_config.sysctls.clone(),
+            overhead: Some(resources(&cri_config.overhead)),
+            resources: Some(resources(&cri_config.resources)),
         }),
     }
 }
 
 /// What CreateContainer gets.
 #[must_use]
-pub fn container(recipe: &ContainerRecipe) -> v1::ContainerConfig {
+pub fn container(cri_config: &ContainerConfig) -> v1::ContainerConfig {
     v1::ContainerConfig {
-        metadata: Some(v1::ContainerMetadata { name: recipe.name.clone(), attempt: recipe.attempt }),
+        metadata: Some(v1::ContainerMetadata { name: cri_config.name.clone(), attempt: cri_config.attempt }),
         image: Some(v1::ImageSpec {
-            image: recipe.image_ref.clone(),
-            user_specified_image: recipe.image.clone(),
+            image: cri_config.image_ref.clone(),
+            user_specified_image: cri_config.image.clone(),
             ..v1::ImageSpec::default()
         }),
-        command: recipe.command.clone(),
-        args: recipe.args.clone(),
-        working_dir: recipe.working_dir.clone(),
-        envs: recipe
+        command: cri_config.command.clone(),
+        args: cri_config.args.clone(),
+        working_dir: cri_config.working_dir.clone(),
+        envs: cri_config
             .env
             .iter()
             .map(|(key, value)| v1::KeyValue { key: key.clone(), value: value.clone().into_bytes() })
             .collect(),
-        mounts: recipe.mounts.iter().map(mount).collect(),
-        devices: recipe
+        mounts: cri_config.mounts.iter().map(mount).collect(),
+        devices: cri_config
             .devices
             .iter()
             .map(|d| v1::Device {
@@ -73,18 +73,18 @@ pub fn container(recipe: &ContainerRecipe) -> v1::ContainerConfig {
                 permissions: d.permissions.clone(),
             })
             .collect(),
-        labels: recipe.labels.clone(),
-        annotations: recipe.annotations.clone(),
-        log_path: recipe.log_path.clone(),
-        stdin: recipe.stdin,
-        stdin_once: recipe.stdin_once,
-        tty: recipe.tty,
+        labels: cri_config.labels.clone(),
+        annotations: cri_config.annotations.clone(),
+        log_path: cri_config.log_path.clone(),
+        stdin: cri_config.stdin,
+        stdin_once: cri_config.stdin_once,
+        tty: cri_config.tty,
         linux: Some(v1::LinuxContainerConfig {
-            resources: Some(resources(&recipe.resources)),
-            security_context: Some(container_security(&recipe.security)),
+            resources: Some(resources(&cri_config.resources)),
+            security_context: Some(container_security(&cri_config.security)),
         }),
         cdi_devices: Vec::new(),
-        stop_signal: recipe.stop_signal.as_deref().map_or(v1::Signal::RuntimeDefault, signal).into(),
+        stop_signal: cri_config.stop_signal.as_deref().map_or(v1::Signal::RuntimeDefault, signal).into(),
     }
 }
 
@@ -262,11 +262,11 @@ mod tests {
     use std::collections::BTreeMap;
 
     use k8s_openapi::api::core::v1::Pod;
-    use kubelet_core::pod::ContainerKind;
-    use kubelet_core::recipe::{
-        self, ContainerInput, HandlerFeatures, ImageUser, NodeFacts, RecipeConfig, ResolvedVolume,
+    use kubelet_core::cri_config::{
+        self, ContainerInput, CriSettings, HandlerFeatures, ImageUser, NodeFacts, ResolvedVolume,
         SandboxInput, UserNamespace,
     };
+    use kubelet_core::pod::ContainerKind;
 
     use super::*;
 
@@ -316,8 +316,8 @@ mod tests {
             hugepage_sizes: vec!["2MB".into()],
             ..NodeFacts::default()
         };
-        let config = RecipeConfig::default();
-        let recipe = recipe::sandbox(&SandboxInput {
+        let config = CriSettings::default();
+        let cri_config = cri_config::sandbox(&SandboxInput {
             groups: &[],
             pod: &pod,
             attempt: 2,
@@ -327,12 +327,12 @@ mod tests {
             userns: Some(&userns),
             handler,
         });
-        insta::assert_debug_snapshot!("sandbox", sandbox(&recipe.unwrap()));
+        insta::assert_debug_snapshot!("sandbox", sandbox(&cri_config.unwrap()));
         let volumes = BTreeMap::from([
             ("data".to_owned(), ResolvedVolume::Host { path: "/vol/data".into(), read_only: true }),
             ("img".to_owned(), ResolvedVolume::Image { reference: "sha256:beef".into() }),
         ]);
-        let recipe = recipe::container(&ContainerInput {
+        let cri_config = cri_config::container(&ContainerInput {
             groups: &[],
             pod: &pod,
             name: "main",
@@ -346,7 +346,7 @@ mod tests {
             pod_ips: &["10.0.0.2".parse().unwrap()],
             node: &node,
             config: &config,
-            supplies: &Default::default(),
+            references: &Default::default(),
             service_env: &BTreeMap::new(),
             hosts_file: Some("/root/pods/u-1/etc-hosts".as_ref()),
             termination_file: None,
@@ -354,7 +354,7 @@ mod tests {
             handler,
             target: None,
         });
-        insta::assert_debug_snapshot!("container", container(&recipe.unwrap()));
+        insta::assert_debug_snapshot!("container", container(&cri_config.unwrap()));
     }
 
     #[test]

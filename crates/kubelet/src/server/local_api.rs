@@ -22,7 +22,7 @@ use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::events::{Event, Kind};
+use crate::events::{Event, EventType};
 use crate::pods::sources::local::{LocalPods, Outcome};
 use crate::pods::sources::{Context, names};
 use crate::ports::Runtime;
@@ -199,8 +199,8 @@ impl LocalApi {
 impl From<Event> for EventLine {
     fn from(e: Event) -> Self {
         let kind = match e.kind {
-            Kind::Normal => "Normal",
-            Kind::Warning => "Warning",
+            EventType::Normal => "Normal",
+            EventType::Warning => "Warning",
         };
         Self {
             kind: kind.to_owned(),

@@ -12,7 +12,7 @@ use sys::{mount, mountinfo};
 use super::csi::is_device;
 use super::device::Manner;
 use super::fs_group::{self, Access};
-use super::lane::waiting_for;
+use super::pod_queue::waiting_for;
 use super::site::{OWN_MODE, Site};
 use super::{device, host_path};
 

@@ -4,7 +4,7 @@
 //! [`set_up`]. What exists is read from the disk and the mount table each time, so a restarted agent
 //! knows as much as one that never stopped; only what a claim was bound to is remembered, for as long as
 //! the API server is away. Every path a Pod can reach is walked by descriptor (docs/decisions/005.md),
-//! and every operation runs in its Pod's own [`lane`].
+//! and every operation runs in its Pod's own [`queue`].
 
 mod atomic_writer;
 mod census;
@@ -15,19 +15,19 @@ mod empty_dir;
 mod exclusive;
 mod figures;
 mod files;
+mod force_unmount;
 mod fs_group;
 mod host_path;
-mod insist;
-mod lane;
 mod local;
 mod memory_dir;
 mod nfs;
-mod patience;
+mod pod_queue;
 mod program;
 mod ready;
 mod site;
 mod sub_path;
 mod teardown;
+mod timeouts;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -44,7 +44,7 @@ use base::time::Clock;
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_core::downward::Allocatable;
-use kubelet_core::supplies::Wants;
+use kubelet_core::references::References;
 use kubelet_core::volumes::{self as core, Desired, Source};
 use tokio_util::sync::CancellationToken;
 
@@ -56,15 +56,15 @@ pub use csi::CsiParts;
 use csi::CsiVolumes;
 use exclusive::Holders;
 pub use figures::{Amount, Figures, VolumeFigures};
-use lane::{Lanes, waiting_for};
-pub use patience::Patience;
+use pod_queue::{PodQueues, waiting_for};
 use ready::{Ask, Outcome, Ready};
 use site::{PodDir, Site, Tree};
+pub use timeouts::Timeouts;
 
 /// Volumes below the kubelet's root directory.
 pub struct NodeVolumes {
     inner: Arc<Inner>,
-    lanes: Lanes,
+    queues: PodQueues,
     objects: Arc<dyn Objects>,
     /// None where nothing speaks to drivers.
     csi: Option<Arc<CsiVolumes>>,
@@ -80,7 +80,7 @@ struct Inner {
     clock: Arc<dyn Clock>,
     rng: Mutex<Rng>,
     holders: Holders,
-    patience: Patience,
+    patience: Timeouts,
 }
 
 // === impl NodeVolumes ===
@@ -88,7 +88,7 @@ struct Inner {
 impl NodeVolumes {
     /// Opens `<root>/pods`, making it (0750) when missing.
     pub fn open(root: &Path, allocatable: Allocatable, clock: Arc<dyn Clock>, rng: Rng) -> io::Result<Self> {
-        Self::open_with(root, allocatable, clock, rng, Patience::default())
+        Self::open_with(root, allocatable, clock, rng, Timeouts::default())
     }
 
     /// [`NodeVolumes::open`] for who has more patience, or less.
@@ -97,7 +97,7 @@ impl NodeVolumes {
         allocatable: Allocatable,
         clock: Arc<dyn Clock>,
         rng: Rng,
-        patience: Patience,
+        patience: Timeouts,
     ) -> io::Result<Self> {
         let inner = Inner {
             tree: Tree::open(root)?,
@@ -109,7 +109,7 @@ impl NodeVolumes {
         };
         Ok(Self {
             inner: Arc::new(inner),
-            lanes: Lanes::new(clock),
+            queues: PodQueues::new(clock),
             objects: Arc::new(NoObjects),
             csi: None,
             remembered: Mutex::default(),
@@ -218,8 +218,8 @@ impl NodeVolumes {
         work: impl FnOnce() -> Result<(), VolumeError> + Send + 'static,
     ) -> Result<(), VolumeError> {
         let patience = self.inner.patience;
-        let done = self.lanes.run(UNMOUNT, uid, patience.unmount, work).await;
-        if done.is_err() && self.lanes.pass_by(SUB_PATH, uid, patience.gently) {
+        let done = self.queues.run(UNMOUNT, uid, patience.unmount, work).await;
+        if done.is_err() && self.queues.pass_by(SUB_PATH, uid, patience.gently) {
             tracing::warn!(pod_uid = %uid, "a subPath is no longer waited for");
         }
         done
@@ -227,8 +227,8 @@ impl NodeVolumes {
 
     /// Each volume of the Pod, or why it cannot be had and what it was before.
     async fn desired(&self, pod: &Pod, uid: &PodUid) -> Vec<Ask> {
-        let supplies = self.objects.supply(pod, &Wants::of_volumes(pod)).await;
-        let all = core::desired(pod, &self.inner.allocatable.load(), &supplies);
+        let references = self.objects.supply(pod, &References::of_volumes(pod)).await;
+        let all = core::desired(pod, &self.inner.allocatable.load(), &references);
         let remembered = self.remembered();
         let was = |name: &str| remembered.get(uid).and_then(|all| all.get(name)).cloned();
         let one = |shall: Result<Desired, core::Refused>| match shall {
@@ -295,7 +295,7 @@ impl ports::Volumes for NodeVolumes {
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
         let own =
-            self.lanes.run(SET_UP, &uid, self.inner.patience.set_up, move || inner.mount(&work_uid, own));
+            self.queues.run(SET_UP, &uid, self.inner.patience.set_up, move || inner.mount(&work_uid, own));
         let (own, driven) = tokio::join!(own, self.driven(pod, &uid, driven));
         let all: Vec<Outcome> = own?.into_iter().chain(driven).collect();
         self.census.have(&uid, &all);
@@ -321,7 +321,7 @@ impl ports::Volumes for NodeVolumes {
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
         let work = move || inner.sub_path(&work_uid, &desired, &want);
-        self.lanes.run(SUB_PATH, &uid, self.inner.patience.set_up, work).await
+        self.queues.run(SUB_PATH, &uid, self.inner.patience.set_up, work).await
     }
 
     async fn unmount(&self, uid: &PodUid) -> Result<(), VolumeError> {
@@ -347,9 +347,9 @@ impl ports::Volumes for NodeVolumes {
     async fn known(&self) -> Result<Vec<PodUid>, VolumeError> {
         let inner = Arc::clone(&self.inner);
         // Listing our own directory belongs to no Pod.
-        let lane = PodUid::from("");
+        let queue = PodUid::from("");
         let work = move || inner.tree.pods().map_err(|e| retry("list", "pods", &e));
-        self.lanes.run("list", &lane, self.inner.patience.set_up, work).await
+        self.queues.run("list", &queue, self.inner.patience.set_up, work).await
     }
 }
 

@@ -8,14 +8,14 @@ use std::time::Duration;
 use rustix::fs::Mode;
 use sys::fd;
 
-use super::lane::waiting_for;
+use super::pod_queue::waiting_for;
 use super::program::{self, how};
 use super::site::Site;
 
 pub(super) const PLUGIN: &str = "kubernetes.io~nfs";
 
 /// Mounts the share unless it is mounted. A server that does not answer holds this thread, and with it the Pod's
-/// lane, and nobody else.
+/// queue, and nobody else.
 pub(super) fn set_up(
     site: &Site<'_>,
     share: &str,

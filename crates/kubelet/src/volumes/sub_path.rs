@@ -15,7 +15,7 @@ use sys::fd::{self, Mounts, OWN, Reach, Symlinks};
 use sys::mount::{self, Busy};
 use sys::tree;
 
-use super::lane::is_left_behind;
+use super::pod_queue::is_left_behind;
 use super::site::{OWN_MODE, PodDir, is_file_name};
 use super::{SUB_PATH, reject, retry};
 use crate::ports::VolumeError;

@@ -16,16 +16,16 @@ use sys::mount::{self, Busy};
 use sys::mountinfo::{self, Mount};
 use sys::tree;
 
-use super::insist;
-use super::lane::waiting_for;
-use super::patience::Patience;
+use super::force_unmount;
+use super::pod_queue::waiting_for;
 use super::site::{PodDir, Tree, VOLUMES, is_file_name};
+use super::timeouts::Timeouts;
 use super::{nfs, reject, retry, sub_path};
 use crate::ports::VolumeError;
 use crate::ports::act::UNMOUNT;
 
 /// Removes the Pod's volumes and leaves the rest of its directory, or says what is in the way.
-pub(super) fn remove_volumes(tree: &Tree, patience: &Patience, uid: &str) -> Result<(), VolumeError> {
+pub(super) fn remove_volumes(tree: &Tree, patience: &Timeouts, uid: &str) -> Result<(), VolumeError> {
     let failed = |e: &dyn std::fmt::Display| retry(UNMOUNT, uid, e);
     let pods = tree.open_pods().map_err(|e| failed(&e))?;
     let Some(pod) = without_mounts(tree, patience, &pods, uid)? else { return Ok(()) };
@@ -55,7 +55,7 @@ pub(super) fn unmount_sub_paths(tree: &Tree, uid: &str) -> Result<(), VolumeErro
 }
 
 /// Removes the Pod's directory with all its volumes, or says what is in the way.
-pub(super) fn remove_pod(tree: &Tree, patience: &Patience, uid: &str) -> Result<(), VolumeError> {
+pub(super) fn remove_pod(tree: &Tree, patience: &Timeouts, uid: &str) -> Result<(), VolumeError> {
     let failed = |e: &dyn std::fmt::Display| retry(UNMOUNT, uid, e);
     let pods = tree.open_pods().map_err(|e| failed(&e))?;
     let Some(pod) = without_mounts(tree, patience, &pods, uid)? else { return Ok(()) };
@@ -66,7 +66,7 @@ pub(super) fn remove_pod(tree: &Tree, patience: &Patience, uid: &str) -> Result<
 /// The Pod's directory with nothing mounted in it any more; none if it has none.
 fn without_mounts(
     tree: &Tree,
-    patience: &Patience,
+    patience: &Timeouts,
     pods: &OwnedFd,
     uid: &str,
 ) -> Result<Option<PodDir>, VolumeError> {
@@ -113,7 +113,7 @@ fn exists(dir: &OwnedFd, name: &OsStr) -> io::Result<bool> {
 }
 
 /// Goes on as long as something gives way: mounts stack, and one may hide another.
-fn unmount_all(pods: &OwnedFd, patience: &Patience, base: &Path, pod: &Path) -> Result<(), VolumeError> {
+fn unmount_all(pods: &OwnedFd, patience: &Timeouts, base: &Path, pod: &Path) -> Result<(), VolumeError> {
     for _ in 0..ROUNDS {
         let mut left = mountinfo::below(pod).map_err(|e| retry(UNMOUNT, &name_of(pod, pod), &e))?;
         if left.is_empty() {
@@ -160,11 +160,11 @@ fn unmount_one(pods: &OwnedFd, base: &Path, mount: &Mount, may_detach: bool) -> 
 }
 
 /// One that we mounted from a server, which may be dead.
-fn unmount_share(pods: &OwnedFd, patience: &Patience, base: &Path, mount: &Mount) -> io::Result<()> {
+fn unmount_share(pods: &OwnedFd, patience: &Timeouts, base: &Path, mount: &Mount) -> io::Result<()> {
     let (parent, name) = parent_of(pods, base, &mount.mount_point)?;
     let id = mount.id;
     let is_gone = || mountinfo::read().is_ok_and(|all| all.iter().all(|m| m.id != id));
-    insist::unmount(patience, move |busy| mount::unmount(&parent, &name, busy), is_gone)
+    force_unmount::unmount(patience, move |busy| mount::unmount(&parent, &name, busy), is_gone)
 }
 
 fn parent_of(pods: &OwnedFd, base: &Path, mount_point: &Path) -> io::Result<(OwnedFd, OsString)> {
@@ -192,7 +192,7 @@ fn is_share(pod: &Path, mount: &Mount) -> bool {
     let parts = parts(pod, &mount.mount_point);
     let is_place =
         matches!(parts.as_slice(), [first, plugin, _] if first == VOLUMES && plugin == nfs::PLUGIN);
-    is_place && insist::is_remote(&mount.fs_type)
+    is_place && force_unmount::is_remote(&mount.fs_type)
 }
 
 /// The volume a path below the Pod's directory belongs to, or the path itself.

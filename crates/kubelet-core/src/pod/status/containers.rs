@@ -7,9 +7,9 @@ use k8s_openapi::api::core::v1::{
 
 use super::super::policy::{is_sidecar, restarts_all};
 use super::{Stage, View, some_list, time};
+use crate::cri_config::recursive_read_only;
 use crate::observed::{self, ContainerState};
 use crate::pod::ContainerKind;
-use crate::recipe::recursive_read_only;
 
 pub(super) const RESTARTING_ALL: &str = "RestartingAllContainers";
 const UNKNOWN: &str = "ContainerStatusUnknown";

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use client::Request;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
-use kubelet_core::supplies::TokenWant;
+use kubelet_core::references::TokenWant;
 
 use super::ApiObjects;
 use crate::ports::{Account, Accounts};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::rng::Rng;
 use client::Client;
 use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
-use kubelet_core::supplies::TrustBundle;
+use kubelet_core::references::TrustBundle;
 use tokio_util::sync::CancellationToken;
 
 use super::listed::Listed;

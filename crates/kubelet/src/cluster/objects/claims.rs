@@ -6,7 +6,7 @@ use std::sync::Arc;
 use client::{ClientError, Request};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kubelet_core::admission::any_term_matches;
-use kubelet_core::supplies::Bound;
+use kubelet_core::references::Bound;
 use kubelet_core::volumes::ephemeral_claim;
 use kubelet_core::volumes::expand::Claimed;
 

@@ -8,7 +8,7 @@ use base::rng::Rng;
 use base::time::{Clock, Mono};
 use client::{Client, ClientError, Event, Read, Request, Resource, Watcher};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kubelet_core::supplies::Supply;
+use kubelet_core::references::Referenced;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -214,24 +214,24 @@ impl Known {
         }
     }
 
-    pub(super) fn into_config_map(self) -> Supply<ConfigMap> {
+    pub(super) fn into_config_map(self) -> Referenced<ConfigMap> {
         match self {
-            Known::ConfigMap(map) => Supply::Found(map),
+            Known::ConfigMap(map) => Referenced::Found(map),
             other => other.into_none(),
         }
     }
 
-    pub(super) fn into_secret(self) -> Supply<Secret> {
+    pub(super) fn into_secret(self) -> Referenced<Secret> {
         match self {
-            Known::Secret(secret) => Supply::Found(secret),
+            Known::Secret(secret) => Referenced::Found(secret),
             other => other.into_none(),
         }
     }
 
-    fn into_none<T>(self) -> Supply<T> {
+    fn into_none<T>(self) -> Referenced<T> {
         match self {
-            Known::Failed(why) => Supply::Failed(why),
-            _ => Supply::Missing,
+            Known::Failed(why) => Referenced::Failed(why),
+            _ => Referenced::Missing,
         }
     }
 }

@@ -25,7 +25,7 @@ use base::rng::Rng;
 use base::time::Clock;
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
-use kubelet_core::supplies::{Supplies, Wants};
+use kubelet_core::references::{ReferencedObjects, References};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -61,7 +61,7 @@ pub struct ApiObjects {
     bundles: Option<Bundles>,
     /// Held for map operations only, never across an await.
     state: Mutex<State>,
-    bells: Bells,
+    wakes: Wakes,
     token: CancellationToken,
 }
 
@@ -74,12 +74,12 @@ struct State {
 
 /// Pods to wake, and the objects they wait for.
 #[derive(Clone, Debug, Default)]
-struct Bells(Arc<Mutex<HashMap<PodUid, Bell>>>);
+struct Wakes(Arc<Mutex<HashMap<PodUid, Wake>>>);
 
 #[derive(Debug, Default)]
-struct Bell {
+struct Wake {
     keys: BTreeSet<Key>,
-    rung: watch::Sender<u64>,
+    count: watch::Sender<u64>,
 }
 
 const TTL: &str = "node.alpha.kubernetes.io/ttl";
@@ -107,7 +107,7 @@ impl ApiObjects {
             classes: Classes::new(cluster.client.clone(), rng.child(), token.clone()),
             bundles: None,
             state: Mutex::new(State { rng: Some(rng), ..State::default() }),
-            bells: Bells::default(),
+            wakes: Wakes::default(),
             cluster,
             strategy,
             clock,
@@ -151,8 +151,8 @@ impl ApiObjects {
         let rng = watched.then(|| state.rng.get_or_insert_with(|| Rng::new(0)).child());
         let followed = Followed::new(key.clone(), self.cluster.client.clone(), self.clock.clone());
         if let Some(rng) = rng {
-            let bells = self.bells.clone();
-            followed.watch(rng, move |key| bells.ring(key), &self.token);
+            let wakes = self.wakes.clone();
+            followed.watch(rng, move |key| wakes.wake(key), &self.token);
         }
         state.objects.insert(key.clone(), followed.clone());
         followed
@@ -167,8 +167,8 @@ impl ApiObjects {
 impl Objects for ApiObjects {
     fn follow(&self, pod: &Pod) {
         let Some(uid) = pod.metadata.uid.as_deref().map(PodUid::from) else { return };
-        let wanted = keys(pod, &Wants::of_pod(pod));
-        self.bells.set(&uid, &wanted);
+        let wanted = keys(pod, &References::of_pod(pod));
+        self.wakes.set(&uid, &wanted);
         let known = self.lock().pods.insert(uid, wanted.clone());
         if known.as_ref() == Some(&wanted) {
             return;
@@ -184,7 +184,7 @@ impl Objects for ApiObjects {
     }
 
     fn forget(&self, uid: &PodUid) {
-        self.bells.remove(uid);
+        self.wakes.remove(uid);
         self.tokens.forget(uid);
         let mut state = self.lock();
         if state.pods.remove(uid).is_some() {
@@ -192,12 +192,12 @@ impl Objects for ApiObjects {
         }
     }
 
-    fn bell(&self, uid: &PodUid) -> watch::Receiver<u64> {
-        self.bells.subscribe(uid)
+    fn wake(&self, uid: &PodUid) -> watch::Receiver<u64> {
+        self.wakes.subscribe(uid)
     }
 
-    async fn supply(&self, pod: &Pod, wants: &Wants) -> Supplies {
-        let mut supplies = Supplies { has_server: true, ..Supplies::default() };
+    async fn supply(&self, pod: &Pod, wants: &References) -> ReferencedObjects {
+        let mut references = ReferencedObjects { has_server: true, ..ReferencedObjects::default() };
         let age = self.max_age();
         let objects = keys(pod, wants).into_iter().map(|key| {
             let object = self.object(&key);
@@ -209,16 +209,16 @@ impl Objects for ApiObjects {
         let (objects, claims, tokens) = tokio::join!(join_all(objects), join_all(claims), join_all(tokens));
         for (key, known) in objects {
             match key.kind {
-                Kind::ConfigMap => _ = supplies.config_maps.insert(key.name, known.into_config_map()),
-                Kind::Secret => _ = supplies.secrets.insert(key.name, known.into_secret()),
+                Kind::ConfigMap => _ = references.config_maps.insert(key.name, known.into_config_map()),
+                Kind::Secret => _ = references.secrets.insert(key.name, known.into_secret()),
             }
         }
-        supplies.claims.extend(wants.claims.iter().cloned().zip(claims));
-        supplies.tokens.extend(wants.tokens.iter().cloned().zip(tokens));
+        references.claims.extend(wants.claims.iter().cloned().zip(claims));
+        references.tokens.extend(wants.tokens.iter().cloned().zip(tokens));
         if let Some(bundles) = self.bundles.as_ref().filter(|_| wants.trust_bundles) {
-            supplies.trust_bundles = Some(bundles.all().await);
+            references.trust_bundles = Some(bundles.all().await);
         }
-        supplies
+        references
     }
 
     async fn service_env(&self, pod: &Pod) -> Result<BTreeMap<String, String>, String> {
@@ -255,9 +255,9 @@ impl State {
     }
 }
 
-// === impl Bells ===
+// === impl Wakes ===
 
-impl Bells {
+impl Wakes {
     fn set(&self, uid: &PodUid, keys: &BTreeSet<Key>) {
         let mut all = self.lock();
         all.entry(uid.clone()).or_default().keys.clone_from(keys);
@@ -265,25 +265,25 @@ impl Bells {
 
     fn subscribe(&self, uid: &PodUid) -> watch::Receiver<u64> {
         let mut all = self.lock();
-        all.entry(uid.clone()).or_default().rung.subscribe()
+        all.entry(uid.clone()).or_default().count.subscribe()
     }
 
     fn remove(&self, uid: &PodUid) {
         self.lock().remove(uid);
     }
 
-    fn ring(&self, key: &Key) {
-        for bell in self.lock().values().filter(|bell| bell.keys.contains(key)) {
-            bell.rung.send_modify(|n| *n += 1);
+    fn wake(&self, key: &Key) {
+        for wake in self.lock().values().filter(|wake| wake.keys.contains(key)) {
+            wake.count.send_modify(|n| *n += 1);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<PodUid, Bell>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PodUid, Wake>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn keys(pod: &Pod, wants: &Wants) -> BTreeSet<Key> {
+fn keys(pod: &Pod, wants: &References) -> BTreeSet<Key> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let key = |kind, name: &String| Key { kind, namespace: namespace.to_owned(), name: name.clone() };
     let maps = wants.config_maps.iter().map(|n| key(Kind::ConfigMap, n));

@@ -2,17 +2,17 @@
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kubelet_core::images::{read_config_json, read_dockercfg};
-use kubelet_core::supplies::{Supplies, Supply, pull_secrets as names};
+use kubelet_core::references::{Referenced, ReferencedObjects, pull_secrets as names};
 
 use crate::images::PullSecret;
 
 /// The logins of the Pod's imagePullSecrets, and the names of those that cannot be had.
 #[must_use]
-pub fn pull_secrets(pod: &Pod, supplies: &Supplies) -> (Vec<PullSecret>, Vec<String>) {
+pub fn pull_secrets(pod: &Pod, references: &ReferencedObjects) -> (Vec<PullSecret>, Vec<String>) {
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     for name in pod.spec.iter().flat_map(names) {
-        match supplies.secrets.get(name) {
-            Some(Supply::Found(secret)) => found.extend(read(secret)),
+        match references.secrets.get(name) {
+            Some(Referenced::Found(secret)) => found.extend(read(secret)),
             _ => missing.push(name.to_owned()),
         }
     }

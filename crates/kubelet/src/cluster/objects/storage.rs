@@ -10,7 +10,7 @@ use base::time::Clock;
 use client::{ClientError, Request};
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
-use kubelet_core::supplies::TokenWant;
+use kubelet_core::references::TokenWant;
 use kubelet_core::volumes::csi::{ClaimRef, PLUGIN, SecretRef};
 use kubelet_core::volumes::expand::{News, claim_patch};
 use tokio_util::sync::CancellationToken;

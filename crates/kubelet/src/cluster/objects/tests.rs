@@ -11,7 +11,7 @@ use http::{Method, Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
-use kubelet_core::supplies::{Supply, TokenWant};
+use kubelet_core::references::{Referenced, TokenWant};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -221,10 +221,10 @@ async fn claims_and_tokens_are_asked_for_side_by_side() {
     let (claims, tokens) = (["a", "b", "c"].map(String::from), [600, 700, 800].map(want));
     let wants = Wants { claims: claims.into(), tokens: tokens.into(), ..Wants::default() };
     let began = tokio::time::Instant::now();
-    let supplies = objects.supply(&pod("u", json!({})), &wants).await;
+    let references = objects.supply(&pod("u", json!({})), &wants).await;
     assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
-    assert_eq!((supplies.claims.len(), supplies.tokens.len()), (3, 3));
-    assert!(supplies.tokens.values().all(Result::is_ok), "{:?}", supplies.tokens);
+    assert_eq!((references.claims.len(), references.tokens.len()), (3, 3));
+    assert!(references.tokens.values().all(Result::is_ok), "{:?}", references.tokens);
 }
 
 #[tokio::test(start_paused = true)]
@@ -243,16 +243,16 @@ async fn what_is_immutable_is_read_and_not_watched() {
     ]);
     let pod = pod("u", json!({"volumes": volumes}));
     objects.follow(&pod);
-    let supplies = objects.supply(&pod, &Wants::of_pod(&pod)).await;
-    assert!(supplies.config_maps.values().all(|s| matches!(s, Supply::Found(_))), "{supplies:?}");
-    assert!(matches!(supplies.secrets["sealed"], Supply::Found(_)));
+    let references = objects.supply(&pod, &Wants::of_pod(&pod)).await;
+    assert!(references.config_maps.values().all(|s| matches!(s, Referenced::Found(_))), "{references:?}");
+    assert!(matches!(references.secrets["sealed"], Referenced::Found(_)));
     sleep(secs(10)).await;
     assert_eq!(server.watches(), 1, "of the one that can change");
 
     // It is there for as long as the Pod is, also when nobody can be asked.
     server.set_away(true);
-    let supplies = objects.supply(&pod, &Wants::of_pod(&pod)).await;
-    assert!(matches!(supplies.config_maps["fixed"], Supply::Found(_)));
+    let references = objects.supply(&pod, &Wants::of_pod(&pod)).await;
+    assert!(matches!(references.config_maps["fixed"], Referenced::Found(_)));
     objects.forget(&PodUid::from("u"));
     sleep(secs(10)).await;
     assert_eq!(server.watches(), 0);

@@ -10,7 +10,7 @@ use base::time::{Clock, Mono, Wall};
 use client::{Client, Request};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::Pod;
-use kubelet_core::supplies::TokenWant;
+use kubelet_core::references::TokenWant;
 
 /// However long a token lives, it is renewed after a day.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);

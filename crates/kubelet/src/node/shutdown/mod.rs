@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Cluster;
-use crate::events::Kind;
+use crate::events::EventType;
 use crate::host::files::write_whole;
 use crate::pods::dispatcher::EndOrder;
 use crate::pods::node::Node;
@@ -104,8 +104,8 @@ impl Shutdown {
     }
 
     fn tell_of_node(&self, message: &str) {
-        let name = &self.node.facts.recipe.name;
-        self.node.recorder.node(name, Kind::Normal, "Shutdown", message);
+        let name = &self.node.facts.cri_config.name;
+        self.node.recorder.node(name, EventType::Normal, "Shutdown", message);
     }
 
     async fn end_pods(&self) {

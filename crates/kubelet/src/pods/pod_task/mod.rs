@@ -3,7 +3,7 @@
 //! | input | channel | meaning |
 //! |---|---|---|
 //! | intent | `watch<Intent>` from the dispatcher | what is wanted; only ever moves towards the end |
-//! | bell | `watch<u64>` from the observer | something of this Pod changed in the runtime: look |
+//! | wake | `watch<u64>` from the observer | something of this Pod changed in the runtime: look |
 //! | verdicts | `watch<Verdicts>` from the prober | a probe changed its mind |
 //! | objects | `watch<u64>` from what the Pod refers to | a ConfigMap or Secret changed: its files follow |
 //!
@@ -31,7 +31,7 @@ use kubelet_core::pod::{
 };
 use tokio::sync::watch;
 
-use crate::events::Kind;
+use crate::events::EventType;
 use crate::images::PullSecret;
 use crate::pods::node::Node;
 
@@ -51,9 +51,9 @@ struct PodTask {
     uid: PodUid,
     rng: Rng,
     intent: watch::Receiver<Intent>,
-    bell: watch::Receiver<u64>,
+    wake: watch::Receiver<u64>,
     verdicts: watch::Receiver<Verdicts>,
-    /// Rings when an object that the Pod refers to has changed.
+    /// Wakes when an object that the Pod refers to has changed.
     objects: watch::Receiver<u64>,
     /// The status last published, or remembered from an earlier life.
     status: PodStatus,
@@ -127,9 +127,9 @@ impl PodTask {
         let first_seen = first_seen(&intent.borrow().pod, node.now());
         Self {
             rng: node.rng_for(uid.as_str()),
-            bell: node.observer.subscribe(&uid),
+            wake: node.observer.subscribe(&uid),
             verdicts: node.prober.subscribe(&uid),
-            objects: node.objects.bell(&uid),
+            objects: node.objects.wake(&uid),
             first_seen,
             node,
             uid,
@@ -174,7 +174,7 @@ impl PodTask {
 
     /// Looks at the runtime. False if it could not be asked; a retry is then scheduled.
     async fn look(&mut self) -> bool {
-        self.bell.borrow_and_update();
+        self.wake.borrow_and_update();
         self.heard = self.verdicts.borrow_and_update().clone();
         let seen = self.node.observer.look(&self.uid, &self.observed).await;
         self.take_in(seen)
@@ -314,7 +314,7 @@ impl PodTask {
         };
         if let (None, Some(asked)) = (pending(&self.status), pending(status)) {
             let message = format!("Pod resize Infeasible: {}", asked.message.unwrap_or_default());
-            self.node.recorder.pod(pod, Kind::Warning, "ResizeInfeasible", message);
+            self.node.recorder.pod(pod, EventType::Warning, "ResizeInfeasible", message);
         }
     }
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use base::time::Mono;
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_core::cri_config::spec_of;
 use kubelet_core::observed::ContainerState;
 use kubelet_core::pod::policy::restarts_all;
 use kubelet_core::pod::{Intent, KillCause, KillReason, Plan, PlanInput, Stage, Waiting, granted};
-use kubelet_core::recipe::spec_of;
 
 use super::{PodTask, Step, is_terminal, name};
-use crate::events::Kind;
+use crate::events::EventType;
 
 /// The waiting reason of a container that crashed too often to be started again at once.
 const CRASH_LOOP: &str = "CrashLoopBackOff";
@@ -69,7 +69,7 @@ impl PodTask {
         if deadline.is_some_and(|d| d <= now.mono) {
             self.node.recorder.pod(
                 &intent.pod,
-                Kind::Normal,
+                EventType::Normal,
                 "DeadlineExceeded",
                 "Pod was active on the node longer than the specified deadline",
             );
@@ -101,7 +101,7 @@ impl PodTask {
                 let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
                 let whose = format!("{}_{namespace}({})", name(pod), self.uid);
                 let message = format!("Back-off restarting failed container {container} in pod {whose}");
-                self.node.recorder.container(pod, container, Kind::Warning, "BackOff", message);
+                self.node.recorder.container(pod, container, EventType::Warning, "BackOff", message);
             }
         }
     }
@@ -221,9 +221,9 @@ impl PodTask {
                 self.step = Step::Update;
                 self.refresh_volumes().await;
             }
-            _ = self.bell.changed() => {}
+            _ = self.wake.changed() => {}
             _ = self.verdicts.changed() => {}
-            // Nobody rings on a node without an API server.
+            // Nobody wakes it on a node without an API server.
             Ok(()) = self.objects.changed() => {
                 // What was missing may be there now.
                 self.retry.not_before = None;
@@ -281,7 +281,7 @@ impl PodTask {
             Ok(parent) => Some(parent),
             Err(error) => {
                 let message = format!("unable to ensure pod container exists: {error}");
-                self.node.recorder.pod(pod, Kind::Warning, "FailedCreatePodContainer", message);
+                self.node.recorder.pod(pod, EventType::Warning, "FailedCreatePodContainer", message);
                 self.retry_with_backoff();
                 None
             }
@@ -296,7 +296,7 @@ impl PodTask {
         }
         self.node.recorder.pod(
             pod,
-            Kind::Warning,
+            EventType::Warning,
             "NetworkNotReady",
             format!("network is not ready: {}", health.network_message),
         );

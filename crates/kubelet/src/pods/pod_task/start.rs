@@ -10,19 +10,19 @@ use cri::v1;
 use futures_util::{FutureExt, TryFutureExt};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kubelet_core::admission::Rejection;
-use kubelet_core::pod::{ContainerKind, Intent, KillCause, Stage, Start};
-use kubelet_core::recipe::{
-    self, ContainerInput, ContainerRecipe, Dns, HandlerFeatures, ImageUser, MISSING_CLUSTER_DNS, NodeFacts,
-    ResolvedVolume, SandboxInput, SandboxRecipe, UserNamespace,
+use kubelet_core::cri_config::{
+    self, ContainerConfig, ContainerInput, Dns, HandlerFeatures, ImageUser, MISSING_CLUSTER_DNS, NodeFacts,
+    ResolvedVolume, SandboxConfig, SandboxInput, UserNamespace,
 };
-use kubelet_core::supplies::{Wants, pull_secrets as pull_secret_names};
+use kubelet_core::pod::{ContainerKind, Intent, KillCause, Stage, Start};
+use kubelet_core::references::{References, pull_secrets as pull_secret_names};
 use kubelet_core::volumes::mounts;
 
 use super::run::earliest;
 use super::terminate::lifecycle;
 use super::{PodTask, name};
 use crate::cluster::objects::pull_secrets;
-use crate::events::Kind;
+use crate::events::EventType;
 use crate::images::{ImageRef, Want};
 use crate::metrics::container_type;
 use crate::pods::hooks;
@@ -111,7 +111,7 @@ impl PodTask {
 
     pub(super) fn tell_failed_mount(&self, pod: &Pod, error: &VolumeError) {
         let (reason, message) = told(error);
-        self.node.recorder.pod(pod, Kind::Warning, reason, message);
+        self.node.recorder.pod(pod, EventType::Warning, reason, message);
     }
 
     /// Waits for a call that makes something. Once the Pod is to end, the call gets only a little longer,
@@ -137,7 +137,7 @@ impl PodTask {
         }
         let message = format!("error killing pod: the runtime took too long to {act}");
         tracing::warn!(pod = name(pod), pod_uid = %self.uid, act, "gave up a call of a Pod that is to end");
-        self.node.recorder.pod(pod, Kind::Warning, "FailedKillPod", message);
+        self.node.recorder.pod(pod, EventType::Warning, "FailedKillPod", message);
         let why = "given up because the Pod is to end";
         Err(cri::Error::new("wait for the runtime to", act, cri::Code::Cancelled, why))
     }
@@ -171,21 +171,21 @@ impl PodTask {
         wants_recursive_read_only(pod) && self.features(pod).await.recursive_read_only
     }
 
-    async fn sandbox_recipe(
+    async fn sandbox_config(
         &self,
         pod: &Pod,
         attempt: u32,
         cgroup_parent: &str,
         userns: Option<&UserNamespace>,
-    ) -> Result<SandboxRecipe, String> {
-        let node = NodeFacts { resolv_conf: self.resolver().await?, ..self.node.recipe_facts() };
+    ) -> Result<SandboxConfig, String> {
+        let node = NodeFacts { resolv_conf: self.resolver().await?, ..self.node.cri_config_facts() };
         let handler = self.features(pod).await;
-        let made = recipe::sandbox(&SandboxInput {
+        let made = cri_config::sandbox(&SandboxInput {
             pod,
             groups: &self.volume_groups,
             attempt,
             node: &node,
-            config: &self.node.settings.recipe,
+            config: &self.node.settings.cri_config,
             cgroup_parent,
             userns,
             handler,
@@ -196,7 +196,7 @@ impl PodTask {
     /// The machine's resolver as it is now: a network that has changed counts for sandboxes made since.
     async fn resolver(&self) -> Result<Option<Dns>, String> {
         let text = self.node.files.node_resolver().await.map_err(|e| e.to_string())?;
-        text.map(|text| recipe::parse_resolv_conf(&text)).transpose()
+        text.map(|text| cri_config::parse_resolv_conf(&text)).transpose()
     }
 
     /// Creates the sandbox. None, with an event and a retry, if that failed.
@@ -209,7 +209,7 @@ impl PodTask {
         if attempt > 0 {
             self.node.recorder.pod(
                 &intent.pod,
-                Kind::Normal,
+                EventType::Normal,
                 "SandboxChanged",
                 "Pod sandbox changed, it will be killed and re-created.",
             );
@@ -227,7 +227,7 @@ impl PodTask {
                 }
                 self.node.recorder.pod(
                     &intent.pod,
-                    Kind::Warning,
+                    EventType::Warning,
                     "FailedCreatePodSandBox",
                     format!("Failed to create pod sandbox: {message}"),
                 );
@@ -241,19 +241,19 @@ impl PodTask {
         self.node.files.prepare(pod).await.map_err(|e| format!("make pod directories: {e}"))?;
         let handler = self.handler(pod).await.map_err(|e| format!("failed to get sandbox runtime: {e}"))?;
         let userns = self.userns(pod).await?;
-        let recipe = self.sandbox_recipe(pod, attempt, parent, userns.as_ref()).await?;
-        for warning in &recipe.warnings {
-            self.node.recorder.pod(pod, Kind::Warning, warning.reason, &warning.message);
+        let cri_config = self.sandbox_config(pod, attempt, parent, userns.as_ref()).await?;
+        for warning in &cri_config.warnings {
+            self.node.recorder.pod(pod, EventType::Warning, warning.reason, &warning.message);
             if warning.reason == MISSING_CLUSTER_DNS.0 {
-                let (name, (reason, text)) = (&self.node.facts.recipe.name, MISSING_CLUSTER_DNS);
-                self.node.recorder.node(name, Kind::Warning, reason, text);
+                let (name, (reason, text)) = (&self.node.facts.cri_config.name, MISSING_CLUSTER_DNS);
+                self.node.recorder.node(name, EventType::Warning, reason, text);
             }
         }
         self.node.metrics.started_pods_total.inc([]);
         if wants_userns(pod) {
             self.node.metrics.started_user_namespaced_pods_total.inc([]);
         }
-        let made = self.node.runtime.run_pod_sandbox(to_cri::sandbox(&recipe), &handler);
+        let made = self.node.runtime.run_pod_sandbox(to_cri::sandbox(&cri_config), &handler);
         self.patiently(pod, "make the sandbox", made).await.map_err(|e| e.grpc_text())
     }
 
@@ -303,7 +303,7 @@ impl PodTask {
     /// The Pod's logins for registries. Without some of them the pull is tried all the same.
     async fn fetch_pull_secrets(&mut self, pod: &Pod) {
         let names = pod.spec.iter().flat_map(pull_secret_names).map(str::to_owned);
-        let wants = Wants { secrets: names.collect(), ..Wants::default() };
+        let wants = References { secrets: names.collect(), ..References::default() };
         if wants.is_empty() {
             return;
         }
@@ -314,7 +314,7 @@ impl PodTask {
                 "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
                 missing.join(", ")
             );
-            self.node.recorder.pod(pod, Kind::Warning, "FailedToRetrieveImagePullSecret", message);
+            self.node.recorder.pod(pod, EventType::Warning, "FailedToRetrieveImagePullSecret", message);
         }
     }
 
@@ -327,25 +327,25 @@ impl PodTask {
         images: &mut VolumeImages,
     ) -> Result<(), NotStarted> {
         let pod = &*intent.pod;
-        let Some(spec) = recipe::spec_of(pod, &start.name) else { return Ok(()) };
+        let Some(spec) = cri_config::spec_of(pod, &start.name) else { return Ok(()) };
         let Some(sandbox) = self.observed.sandboxes.first().filter(|s| s.ready).cloned() else {
             return Err(NotStarted::because("ContainerCreating", ""));
         };
         let refuse = |message: String| self.refused(pod, &start.name, "CreateContainerConfigError", &message);
         let userns = self.userns(pod).await.map_err(refuse)?;
-        let recipe = self.sandbox_recipe(pod, sandbox.attempt, parent, userns.as_ref()).await;
-        let sandbox_config = recipe.map(|r| to_cri::sandbox(&r)).map_err(refuse)?;
+        let cri_config = self.sandbox_config(pod, sandbox.attempt, parent, userns.as_ref()).await;
+        let sandbox_config = cri_config.map(|r| to_cri::sandbox(&r)).map_err(refuse)?;
         let volumes = self.with_images(pod, &spec, volumes, &sandbox_config, images).await?;
         let image = self.image(pod, &spec, &sandbox_config).await?;
         let ips = self.pod_ips(pod, &sandbox.ips);
-        let recipe = self.container_recipe(pod, start, &image, &volumes, &ips).await?;
+        let cri_config = self.container_config(pod, start, &image, &volumes, &ips).await?;
         let exited = self.observed.last_exit(&start.name).map(|c| c.id.clone());
-        let id = self.create(pod, start, sandbox.id.as_str(), &recipe, sandbox_config).await?;
+        let id = self.create(pod, start, sandbox.id.as_str(), &cri_config, sandbox_config).await?;
         if let Some(exited) = exited {
             self.crash_loop.restarted(&spec, &exited, self.node.now().mono);
         }
         self.launch(pod, start, &id).await?;
-        self.link_log(pod, start, &recipe, &id).await;
+        self.link_log(pod, start, &cri_config, &id).await;
         self.post_start(intent, start, &id, ips.first()).await
     }
 
@@ -425,7 +425,7 @@ impl PodTask {
                 Some(Ok(found)) => reference.clone_from(found),
                 Some(Err(not)) => {
                     let message = format!("Error: {}", not.reason);
-                    self.node.recorder.container(pod, &spec.name, Kind::Warning, "Failed", message);
+                    self.node.recorder.container(pod, &spec.name, EventType::Warning, "Failed", message);
                     return Err(not.clone());
                 }
                 None => {}
@@ -435,19 +435,19 @@ impl PodTask {
     }
 
     /// Everything the container will receive, and the files that have to exist first.
-    async fn container_recipe(
+    async fn container_config(
         &self,
         pod: &Pod,
         start: &Start,
         image: &Image,
         volumes: &ReadyVolumes,
         ips: &[IpAddr],
-    ) -> Result<ContainerRecipe, NotStarted> {
+    ) -> Result<ContainerConfig, NotStarted> {
         let refuse = |message: String| self.refused(pod, &start.name, "CreateContainerConfigError", &message);
         let made = self.node.files.prepare_container(pod, &start.name);
         let made = made.map_err(|e| format!("make termination message file: {e}"));
-        let wants = Wants::of_container(pod, &start.name);
-        let (termination, supplies, service_env, hosts, env_files, restart_count) = tokio::try_join!(
+        let wants = References::of_container(pod, &start.name);
+        let (termination, references, service_env, hosts, env_files, restart_count) = tokio::try_join!(
             made,
             self.node.objects.supply(pod, &wants).map(Ok),
             self.node.objects.service_env(pod),
@@ -470,9 +470,9 @@ impl PodTask {
             sub_paths: &BTreeMap::new(),
             env_files: &env_files,
             pod_ips: ips,
-            node: &self.node.recipe_facts(),
-            config: &self.node.settings.recipe,
-            supplies: &supplies,
+            node: &self.node.cri_config_facts(),
+            config: &self.node.settings.cri_config,
+            references: &references,
             service_env: &service_env,
             hosts_file: hosts.as_deref(),
             termination_file: Some(&termination),
@@ -482,7 +482,8 @@ impl PodTask {
         };
         let sub_paths = self.sub_paths(&input).await.map_err(refuse)?;
         input.sub_paths = &sub_paths;
-        recipe::container(&input).map_err(|e| self.refused(pod, &start.name, e.reason.as_str(), &e.message))
+        cri_config::container(&input)
+            .map_err(|e| self.refused(pod, &start.name, e.reason.as_str(), &e.message))
     }
 
     /// The container whose processes an ephemeral one wants to see. It has to be there: the namespace is for good.
@@ -501,7 +502,7 @@ impl PodTask {
         volumes: &ReadyVolumes,
     ) -> Result<BTreeMap<(String, String), String>, String> {
         let (mut files, mut read) = (BTreeMap::new(), 0);
-        for (volume, path) in recipe::env_files(pod, container) {
+        for (volume, path) in cri_config::env_files(pod, container) {
             let Some(ResolvedVolume::Host { path: root, .. }) = volumes.get(&volume) else { continue };
             match read_in_volume(root.clone(), PathBuf::from(&path), ENV_FILE_MAX).await {
                 Ok(content) => {
@@ -514,7 +515,7 @@ impl PodTask {
                     }
                     files.insert((volume, path), content);
                 }
-                // Whether a missing file matters depends on `optional`, which the recipe knows.
+                // Whether a missing file matters depends on `optional`, which the CRI config knows.
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
                 Err(e) => return Err(format!("read environment file {path:?} in volume {volume:?}: {e}")),
             }
@@ -533,7 +534,7 @@ impl PodTask {
 
     async fn sub_paths(&self, input: &ContainerInput<'_>) -> Result<BTreeMap<usize, PathBuf>, String> {
         let mut paths = BTreeMap::new();
-        for sub in recipe::sub_paths(input).map_err(|e| e.to_string())? {
+        for sub in cri_config::sub_paths(input).map_err(|e| e.to_string())? {
             let volumes = &self.node.volumes;
             let prepared = volumes.sub_path(input.pod, input.name, sub.index, &sub.volume, &sub.path).await;
             let path = prepared.map_err(|e| {
@@ -560,9 +561,9 @@ impl PodTask {
             }
             false => String::new(),
         };
-        let domain = &self.node.facts.recipe.cluster_domain;
+        let domain = &self.node.facts.cri_config.cluster_domain;
         let content =
-            recipe::hosts_file(pod, container, ips, domain, &node_hosts).map_err(|e| e.to_string())?;
+            cri_config::hosts_file(pod, container, ips, domain, &node_hosts).map_err(|e| e.to_string())?;
         let Some(content) = content else { return Ok(None) };
         let written = self.node.files.write_hosts(pod, &content).await;
         written.map(Some).map_err(|e| format!("write hosts file: {e}"))
@@ -573,14 +574,14 @@ impl PodTask {
         pod: &Pod,
         start: &Start,
         sandbox: &str,
-        recipe: &ContainerRecipe,
+        cri_config: &ContainerConfig,
         sandbox_config: v1::PodSandboxConfig,
     ) -> Result<ContainerId, NotStarted> {
-        let config = to_cri::container(recipe);
+        let config = to_cri::container(cri_config);
         let made = self.node.runtime.create_container(sandbox, config, sandbox_config);
         let id = self.patiently(pod, &format!("create container {}", start.name), made).await;
         let id = id.map_err(|e| self.refused(pod, &start.name, "CreateContainerError", &e.message))?;
-        self.node.recorder.container(pod, &start.name, Kind::Normal, "Created", "Container created");
+        self.node.recorder.container(pod, &start.name, EventType::Normal, "Created", "Container created");
         Ok(ContainerId::from(id))
     }
 
@@ -589,12 +590,12 @@ impl PodTask {
         let started = self.node.runtime.start_container(id.as_str());
         let started = self.patiently(pod, &format!("start container {}", start.name), started).await;
         started.map_err(|e| self.refused(pod, &start.name, "RunContainerError", &e.message))?;
-        self.node.recorder.container(pod, &start.name, Kind::Normal, "Started", "Container started");
+        self.node.recorder.container(pod, &start.name, EventType::Normal, "Started", "Container started");
         Ok(())
     }
 
-    async fn link_log(&self, pod: &Pod, start: &Start, recipe: &ContainerRecipe, id: &ContainerId) {
-        let log = self.node.files.log_directory(pod).join(&recipe.log_path);
+    async fn link_log(&self, pod: &Pod, start: &Start, cri_config: &ContainerConfig, id: &ContainerId) {
+        let log = self.node.files.log_directory(pod).join(&cri_config.log_path);
         let linked = self.node.files.link_log(pod, &start.name, id.as_str(), &log.to_string_lossy()).await;
         if let Err(error) = linked {
             tracing::warn!(pod = name(pod), container = start.name, %error, "log link not made");
@@ -631,7 +632,13 @@ impl PodTask {
             Err(error) => error,
         };
         let recorder = &self.node.recorder;
-        recorder.container(pod, &start.name, Kind::Warning, "FailedPostStartHook", "PostStartHook failed");
+        recorder.container(
+            pod,
+            &start.name,
+            EventType::Warning,
+            "FailedPostStartHook",
+            "PostStartHook failed",
+        );
         // It is stopped as any other, preStop included; an order to end the Pod does not wait for that.
         let stopping = self.stop_one(pod, &start.name, id, intent.grace(), "FailedPostStartHook");
         self.unless_ending(stopping).await;
@@ -640,7 +647,13 @@ impl PodTask {
 
     /// Tells the user, and hands back what the status will say.
     fn refused(&self, pod: &Pod, container: &str, reason: &str, message: &str) -> NotStarted {
-        self.node.recorder.container(pod, container, Kind::Warning, "Failed", format!("Error: {message}"));
+        self.node.recorder.container(
+            pod,
+            container,
+            EventType::Warning,
+            "Failed",
+            format!("Error: {message}"),
+        );
         NotStarted::because(reason, message)
     }
 

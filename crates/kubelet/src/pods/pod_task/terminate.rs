@@ -19,7 +19,7 @@ use kubelet_core::pod::{Intent, KillCause, KillContainer, Stage, Stop, stop_grac
 use tokio::sync::watch;
 
 use super::{PodTask, Step, name};
-use crate::events::Kind;
+use crate::events::EventType;
 use crate::pods::gc;
 use crate::pods::hooks;
 use crate::ports::VolumeError;
@@ -180,7 +180,7 @@ impl PodTask {
         if at_once || self.retry.failures + 1 >= NAME_BLOCKER_AFTER {
             self.node.recorder.pod(
                 pod,
-                Kind::Warning,
+                EventType::Warning,
                 "FailedKillPod",
                 format!("error killing pod: {blocker}"),
             );
@@ -193,7 +193,7 @@ impl PodTask {
         let Some(at) = self.retry.not_before.take().filter(|at| *at > now) else { return };
         tokio::select! {
             () = tokio::time::sleep(at.since(now)) => {}
-            _ = self.bell.changed() => {}
+            _ = self.wake.changed() => {}
             // An intent nobody can change any more is no reason to hurry.
             Ok(()) = self.intent.changed() => {}
         }
@@ -243,7 +243,7 @@ impl PodTask {
         for sandbox in self.observed.sandboxes.iter().filter(|s| s.ready) {
             if let Err(error) = self.stop_sandbox(&sandbox.id).await {
                 let message = format!("error killing pod: failed to stop sandbox: {error}");
-                self.node.recorder.pod(&intent.pod, Kind::Warning, "FailedKillPod", message);
+                self.node.recorder.pod(&intent.pod, EventType::Warning, "FailedKillPod", message);
                 return false;
             }
         }
@@ -346,7 +346,7 @@ impl PodTask {
     }
 
     fn killing(&self, pod: &Pod, container: &str, message: &str) {
-        self.node.recorder.container(pod, container, Kind::Normal, "Killing", message);
+        self.node.recorder.container(pod, container, EventType::Normal, "Killing", message);
     }
 
     /// The preStop hook, for at most the grace period, and then the end. Its failure delays nothing, and where the grace
@@ -379,7 +379,7 @@ impl PodTask {
                 self.node.recorder.container(
                     pod,
                     container,
-                    Kind::Warning,
+                    EventType::Warning,
                     "FailedPreStopHook",
                     "PreStopHook failed",
                 );
@@ -409,7 +409,7 @@ impl PodTask {
         self.node.metrics.lifecycle_handler_http_fallbacks_total.inc([]);
         let message =
             format!("request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded");
-        self.node.recorder.pod(pod, Kind::Warning, "LifecycleHTTPFallback", message);
+        self.node.recorder.pod(pod, EventType::Warning, "LifecycleHTTPFallback", message);
     }
 
     pub(super) fn pod_ip(&self) -> Option<String> {

@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{
     Container, ExecAction, GRPCAction, HTTPGetAction, Pod, Probe, TCPSocketAction,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kubelet_core::cri_config::{EXPANSION_MAX, expand_words};
 use kubelet_core::probe::{Outcome, ProbeSpec};
-use kubelet_core::recipe::{EXPANSION_MAX, expand_words};
 use kubelet_core::text::go_duration;
 
 use super::Hands;

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::attempt::{Said, Target};
 use super::{Board, Hands, SeenPod};
-use crate::events::Kind;
+use crate::events::EventType;
 
 pub(super) struct Task {
     pub(super) spec: ProbeSpec,
@@ -152,7 +152,7 @@ impl Task {
         };
         let (pod, container) = (&self.target.pod, &self.target.container.name);
         tracing::debug!(pod_uid = self.uid(), container, probe = kind, reason, "probe not successful");
-        self.hands.recorder.container(pod, container, Kind::Warning, reason, message);
+        self.hands.recorder.container(pod, container, EventType::Warning, reason, message);
     }
 
     /// A probe that could not be carried out is not counted.

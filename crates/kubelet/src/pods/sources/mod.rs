@@ -17,7 +17,7 @@ pub use kubelet_core::dispatch::{SourceName, SourceUpdate, Unread};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::events::{Kind, Recorder};
+use crate::events::{EventType, Recorder};
 
 /// The largest manifest, file or answer.
 pub const MANIFEST_MAX: usize = 10 * 1024 * 1024;
@@ -123,7 +123,7 @@ impl Context {
             let message = format!(
                 "Error validating pod {name}_{namespace}({uid}) from {source} due to duplicate pod name {name:?}, ignoring"
             );
-            self.events.pod(&pod, Kind::Warning, "FailedValidation", message);
+            self.events.pod(&pod, EventType::Warning, "FailedValidation", message);
         }
         kept
     }

@@ -273,7 +273,7 @@ async fn a_watch_sends_a_list_for_each_change() {
 async fn events_are_told() {
     let b = Bench::new().await;
     let pod = running("web-n1", 0);
-    b.context.events.container(&pod, "c", Kind::Warning, "BackOff", "Back-off");
+    b.context.events.container(&pod, "c", EventType::Warning, "BackOff", "Back-off");
     b.view.show(vec![pod]);
     let (_, events) = b.json("GET", "/v1/pods/default/web-n1/events", "").await;
     assert_eq!(

@@ -129,7 +129,7 @@ impl Guard {
             return known.ok_or(Unauthorized);
         }
         let Some(reviews) = &self.reviews else { return Err(Unauthorized) };
-        let user = match insist(|| reviews.token(token)).await {
+        let user = match retry(|| reviews.token(token)).await {
             Ok(user) => user.map(|u| Arc::new(u.authenticated())),
             Err(error) => {
                 tracing::warn!(%error, "a token could not be reviewed");
@@ -174,7 +174,7 @@ impl Guard {
         }
         // Without an API server nobody can say that it is allowed.
         let Some(reviews) = &self.reviews else { return Ok(false) };
-        let allowed = insist(|| reviews.access(user, verb, subresource)).await?;
+        let allowed = retry(|| reviews.access(user, verb, subresource)).await?;
         let good_for = if allowed { rules.allowed_for } else { rules.denied_for };
         self.verdicts.put(key, allowed, now, good_for);
         Ok(allowed)
@@ -182,7 +182,7 @@ impl Guard {
 }
 
 /// Asks again where that may help.
-async fn insist<T, F>(mut ask: impl FnMut() -> F) -> Result<T, ReviewError>
+async fn retry<T, F>(mut ask: impl FnMut() -> F) -> Result<T, ReviewError>
 where
     F: Future<Output = Result<T, ReviewError>>,
 {

@@ -10,7 +10,7 @@ use tonic::Code;
 use super::mount::{Session, text};
 use super::request::capability;
 use super::{CsiVolumes, Job, books};
-use crate::events::Kind;
+use crate::events::EventType;
 use crate::ports::MountedVolume;
 
 /// Why the driver did not expand it.
@@ -66,7 +66,7 @@ impl CsiVolumes {
                 let head =
                     format!("MountVolume.NodeExpandVolume failed for volume {:?}", job.volume.spec_name);
                 let message = format!("{head} requested read-only file system");
-                self.tell_both(job, claim, Kind::Warning, "FileSystemResizeFailed", message);
+                self.tell_both(job, claim, EventType::Warning, "FileSystemResizeFailed", message);
             }
             Expansion::Call(call) => match self.call_expand(session, job, claim, call, path).await {
                 Ok(()) => self.here(&name, |here| *here = Here { size: Some(call.size), ..Here::default() }),
@@ -110,7 +110,7 @@ impl CsiVolumes {
         let node = storage.node_name();
         let message =
             format!("MountVolume.NodeExpandVolume succeeded for volume {:?} {node}", volume.spec_name);
-        self.tell_both(job, claim, Kind::Normal, "FileSystemResizeSuccessful", message);
+        self.tell_both(job, claim, EventType::Normal, "FileSystemResizeSuccessful", message);
         if matches!(call.writes, Writes::All | Writes::Size) {
             let told = storage.tell_claim(claim, &News::Size(call.size)).await;
             told.map_err(|e| Refusal::unasked(format!("update of the claim's status failed: {e}"), false))?;
@@ -144,10 +144,10 @@ impl CsiVolumes {
             return;
         }
         let message = format!("NodeExpandVolume.NodeExpandVolume failed for volume {spec_name:?} : {error}");
-        self.parts.recorder.pod(&job.pod, Kind::Warning, "VolumeResizeFailed", message);
+        self.parts.recorder.pod(&job.pod, EventType::Warning, "VolumeResizeFailed", message);
     }
 
-    fn tell_both(&self, job: &Job, claim: &ClaimRef, kind: Kind, reason: &str, message: String) {
+    fn tell_both(&self, job: &Job, claim: &ClaimRef, kind: EventType, reason: &str, message: String) {
         self.parts.recorder.claim(&claim.namespace, &claim.name, &claim.uid, kind, reason, &message);
         self.parts.recorder.pod(&job.pod, kind, reason, message);
     }

@@ -11,18 +11,18 @@
 //! | `pods/<uid>/volumes/kubernetes.io~csi/<name>/` | `mount`, where it is published for a Pod |
 //! | `plugins/kubernetes.io/csi/volumeDevices/` | the same for devices, see [`block`] |
 //!
-//! Operations on one volume follow each other in its [`lane`]; a driver that hangs holds that lane and no other.
+//! Operations on one volume follow each other in its [`queue`]; a driver that hangs holds that queue and no other.
 
 mod block;
 mod books;
 mod expand;
-mod lane;
 mod mount;
 mod refresh;
 mod request;
 mod stats;
 mod sweep;
 mod tear_down;
+mod volume_queue;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ use crate::volumes::VolumeFigures;
 use crate::volumes::drivers::registration::Registrar;
 use crate::volumes::drivers::{Drivers, Measured};
 pub(super) use block::is_device;
-use lane::Lanes;
+use volume_queue::VolumeQueues;
 
 /// How long a driver that has not registered is waited for: after a restart, all of them come back at once.
 const REGISTRATION: Duration = Duration::from_secs(10);
@@ -69,12 +69,12 @@ pub(super) struct CsiVolumes {
     /// The kubelet's root, as the operator calls it and drivers know it.
     root: PathBuf,
     parts: CsiParts,
-    lanes: Lanes,
+    queues: VolumeQueues,
     /// Held for set operations only.
     state: Mutex<State>,
-    /// Rings when something may be left to unstage.
+    /// Wakes when something may be left to unstage.
     unused: Notify,
-    /// Rings when there is a volume that nobody has measured yet.
+    /// Wakes when there is a volume that nobody has measured yet.
     unmeasured: Notify,
 }
 
@@ -110,8 +110,15 @@ struct Job {
 
 impl CsiVolumes {
     pub(super) fn new(root: PathBuf, parts: CsiParts) -> Self {
-        let lanes = Lanes::new(parts.measured.clock.clone());
-        Self { root, parts, lanes, state: Mutex::default(), unused: Notify::new(), unmeasured: Notify::new() }
+        let queues = VolumeQueues::new(parts.measured.clock.clone());
+        Self {
+            root,
+            parts,
+            queues,
+            state: Mutex::default(),
+            unused: Notify::new(),
+            unmeasured: Notify::new(),
+        }
     }
 
     /// Makes the volume ready for the Pod, whatever that takes, and says where it is.
@@ -160,9 +167,9 @@ impl CsiVolumes {
                 None => this.mount(&job, object.as_deref(), attaches).await,
             }
         };
-        let lane = lane::Errand { act: act::SET_UP, volume: volume.spec_name.clone(), key: name };
+        let queue = volume_queue::Errand { act: act::SET_UP, volume: volume.spec_name.clone(), key: name };
         let operation = self.parts.measured.begin(if volume.block { "map_volume" } else { "volume_mount" });
-        let ready = self.lanes.run(lane, lane::MOUNT_PATIENCE, Box::pin(work)).await;
+        let ready = self.queues.run(queue, volume_queue::MOUNT_PATIENCE, Box::pin(work)).await;
         self.parts.measured.end(operation, &volume.driver, ready.is_ok());
         let ready = ready?;
         self.note((uid.clone(), own_name.to_owned()), volume, &ready);
@@ -187,7 +194,7 @@ impl CsiVolumes {
     }
 
     /// A volume for one Pod at a time is not given to a second one, not even while the first is leaving. Asked in the
-    /// volume's lane, and records are written before drivers are asked, so two that come at once are told apart.
+    /// volume's queue, and records are written before drivers are asked, so two that come at once are told apart.
     fn check_alone(&self, job: &Job) -> Result<(), &'static str> {
         let name = job.volume.unique_name();
         match job.volume.is_exclusive() && self.has_another(&name, job.uid.as_str()) {

@@ -8,14 +8,14 @@ use csi::v1::{NodePublishVolumeRequest, NodeStageVolumeRequest};
 use csi::{Capabilities, Driver};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::CSIDriver;
-use kubelet_core::supplies::TokenWant;
+use kubelet_core::references::TokenWant;
 use kubelet_core::volumes::csi::{
     PLUGIN, PLUGIN_DIR, SecretRef, TOKENS, group_policy, pod_attributes, staging_name,
 };
 
 use super::request::{capability, merged};
-use super::{CsiVolumes, Job, REGISTRATION, books, failed, lane};
-use crate::events::Kind;
+use super::{CsiVolumes, Job, REGISTRATION, books, failed, queue};
+use crate::events::EventType;
 use crate::ports::{MountedVolume, VolumeError, act};
 use crate::volumes::fs_group::{self, Access, News};
 use crate::volumes::host_path;
@@ -82,7 +82,7 @@ impl CsiVolumes {
 
     /// Tells whoever asks what the current work is held up by.
     pub(super) fn waits_for(&self, what: String) {
-        lane::waiting_for(what, self.parts.measured.clock.now().mono);
+        volume_queue::waiting_for(what, self.parts.measured.clock.now().mono);
     }
 
     pub(super) fn calls(&self, session: &Session, method: &str) {
@@ -255,12 +255,12 @@ impl CsiVolumes {
         let give = move || {
             let mut tell = |news| {
                 let text = slow_walk(&path, pod.metadata.uid.as_deref().unwrap_or_default(), news);
-                recorder.pod(&pod, Kind::Warning, "VolumePermissionChangeInProgress", text);
+                recorder.pod(&pod, EventType::Warning, "VolumePermissionChangeInProgress", text);
             };
             let root = host_path::open(&path)?;
             fs_group::apply_telling(root, group, Access::ReadWrite, &mut tell)
         };
-        let done = lane::on_thread(give).await;
+        let done = volume_queue::on_thread(give).await;
         done.map_err(|e| format!("applyFSGroup failed for vol {}: {e}", job.volume.handle))
     }
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::block::Places;
 use super::books::{Entry, Kept};
-use super::{CsiVolumes, books, lane, named};
+use super::{CsiVolumes, books, named, queue};
 use crate::ports::{VolumeError, act};
 
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -78,7 +78,8 @@ impl CsiVolumes {
 
     async fn unstage(self: &Arc<Self>, staged: Staged) -> Result<(), VolumeError> {
         let name = staged.entry.unique_name();
-        let errand = lane::Errand { act: act::UNSTAGE, volume: staged.name.clone(), key: name.clone() };
+        let errand =
+            volume_queue::Errand { act: act::UNSTAGE, volume: staged.name.clone(), key: name.clone() };
         let is_device = matches!(staged.place, Place::Device);
         let operation = self.parts.measured.begin(if is_device { "unmap_device" } else { "unmount_device" });
         let (this, driver) = (self.clone(), staged.entry.driver.clone());
@@ -86,7 +87,7 @@ impl CsiVolumes {
             let done = this.unstage_now(&staged, &name).await;
             done.map_err(|e| named(act::UNSTAGE, &staged.name, e))
         };
-        let done = self.lanes.run(errand, lane::UNMOUNT_PATIENCE, Box::pin(work)).await;
+        let done = self.queues.run(errand, volume_queue::UNMOUNT_PATIENCE, Box::pin(work)).await;
         self.parts.measured.end(operation, &driver, done.is_ok());
         done
     }
@@ -215,7 +216,7 @@ mod tests {
     use base::ids::PodUid;
     use k8s_openapi::api::core::v1::Pod;
     use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
-    use kubelet_core::supplies::TokenWant;
+    use kubelet_core::references::TokenWant;
     use kubelet_core::volumes::csi::{ClaimRef, SecretRef, key};
     use kubelet_core::volumes::expand::News;
 

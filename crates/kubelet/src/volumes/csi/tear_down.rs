@@ -10,7 +10,7 @@ use kubelet_core::volumes::csi::{PLUGIN, key};
 
 use super::block::Places;
 use super::books::{Entry, Kept};
-use super::{CsiVolumes, REGISTRATION, State, books, lane, named};
+use super::{CsiVolumes, REGISTRATION, State, books, named, queue};
 use crate::ports::{VolumeError, act};
 
 /// A volume of a Pod whose record tells nothing.
@@ -68,8 +68,8 @@ impl CsiVolumes {
             all.filter_map(|(key, pods)| Some((key.clone(), pods.get(uid)?.clone()))).collect()
         };
         let pass = |(key, volume)| {
-            let errand = lane::Errand { act: act::UNMOUNT, volume, key };
-            self.lanes.run(errand, lane::UNMOUNT_PATIENCE, async { Ok(()) })
+            let errand = volume_queue::Errand { act: act::UNMOUNT, volume, key };
+            self.queues.run(errand, volume_queue::UNMOUNT_PATIENCE, async { Ok(()) })
         };
         let passed = join_all(begun.into_iter().map(pass)).await;
         passed.into_iter().collect()
@@ -112,7 +112,7 @@ impl CsiVolumes {
 
     async fn take_away(self: &Arc<Self>, uid: &PodUid, kept: Kept, block: bool) -> Result<(), VolumeError> {
         let act = if block { act::UNMAP } else { act::UNMOUNT };
-        let errand = lane::Errand { act, volume: kept.name.clone(), key: kept.entry.unique_name() };
+        let errand = volume_queue::Errand { act, volume: kept.name.clone(), key: kept.entry.unique_name() };
         let operation = self.parts.measured.begin(if block { "unmap_volume" } else { "volume_unmount" });
         let (this, uid, driver) = (self.clone(), uid.clone(), kept.entry.driver.clone());
         let work = async move {
@@ -122,7 +122,7 @@ impl CsiVolumes {
             };
             done.map_err(|e| named(act, &kept.name, e))
         };
-        let done = self.lanes.run(errand, lane::UNMOUNT_PATIENCE, Box::pin(work)).await;
+        let done = self.queues.run(errand, volume_queue::UNMOUNT_PATIENCE, Box::pin(work)).await;
         self.parts.measured.end(operation, &driver, done.is_ok());
         done
     }

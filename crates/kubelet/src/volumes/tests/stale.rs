@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use base::class::Class;
-use kubelet_core::supplies::{Bound, Supplies, Supply, Wants};
+use kubelet_core::references::{Bound, Referenced, ReferencedObjects, References};
 use kubelet_core::volumes as core;
 use tokio::sync::watch;
 
@@ -15,7 +15,7 @@ use crate::ports::Objects;
 
 /// An API server whose answers the test gives.
 #[derive(Default)]
-struct Shelf(Mutex<Supplies>, AtomicUsize);
+struct Shelf(Mutex<ReferencedObjects>, AtomicUsize);
 
 #[async_trait]
 impl Objects for Shelf {
@@ -23,11 +23,11 @@ impl Objects for Shelf {
 
     fn forget(&self, _: &PodUid) {}
 
-    fn bell(&self, _: &PodUid) -> watch::Receiver<u64> {
+    fn wake(&self, _: &PodUid) -> watch::Receiver<u64> {
         watch::channel(0).1
     }
 
-    async fn supply(&self, _: &Pod, _: &Wants) -> Supplies {
+    async fn supply(&self, _: &Pod, _: &References) -> ReferencedObjects {
         self.1.fetch_add(1, Ordering::Relaxed);
         self.0.lock().unwrap().clone()
     }
@@ -41,8 +41,8 @@ impl Objects for Shelf {
     }
 }
 
-fn secret() -> Supply<k8s_openapi::api::core::v1::Secret> {
-    Supply::Found(Arc::new(serde_json::from_value(json!({"data": {"key": "b2xk"}})).unwrap()))
+fn secret() -> Referenced<k8s_openapi::api::core::v1::Secret> {
+    Referenced::Found(Arc::new(serde_json::from_value(json!({"data": {"key": "b2xk"}})).unwrap()))
 }
 
 fn disk(path: &Path, misplaced: Option<String>) -> Result<Arc<Bound>, String> {
@@ -55,9 +55,10 @@ fn disk(path: &Path, misplaced: Option<String>) -> Result<Arc<Bound>, String> {
 }
 
 impl Shelf {
-    fn put(&self, secret: Supply<k8s_openapi::api::core::v1::Secret>, disk: Result<Arc<Bound>, String>) {
+    fn put(&self, secret: Referenced<k8s_openapi::api::core::v1::Secret>, disk: Result<Arc<Bound>, String>) {
         let (secrets, claims) = ([("s".to_owned(), secret)].into(), [("c".to_owned(), disk)].into());
-        *self.0.lock().unwrap() = Supplies { has_server: true, secrets, claims, ..Supplies::default() };
+        *self.0.lock().unwrap() =
+            ReferencedObjects { has_server: true, secrets, claims, ..ReferencedObjects::default() };
     }
 }
 
@@ -102,7 +103,7 @@ fn what_cannot_be_refreshed_stays_as_it_was() {
         assert_eq!(ready.groups, [777]);
         fs::create_dir(path.join("sub")).unwrap();
 
-        shelf.put(Supply::Missing, Err("failed to fetch PVC from API server: refused".into()));
+        shelf.put(Referenced::Missing, Err("failed to fetch PVC from API server: refused".into()));
         let still = node.mount_all(&pod).unwrap();
         assert_eq!((&still.places, &still.groups), (&ready.places, &ready.groups));
         let told: Vec<_> = still.stale.iter().map(|e| (e.act, e.volume.as_str())).collect();
@@ -114,7 +115,7 @@ fn what_cannot_be_refreshed_stays_as_it_was() {
         // Another life of the agent finds the files; what a claim was it cannot know.
         let next = life();
         assert_eq!(next.mount(&pod).unwrap_err().volume, "v");
-        shelf.put(Supply::Missing, disk(path, None));
+        shelf.put(Referenced::Missing, disk(path, None));
         let still = next.mount_all(&pod).unwrap();
         assert_eq!((&still.places, still.stale.len()), (&ready.places, 1));
 
@@ -207,7 +208,7 @@ fn a_device_for_one_pod_is_given_to_one_at_a_time() {
 fn what_was_never_there_is_refused() {
     on_node_of(|shelf, life, path| {
         let (node, pod) = (life(), both());
-        shelf.put(Supply::Missing, disk(path, None));
+        shelf.put(Referenced::Missing, disk(path, None));
         let error = node.mount(&pod).unwrap_err();
         assert_eq!((error.volume.as_str(), error.class), ("secret", Class::Reject));
         node.unmount().unwrap();

@@ -11,8 +11,8 @@ use base::ids::PodUid;
 use base::time::Wall;
 use cri::v1;
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_core::cri_config::metadata::POD_UID;
 use kubelet_core::handover::{Running, predecessor};
-use kubelet_core::recipe::metadata::POD_UID;
 use rustix::fs::{Mode, OFlags};
 use sys::fd::OWN;
 

@@ -4,8 +4,8 @@ use super::*;
 use crate::pods::sources::CHANNEL;
 use crate::pods::sources::test_context::{context, manifest, pod_names};
 use api::pod::static_pod;
+use kubelet_core::cri_config::metadata::{POD_NAME, POD_NAMESPACE, POD_UID};
 use kubelet_core::handover::Running;
-use kubelet_core::recipe::metadata::{POD_NAME, POD_NAMESPACE, POD_UID};
 use std::fs;
 
 struct Bench {

@@ -1,4 +1,4 @@
-//! Hearing of changes at a path by inotify. Deaf ears cost only latency: the periodic re-list
+//! Changes at a path, told by inotify. Without it only latency suffers: the periodic re-list
 //! finds everything.
 
 use std::collections::BTreeSet;
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use inotify::{EventMask, WatchMask};
 
-use crate::host::inotify::Hearing;
+use crate::host::inotify::InotifyStream;
 
 /// A watch on a directory, or on the directory that holds a single file.
 pub(super) struct Watch {
-    hearing: Hearing,
+    inotify: InotifyStream,
     stale: bool,
 }
 
@@ -45,7 +45,7 @@ impl Watch {
     }
 
     fn on(directory: &Path) -> io::Result<Watch> {
-        let hearing = Hearing::new()?;
+        let inotify = InotifyStream::new()?;
         // Names that begin with a dot count too: a link `..data` is how atomic publishers switch.
         let mask = WatchMask::CLOSE_WRITE
             | WatchMask::CREATE
@@ -54,8 +54,8 @@ impl Watch {
             | WatchMask::ATTRIB
             | WatchMask::DELETE_SELF
             | WatchMask::MOVE_SELF;
-        hearing.watches().add(directory, mask)?;
-        Ok(Watch { hearing, stale: false })
+        inotify.watches().add(directory, mask)?;
+        Ok(Watch { inotify, stale: false })
     }
 
     /// The watched directory itself is gone; a new watch is needed.
@@ -67,7 +67,7 @@ impl Watch {
     pub(super) async fn changed(&mut self) -> News {
         let end = EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::IGNORED;
         let (mut news, mut gone) = (News::default(), false);
-        let heard = self.hearing.hear(|event| {
+        let heard = self.inotify.read_events(|event| {
             gone |= event.mask.intersects(end);
             news |= News::of(event.mask, event.name.unwrap_or_default());
         });

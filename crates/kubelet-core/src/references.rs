@@ -10,7 +10,7 @@ use crate::container_spec::spec_of;
 
 /// What is asked for, all of it in the Pod's own namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wants {
+pub struct References {
     pub config_maps: BTreeSet<String>,
     pub secrets: BTreeSet<String>,
     pub tokens: BTreeSet<TokenWant>,
@@ -30,11 +30,11 @@ pub struct TokenWant {
 
 /// What came of asking.
 #[derive(Clone, Default)]
-pub struct Supplies {
+pub struct ReferencedObjects {
     /// There is an API server to ask.
     pub has_server: bool,
-    pub config_maps: BTreeMap<String, Supply<ConfigMap>>,
-    pub secrets: BTreeMap<String, Supply<Secret>>,
+    pub config_maps: BTreeMap<String, Referenced<ConfigMap>>,
+    pub secrets: BTreeMap<String, Referenced<Secret>>,
     /// Tokens, or why there is none.
     pub tokens: BTreeMap<TokenWant, Result<String, String>>,
     /// The volumes that claims are bound to, or why there is none.
@@ -67,7 +67,7 @@ pub struct Bound {
 
 /// One object.
 #[derive(Clone)]
-pub enum Supply<T> {
+pub enum Referenced<T> {
     Found(Arc<T>),
     /// The API server says that it does not exist.
     Missing,
@@ -75,12 +75,12 @@ pub enum Supply<T> {
     Failed(String),
 }
 
-// === impl Wants ===
+// === impl References ===
 
-impl Wants {
+impl References {
     /// Everything the Pod refers to, also what only its image pulls need.
     #[must_use]
-    pub fn of_pod(pod: &Pod) -> Wants {
+    pub fn of_pod(pod: &Pod) -> References {
         let mut wants = Self::of_volumes(pod);
         let Some(spec) = &pod.spec else { return wants };
         spec.containers.iter().chain(spec.init_containers.iter().flatten()).for_each(|c| wants.add_env(c));
@@ -93,8 +93,8 @@ impl Wants {
 
     /// What the Pod's volumes hold.
     #[must_use]
-    pub fn of_volumes(pod: &Pod) -> Wants {
-        let mut wants = Wants::default();
+    pub fn of_volumes(pod: &Pod) -> References {
+        let mut wants = References::default();
         let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
         volumes.for_each(|v| wants.add_volume(pod, v));
         wants
@@ -102,15 +102,15 @@ impl Wants {
 
     /// What a container's environment is made of.
     #[must_use]
-    pub fn of_container(pod: &Pod, container: &str) -> Wants {
-        let mut wants = Wants::default();
+    pub fn of_container(pod: &Pod, container: &str) -> References {
+        let mut wants = References::default();
         spec_of(pod, container).iter().for_each(|c| wants.add_env(c));
         wants
     }
 
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        *self == Wants::default()
+        *self == References::default()
     }
 
     fn add_volume(&mut self, pod: &Pod, volume: &Volume) {
@@ -154,26 +154,26 @@ impl TokenWant {
     }
 }
 
-// === impl Supply ===
+// === impl Referenced ===
 
 /// Without the object, which may be a Secret.
-impl<T> std::fmt::Debug for Supply<T> {
+impl<T> std::fmt::Debug for Referenced<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Supply::Found(_) => f.write_str("Found"),
-            Supply::Missing => f.write_str("Missing"),
-            Supply::Failed(why) => f.debug_tuple("Failed").field(why).finish(),
+            Referenced::Found(_) => f.write_str("Found"),
+            Referenced::Missing => f.write_str("Missing"),
+            Referenced::Failed(why) => f.debug_tuple("Failed").field(why).finish(),
         }
     }
 }
 
-// === impl Supplies ===
+// === impl ReferencedObjects ===
 
 /// Without tokens and what is in Secrets.
-impl std::fmt::Debug for Supplies {
+impl std::fmt::Debug for ReferencedObjects {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let tokens = self.tokens.iter().map(|(want, token)| (want, token.as_ref().map(|_| "…")));
-        f.debug_struct("Supplies")
+        f.debug_struct("ReferencedObjects")
             .field("has_server", &self.has_server)
             .field("config_maps", &self.config_maps)
             .field("secrets", &self.secrets)
@@ -184,7 +184,7 @@ impl std::fmt::Debug for Supplies {
     }
 }
 
-impl Supplies {
+impl ReferencedObjects {
     /// A ConfigMap; none if it is optional and does not exist.
     pub fn config_map(
         &self,
@@ -209,21 +209,21 @@ impl Supplies {
 
     fn look_up<'a, T>(
         &self,
-        known: Option<&'a Supply<T>>,
+        known: Option<&'a Referenced<T>>,
         [kind, resource]: [&str; 2],
         namespace: &str,
         name: &str,
         optional: bool,
     ) -> Result<Option<&'a T>, String> {
         match known {
-            Some(Supply::Found(object)) => Ok(Some(object)),
+            Some(Referenced::Found(object)) => Ok(Some(object)),
             None if !self.has_server && optional => Ok(None),
             None if !self.has_server => {
                 Err(format!("couldn't get {kind} {namespace}/{name}, no kubeClient defined"))
             }
-            Some(Supply::Missing) if optional => Ok(None),
-            Some(Supply::Missing) => Err(format!("{resource} {name:?} not found")),
-            Some(Supply::Failed(why)) => Err(why.clone()),
+            Some(Referenced::Missing) if optional => Ok(None),
+            Some(Referenced::Missing) => Err(format!("{resource} {name:?} not found")),
+            Some(Referenced::Failed(why)) => Err(why.clone()),
             None => Err(format!("object {namespace:?}/{name:?} not registered")),
         }
     }
@@ -265,7 +265,7 @@ pub fn pull_secrets(spec: &PodSpec) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::testing::pod;
+    use crate::cri_config::testing::pod;
 
     #[test]
     fn everything_the_pod_names_is_found() {
@@ -290,24 +290,24 @@ volumes:
     - secret: {name: proj-secret}
     - serviceAccountToken: {path: t, audience: vault, expirationSeconds: 600}
     - serviceAccountToken: {path: u}");
-        let wants = Wants::of_pod(&p);
+        let wants = References::of_pod(&p);
         let all = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join(" ");
         assert_eq!(all(&wants.config_maps), "env-map key-map proj-map vol-map");
         assert_eq!(all(&wants.secrets), "env-secret key-secret proj-secret pull vol-secret");
         let token = |audience: &str, seconds| TokenWant { audience: audience.into(), seconds };
         assert!(wants.tokens.into_iter().eq([token("", 3600), token("vault", 600)]));
-        assert_eq!(all(&Wants::of_volumes(&p).secrets), "proj-secret vol-secret");
-        assert_eq!(all(&Wants::of_container(&p, "main").config_maps), "env-map");
+        assert_eq!(all(&References::of_volumes(&p).secrets), "proj-secret vol-secret");
+        assert_eq!(all(&References::of_container(&p, "main").config_maps), "env-map");
     }
 
     #[test]
     fn no_secret_is_shown() {
-        let mut s = Supplies::default();
+        let mut s = ReferencedObjects::default();
         let secret = Secret {
             string_data: Some(BTreeMap::from([("k".to_owned(), "hidden".to_owned())])),
             ..Default::default()
         };
-        s.secrets.insert("s".into(), Supply::Found(Arc::new(secret)));
+        s.secrets.insert("s".into(), Referenced::Found(Arc::new(secret)));
         s.tokens.insert(TokenWant { audience: "a".into(), seconds: 1 }, Ok("hidden".into()));
         let file = crate::volumes::File { data: b"hidden".to_vec(), mode: 0o600, uid: 0 };
         let shown = format!("{s:?} {file:?}");
@@ -317,24 +317,24 @@ volumes:
 
     #[test]
     fn what_is_missing_is_named() {
-        let mut s = Supplies::default();
-        let map = |s: &Supplies, optional| {
+        let mut s = ReferencedObjects::default();
+        let map = |s: &ReferencedObjects, optional| {
             s.config_map("ns", "m", optional).map(|m| m.is_some()).unwrap_or_else(|e| {
                 assert!(!e.is_empty());
                 false
             })
         };
-        let why = |s: &Supplies| s.config_map("ns", "m", None).err().unwrap_or_default();
+        let why = |s: &ReferencedObjects| s.config_map("ns", "m", None).err().unwrap_or_default();
         assert_eq!(why(&s), "couldn't get configMap ns/m, no kubeClient defined");
         assert!(!map(&s, Some(true)));
         s.has_server = true;
         assert_eq!(why(&s), "object \"ns\"/\"m\" not registered");
-        s.config_maps.insert("m".into(), Supply::Missing);
+        s.config_maps.insert("m".into(), Referenced::Missing);
         assert_eq!(why(&s), "configmap \"m\" not found");
-        s.config_maps.insert("m".into(), Supply::Failed("timed out".into()));
+        s.config_maps.insert("m".into(), Referenced::Failed("timed out".into()));
         // Optional means that it may not exist, not that it may be unknown.
         assert_eq!(s.config_map("ns", "m", Some(true)).err().as_deref(), Some("timed out"));
-        s.config_maps.insert("m".into(), Supply::Found(Arc::default()));
+        s.config_maps.insert("m".into(), Referenced::Found(Arc::default()));
         assert!(map(&s, None));
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::hostname::hostname_and_domain;
-use super::types::RecipeError;
+use super::types::CriConfigError;
 
 /// Where it is mounted.
 pub const HOSTS_PATH: &str = "/etc/hosts";
@@ -26,7 +26,7 @@ pub(super) fn content(
     pod_ips: &[IpAddr],
     cluster_domain: &str,
     node_hosts: &str,
-) -> Result<String, RecipeError> {
+) -> Result<String, CriConfigError> {
     let mut out = String::new();
     if is_host_network(pod) {
         out.push_str(HEADER_HOST_NETWORK);

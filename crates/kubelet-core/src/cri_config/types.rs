@@ -1,4 +1,4 @@
-//! The vocabulary of recipes: everything the runtime is told, in words that are not CRI's.
+//! The vocabulary of CRI configs: everything the runtime is told, in words that are not CRI's.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::container_spec::ContainerKind;
 use crate::downward::Allocatable;
-use crate::supplies::Supplies;
+use crate::references::ReferencedObjects;
 
 // --- what goes in ---
 
@@ -22,7 +22,7 @@ pub struct SandboxInput<'a> {
     pub groups: &'a [i64],
     pub attempt: u32,
     pub node: &'a NodeFacts,
-    pub config: &'a RecipeConfig,
+    pub config: &'a CriSettings,
     /// From the `Cgroups` port; empty lets the runtime decide.
     pub cgroup_parent: &'a str,
     /// The id ranges of a Pod with hostUsers=false.
@@ -50,9 +50,9 @@ pub struct ContainerInput<'a> {
     pub env_files: &'a BTreeMap<(String, String), String>,
     pub pod_ips: &'a [IpAddr],
     pub node: &'a NodeFacts,
-    pub config: &'a RecipeConfig,
+    pub config: &'a CriSettings,
     /// Objects of the API server that its environment refers to.
-    pub supplies: &'a Supplies,
+    pub references: &'a ReferencedObjects,
     /// Variables of services the Pod may see.
     pub service_env: &'a BTreeMap<String, String>,
     /// The Pod's hosts file, if one was written for this container.
@@ -89,9 +89,9 @@ pub struct NodeFacts {
     pub thermal_paths: Vec<String>,
 }
 
-/// The part of the configuration that shapes recipes.
+/// The part of the configuration that shapes CRI configs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RecipeConfig {
+pub struct CriSettings {
     pub seccomp_default: bool,
     /// `<root>/seccomp`.
     pub seccomp_root: PathBuf,
@@ -145,7 +145,7 @@ pub enum ResolvedVolume {
 
 /// Everything the runtime needs to make a sandbox.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct SandboxRecipe {
+pub struct SandboxConfig {
     pub name: String,
     pub namespace: String,
     pub uid: String,
@@ -167,7 +167,7 @@ pub struct SandboxRecipe {
 
 /// Everything the runtime needs to make a container.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ContainerRecipe {
+pub struct ContainerConfig {
     pub name: String,
     pub attempt: u32,
     pub image_ref: String,
@@ -366,23 +366,23 @@ pub struct ContainerSecurity {
     pub readonly_paths: Vec<String>,
 }
 
-/// A recipe that cannot be written: `reason` and `message` become the container's waiting state.
+/// A CRI config that cannot be written: `reason` and `message` become the container's waiting state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct RecipeError {
-    pub reason: RecipeReason,
+pub struct CriConfigError {
+    pub reason: CriConfigReason,
     pub message: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecipeReason {
+pub enum CriConfigReason {
     CreateContainerConfigError,
     CreatePodSandboxError,
 }
 
-// === impl RecipeConfig ===
+// === impl CriSettings ===
 
-impl Default for RecipeConfig {
+impl Default for CriSettings {
     fn default() -> Self {
         Self {
             seccomp_default: false,
@@ -405,21 +405,21 @@ impl Default for ImageUser {
     }
 }
 
-// === impl RecipeError ===
+// === impl CriConfigError ===
 
-impl RecipeError {
+impl CriConfigError {
     /// The container cannot be configured.
     pub fn config(message: impl Into<String>) -> Self {
-        Self { reason: RecipeReason::CreateContainerConfigError, message: message.into() }
+        Self { reason: CriConfigReason::CreateContainerConfigError, message: message.into() }
     }
 
     /// The sandbox cannot be configured.
     pub fn sandbox(message: impl Into<String>) -> Self {
-        Self { reason: RecipeReason::CreatePodSandboxError, message: message.into() }
+        Self { reason: CriConfigReason::CreatePodSandboxError, message: message.into() }
     }
 }
 
-impl Classify for RecipeError {
+impl Classify for CriConfigError {
     fn class(&self) -> Class {
         Class::Reject
     }
@@ -427,7 +427,7 @@ impl Classify for RecipeError {
 
 // === impl RecipeReason ===
 
-impl RecipeReason {
+impl CriConfigReason {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 
 use super::env_file::EnvFile;
 use super::expand::{EXPANSION_MAX, PER_STRING, TooLong, expand, too_much};
-use super::types::{ContainerInput, RecipeError};
+use super::types::{ContainerInput, CriConfigError};
 use crate::downward;
 
 /// The variables in the order of their first declaration, service variables last. (Upstream sends
@@ -16,7 +16,7 @@ use crate::downward;
 pub(super) fn environment(
     input: &ContainerInput<'_>,
     container: &Container,
-) -> Result<Environment, RecipeError> {
+) -> Result<Environment, CriConfigError> {
     let namespace = input.pod.metadata.namespace.as_deref().unwrap_or_default();
     let mut env = Environment::default();
     let mut files = Files::new();
@@ -90,7 +90,7 @@ impl Environment {
         self.vars
     }
 
-    pub(super) fn set(&mut self, name: &str, value: String) -> Result<(), RecipeError> {
+    pub(super) fn set(&mut self, name: &str, value: String) -> Result<(), CriConfigError> {
         // The equals sign, too.
         let takes = name.len().saturating_add(value.len()).saturating_add(PER_STRING + 1);
         self.left = self.left.checked_sub(takes).ok_or_else(|| too_long(name))?;
@@ -106,13 +106,13 @@ impl Environment {
 }
 
 /// Names have no end of their own.
-fn too_long(name: &str) -> RecipeError {
+fn too_long(name: &str) -> CriConfigError {
     const SHOWN: usize = 256;
     let (shown, more) = match name.char_indices().nth(SHOWN) {
         Some((end, _)) => (&name[..end], "..."),
         None => (name, ""),
     };
-    RecipeError::config(format!(
+    CriConfigError::config(format!(
         "environment variable {shown:?}{more} is too long: {}",
         too_much("the environment")
     ))
@@ -124,15 +124,17 @@ fn add_all(
     from: &EnvFromSource,
     namespace: &str,
     env: &mut Environment,
-) -> Result<(), RecipeError> {
+) -> Result<(), CriConfigError> {
     let prefix = from.prefix.as_deref().unwrap_or_default();
     if let Some(r) = &from.config_map_ref {
-        let map = input.supplies.config_map(namespace, &r.name, r.optional).map_err(RecipeError::config)?;
+        let map =
+            input.references.config_map(namespace, &r.name, r.optional).map_err(CriConfigError::config)?;
         for (key, value) in map.iter().flat_map(|m| m.data.iter().flatten()) {
             env.set(&format!("{prefix}{key}"), value.clone())?;
         }
     } else if let Some(r) = &from.secret_ref {
-        let secret = input.supplies.secret(namespace, &r.name, r.optional).map_err(RecipeError::config)?;
+        let secret =
+            input.references.secret(namespace, &r.name, r.optional).map_err(CriConfigError::config)?;
         for (key, value) in secret.iter().flat_map(|s| s.data.iter().flatten()) {
             env.set(&format!("{prefix}{key}"), String::from_utf8_lossy(&value.0).into_owned())?;
         }
@@ -147,7 +149,7 @@ fn from_source(
     source: &EnvVarSource,
     namespace: &str,
     files: &mut Files,
-) -> Result<Option<String>, RecipeError> {
+) -> Result<Option<String>, CriConfigError> {
     if let Some(field) = &source.field_ref {
         return field_value(input, field).map(Some);
     }
@@ -160,16 +162,18 @@ fn from_source(
             }
             Some(name) => downward::resource_value(input.pod, name, &r.resource, divisor, node),
         };
-        return value.map(Some).map_err(|e| RecipeError::config(e.to_string()));
+        return value.map(Some).map_err(|e| CriConfigError::config(e.to_string()));
     }
     if let Some(r) = &source.config_map_key_ref {
-        let map = input.supplies.config_map(namespace, &r.name, r.optional).map_err(RecipeError::config)?;
+        let map =
+            input.references.config_map(namespace, &r.name, r.optional).map_err(CriConfigError::config)?;
         let Some(map) = map else { return Ok(None) };
         let value = map.data.as_ref().and_then(|d| d.get(&r.key)).cloned();
         return key_or_refuse(value, ["ConfigMap", namespace, &r.name, &r.key], r.optional);
     }
     if let Some(r) = &source.secret_key_ref {
-        let secret = input.supplies.secret(namespace, &r.name, r.optional).map_err(RecipeError::config)?;
+        let secret =
+            input.references.secret(namespace, &r.name, r.optional).map_err(CriConfigError::config)?;
         let Some(secret) = secret else { return Ok(None) };
         let value = secret.data.as_ref().and_then(|d| d.get(&r.key));
         let value = value.map(|v| String::from_utf8_lossy(&v.0).into_owned());
@@ -182,19 +186,19 @@ fn key_or_refuse(
     value: Option<String>,
     [kind, namespace, name, key]: [&str; 4],
     optional: Option<bool>,
-) -> Result<Option<String>, RecipeError> {
+) -> Result<Option<String>, CriConfigError> {
     match value {
         None if optional != Some(true) => {
-            Err(RecipeError::config(format!("couldn't find key {key} in {kind} {namespace}/{name}")))
+            Err(CriConfigError::config(format!("couldn't find key {key} in {kind} {namespace}/{name}")))
         }
         value => Ok(value),
     }
 }
 
-fn field_value(input: &ContainerInput<'_>, field: &ObjectFieldSelector) -> Result<String, RecipeError> {
+fn field_value(input: &ContainerInput<'_>, field: &ObjectFieldSelector) -> Result<String, CriConfigError> {
     let version = field.api_version.as_deref().unwrap_or("v1");
     if version != "v1" {
-        return Err(RecipeError::config(format!("unsupported pod version: {version}")));
+        return Err(CriConfigError::config(format!("unsupported pod version: {version}")));
     }
     let spec = input.pod.spec.as_ref();
     let joined = |ips: &[std::net::IpAddr]| ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
@@ -208,7 +212,7 @@ fn field_value(input: &ContainerInput<'_>, field: &ObjectFieldSelector) -> Resul
         "status.hostIPs" => Ok(joined(&input.node.host_ips)),
         "status.podIP" => Ok(first(input.pod_ips)),
         "status.podIPs" => Ok(joined(input.pod_ips)),
-        path => downward::field_value(input.pod, path).map_err(|e| RecipeError::config(e.to_string())),
+        path => downward::field_value(input.pod, path).map_err(|e| CriConfigError::config(e.to_string())),
     }
 }
 
@@ -216,15 +220,15 @@ fn file_value(
     input: &ContainerInput<'_>,
     file: &FileKeySelector,
     files: &mut Files,
-) -> Result<Option<String>, RecipeError> {
+) -> Result<Option<String>, CriConfigError> {
     if !input.volumes.contains_key(&file.volume_name) {
-        return Err(RecipeError::config(format!(
+        return Err(CriConfigError::config(format!(
             "cannot find the volume {:?} referenced by FileKeyRef",
             file.volume_name
         )));
     }
     // The path inside the volume is named, never the host's: this message reaches the Pod's status.
-    let unreadable = || RecipeError::config("couldn't parse env file");
+    let unreadable = || CriConfigError::config("couldn't parse env file");
     let key = (file.volume_name.clone(), file.path.clone());
     let content = input.env_files.get(&key).ok_or_else(unreadable)?;
     let read = files.entry(key).or_insert_with(|| EnvFile::parse(content));
@@ -232,7 +236,7 @@ fn file_value(
     match value.filter(|v| !v.is_empty()) {
         Some(value) => Ok(Some(value.to_owned())),
         None if file.optional == Some(true) => Ok(None),
-        None => Err(RecipeError::config(format!(
+        None => Err(CriConfigError::config(format!(
             "environment variable key {:?} not found in file {:?}",
             file.key, file.path
         ))),
@@ -244,7 +248,7 @@ fn file_value(
 mod tests {
     use super::super::testing::{Bench, pod};
     use super::*;
-    use crate::supplies::Supply;
+    use crate::references::Referenced;
     use std::sync::Arc;
 
     fn env_of(bench: &Bench) -> Result<Vec<(String, String)>, String> {
@@ -313,8 +317,8 @@ mod tests {
         let mut b = Bench::new(pod(&format!("containers: [{{name: main, envFrom: [{from}]}}]")));
         let map = serde_json::json!({"data": {"a": "x".repeat(1 << 20)}});
         let map = Arc::new(serde_json::from_value(map).unwrap());
-        b.supplies.has_server = true;
-        b.supplies.config_maps.insert("m".into(), Supply::Found(map));
+        b.references.has_server = true;
+        b.references.config_maps.insert("m".into(), Referenced::Found(map));
         assert!(env_of(&b).unwrap_err().starts_with("environment variable \"Pa\" is too long: "));
     }
 
@@ -396,10 +400,10 @@ containers:
         let secret = serde_json::json!({"data": {"b": "eA=="}});
         let map = Arc::new(serde_json::from_value(map).unwrap());
         let secret = Arc::new(serde_json::from_value(secret).unwrap());
-        b.supplies.has_server = true;
-        b.supplies.config_maps.insert("m".into(), Supply::Found(map));
-        b.supplies.secrets.insert("s".into(), Supply::Found(secret));
-        b.supplies.secrets.insert("absent".into(), Supply::Missing);
+        b.references.has_server = true;
+        b.references.config_maps.insert("m".into(), Referenced::Found(map));
+        b.references.secrets.insert("s".into(), Referenced::Found(secret));
+        b.references.secrets.insert("absent".into(), Referenced::Missing);
         assert_eq!(lines(&b), ["P_a=1", "b=own", "K=1", "S=x", "R=1-1"]);
         for (key, want) in [
             ("configMapKeyRef: {name: m, key: gone}", "couldn't find key gone in ConfigMap shop/m"),

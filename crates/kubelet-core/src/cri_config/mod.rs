@@ -1,7 +1,7 @@
 //! What a sandbox and a container receive: a Pod, the node and what was prepared for it go in, a
-//! complete recipe comes out. Translating it for the runtime is mechanical and happens elsewhere.
+//! complete CRI config comes out. Translating it for the runtime is mechanical and happens elsewhere.
 //!
-//! A container's recipe is written in three steps, because some of its ingredients need hands:
+//! A container's CRI config is written in three steps, because some of its ingredients need hands:
 //! [`env_files`] names the files its environment comes from, [`sub_paths`] the subPaths to prepare,
 //! and [`container`] writes the rest.
 
@@ -36,19 +36,19 @@ pub use ports::protocol;
 pub use resources::is_critical;
 pub use types::*;
 
-/// The recipe of a Pod's sandbox.
-pub fn sandbox(input: &SandboxInput<'_>) -> Result<SandboxRecipe, RecipeError> {
+/// The CRI config of a Pod's sandbox.
+pub fn sandbox(input: &SandboxInput<'_>) -> Result<SandboxConfig, CriConfigError> {
     let pod = input.pod;
     let (namespace, name, uid) = metadata::identity(pod);
     let spec = pod.spec.as_ref();
     let hostname = match spec.and_then(|s| s.host_network) {
         Some(true) => String::new(),
         _ => hostname::kernel_hostname(pod, &input.node.cluster_domain)
-            .map_err(|e| RecipeError::sandbox(e.message))?,
+            .map_err(|e| CriConfigError::sandbox(e.message))?,
     };
     let (dns, warnings) = dns::dns(pod, input.node);
     let sysctls = spec.and_then(|s| s.security_context.as_ref()?.sysctls.as_ref());
-    Ok(SandboxRecipe {
+    Ok(SandboxConfig {
         name: name.to_owned(),
         namespace: namespace.to_owned(),
         uid: uid.to_owned(),
@@ -74,14 +74,14 @@ pub fn sandbox(input: &SandboxInput<'_>) -> Result<SandboxRecipe, RecipeError> {
     })
 }
 
-/// The recipe of one container.
-pub fn container(input: &ContainerInput<'_>) -> Result<ContainerRecipe, RecipeError> {
+/// The CRI config of one container.
+pub fn container(input: &ContainerInput<'_>) -> Result<ContainerConfig, CriConfigError> {
     let spec = find(input)?;
     let env = env::environment(input, &spec)?;
     let mounts = mounts::mounts(input, &spec, &env)?;
     let security = security::of_container(input, &spec)?;
     let (command, args) = command_line(&spec, &env)?;
-    Ok(ContainerRecipe {
+    Ok(ContainerConfig {
         name: spec.name.clone(),
         attempt: input.restart_count,
         image_ref: input.image_ref.to_owned(),
@@ -106,10 +106,10 @@ pub fn container(input: &ContainerInput<'_>) -> Result<ContainerRecipe, RecipeEr
 }
 
 /// The command and its arguments, which share what the environment left them.
-fn command_line(spec: &Container, env: &Environment) -> Result<(Vec<String>, Vec<String>), RecipeError> {
+fn command_line(spec: &Container, env: &Environment) -> Result<(Vec<String>, Vec<String>), CriConfigError> {
     let words = |field: &str, words: &Option<Vec<String>>, max: usize| {
         let expanded = expand_words(field, words.as_deref().unwrap_or_default(), max, |name| env.get(name));
-        expanded.map_err(RecipeError::config)
+        expanded.map_err(CriConfigError::config)
     };
     let command = words("command", &spec.command, env.left())?;
     let taken = command.iter().map(String::len).sum::<usize>();
@@ -118,7 +118,7 @@ fn command_line(spec: &Container, env: &Environment) -> Result<(Vec<String>, Vec
 }
 
 /// The subPaths to prepare before [`container`] is called.
-pub fn sub_paths(input: &ContainerInput<'_>) -> Result<Vec<SubPath>, RecipeError> {
+pub fn sub_paths(input: &ContainerInput<'_>) -> Result<Vec<SubPath>, CriConfigError> {
     let spec = find(input)?;
     let env = env::environment(input, &spec)?;
     mounts::sub_paths(input, &spec, &env)
@@ -137,7 +137,7 @@ pub fn hosts_file(
     pod_ips: &[IpAddr],
     cluster_domain: &str,
     node_hosts: &str,
-) -> Result<Option<String>, RecipeError> {
+) -> Result<Option<String>, CriConfigError> {
     match spec_of(pod, container) {
         Some(spec) if hosts::wanted(pod, &spec, pod_ips) => {
             hosts::content(pod, pod_ips, cluster_domain, node_hosts).map(Some)
@@ -146,9 +146,9 @@ pub fn hosts_file(
     }
 }
 
-fn find<'a>(input: &ContainerInput<'a>) -> Result<Cow<'a, Container>, RecipeError> {
+fn find<'a>(input: &ContainerInput<'a>) -> Result<Cow<'a, Container>, CriConfigError> {
     spec_of(input.pod, input.name)
-        .ok_or_else(|| RecipeError::config(format!("container {} not found", input.name)))
+        .ok_or_else(|| CriConfigError::config(format!("container {} not found", input.name)))
 }
 
 #[cfg(test)]

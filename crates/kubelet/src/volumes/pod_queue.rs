@@ -1,7 +1,7 @@
-//! One lane per Pod: its volume operations run one after the other, on threads of their own.
+//! One queue per Pod: its volume operations run one after the other, on threads of their own.
 //!
 //! A call into a dead file server can hang for ever, and then neither a runtime's worker nor another
-//! Pod may hang with it. The thread that hangs keeps its Pod's lane; everybody else passes by. Whoever
+//! Pod may hang with it. The thread that hangs keeps its Pod's queue; everybody else passes by. Whoever
 //! waits for it learns what it is at, on which volume, and since when.
 
 use std::cell::RefCell;
@@ -19,16 +19,16 @@ use tokio::time::timeout;
 use super::retry;
 use crate::ports::VolumeError;
 
-pub(super) struct Lanes {
+pub(super) struct PodQueues {
     clock: Arc<dyn Clock>,
     /// Held for map operations only.
-    lanes: Mutex<HashMap<PodUid, Arc<Lane>>>,
+    queues: Mutex<HashMap<PodUid, Arc<PodQueue>>>,
     /// How many may begin at once; one that is slow no longer counts.
     slots: Semaphore,
 }
 
 #[derive(Default)]
-struct Lane {
+struct PodQueue {
     turn: Arc<Turn<()>>,
     busy: Mutex<Option<Step>>,
     /// Others have passed by.
@@ -51,14 +51,14 @@ const SLOW: Duration = Duration::from_secs(1);
 /// Nothing here recurses.
 const STACK: usize = 512 << 10;
 
-// === impl Lanes ===
+// === impl PodQueues ===
 
-impl Lanes {
+impl PodQueues {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, lanes: Mutex::default(), slots: Semaphore::new(SLOTS) }
+        Self { clock, queues: Mutex::default(), slots: Semaphore::new(SLOTS) }
     }
 
-    /// Runs `work` in the Pod's lane and waits for it, but not for ever. Work that was begun goes on
+    /// Runs `work` in the Pod's queue and waits for it, but not for ever. Work that was begun goes on
     /// when the caller gives up, and the Pod's next operation waits for it.
     pub(super) async fn run<T: Send + 'static>(
         &self,
@@ -67,11 +67,11 @@ impl Lanes {
         patience: Duration,
         work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
     ) -> Result<T, VolumeError> {
-        let lane = Arc::clone(self.all().entry(pod.clone()).or_default());
-        let result = self.run_in(act, pod, patience, &lane, work).await;
-        drop(lane);
-        // Whoever still waits holds the lane too; the last one leaves the map clean.
-        self.all().retain(|_, lane| Arc::strong_count(lane) > 1);
+        let queue = Arc::clone(self.all().entry(pod.clone()).or_default());
+        let result = self.run_in(act, pod, patience, &queue, work).await;
+        drop(queue);
+        // Whoever still waits holds the queue too; the last one leaves the map clean.
+        self.all().retain(|_, queue| Arc::strong_count(queue) > 1);
         result
     }
 
@@ -80,21 +80,21 @@ impl Lanes {
         act: &'static str,
         pod: &PodUid,
         patience: Duration,
-        lane: &Arc<Lane>,
+        queue: &Arc<PodQueue>,
         work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
     ) -> Result<T, VolumeError> {
-        let Ok(turn) = timeout(patience, lane.turn.clone().lock_owned()).await else {
-            return Err(self.late(act, pod, lane));
+        let Ok(turn) = timeout(patience, queue.turn.clone().lock_owned()).await else {
+            return Err(self.late(act, pod, queue));
         };
-        if lane.is_left() {
-            return Err(self.late(act, pod, lane));
+        if queue.is_left() {
+            return Err(self.late(act, pod, queue));
         }
         let slot = self.slots.acquire().await;
         let (answer, mut answered) = oneshot::channel();
         let thread = std::thread::Builder::new().name("volumes".into()).stack_size(STACK);
-        let (mine, clock) = (lane.clone(), self.clock.clone());
+        let (mine, clock) = (queue.clone(), self.clock.clone());
         let started = thread.spawn(move || {
-            CURRENT.set(Some(Here { lane: mine.clone(), clock, act }));
+            CURRENT.set(Some(Here { queue: mine.clone(), clock, act }));
             waiting_for(None, format!("{act} the Pod's volumes"));
             let result = work();
             *mine.busy() = None;
@@ -113,28 +113,28 @@ impl Lanes {
         match answered {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(retry(act, pod.as_str(), &"the operation panicked")),
-            Err(_) => Err(self.late(act, pod, lane)),
+            Err(_) => Err(self.late(act, pod, queue)),
         }
     }
 
     /// Lets the Pod's next operation pass one that has been at the same step of `act` for so long. That one stays behind
-    /// with the lane, and should it ever go on it learns of it: [`is_left_behind`].
+    /// with the queue, and should it ever go on it learns of it: [`is_left_behind`].
     pub(super) fn pass_by(&self, act: &str, pod: &PodUid, long: Duration) -> bool {
         let now = self.clock.now().mono;
         let hangs = |step: &Step| step.act == act && now.since(step.since) >= long;
-        let mut lanes = self.all();
-        let Some(lane) = lanes.get(pod).filter(|lane| lane.busy().as_ref().is_some_and(hangs)) else {
+        let mut queues = self.all();
+        let Some(queue) = queues.get(pod).filter(|queue| queue.busy().as_ref().is_some_and(hangs)) else {
             return false;
         };
-        lane.is_left.store(true, Ordering::Release);
-        lanes.remove(pod);
+        queue.is_left.store(true, Ordering::Release);
+        queues.remove(pod);
         true
     }
 
     /// Nothing to retry: whoever is asked again will say the same until the operation has ended.
-    fn late(&self, act: &'static str, pod: &PodUid, lane: &Lane) -> VolumeError {
+    fn late(&self, act: &'static str, pod: &PodUid, queue: &PodQueue) -> VolumeError {
         let now = self.clock.now().mono;
-        let (volume, message) = match &*lane.busy() {
+        let (volume, message) = match &*queue.busy() {
             Some(Step { volume, what, since, .. }) => {
                 (volume.clone(), format!("still waiting after {}s for: {what}", now.since(*since).as_secs()))
             }
@@ -144,14 +144,14 @@ impl Lanes {
         VolumeError { act, volume, message, class: Class::Wait }
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<PodUid, Arc<Lane>>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn all(&self) -> MutexGuard<'_, HashMap<PodUid, Arc<PodQueue>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Lane ===
+// === impl PodQueue ===
 
-impl Lane {
+impl PodQueue {
     fn is_left(&self) -> bool {
         self.is_left.load(Ordering::Acquire)
     }
@@ -163,28 +163,28 @@ impl Lane {
 
 /// Where a thread works, at what, and the clock there.
 struct Here {
-    lane: Arc<Lane>,
+    queue: Arc<PodQueue>,
     clock: Arc<dyn Clock>,
     act: &'static str,
 }
 
 thread_local! {
-    /// The lane that the work of this thread runs in.
+    /// The queue that the work of this thread runs in.
     static CURRENT: RefCell<Option<Here>> = const { RefCell::new(None) };
 }
 
 /// Says what the work of this thread is at from now on.
 pub(super) fn waiting_for(volume: Option<&str>, what: String) {
     CURRENT.with_borrow(|current| {
-        let Some(Here { lane, clock, act }) = current else { return };
+        let Some(Here { queue, clock, act }) = current else { return };
         let step = Step { act, volume: volume.map(str::to_owned), what, since: clock.now().mono };
-        *lane.busy() = Some(step);
+        *queue.busy() = Some(step);
     });
 }
 
 /// Whether nobody waits any more for the work of this thread, and others do theirs.
 pub(super) fn is_left_behind() -> bool {
-    CURRENT.with_borrow(|current| current.as_ref().is_some_and(|here| here.lane.is_left()))
+    CURRENT.with_borrow(|current| current.as_ref().is_some_and(|here| here.queue.is_left()))
 }
 
 #[cfg(test)]
@@ -206,18 +206,18 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
     }
 
-    fn lanes() -> Lanes {
-        Lanes::new(Arc::new(SystemClock::new()))
+    fn queues() -> PodQueues {
+        PodQueues::new(Arc::new(SystemClock::new()))
     }
 
     #[test]
     fn a_hung_pod_hurts_itself_only_and_is_named() {
         block_on(async {
-            let lanes = lanes();
+            let queues = queues();
             let (release, hang) = mpsc::channel::<()>();
             let (begun, has_begun) = oneshot::channel();
             let (a, b) = (PodUid::from("a"), PodUid::from("b"));
-            let hung = lanes.run("set up", &a, SHORT, move || {
+            let hung = queues.run("set up", &a, SHORT, move || {
                 waiting_for(Some("v"), "mount server:/share".into());
                 let _ = begun.send(());
                 let _ = hang.recv();
@@ -225,34 +225,34 @@ mod tests {
             });
             assert_eq!(hung.await.unwrap_err().class, Class::Wait);
             has_begun.await.unwrap();
-            assert_eq!(lanes.run("set up", &b, LONG, || Ok(7)).await.unwrap(), 7);
-            let late = lanes.run("unmount", &a, SHORT, || Ok(())).await.unwrap_err();
+            assert_eq!(queues.run("set up", &b, LONG, || Ok(7)).await.unwrap(), 7);
+            let late = queues.run("unmount", &a, SHORT, || Ok(())).await.unwrap_err();
             assert_eq!((late.volume.as_str(), late.class), ("v", Class::Wait));
             assert!(late.message.starts_with("still waiting after "), "{late}");
             assert!(late.message.ends_with("s for: mount server:/share"), "{late}");
             release.send(()).unwrap();
-            assert_eq!(lanes.run("unmount", &a, LONG, || Ok(8)).await.unwrap(), 8);
-            assert!(lanes.all().is_empty());
+            assert_eq!(queues.run("unmount", &a, LONG, || Ok(8)).await.unwrap(), 8);
+            assert!(queues.all().is_empty());
         });
     }
 
     #[test]
     fn many_hung_pods_hurt_nobody_else() {
         block_on(async {
-            let lanes = lanes();
+            let queues = queues();
             let mut release = Vec::new();
             let pods: Vec<PodUid> = (0..2 * SLOTS).map(|n| PodUid::from(n.to_string())).collect();
             let hung = join_all(pods.iter().map(|pod| {
                 let (tx, hang) = mpsc::channel::<()>();
                 release.push(tx);
-                lanes.run("set up", pod, LONG, move || {
+                queues.run("set up", pod, LONG, move || {
                     let _ = hang.recv();
                     Ok(())
                 })
             }));
             let ok = PodUid::from("ok");
             let other = async {
-                let answer = lanes.run("set up", &ok, LONG, || Ok(1)).await;
+                let answer = queues.run("set up", &ok, LONG, || Ok(1)).await;
                 // Long before anybody gives up on the others.
                 drop(release);
                 answer
@@ -267,12 +267,12 @@ mod tests {
     #[test]
     fn who_hangs_may_be_passed_by() {
         block_on(async {
-            let lanes = lanes();
+            let queues = queues();
             let (release, hang) = mpsc::channel::<()>();
             let (begun, has_begun) = oneshot::channel();
             let (tell, told) = oneshot::channel();
             let a = PodUid::from("a");
-            let hung = lanes.run("look", &a, SHORT, move || {
+            let hung = queues.run("look", &a, SHORT, move || {
                 waiting_for(Some("v"), "look into server:/share".into());
                 let _ = begun.send(is_left_behind());
                 let _ = hang.recv();
@@ -281,15 +281,15 @@ mod tests {
             });
             assert!(hung.await.is_err());
             assert!(!has_begun.await.unwrap());
-            assert!(!lanes.pass_by("look", &a, LONG));
-            assert!(!lanes.pass_by("set up", &a, Duration::ZERO));
-            assert!(!lanes.pass_by("look", &PodUid::from("b"), Duration::ZERO));
-            assert!(lanes.run("unmount", &a, SHORT, || Ok(())).await.is_err());
-            let mut behind = pin!(lanes.run("set up", &a, LONG, || Ok(())));
+            assert!(!queues.pass_by("look", &a, LONG));
+            assert!(!queues.pass_by("set up", &a, Duration::ZERO));
+            assert!(!queues.pass_by("look", &PodUid::from("b"), Duration::ZERO));
+            assert!(queues.run("unmount", &a, SHORT, || Ok(())).await.is_err());
+            let mut behind = pin!(queues.run("set up", &a, LONG, || Ok(())));
             assert!(timeout(SHORT, &mut behind).await.is_err());
-            assert!(lanes.pass_by("look", &a, Duration::ZERO));
-            assert!(!lanes.run("unmount", &a, LONG, || Ok(is_left_behind())).await.unwrap());
-            assert!(lanes.all().is_empty());
+            assert!(queues.pass_by("look", &a, Duration::ZERO));
+            assert!(!queues.run("unmount", &a, LONG, || Ok(is_left_behind())).await.unwrap());
+            assert!(queues.all().is_empty());
             release.send(()).unwrap();
             assert!(told.await.unwrap());
             // Who waited for the one that hung has nothing to do there any more.
@@ -300,10 +300,10 @@ mod tests {
     #[test]
     fn a_panic_is_an_error() {
         block_on(async {
-            let lanes = lanes();
-            let error = lanes.run::<()>("set up", &PodUid::from("a"), LONG, || panic!("on purpose")).await;
+            let queues = queues();
+            let error = queues.run::<()>("set up", &PodUid::from("a"), LONG, || panic!("on purpose")).await;
             assert!(error.unwrap_err().message.contains("panicked"));
-            assert_eq!(lanes.run("set up", &PodUid::from("a"), LONG, || Ok(1)).await.unwrap(), 1);
+            assert_eq!(queues.run("set up", &PodUid::from("a"), LONG, || Ok(1)).await.unwrap(), 1);
         });
     }
 }

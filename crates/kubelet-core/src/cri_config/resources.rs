@@ -6,7 +6,7 @@ use api::pod::{Amount, QosClass, qos_class};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::types::{LinuxResources, NodeFacts, RecipeConfig, SwapBehavior};
+use super::types::{CriSettings, LinuxResources, NodeFacts, SwapBehavior};
 use crate::downward::{limits, requests};
 use crate::pod_resources::{self, is_pod_level};
 
@@ -23,7 +23,7 @@ pub(super) fn of_container(
     pod: &Pod,
     container: &Container,
     node: &NodeFacts,
-    config: &RecipeConfig,
+    config: &CriSettings,
 ) -> LinuxResources {
     let own = container.resources.as_ref();
     let of_pod = pod.spec.as_ref().and_then(|s| s.resources.as_ref());
@@ -44,14 +44,14 @@ pub(super) fn of_container(
 }
 
 /// What the whole Pod may use, told to the runtime with the sandbox.
-pub(super) fn of_sandbox(pod: &Pod, node: &NodeFacts, config: &RecipeConfig) -> LinuxResources {
+pub(super) fn of_sandbox(pod: &Pod, node: &NodeFacts, config: &CriSettings) -> LinuxResources {
     let (req, lim) = (pod_resources::pod_requests(pod), pod_resources::pod_limits(pod));
     let of = |name: &str| lim.get(name).copied().unwrap_or(0);
     linux(req.get("cpu").copied(), of("cpu"), of("memory"), node, config)
 }
 
 /// What the Pod costs beyond its containers; empty without overhead.
-pub(super) fn of_overhead(pod: &Pod, node: &NodeFacts, config: &RecipeConfig) -> LinuxResources {
+pub(super) fn of_overhead(pod: &Pod, node: &NodeFacts, config: &CriSettings) -> LinuxResources {
     if pod.spec.as_ref().is_none_or(|s| s.overhead.is_none()) {
         return LinuxResources::default();
     }
@@ -75,7 +75,7 @@ fn linux(
     milli_limit: i64,
     memory: i64,
     node: &NodeFacts,
-    config: &RecipeConfig,
+    config: &CriSettings,
 ) -> LinuxResources {
     let mut out = LinuxResources {
         cpu_shares: shares(milli_request.unwrap_or(milli_limit)),
@@ -162,7 +162,7 @@ fn page_limit((name, quantity): (&String, &Quantity)) -> Option<(String, u64)> {
 
 /// Bytes of swap a container may use: its share of the node's, if it is neither critical nor all
 /// memory it wants is guaranteed.
-fn swap(pod: &Pod, container: &Container, node: &NodeFacts, config: &RecipeConfig) -> i64 {
+fn swap(pod: &Pod, container: &Container, node: &NodeFacts, config: &CriSettings) -> i64 {
     let own = container.resources.as_ref();
     let request = requests(own, "memory").unwrap_or(0);
     let limit = limits(own, "memory").unwrap_or(0);
@@ -185,10 +185,10 @@ mod tests {
     use super::*;
 
     fn of(spec: &str) -> LinuxResources {
-        of_node(spec, &node(), &RecipeConfig::default())
+        of_node(spec, &node(), &CriSettings::default())
     }
 
-    fn of_node(spec: &str, node: &NodeFacts, config: &RecipeConfig) -> LinuxResources {
+    fn of_node(spec: &str, node: &NodeFacts, config: &CriSettings) -> LinuxResources {
         let p = pod(spec);
         let c = super::super::spec_of(&p, "main").unwrap();
         of_container(&p, &c, node, config)
@@ -211,7 +211,7 @@ mod tests {
         }
         let of_pod = of("{resources: {limits: {cpu: 1, memory: 1Gi}}, containers: [{name: main}]}");
         assert_eq!((of_pod.cpu_shares, of_pod.cpu_quota, of_pod.memory_limit), (1024, 100_000, 1 << 30));
-        let off = RecipeConfig { cpu_cfs_quota: false, ..RecipeConfig::default() };
+        let off = CriSettings { cpu_cfs_quota: false, ..CriSettings::default() };
         let r = of_node("containers: [{name: main, resources: {limits: {cpu: 1}}}]", &node(), &off);
         assert_eq!((r.cpu_quota, r.cpu_period), (0, 0));
     }
@@ -264,13 +264,13 @@ mod tests {
     #[test]
     fn swap_and_oom_group() {
         let spec = "containers: [{name: main, resources: {requests: {memory: 2Gi}, limits: {memory: 3Gi}}}]";
-        let limited = RecipeConfig { swap: SwapBehavior::LimitedSwap, ..RecipeConfig::default() };
+        let limited = CriSettings { swap: SwapBehavior::LimitedSwap, ..CriSettings::default() };
         let swappy = NodeFacts { swap_controller: true, swap_capacity: 4 << 30, ..node() };
         let unified = |r: &LinuxResources, k: &str| r.unified.get(k).cloned();
         assert_eq!(unified(&of(spec), "memory.oom.group").as_deref(), Some("1"));
         assert_eq!(unified(&of(spec), "memory.swap.max"), None);
-        let got = |s: &str, n: &NodeFacts, c: &RecipeConfig| unified(&of_node(s, n, c), "memory.swap.max");
-        assert_eq!(got(spec, &swappy, &RecipeConfig::default()).as_deref(), Some("0"));
+        let got = |s: &str, n: &NodeFacts, c: &CriSettings| unified(&of_node(s, n, c), "memory.swap.max");
+        assert_eq!(got(spec, &swappy, &CriSettings::default()).as_deref(), Some("0"));
         assert_eq!(got(spec, &swappy, &limited).as_deref(), Some(&*(1i64 << 30).to_string()));
         for none in [
             "containers: [{name: main}]",
@@ -282,7 +282,7 @@ mod tests {
         let v1 = NodeFacts { cgroup_v2: false, ..swappy.clone() };
         let r = of_node(spec, &v1, &limited);
         assert_eq!((r.memory_swap_limit, r.unified.len()), (3 << 30, 0));
-        let single = RecipeConfig { single_process_oom_kill: true, ..RecipeConfig::default() };
+        let single = CriSettings { single_process_oom_kill: true, ..CriSettings::default() };
         assert!(of_node(spec, &node(), &single).unified.is_empty());
     }
 
@@ -291,7 +291,7 @@ mod tests {
         let p = pod(
             "{overhead: {cpu: 10m, memory: 1Mi}, containers: [{name: a, resources: {requests: {cpu: 1}, limits: {cpu: 2, memory: 1Gi}}}, {name: b}]}",
         );
-        let (n, c) = (node(), RecipeConfig::default());
+        let (n, c) = (node(), CriSettings::default());
         let s = of_sandbox(&p, &n, &c);
         assert_eq!((s.cpu_shares, s.cpu_quota, s.memory_limit, s.oom_score_adj), (1024, 200_000, 1 << 30, 0));
         let o = of_overhead(&p, &n, &c);

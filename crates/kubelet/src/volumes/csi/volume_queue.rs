@@ -1,4 +1,4 @@
-//! One lane per volume: its operations follow each other, and whoever waits learns what for.
+//! One queue per volume: its operations follow each other, and whoever waits learns what for.
 //!
 //! Work that was begun goes on when nobody waits for it any more: a call to a driver that is dropped in the middle
 //! leaves a driver that may still be at it.
@@ -24,14 +24,14 @@ pub(super) const UNMOUNT_PATIENCE: Duration = Duration::from_secs(10);
 /// Nothing here recurses.
 const STACK: usize = 512 << 10;
 
-pub(super) struct Lanes {
+pub(super) struct VolumeQueues {
     clock: Arc<dyn Clock>,
     /// Held for map operations only.
-    lanes: Mutex<HashMap<String, Arc<Lane>>>,
+    queues: Mutex<HashMap<String, Arc<VolumeQueue>>>,
 }
 
 #[derive(Default)]
-struct Lane {
+struct VolumeQueue {
     turn: Arc<Turn<()>>,
     /// What is under way, and since when.
     busy: Mutex<Option<(String, Mono)>>,
@@ -42,45 +42,45 @@ pub(super) struct Errand {
     pub(super) act: &'static str,
     /// As people call it.
     pub(super) volume: String,
-    /// As lanes call it.
+    /// As queues call it.
     pub(super) key: String,
 }
 
-// === impl Lanes ===
+// === impl VolumeQueues ===
 
-impl Lanes {
+impl VolumeQueues {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, lanes: Mutex::default() }
+        Self { clock, queues: Mutex::default() }
     }
 
-    /// Runs `work` in its volume's lane and waits for it, but not for ever.
+    /// Runs `work` in its volume's queue and waits for it, but not for ever.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         errand: Errand,
         patience: Duration,
         work: impl Future<Output = Result<T, VolumeError>> + Send + 'static,
     ) -> Result<T, VolumeError> {
-        let lane = self.all().entry(errand.key.clone()).or_default().clone();
-        let result = self.run_in(&lane, &errand, patience, work).await;
-        drop(lane);
-        // Whoever still works or waits holds the lane too; the last one leaves the map clean.
-        self.all().retain(|_, lane| Arc::strong_count(lane) > 1);
+        let queue = self.all().entry(errand.key.clone()).or_default().clone();
+        let result = self.run_in(&queue, &errand, patience, work).await;
+        drop(queue);
+        // Whoever still works or waits holds the queue too; the last one leaves the map clean.
+        self.all().retain(|_, queue| Arc::strong_count(queue) > 1);
         result
     }
 
     async fn run_in<T: Send + 'static>(
         &self,
-        lane: &Arc<Lane>,
+        queue: &Arc<VolumeQueue>,
         errand: &Errand,
         patience: Duration,
         work: impl Future<Output = Result<T, VolumeError>> + Send + 'static,
     ) -> Result<T, VolumeError> {
         // Nothing to retry: whoever is asked again will say the same until the driver has answered.
         let late =
-            || VolumeError { class: Class::Wait, ..named(errand.act, &errand.volume, self.describe(lane)) };
-        let Ok(turn) = timeout(patience, lane.turn.clone().lock_owned()).await else { return Err(late()) };
-        lane.begin(format!("{} it", errand.act), self.clock.now().mono);
-        let mine = lane.clone();
+            || VolumeError { class: Class::Wait, ..named(errand.act, &errand.volume, self.describe(queue)) };
+        let Ok(turn) = timeout(patience, queue.turn.clone().lock_owned()).await else { return Err(late()) };
+        queue.begin(format!("{} it", errand.act), self.clock.now().mono);
+        let mine = queue.clone();
         let task = tokio::spawn(async move {
             let result = STEP.scope(mine.clone(), work).await;
             *mine.busy() = None;
@@ -94,9 +94,9 @@ impl Lanes {
         }
     }
 
-    fn describe(&self, lane: &Lane) -> String {
+    fn describe(&self, queue: &VolumeQueue) -> String {
         let now = self.clock.now().mono;
-        match &*lane.busy() {
+        match &*queue.busy() {
             Some((what, since)) => {
                 format!("still waiting after {}s for {what}", now.since(*since).as_secs())
             }
@@ -104,14 +104,14 @@ impl Lanes {
         }
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Lane>>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<VolumeQueue>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Lane ===
+// === impl VolumeQueue ===
 
-impl Lane {
+impl VolumeQueue {
     fn begin(&self, what: String, now: Mono) {
         *self.busy() = Some((what, now));
     }
@@ -122,8 +122,8 @@ impl Lane {
 }
 
 tokio::task_local! {
-    /// The lane that the current work runs in.
-    static STEP: Arc<Lane>;
+    /// The queue that the current work runs in.
+    static STEP: Arc<VolumeQueue>;
 }
 
 /// Runs what may take for ever on a thread of its own: those of the runtime are few, and others need them.
@@ -138,7 +138,7 @@ pub(super) async fn on_thread<T: Send + 'static>(
 
 /// Says what the current work waits for from now on.
 pub(super) fn waiting_for(what: String, now: Mono) {
-    let _ = STEP.try_with(|lane| lane.begin(what, now));
+    let _ = STEP.try_with(|queue| queue.begin(what, now));
 }
 
 #[cfg(test)]
@@ -154,7 +154,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_hung_volume_hurts_itself_only_and_is_named() {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let lanes = Lanes::new(clock.clone());
+        let queues = VolumeQueues::new(clock.clone());
         let (release, hang) = tokio::sync::oneshot::channel::<()>();
         let now = clock.now().mono;
         let work = async move {
@@ -162,14 +162,14 @@ mod tests {
             let _ = hang.await;
             Ok(1)
         };
-        let late = lanes.run(errand("a"), MOUNT_PATIENCE, work).await.unwrap_err();
+        let late = queues.run(errand("a"), MOUNT_PATIENCE, work).await.unwrap_err();
         assert!(late.message.contains("driver d to answer NodePublishVolume"), "{late}");
-        assert_eq!(lanes.run(errand("b"), MOUNT_PATIENCE, async { Ok(2) }).await.unwrap(), 2);
-        let late = lanes.run(errand("a"), UNMOUNT_PATIENCE, async { Ok(3) }).await.unwrap_err();
+        assert_eq!(queues.run(errand("b"), MOUNT_PATIENCE, async { Ok(2) }).await.unwrap(), 2);
+        let late = queues.run(errand("a"), UNMOUNT_PATIENCE, async { Ok(3) }).await.unwrap_err();
         assert!(late.message.contains("NodePublishVolume"), "{late}");
         release.send(()).unwrap();
-        assert_eq!(lanes.run(errand("a"), UNMOUNT_PATIENCE, async { Ok(4) }).await.unwrap(), 4);
-        assert!(lanes.all().is_empty());
+        assert_eq!(queues.run(errand("a"), UNMOUNT_PATIENCE, async { Ok(4) }).await.unwrap(), 4);
+        assert!(queues.all().is_empty());
     }
 
     #[test]

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{
 
 use super::metadata::describe;
 use super::types::{
-    ContainerInput, ContainerSecurity, GroupsPolicy, HandlerFeatures, ImageUser, NamespaceMode, Namespaces,
-    Profile, RecipeError, SandboxInput, SandboxSecurity, SeLinux, UserMode, UserNamespace,
+    ContainerInput, ContainerSecurity, CriConfigError, GroupsPolicy, HandlerFeatures, ImageUser,
+    NamespaceMode, Namespaces, Profile, SandboxInput, SandboxSecurity, SeLinux, UserMode, UserNamespace,
 };
 
 /// Kernel interfaces a container must not see, and those it may only read, unless procMount is Unmasked.
@@ -32,16 +32,16 @@ const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys",
 /// AppArmor profiles of containers in Pods older than the field.
 const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
-pub(super) fn of_sandbox(input: &SandboxInput<'_>) -> Result<SandboxSecurity, RecipeError> {
+pub(super) fn of_sandbox(input: &SandboxInput<'_>) -> Result<SandboxSecurity, CriConfigError> {
     let pod = input.pod;
     let sc = pod_context(pod);
     Ok(SandboxSecurity {
-        namespaces: namespaces(pod, input.userns, input.handler).map_err(RecipeError::sandbox)?,
+        namespaces: namespaces(pod, input.userns, input.handler).map_err(CriConfigError::sandbox)?,
         privileged: api::pod::containers(pod).any(|c| is_privileged(c)),
         run_as_user: sc.run_as_user,
         run_as_group: sc.run_as_group,
         supplemental_groups: groups(&sc, input.groups),
-        groups_policy: groups_policy(&sc).map_err(RecipeError::sandbox)?,
+        groups_policy: groups_policy(&sc).map_err(CriConfigError::sandbox)?,
         selinux: sc.se_linux_options.as_ref().map(selinux),
         // A profile of the Pod is for its containers; the sandbox always runs confined.
         seccomp: Profile::RuntimeDefault,
@@ -51,7 +51,7 @@ pub(super) fn of_sandbox(input: &SandboxInput<'_>) -> Result<SandboxSecurity, Re
 pub(super) fn of_container(
     input: &ContainerInput<'_>,
     container: &Container,
-) -> Result<ContainerSecurity, RecipeError> {
+) -> Result<ContainerSecurity, CriConfigError> {
     let pod = input.pod;
     let (of_pod, own) = (pod_context(pod), container.security_context.clone().unwrap_or_default());
     let run_as_user = own.run_as_user.or(of_pod.run_as_user);
@@ -60,7 +60,7 @@ pub(super) fn of_container(
         ImageUser::Uid(uid) => (Some(*uid), String::new()),
         ImageUser::Name(name) => (None, name.clone()),
     };
-    let mut namespaces = namespaces(pod, input.userns, input.handler).map_err(RecipeError::config)?;
+    let mut namespaces = namespaces(pod, input.userns, input.handler).map_err(CriConfigError::config)?;
     if let Some(target) = input.target.filter(|_| namespaces.pid == NamespaceMode::Container) {
         namespaces.pid = NamespaceMode::Target;
         namespaces.target_id = target.to_owned();
@@ -83,7 +83,7 @@ pub(super) fn of_container(
         run_as_username: if run_as_user.is_none() { image_name } else { String::new() },
         run_as_group: own.run_as_group.or(of_pod.run_as_group),
         supplemental_groups: groups(&of_pod, input.groups),
-        groups_policy: groups_policy(&of_pod).map_err(RecipeError::config)?,
+        groups_policy: groups_policy(&of_pod).map_err(CriConfigError::config)?,
         selinux: own.se_linux_options.as_ref().or(of_pod.se_linux_options.as_ref()).map(selinux),
         seccomp: seccomp(profile, &input.config.seccomp_root, input.config.seccomp_default)?,
         apparmor: apparmor(pod, container, &own, &of_pod)?,
@@ -168,7 +168,7 @@ fn verify_non_root(
     container: &Container,
     own: &SecurityContext,
     of_pod: &PodSecurityContext,
-) -> Result<(), RecipeError> {
+) -> Result<(), CriConfigError> {
     if own.run_as_non_root.or(of_pod.run_as_non_root) != Some(true) {
         return Ok(());
     }
@@ -186,21 +186,21 @@ fn verify_non_root(
             "container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is non-root"
         ),
     };
-    Err(RecipeError::config(format!("{problem} {whose}")))
+    Err(CriConfigError::config(format!("{problem} {whose}")))
 }
 
-fn seccomp(profile: Option<&SeccompProfile>, root: &Path, default: bool) -> Result<Profile, RecipeError> {
+fn seccomp(profile: Option<&SeccompProfile>, root: &Path, default: bool) -> Result<Profile, CriConfigError> {
     match profile {
         None if default => Ok(Profile::RuntimeDefault),
         None => Ok(Profile::Unconfined),
         Some(p) if p.type_ == "RuntimeDefault" => Ok(Profile::RuntimeDefault),
         Some(p) if p.type_ == "Localhost" => {
             let name = p.localhost_profile.as_deref().filter(|n| !n.is_empty()).ok_or_else(|| {
-                RecipeError::config("localhostProfile must be set if seccompProfile type is Localhost.")
+                CriConfigError::config("localhostProfile must be set if seccompProfile type is Localhost.")
             })?;
             // Validation refuses these; a profile outside the directory must not slip through either way.
             if Path::new(name).components().any(|c| !matches!(c, std::path::Component::Normal(_))) {
-                return Err(RecipeError::config(format!(
+                return Err(CriConfigError::config(format!(
                     "localhostProfile {name:?} must be a path below the seccomp directory"
                 )));
             }
@@ -215,7 +215,7 @@ fn apparmor(
     container: &Container,
     own: &SecurityContext,
     of_pod: &PodSecurityContext,
-) -> Result<Option<Profile>, RecipeError> {
+) -> Result<Option<Profile>, CriConfigError> {
     if let Some(p) = &own.app_armor_profile {
         return apparmor_field(p).map(Some);
     }
@@ -234,16 +234,16 @@ fn apparmor(
     }
 }
 
-fn apparmor_field(profile: &AppArmorProfile) -> Result<Profile, RecipeError> {
+fn apparmor_field(profile: &AppArmorProfile) -> Result<Profile, CriConfigError> {
     match profile.type_.as_str() {
         "RuntimeDefault" => Ok(Profile::RuntimeDefault),
         "Unconfined" => Ok(Profile::Unconfined),
         "Localhost" => {
             let name = profile.localhost_profile.clone();
             name.map(Profile::Localhost)
-                .ok_or_else(|| RecipeError::config("missing localhost apparmor profile name"))
+                .ok_or_else(|| CriConfigError::config("missing localhost apparmor profile name"))
         }
-        other => Err(RecipeError::config(format!("unknown apparmor profile type: {other:?}"))),
+        other => Err(CriConfigError::config(format!("unknown apparmor profile type: {other:?}"))),
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// For a node by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct Timeouts {
     /// How long a Pod that is to start waits before it says what for. Whoever is late goes on.
     pub set_up: Duration,
     /// How long a Pod that is to go waits before it names its blocker.
@@ -20,9 +20,9 @@ pub struct Patience {
     pub pause: Duration,
 }
 
-// === impl Patience ===
+// === impl Timeouts ===
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
         Self {
             set_up: Duration::from_secs(120),

@@ -5,12 +5,12 @@ use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 use super::env::Environment;
 use super::expand::{TooLong, expand};
 use super::hosts::HOSTS_PATH;
-use super::types::{ContainerInput, Device, Mount, Propagation, RecipeError, ResolvedVolume};
+use super::types::{ContainerInput, CriConfigError, Device, Mount, Propagation, ResolvedVolume};
 
 /// Bytes of the longest path that Linux takes.
 const PATH_MAX: usize = 4096;
 
-/// A subPath the volumes must prepare before the container's recipe can be written.
+/// A subPath the volumes must prepare before the container's CRI config can be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubPath {
     /// Position in the container's volumeMounts.
@@ -25,7 +25,7 @@ pub(super) fn sub_paths(
     input: &ContainerInput<'_>,
     container: &Container,
     env: &Environment,
-) -> Result<Vec<SubPath>, RecipeError> {
+) -> Result<Vec<SubPath>, CriConfigError> {
     let mut out = Vec::new();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
         let path = sub_path(mount, env)?;
@@ -41,7 +41,7 @@ pub(super) fn mounts(
     input: &ContainerInput<'_>,
     container: &Container,
     env: &Environment,
-) -> Result<Vec<Mount>, RecipeError> {
+) -> Result<Vec<Mount>, CriConfigError> {
     let mut out = Vec::new();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
         out.push(of_volume(input, container, env, index, mount)?);
@@ -68,11 +68,14 @@ pub(super) fn mounts(
 }
 
 /// The container's volumeDevices.
-pub(super) fn devices(input: &ContainerInput<'_>, container: &Container) -> Result<Vec<Device>, RecipeError> {
+pub(super) fn devices(
+    input: &ContainerInput<'_>,
+    container: &Container,
+) -> Result<Vec<Device>, CriConfigError> {
     let mut out = Vec::new();
     for wanted in container.volume_devices.iter().flatten() {
         let Some(ResolvedVolume::Device { path, read_only }) = input.volumes.get(&wanted.name) else {
-            return Err(RecipeError::config(format!(
+            return Err(CriConfigError::config(format!(
                 "cannot find volume {:?} to pass into container {:?}",
                 wanted.name, container.name
             )));
@@ -92,12 +95,12 @@ fn of_volume(
     env: &Environment,
     index: usize,
     mount: &VolumeMount,
-) -> Result<Mount, RecipeError> {
+) -> Result<Mount, CriConfigError> {
     let sub_path = sub_path(mount, env)?;
     let mut out = plain(&absolute(&mount.mount_path), "", false);
     out.propagation = propagation(mount.mount_propagation.as_deref())?;
     out.recursive_read_only = recursive_read_only(mount, input.handler.recursive_read_only)
-        .map_err(|e| RecipeError::config(format!("failed to resolve recursive read-only mode: {e}")))?;
+        .map_err(|e| CriConfigError::config(format!("failed to resolve recursive read-only mode: {e}")))?;
     out.read_only = mount.read_only == Some(true);
     match volume(input, container, mount)? {
         ResolvedVolume::Image { reference } => {
@@ -106,7 +109,7 @@ fn of_volume(
             out.read_only = true;
         }
         ResolvedVolume::Device { .. } => {
-            return Err(RecipeError::config(format!(
+            return Err(CriConfigError::config(format!(
                 "volume {:?} is a device and cannot be mounted into container {:?}",
                 mount.name, container.name
             )));
@@ -118,7 +121,7 @@ fn of_volume(
                 Some(prepared) => prepared,
                 None if sub_path.is_empty() => path,
                 None => {
-                    return Err(RecipeError::config(format!(
+                    return Err(CriConfigError::config(format!(
                         "failed to prepare subPath for volumeMount {:?} of container {:?}",
                         mount.name, container.name
                     )));
@@ -134,9 +137,9 @@ fn volume<'a>(
     input: &ContainerInput<'a>,
     container: &Container,
     mount: &VolumeMount,
-) -> Result<&'a ResolvedVolume, RecipeError> {
+) -> Result<&'a ResolvedVolume, CriConfigError> {
     input.volumes.get(&mount.name).ok_or_else(|| {
-        RecipeError::config(format!(
+        CriConfigError::config(format!(
             "cannot find volume {:?} to mount into container {:?}",
             mount.name, container.name
         ))
@@ -144,7 +147,7 @@ fn volume<'a>(
 }
 
 /// The subPath, expanded and safe to join.
-fn sub_path(mount: &VolumeMount, env: &Environment) -> Result<String, RecipeError> {
+fn sub_path(mount: &VolumeMount, env: &Environment) -> Result<String, CriConfigError> {
     let path = match mount.sub_path_expr.as_deref().filter(|e| !e.is_empty()) {
         None => mount.sub_path.clone().unwrap_or_default(),
         Some(expr) => {
@@ -158,10 +161,10 @@ fn sub_path(mount: &VolumeMount, env: &Environment) -> Result<String, RecipeErro
             });
             if !missing.is_empty() {
                 let names: Vec<_> = missing.into_iter().collect();
-                return Err(RecipeError::config(format!("missing value for {}", names.join(", "))));
+                return Err(CriConfigError::config(format!("missing value for {}", names.join(", "))));
             }
             path.map_err(|TooLong| {
-                RecipeError::config(format!(
+                CriConfigError::config(format!(
                     "subPathExpr of volumeMount {:?} is too long: no path has more than {PATH_MAX} bytes",
                     mount.name
                 ))
@@ -169,22 +172,22 @@ fn sub_path(mount: &VolumeMount, env: &Environment) -> Result<String, RecipeErro
         }
     };
     if path.starts_with('/') {
-        return Err(RecipeError::config(format!("error SubPath `{path}` must not be an absolute path")));
+        return Err(CriConfigError::config(format!("error SubPath `{path}` must not be an absolute path")));
     }
     if path.split('/').any(|part| part == "..") {
-        return Err(RecipeError::config(format!(
+        return Err(CriConfigError::config(format!(
             "unable to provision SubPath `{path}`: must not contain '..'"
         )));
     }
     Ok(path)
 }
 
-fn propagation(mode: Option<&str>) -> Result<Propagation, RecipeError> {
+fn propagation(mode: Option<&str>) -> Result<Propagation, CriConfigError> {
     match mode {
         None | Some("None") => Ok(Propagation::Private),
         Some("HostToContainer") => Ok(Propagation::HostToContainer),
         Some("Bidirectional") => Ok(Propagation::Bidirectional),
-        Some(other) => Err(RecipeError::config(format!("invalid MountPropagation mode: {other:?}"))),
+        Some(other) => Err(CriConfigError::config(format!("invalid MountPropagation mode: {other:?}"))),
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sys::mount::Busy;
 
-use super::patience::Patience;
+use super::timeouts::Timeouts;
 
 /// Nothing here recurses.
 const STACK: usize = 64 << 10;
@@ -24,7 +24,7 @@ pub(super) fn is_remote(fs_type: &str) -> bool {
 /// Unmounts, at first as one does, at last by letting go. A mount that is merely in use is never forced: others may
 /// share its server, and that one answers.
 pub(super) fn unmount(
-    patience: &Patience,
+    patience: &Timeouts,
     unmount: impl Fn(Busy) -> io::Result<()> + Send + Sync + 'static,
     is_gone: impl Fn() -> bool,
 ) -> io::Result<()> {
@@ -84,12 +84,12 @@ mod tests {
     use super::*;
     use crate::volumes::host_path;
 
-    fn short() -> Patience {
-        Patience {
+    fn short() -> Timeouts {
+        Timeouts {
             gently: Duration::from_millis(200),
             by_force: Duration::from_secs(4),
             pause: Duration::from_millis(20),
-            ..Patience::default()
+            ..Timeouts::default()
         }
     }
 

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::types::RecipeError;
+use super::types::CriConfigError;
 use crate::downward::{is_dns_label, is_dns_subdomain};
 
 /// The kernel holds 64 bytes, one of them for the end.
@@ -10,12 +10,15 @@ const HOSTNAME_MAX: usize = 63;
 const FQDN_MAX: usize = 64;
 
 /// Short hostname and domain (empty without a subdomain).
-pub(super) fn hostname_and_domain(pod: &Pod, cluster_domain: &str) -> Result<(String, String), RecipeError> {
+pub(super) fn hostname_and_domain(
+    pod: &Pod,
+    cluster_domain: &str,
+) -> Result<(String, String), CriConfigError> {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let spec = pod.spec.clone().unwrap_or_default();
     if let Some(hostname) = &spec.hostname_override {
         if !is_dns_subdomain(hostname) {
-            return Err(RecipeError::config(format!(
+            return Err(CriConfigError::config(format!(
                 "pod HostnameOverride {hostname:?} is not a valid DNS subdomain"
             )));
         }
@@ -23,14 +26,14 @@ pub(super) fn hostname_and_domain(pod: &Pod, cluster_domain: &str) -> Result<(St
     }
     let hostname = match spec.hostname.as_deref().filter(|h| !h.is_empty()) {
         Some(h) if !is_dns_label(h) => {
-            return Err(RecipeError::config(format!("pod Hostname {h:?} is not a valid DNS label")));
+            return Err(CriConfigError::config(format!("pod Hostname {h:?} is not a valid DNS label")));
         }
         Some(h) => h,
         None => name,
     };
     let domain = match spec.subdomain.as_deref().filter(|s| !s.is_empty()) {
         Some(s) if !is_dns_label(s) => {
-            return Err(RecipeError::config(format!("pod Subdomain {s:?} is not a valid DNS label")));
+            return Err(CriConfigError::config(format!("pod Subdomain {s:?} is not a valid DNS label")));
         }
         Some(s) => {
             format!("{s}.{}.svc.{cluster_domain}", pod.metadata.namespace.as_deref().unwrap_or_default())
@@ -41,7 +44,7 @@ pub(super) fn hostname_and_domain(pod: &Pod, cluster_domain: &str) -> Result<(St
 }
 
 /// What the kernel is told: the short name, or the full one with setHostnameAsFQDN.
-pub(super) fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, RecipeError> {
+pub(super) fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, CriConfigError> {
     let (hostname, domain) = hostname_and_domain(pod, cluster_domain)?;
     let as_fqdn = pod.spec.as_ref().and_then(|s| s.set_hostname_as_fqdn) == Some(true);
     if domain.is_empty() || !as_fqdn {
@@ -49,7 +52,7 @@ pub(super) fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> Result<String,
     }
     let fqdn = format!("{hostname}.{domain}");
     if fqdn.len() > FQDN_MAX {
-        return Err(RecipeError::sandbox(format!(
+        return Err(CriConfigError::sandbox(format!(
             "failed to construct FQDN from pod hostname and cluster domain, FQDN {fqdn} is too long ({FQDN_MAX} characters is the max, {} characters requested)",
             fqdn.len()
         )));
@@ -57,14 +60,14 @@ pub(super) fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> Result<String,
     Ok(fqdn)
 }
 
-fn truncate(pod: &str, hostname: &str) -> Result<String, RecipeError> {
+fn truncate(pod: &str, hostname: &str) -> Result<String, CriConfigError> {
     if hostname.len() <= HOSTNAME_MAX {
         return Ok(hostname.to_owned());
     }
     let end = (0..=HOSTNAME_MAX).rev().find(|i| hostname.is_char_boundary(*i)).unwrap_or(0);
     let cut = hostname[..end].trim_end_matches(['-', '.']);
     if cut.is_empty() {
-        return Err(RecipeError::config(format!("hostname for pod {pod:?} was invalid: {hostname:?}")));
+        return Err(CriConfigError::config(format!("hostname for pod {pod:?} was invalid: {hostname:?}")));
     }
     Ok(cut.to_owned())
 }

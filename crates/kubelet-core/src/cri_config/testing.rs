@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::*;
 use crate::downward::Allocatable;
 use crate::pod::ContainerKind;
-use crate::supplies::Supplies;
+use crate::references::ReferencedObjects;
 
 /// Pod `web` in namespace `shop` with uid `u-1` and this spec in YAML.
 pub(crate) fn pod(spec: &str) -> Pod {
@@ -52,13 +52,13 @@ pub(crate) fn node() -> NodeFacts {
 pub(crate) struct Bench {
     pub pod: Pod,
     pub node: NodeFacts,
-    pub config: RecipeConfig,
+    pub config: CriSettings,
     pub image_user: ImageUser,
     pub volumes: BTreeMap<String, ResolvedVolume>,
     pub sub_paths: BTreeMap<usize, PathBuf>,
     pub env_files: BTreeMap<(String, String), String>,
     pub pod_ips: Vec<IpAddr>,
-    pub supplies: Supplies,
+    pub references: ReferencedObjects,
     pub service_env: BTreeMap<String, String>,
     pub userns: Option<UserNamespace>,
     pub handler: HandlerFeatures,
@@ -73,13 +73,13 @@ impl Bench {
         Self {
             pod,
             node: node(),
-            config: RecipeConfig::default(),
+            config: CriSettings::default(),
             image_user: ImageUser::Uid(0),
             volumes: BTreeMap::from([("data".to_owned(), data)]),
             sub_paths: BTreeMap::new(),
             env_files: BTreeMap::new(),
             pod_ips: vec!["10.1.0.5".parse().unwrap(), "fd00::5".parse().unwrap()],
-            supplies: Supplies::default(),
+            references: ReferencedObjects::default(),
             service_env: BTreeMap::new(),
             userns: None,
             handler: HandlerFeatures { recursive_read_only: true, user_namespaces: true },
@@ -104,7 +104,7 @@ impl Bench {
             pod_ips: &self.pod_ips,
             node: &self.node,
             config: &self.config,
-            supplies: &self.supplies,
+            references: &self.references,
             service_env: &self.service_env,
             hosts_file: Some(&self.hosts_file),
             termination_file: Some(&self.termination_file),

@@ -51,7 +51,7 @@ fn a_rich_pod() {
 }
 
 #[test]
-fn every_kind_of_container_has_a_recipe() {
+fn every_kind_of_container_has_a_cri_config() {
     let mut b = bench();
     let sidecar = container(&b.input("proxy")).unwrap();
     assert_eq!((sidecar.image.as_str(), sidecar.log_path.as_str()), ("proxy:v2", "proxy/3.log"));
@@ -80,15 +80,18 @@ fn the_hosts_file_of_a_container() {
 #[test]
 fn host_network_pods_keep_the_nodes_name() {
     let b = Bench::new(pod("{hostNetwork: true, setHostnameAsFQDN: true, containers: []}"));
-    let recipe = sandbox(&b.sandbox_input()).unwrap();
-    assert_eq!((recipe.hostname.as_str(), recipe.security.namespaces.network), ("", NamespaceMode::Node));
+    let cri_config = sandbox(&b.sandbox_input()).unwrap();
+    assert_eq!(
+        (cri_config.hostname.as_str(), cri_config.security.namespaces.network),
+        ("", NamespaceMode::Node)
+    );
 }
 
 #[test]
 fn a_sandbox_that_cannot_be_configured_says_so() {
     let b = Bench::new(pod("{hostname: Bad, containers: []}"));
     let error = sandbox(&b.sandbox_input()).unwrap_err();
-    assert_eq!(error.reason, RecipeReason::CreatePodSandboxError);
+    assert_eq!(error.reason, CriConfigReason::CreatePodSandboxError);
     assert_eq!(error.message, "pod Hostname \"Bad\" is not a valid DNS label");
 }
 
