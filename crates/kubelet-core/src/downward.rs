@@ -23,7 +23,7 @@ pub struct Allocatable {
 pub struct DownwardError(pub String);
 
 /// The value of `fieldPath`, as far as the object itself knows it. The IPs and the node are not in
-/// here: they are only known at run time (see [`crate::CRI config`]).
+/// here: they are only known at run time (see [`crate::cri_config`]).
 pub fn field_value(pod: &Pod, field_path: &str) -> Result<String, DownwardError> {
     let meta = &pod.metadata;
     if let Some((path, key)) = split_subscript(field_path) {

@@ -16,7 +16,7 @@ use base::rng::Rng;
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::host::clock::SystemClock;
-use kubelet::ports::{MountedVolume, VolumeError, Volumes};
+use kubelet::ports::{MountedVolume, VolumeAct, VolumeError, Volumes};
 use kubelet::volumes::{NodeVolumes, Timeouts};
 use kubelet_core::downward::Allocatable;
 use serde_json::{Value, json};
@@ -146,7 +146,11 @@ async fn others_come_and_go(node: &Node) {
 /// With the volume and the share, before it was gone.
 fn names_its_blocker(named: &[VolumeError], what: &str) {
     let first = named.first().unwrap_or_else(|| panic!("nobody was named who would {what}"));
-    assert_eq!((first.class, first.act, first.volume.as_str()), (Class::Wait, "unmount", "v"), "{first}");
+    assert_eq!(
+        (first.class, first.act, first.volume.as_str()),
+        (Class::Wait, VolumeAct::Unmount, "v"),
+        "{first}"
+    );
     assert!(first.message.contains(what) && first.message.contains(SHARE), "{first}");
 }
 

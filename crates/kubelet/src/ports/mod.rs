@@ -67,32 +67,55 @@ pub enum MountedVolume {
 }
 
 /// What is tried with a volume. Events are worded by it.
-pub mod act {
-    pub const SET_UP: &str = "set up";
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeAct {
+    SetUp,
     /// What a claim is bound to is found out before anything is set up.
-    pub const PROCESS: &str = "process";
-    pub const CHECK_NODE: &str = "check node of";
-    pub const SUB_PATH: &str = "prepare subPath of";
-    pub const ATTACH: &str = "attach";
+    Process,
+    CheckNode,
+    SubPath,
+    Attach,
     /// The driver can attach no more to this node.
-    pub const FIND_ROOM: &str = "find room for";
-    pub const STAGE: &str = "stage";
-    pub const STAGE_DEVICE: &str = "stage device of";
-    pub const MAP: &str = "map device of";
-    pub const UNMOUNT: &str = "unmount";
-    pub const UNMAP: &str = "unmap device of";
-    pub const UNSTAGE: &str = "unstage";
+    FindRoom,
+    Stage,
+    StageDevice,
+    Map,
+    Unmount,
+    Unmap,
+    Unstage,
+    /// The Pods that have volumes are looked for.
+    List,
 }
 
 /// A volume that could not be made ready, or taken away.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{act} volume {volume:?}: {message}")]
 pub struct VolumeError {
-    /// What was tried, one of [`act`].
-    pub act: &'static str,
+    /// What was tried.
+    pub act: VolumeAct,
     pub volume: String,
     pub message: String,
     pub class: Class,
+}
+
+impl std::fmt::Display for VolumeAct {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::SetUp => "set up",
+            Self::Process => "process",
+            Self::CheckNode => "check node of",
+            Self::SubPath => "prepare subPath of",
+            Self::Attach => "attach",
+            Self::FindRoom => "find room for",
+            Self::Stage => "stage",
+            Self::StageDevice => "stage device of",
+            Self::Map => "map device of",
+            Self::Unmount => "unmount",
+            Self::Unmap => "unmap device of",
+            Self::Unstage => "unstage",
+            Self::List => "list",
+        })
+    }
 }
 
 impl Classify for VolumeError {

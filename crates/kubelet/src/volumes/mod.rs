@@ -4,7 +4,7 @@
 //! [`set_up`]. What exists is read from the disk and the mount table each time, so a restarted agent
 //! knows as much as one that never stopped; only what a claim was bound to is remembered, for as long as
 //! the API server is away. Every path a Pod can reach is walked by descriptor (docs/decisions/005.md),
-//! and every operation runs in its Pod's own [`queue`].
+//! and every operation runs in its Pod's own [`pod_queue`].
 
 mod atomic_writer;
 mod census;
@@ -49,8 +49,7 @@ use kubelet_core::volumes::{self as core, Desired, Source};
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
-use crate::ports::act::{CHECK_NODE, PROCESS, SET_UP, STAGE_DEVICE, SUB_PATH, UNMOUNT};
-use crate::ports::{self, Mounted, MountedVolume, NoObjects, Objects, VolumeError};
+use crate::ports::{self, Mounted, MountedVolume, NoObjects, Objects, VolumeAct, VolumeError};
 use census::Census;
 pub use csi::CsiParts;
 use csi::CsiVolumes;
@@ -188,13 +187,13 @@ impl NodeVolumes {
     async fn driven_one(&self, pod: &Arc<Pod>, uid: &PodUid, ask: Ask) -> Outcome {
         let (volume, error) = ask.split()?;
         let (Source::Csi(source), Some(csi)) = (&volume.source, &self.csi) else {
-            return Err(reject(SET_UP, &volume.name, "this node speaks to no CSI drivers".into()));
+            return Err(reject(VolumeAct::SetUp, &volume.name, "this node speaks to no CSI drivers".into()));
         };
         let standing = || csi.standing(pod, uid, source);
         let made = match error {
             Some(error) => Err(error),
             None => match volume.misplaced.as_ref().filter(|_| standing().is_none()) {
-                Some(why) => Err(reject(CHECK_NODE, &source.spec_name, why.clone())),
+                Some(why) => Err(reject(VolumeAct::CheckNode, &source.spec_name, why.clone())),
                 None => csi.set_up(pod, uid, &volume.name, source, volume.fs_group).await,
             },
         };
@@ -218,8 +217,8 @@ impl NodeVolumes {
         work: impl FnOnce() -> Result<(), VolumeError> + Send + 'static,
     ) -> Result<(), VolumeError> {
         let patience = self.inner.patience;
-        let done = self.queues.run(UNMOUNT, uid, patience.unmount, work).await;
-        if done.is_err() && self.queues.pass_by(SUB_PATH, uid, patience.gently) {
+        let done = self.queues.run(VolumeAct::Unmount, uid, patience.unmount, work).await;
+        if done.is_err() && self.queues.pass_by(VolumeAct::SubPath, uid, patience.gently) {
             tracing::warn!(pod_uid = %uid, "a subPath is no longer waited for");
         }
         done
@@ -235,7 +234,7 @@ impl NodeVolumes {
             Ok(volume) => Ask { was: was(&volume.name), shall: Ok(volume) },
             Err(e) => {
                 let was = was(&e.volume).or_else(|| core::written(pod, &e.volume));
-                let act = if e.of_claim { PROCESS } else { SET_UP };
+                let act = if e.of_claim { VolumeAct::Process } else { VolumeAct::SetUp };
                 Ask { was, shall: Err(reject(act, &e.volume, e.message)) }
             }
         };
@@ -244,7 +243,8 @@ impl NodeVolumes {
 
     async fn desired_one(&self, pod: &Pod, uid: &PodUid, volume: &str) -> Result<Desired, VolumeError> {
         let found = self.desired(pod, uid).await.into_iter().find(|ask| ask.name() == volume);
-        let found = found.ok_or_else(|| reject(SUB_PATH, volume, "the Pod has no such volume".into()))?;
+        let found =
+            found.ok_or_else(|| reject(VolumeAct::SubPath, volume, "the Pod has no such volume".into()))?;
         found.split().map(|(desired, _)| desired)
     }
 
@@ -294,8 +294,9 @@ impl ports::Volumes for NodeVolumes {
         let (driven, own): (Vec<_>, Vec<_>) = asks.into_iter().partition(Ask::is_driven);
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
-        let own =
-            self.queues.run(SET_UP, &uid, self.inner.patience.set_up, move || inner.mount(&work_uid, own));
+        let own = self
+            .queues
+            .run(VolumeAct::SetUp, &uid, self.inner.patience.set_up, move || inner.mount(&work_uid, own));
         let (own, driven) = tokio::join!(own, self.driven(pod, &uid, driven));
         let all: Vec<Outcome> = own?.into_iter().chain(driven).collect();
         self.census.have(&uid, &all);
@@ -321,7 +322,7 @@ impl ports::Volumes for NodeVolumes {
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
         let work = move || inner.sub_path(&work_uid, &desired, &want);
-        self.queues.run(SUB_PATH, &uid, self.inner.patience.set_up, work).await
+        self.queues.run(VolumeAct::SubPath, &uid, self.inner.patience.set_up, work).await
     }
 
     async fn unmount(&self, uid: &PodUid) -> Result<(), VolumeError> {
@@ -348,8 +349,8 @@ impl ports::Volumes for NodeVolumes {
         let inner = Arc::clone(&self.inner);
         // Listing our own directory belongs to no Pod.
         let queue = PodUid::from("");
-        let work = move || inner.tree.pods().map_err(|e| retry("list", "pods", &e));
-        self.queues.run("list", &queue, self.inner.patience.set_up, work).await
+        let work = move || inner.tree.pods().map_err(|e| retry(VolumeAct::List, "pods", &e));
+        self.queues.run(VolumeAct::List, &queue, self.inner.patience.set_up, work).await
     }
 }
 
@@ -358,8 +359,8 @@ impl ports::Volumes for NodeVolumes {
 impl Inner {
     /// Makes ready what can be had, each volume by itself.
     fn mount(&self, uid: &PodUid, asks: Vec<Ask>) -> Result<Vec<Outcome>, VolumeError> {
-        let pod = self.tree.pod(uid.as_str()).map_err(|e| retry(SET_UP, uid.as_str(), &e))?;
-        teardown::forget_removed(&pod).map_err(|message| retry(SET_UP, uid.as_str(), &message))?;
+        let pod = self.tree.pod(uid.as_str()).map_err(|e| retry(VolumeAct::SetUp, uid.as_str(), &e))?;
+        teardown::forget_removed(&pod).map_err(|message| retry(VolumeAct::SetUp, uid.as_str(), &message))?;
         Ok(asks.into_iter().map(|ask| self.mount_one(&pod, uid, ask)).collect())
     }
 
@@ -371,7 +372,7 @@ impl Inner {
         let made = match error {
             Some(error) => Err(error),
             None => match volume.misplaced.as_ref().filter(|_| standing().is_none()) {
-                Some(why) => Err(reject(CHECK_NODE, &volume.name, why.clone())),
+                Some(why) => Err(reject(VolumeAct::CheckNode, &volume.name, why.clone())),
                 None => {
                     let once = (is_known && is_set_up_once(&volume.source)).then(standing).flatten();
                     once.map_or_else(|| self.set_up_for(uid, &site, &volume), Ok)
@@ -388,14 +389,14 @@ impl Inner {
         site: &Site<'_>,
         volume: &Desired,
     ) -> Result<MountedVolume, VolumeError> {
-        let set_up = || self.set_up(site, volume).map_err(|e| retry(SET_UP, &volume.name, &e));
+        let set_up = || self.set_up(site, volume).map_err(|e| retry(VolumeAct::SetUp, &volume.name, &e));
         let (name, act, is_elsewhere) = match &volume.source {
             Source::Local { spec_name, exclusive: true, .. } => {
                 let site = Site { volume: spec_name, ..*site };
                 let found = local::is_elsewhere(&site);
-                (spec_name, SET_UP, found.map_err(|e| retry(SET_UP, spec_name, &e))?)
+                (spec_name, VolumeAct::SetUp, found.map_err(|e| retry(VolumeAct::SetUp, spec_name, &e))?)
             }
-            Source::Device { spec_name, exclusive: true, .. } => (spec_name, STAGE_DEVICE, false),
+            Source::Device { spec_name, exclusive: true, .. } => (spec_name, VolumeAct::StageDevice, false),
             _ => return set_up(),
         };
         if is_elsewhere || !self.holders.take(name, uid) {
@@ -441,7 +442,7 @@ impl Inner {
         volume: &Desired,
         want: &sub_path::Wanted,
     ) -> Result<PathBuf, VolumeError> {
-        let pod = self.tree.pod(uid.as_str()).map_err(|e| retry(SUB_PATH, &volume.name, &e))?;
+        let pod = self.tree.pod(uid.as_str()).map_err(|e| retry(VolumeAct::SubPath, &volume.name, &e))?;
         let of = if let Source::Nfs { share, .. } = &volume.source { share } else { &volume.name };
         waiting_for(Some(&volume.name), format!("look for subPath {:?} of {of}", want.sub_path));
         let root = match &volume.source {
@@ -455,14 +456,14 @@ impl Inner {
             }
             Source::Device { .. } => {
                 let message = "a device has no subPath".to_owned();
-                return Err(reject(SUB_PATH, &volume.name, message));
+                return Err(reject(VolumeAct::SubPath, &volume.name, message));
             }
             Source::Image { .. } => {
                 let message = "the runtime resolves the subPath of an image".to_owned();
-                return Err(reject(SUB_PATH, &volume.name, message));
+                return Err(reject(VolumeAct::SubPath, &volume.name, message));
             }
         };
-        let root = root.map_err(|e| retry(SUB_PATH, &volume.name, &e))?;
+        let root = root.map_err(|e| retry(VolumeAct::SubPath, &volume.name, &e))?;
         sub_path::prepare(&pod, &root, &volume.name, want)
     }
 
@@ -494,15 +495,15 @@ fn uid_of(pod: &Pod) -> Result<PodUid, VolumeError> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     match site::is_file_name(uid) {
         true => Ok(PodUid::from(uid)),
-        false => Err(reject(SET_UP, uid, format!("{uid:?} is no Pod UID"))),
+        false => Err(reject(VolumeAct::SetUp, uid, format!("{uid:?} is no Pod UID"))),
     }
 }
 
-fn reject(act: &'static str, volume: &str, message: String) -> VolumeError {
+fn reject(act: VolumeAct, volume: &str, message: String) -> VolumeError {
     VolumeError { act, volume: volume.to_owned(), message, class: Class::Reject }
 }
 
-fn retry(act: &'static str, volume: &str, error: &dyn std::fmt::Display) -> VolumeError {
+fn retry(act: VolumeAct, volume: &str, error: &dyn std::fmt::Display) -> VolumeError {
     VolumeError { act, volume: volume.to_owned(), message: error.to_string(), class: Class::Retry }
 }
 

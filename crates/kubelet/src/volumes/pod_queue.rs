@@ -17,7 +17,7 @@ use tokio::sync::{Mutex as Turn, Semaphore, oneshot};
 use tokio::time::timeout;
 
 use super::retry;
-use crate::ports::VolumeError;
+use crate::ports::{VolumeAct, VolumeError};
 
 pub(super) struct PodQueues {
     clock: Arc<dyn Clock>,
@@ -37,7 +37,7 @@ struct PodQueue {
 
 /// What is under way.
 struct Step {
-    act: &'static str,
+    act: VolumeAct,
     /// None: the Pod's volumes as a whole.
     volume: Option<String>,
     what: String,
@@ -62,7 +62,7 @@ impl PodQueues {
     /// when the caller gives up, and the Pod's next operation waits for it.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        act: &'static str,
+        act: VolumeAct,
         pod: &PodUid,
         patience: Duration,
         work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
@@ -77,7 +77,7 @@ impl PodQueues {
 
     async fn run_in<T: Send + 'static>(
         &self,
-        act: &'static str,
+        act: VolumeAct,
         pod: &PodUid,
         patience: Duration,
         queue: &Arc<PodQueue>,
@@ -119,7 +119,7 @@ impl PodQueues {
 
     /// Lets the Pod's next operation pass one that has been at the same step of `act` for so long. That one stays behind
     /// with the queue, and should it ever go on it learns of it: [`is_left_behind`].
-    pub(super) fn pass_by(&self, act: &str, pod: &PodUid, long: Duration) -> bool {
+    pub(super) fn pass_by(&self, act: VolumeAct, pod: &PodUid, long: Duration) -> bool {
         let now = self.clock.now().mono;
         let hangs = |step: &Step| step.act == act && now.since(step.since) >= long;
         let mut queues = self.all();
@@ -132,7 +132,7 @@ impl PodQueues {
     }
 
     /// Nothing to retry: whoever is asked again will say the same until the operation has ended.
-    fn late(&self, act: &'static str, pod: &PodUid, queue: &PodQueue) -> VolumeError {
+    fn late(&self, act: VolumeAct, pod: &PodUid, queue: &PodQueue) -> VolumeError {
         let now = self.clock.now().mono;
         let (volume, message) = match &*queue.busy() {
             Some(Step { volume, what, since, .. }) => {
@@ -165,7 +165,7 @@ impl PodQueue {
 struct Here {
     queue: Arc<PodQueue>,
     clock: Arc<dyn Clock>,
-    act: &'static str,
+    act: VolumeAct,
 }
 
 thread_local! {
@@ -177,7 +177,7 @@ thread_local! {
 pub(super) fn waiting_for(volume: Option<&str>, what: String) {
     CURRENT.with_borrow(|current| {
         let Some(Here { queue, clock, act }) = current else { return };
-        let step = Step { act, volume: volume.map(str::to_owned), what, since: clock.now().mono };
+        let step = Step { act: *act, volume: volume.map(str::to_owned), what, since: clock.now().mono };
         *queue.busy() = Some(step);
     });
 }
@@ -217,7 +217,7 @@ mod tests {
             let (release, hang) = mpsc::channel::<()>();
             let (begun, has_begun) = oneshot::channel();
             let (a, b) = (PodUid::from("a"), PodUid::from("b"));
-            let hung = queues.run("set up", &a, SHORT, move || {
+            let hung = queues.run(VolumeAct::SetUp, &a, SHORT, move || {
                 waiting_for(Some("v"), "mount server:/share".into());
                 let _ = begun.send(());
                 let _ = hang.recv();
@@ -225,13 +225,13 @@ mod tests {
             });
             assert_eq!(hung.await.unwrap_err().class, Class::Wait);
             has_begun.await.unwrap();
-            assert_eq!(queues.run("set up", &b, LONG, || Ok(7)).await.unwrap(), 7);
-            let late = queues.run("unmount", &a, SHORT, || Ok(())).await.unwrap_err();
+            assert_eq!(queues.run(VolumeAct::SetUp, &b, LONG, || Ok(7)).await.unwrap(), 7);
+            let late = queues.run(VolumeAct::Unmount, &a, SHORT, || Ok(())).await.unwrap_err();
             assert_eq!((late.volume.as_str(), late.class), ("v", Class::Wait));
             assert!(late.message.starts_with("still waiting after "), "{late}");
             assert!(late.message.ends_with("s for: mount server:/share"), "{late}");
             release.send(()).unwrap();
-            assert_eq!(queues.run("unmount", &a, LONG, || Ok(8)).await.unwrap(), 8);
+            assert_eq!(queues.run(VolumeAct::Unmount, &a, LONG, || Ok(8)).await.unwrap(), 8);
             assert!(queues.all().is_empty());
         });
     }
@@ -245,14 +245,14 @@ mod tests {
             let hung = join_all(pods.iter().map(|pod| {
                 let (tx, hang) = mpsc::channel::<()>();
                 release.push(tx);
-                queues.run("set up", pod, LONG, move || {
+                queues.run(VolumeAct::SetUp, pod, LONG, move || {
                     let _ = hang.recv();
                     Ok(())
                 })
             }));
             let ok = PodUid::from("ok");
             let other = async {
-                let answer = queues.run("set up", &ok, LONG, || Ok(1)).await;
+                let answer = queues.run(VolumeAct::SetUp, &ok, LONG, || Ok(1)).await;
                 // Long before anybody gives up on the others.
                 drop(release);
                 answer
@@ -272,7 +272,7 @@ mod tests {
             let (begun, has_begun) = oneshot::channel();
             let (tell, told) = oneshot::channel();
             let a = PodUid::from("a");
-            let hung = queues.run("look", &a, SHORT, move || {
+            let hung = queues.run(VolumeAct::SubPath, &a, SHORT, move || {
                 waiting_for(Some("v"), "look into server:/share".into());
                 let _ = begun.send(is_left_behind());
                 let _ = hang.recv();
@@ -281,14 +281,14 @@ mod tests {
             });
             assert!(hung.await.is_err());
             assert!(!has_begun.await.unwrap());
-            assert!(!queues.pass_by("look", &a, LONG));
-            assert!(!queues.pass_by("set up", &a, Duration::ZERO));
-            assert!(!queues.pass_by("look", &PodUid::from("b"), Duration::ZERO));
-            assert!(queues.run("unmount", &a, SHORT, || Ok(())).await.is_err());
-            let mut behind = pin!(queues.run("set up", &a, LONG, || Ok(())));
+            assert!(!queues.pass_by(VolumeAct::SubPath, &a, LONG));
+            assert!(!queues.pass_by(VolumeAct::SetUp, &a, Duration::ZERO));
+            assert!(!queues.pass_by(VolumeAct::SubPath, &PodUid::from("b"), Duration::ZERO));
+            assert!(queues.run(VolumeAct::Unmount, &a, SHORT, || Ok(())).await.is_err());
+            let mut behind = pin!(queues.run(VolumeAct::SetUp, &a, LONG, || Ok(())));
             assert!(timeout(SHORT, &mut behind).await.is_err());
-            assert!(queues.pass_by("look", &a, Duration::ZERO));
-            assert!(!queues.run("unmount", &a, LONG, || Ok(is_left_behind())).await.unwrap());
+            assert!(queues.pass_by(VolumeAct::SubPath, &a, Duration::ZERO));
+            assert!(!queues.run(VolumeAct::Unmount, &a, LONG, || Ok(is_left_behind())).await.unwrap());
             assert!(queues.all().is_empty());
             release.send(()).unwrap();
             assert!(told.await.unwrap());
@@ -301,9 +301,10 @@ mod tests {
     fn a_panic_is_an_error() {
         block_on(async {
             let queues = queues();
-            let error = queues.run::<()>("set up", &PodUid::from("a"), LONG, || panic!("on purpose")).await;
+            let error =
+                queues.run::<()>(VolumeAct::SetUp, &PodUid::from("a"), LONG, || panic!("on purpose")).await;
             assert!(error.unwrap_err().message.contains("panicked"));
-            assert_eq!(queues.run("set up", &PodUid::from("a"), LONG, || Ok(1)).await.unwrap(), 1);
+            assert_eq!(queues.run(VolumeAct::SetUp, &PodUid::from("a"), LONG, || Ok(1)).await.unwrap(), 1);
         });
     }
 }

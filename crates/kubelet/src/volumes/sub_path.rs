@@ -17,8 +17,8 @@ use sys::tree;
 
 use super::pod_queue::is_left_behind;
 use super::site::{OWN_MODE, PodDir, is_file_name};
-use super::{SUB_PATH, reject, retry};
-use crate::ports::VolumeError;
+use super::{reject, retry};
+use crate::ports::{VolumeAct, VolumeError};
 
 /// One volumeMount with a subPath.
 #[derive(Clone, Debug)]
@@ -40,14 +40,14 @@ pub(super) fn prepare(
     let path = Path::new(&want.sub_path);
     if path.is_absolute() {
         let message = format!("error SubPath `{}` must not be an absolute path", want.sub_path);
-        return Err(reject(SUB_PATH, volume, message));
+        return Err(reject(VolumeAct::SubPath, volume, message));
     }
     if fd::names(path).is_err() {
         let message = format!("unable to provision SubPath `{}`: must not contain '..'", want.sub_path);
-        return Err(reject(SUB_PATH, volume, message));
+        return Err(reject(VolumeAct::SubPath, volume, message));
     }
     if !is_file_name(&want.container) {
-        return Err(reject(SUB_PATH, volume, format!("{:?} is no container name", want.container)));
+        return Err(reject(VolumeAct::SubPath, volume, format!("{:?} is no container name", want.container)));
     }
     let place = Path::new(DIR).join(volume).join(&want.container);
     let name = OsString::from(want.index.to_string());
@@ -58,7 +58,7 @@ pub(super) fn prepare(
     });
     match done {
         Ok(()) => Ok(pod.path.join(place).join(name)),
-        Err(e) => Err(retry(SUB_PATH, volume, &explain(&want.sub_path, &e))),
+        Err(e) => Err(retry(VolumeAct::SubPath, volume, &explain(&want.sub_path, &e))),
     }
 }
 

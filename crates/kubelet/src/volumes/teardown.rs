@@ -21,12 +21,11 @@ use super::pod_queue::waiting_for;
 use super::site::{PodDir, Tree, VOLUMES, is_file_name};
 use super::timeouts::Timeouts;
 use super::{nfs, reject, retry, sub_path};
-use crate::ports::VolumeError;
-use crate::ports::act::UNMOUNT;
+use crate::ports::{VolumeAct, VolumeError};
 
 /// Removes the Pod's volumes and leaves the rest of its directory, or says what is in the way.
 pub(super) fn remove_volumes(tree: &Tree, patience: &Timeouts, uid: &str) -> Result<(), VolumeError> {
-    let failed = |e: &dyn std::fmt::Display| retry(UNMOUNT, uid, e);
+    let failed = |e: &dyn std::fmt::Display| retry(VolumeAct::Unmount, uid, e);
     let pods = tree.open_pods().map_err(|e| failed(&e))?;
     let Some(pod) = without_mounts(tree, patience, &pods, uid)? else { return Ok(()) };
     set_aside(&pod).map_err(|e| failed(&e))?;
@@ -39,10 +38,10 @@ pub(super) fn remove_volumes(tree: &Tree, patience: &Timeouts, uid: &str) -> Res
 /// Lets go of our second views of the Pod's volumes: whoever mounted those may then unmount them.
 pub(super) fn unmount_sub_paths(tree: &Tree, uid: &str) -> Result<(), VolumeError> {
     if !is_file_name(uid) {
-        return Err(reject(UNMOUNT, uid, format!("{uid:?} is no Pod UID")));
+        return Err(reject(VolumeAct::Unmount, uid, format!("{uid:?} is no Pod UID")));
     }
     let dir = tree.real.join(uid).join(sub_path::DIR);
-    let failed = |e: &dyn std::fmt::Display| retry(UNMOUNT, uid, e);
+    let failed = |e: &dyn std::fmt::Display| retry(VolumeAct::Unmount, uid, e);
     let mounts = mountinfo::below(&dir).map_err(|e| failed(&e))?;
     if mounts.is_empty() {
         return Ok(());
@@ -56,7 +55,7 @@ pub(super) fn unmount_sub_paths(tree: &Tree, uid: &str) -> Result<(), VolumeErro
 
 /// Removes the Pod's directory with all its volumes, or says what is in the way.
 pub(super) fn remove_pod(tree: &Tree, patience: &Timeouts, uid: &str) -> Result<(), VolumeError> {
-    let failed = |e: &dyn std::fmt::Display| retry(UNMOUNT, uid, e);
+    let failed = |e: &dyn std::fmt::Display| retry(VolumeAct::Unmount, uid, e);
     let pods = tree.open_pods().map_err(|e| failed(&e))?;
     let Some(pod) = without_mounts(tree, patience, &pods, uid)? else { return Ok(()) };
     set_aside(&pod).map_err(|e| failed(&e))?;
@@ -71,9 +70,9 @@ fn without_mounts(
     uid: &str,
 ) -> Result<Option<PodDir>, VolumeError> {
     if !is_file_name(uid) {
-        return Err(reject(UNMOUNT, uid, format!("{uid:?} is no Pod UID")));
+        return Err(reject(VolumeAct::Unmount, uid, format!("{uid:?} is no Pod UID")));
     }
-    let failed = |e: &dyn std::fmt::Display| retry(UNMOUNT, uid, e);
+    let failed = |e: &dyn std::fmt::Display| retry(VolumeAct::Unmount, uid, e);
     let name = OsStr::new(uid);
     if !exists(pods, name).map_err(|e| failed(&e))? {
         return Ok(None);
@@ -115,7 +114,8 @@ fn exists(dir: &OwnedFd, name: &OsStr) -> io::Result<bool> {
 /// Goes on as long as something gives way: mounts stack, and one may hide another.
 fn unmount_all(pods: &OwnedFd, patience: &Timeouts, base: &Path, pod: &Path) -> Result<(), VolumeError> {
     for _ in 0..ROUNDS {
-        let mut left = mountinfo::below(pod).map_err(|e| retry(UNMOUNT, &name_of(pod, pod), &e))?;
+        let mut left =
+            mountinfo::below(pod).map_err(|e| retry(VolumeAct::Unmount, &name_of(pod, pod), &e))?;
         if left.is_empty() {
             return Ok(());
         }
@@ -143,10 +143,10 @@ fn unmount_all(pods: &OwnedFd, patience: &Timeouts, base: &Path, pod: &Path) -> 
             }
         }
         if let Some((volume, message)) = blocker.filter(|_| left.len() == before) {
-            return Err(retry(UNMOUNT, &volume, &message));
+            return Err(retry(VolumeAct::Unmount, &volume, &message));
         }
     }
-    Err(retry(UNMOUNT, &name_of(pod, pod), &"new mounts appear as fast as they are removed"))
+    Err(retry(VolumeAct::Unmount, &name_of(pod, pod), &"new mounts appear as fast as they are removed"))
 }
 
 fn unmount_one(pods: &OwnedFd, base: &Path, mount: &Mount, may_detach: bool) -> io::Result<()> {

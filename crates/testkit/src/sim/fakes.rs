@@ -14,8 +14,8 @@ use base::rng::Rng;
 use base::time::{Clock, Mono, Now, Wall};
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Volume};
 use kubelet::ports::{
-    Cgroups, GrpcHealth, HttpAnswer, HttpGet, Mounted, MountedVolume, Net, NetError, PodFiles, VolumeError,
-    Volumes,
+    Cgroups, GrpcHealth, HttpAnswer, HttpGet, Mounted, MountedVolume, Net, NetError, PodFiles, VolumeAct,
+    VolumeError, Volumes,
 };
 
 /// Tokio's (paused) time, and a wall clock that can be moved by hand.
@@ -79,7 +79,7 @@ impl FakeDisk {
     }
 
     /// Takes some time, and sometimes fails after half the work.
-    async fn trouble(&self, act: &'static str) -> Result<(), VolumeError> {
+    async fn trouble(&self, act: VolumeAct) -> Result<(), VolumeError> {
         let (delay, fails) = {
             let mut state = self.lock();
             let p = state.faults;
@@ -106,7 +106,7 @@ impl Volumes for FakeDisk {
         let volumes: Vec<&Volume> = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).collect();
         self.lock().directories.insert(uid.clone());
         for volume in &volumes {
-            self.trouble("set up").await?;
+            self.trouble(VolumeAct::SetUp).await?;
             self.lock().mounted.entry(uid.clone()).or_default().insert(volume.name.clone());
         }
         let place = |v: &Volume| match &v.image {
@@ -125,13 +125,13 @@ impl Volumes for FakeDisk {
         volume: &str,
         _: &str,
     ) -> Result<PathBuf, VolumeError> {
-        self.trouble("set up").await?;
+        self.trouble(VolumeAct::SetUp).await?;
         Ok(format!("/pods/{}/volume-subpaths/{volume}/{container}/{index}", uid(pod)).into())
     }
 
     async fn unmount(&self, uid: &PodUid) -> Result<(), VolumeError> {
         loop {
-            self.trouble("unmount").await?;
+            self.trouble(VolumeAct::Unmount).await?;
             if self.lock().stuck {
                 std::future::pending::<()>().await;
             }
@@ -146,7 +146,7 @@ impl Volumes for FakeDisk {
     }
 
     async fn remove(&self, uid: &PodUid) -> Result<(), VolumeError> {
-        self.trouble("remove").await?;
+        self.trouble(VolumeAct::Unmount).await?;
         let mut state = self.lock();
         state.directories.remove(uid);
         state.statuses.remove(uid);
@@ -154,7 +154,7 @@ impl Volumes for FakeDisk {
     }
 
     async fn known(&self) -> Result<Vec<PodUid>, VolumeError> {
-        self.trouble("list").await?;
+        self.trouble(VolumeAct::List).await?;
         Ok(self.lock().directories.iter().cloned().collect())
     }
 }

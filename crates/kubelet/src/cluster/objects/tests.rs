@@ -219,7 +219,7 @@ async fn claims_and_tokens_are_asked_for_side_by_side() {
     let objects = server.objects();
     server.state.lock().unwrap().slow = secs(1);
     let (claims, tokens) = (["a", "b", "c"].map(String::from), [600, 700, 800].map(want));
-    let wants = Wants { claims: claims.into(), tokens: tokens.into(), ..Wants::default() };
+    let wants = References { claims: claims.into(), tokens: tokens.into(), ..References::default() };
     let began = tokio::time::Instant::now();
     let references = objects.supply(&pod("u", json!({})), &wants).await;
     assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
@@ -243,7 +243,7 @@ async fn what_is_immutable_is_read_and_not_watched() {
     ]);
     let pod = pod("u", json!({"volumes": volumes}));
     objects.follow(&pod);
-    let references = objects.supply(&pod, &Wants::of_pod(&pod)).await;
+    let references = objects.supply(&pod, &References::of_pod(&pod)).await;
     assert!(references.config_maps.values().all(|s| matches!(s, Referenced::Found(_))), "{references:?}");
     assert!(matches!(references.secrets["sealed"], Referenced::Found(_)));
     sleep(secs(10)).await;
@@ -251,7 +251,7 @@ async fn what_is_immutable_is_read_and_not_watched() {
 
     // It is there for as long as the Pod is, also when nobody can be asked.
     server.set_away(true);
-    let references = objects.supply(&pod, &Wants::of_pod(&pod)).await;
+    let references = objects.supply(&pod, &References::of_pod(&pod)).await;
     assert!(matches!(references.config_maps["fixed"], Referenced::Found(_)));
     objects.forget(&PodUid::from("u"));
     sleep(secs(10)).await;
@@ -301,7 +301,7 @@ async fn pull_secrets_are_read_by_their_type() {
     let names = ["new", "old", "broken", "opaque", "absent"].map(|name| json!({"name": name}));
     let pod = pod("u", json!({"imagePullSecrets": names}));
     objects.follow(&pod);
-    let (found, missing) = pull_secrets(&pod, &objects.supply(&pod, &Wants::of_pod(&pod)).await);
+    let (found, missing) = pull_secrets(&pod, &objects.supply(&pod, &References::of_pod(&pod)).await);
     let read =
         found.iter().map(|s| (s.name.as_str(), s.uid.as_str(), s.logins.as_ref().ok().map(BTreeMap::len)));
     let read: Vec<_> = read.collect();

@@ -27,7 +27,7 @@ use crate::images::{ImageRef, Want};
 use crate::metrics::container_type;
 use crate::pods::hooks;
 use crate::pods::pod_files::read_in_volume;
-use crate::ports::{MountedVolume, VolumeError, act};
+use crate::ports::{MountedVolume, VolumeAct, VolumeError};
 use crate::runtime::to_cri;
 
 /// Where the Pod's volumes are, by name.
@@ -76,7 +76,7 @@ impl PodTask {
                 self.volume_groups = mounted.groups;
                 Some(mounted.places.into_iter().map(|(name, m)| (name, resolved(m))).collect())
             }
-            Err(error) if error.act == act::FIND_ROOM => {
+            Err(error) if error.act == VolumeAct::FindRoom => {
                 self.give_up_for_want_of_room(pod, &error);
                 None
             }
@@ -104,7 +104,7 @@ impl PodTask {
     /// A volume that is only as it was. That nobody can say what a claim is bound to is no event: it is mounted.
     pub(super) fn tell_stale(&self, pod: &Pod, error: &VolumeError) {
         tracing::warn!(pod = name(pod), pod_uid = %self.uid, %error, "volume not refreshed");
-        if error.act != act::PROCESS {
+        if error.act != VolumeAct::Process {
             self.tell_failed_mount(pod, error);
         }
     }
@@ -690,12 +690,12 @@ fn told(error: &VolumeError) -> (&'static str, String) {
         ("FailedMount", format!("Unable to attach or mount volumes: {all}"))
     };
     let (reason, step) = match error.act {
-        act::ATTACH | act::FIND_ROOM => return unable(volume, ""),
-        act::PROCESS => return unable("", volume),
-        act::CHECK_NODE => ("FailedMount", "MountVolume.NodeAffinity check"),
-        act::STAGE => ("FailedMount", "MountVolume.MountDevice"),
-        act::STAGE_DEVICE => ("FailedMapVolume", "MapVolume.SetUpDevice"),
-        act::MAP => ("FailedMapVolume", "MapVolume.MapPodDevice"),
+        VolumeAct::Attach | VolumeAct::FindRoom => return unable(volume, ""),
+        VolumeAct::Process => return unable("", volume),
+        VolumeAct::CheckNode => ("FailedMount", "MountVolume.NodeAffinity check"),
+        VolumeAct::Stage => ("FailedMount", "MountVolume.MountDevice"),
+        VolumeAct::StageDevice => ("FailedMapVolume", "MapVolume.SetUpDevice"),
+        VolumeAct::Map => ("FailedMapVolume", "MapVolume.MapPodDevice"),
         _ => ("FailedMount", "MountVolume.SetUp"),
     };
     (reason, format!("{step} failed for volume {volume:?} : {message}"))

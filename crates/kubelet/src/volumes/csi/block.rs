@@ -19,7 +19,7 @@ use kubelet_core::volumes::csi::PLUGIN;
 
 use super::mount::{Session, attributes, text};
 use super::{CsiVolumes, Job, books, failed};
-use crate::ports::{MountedVolume, VolumeError, act};
+use crate::ports::{MountedVolume, VolumeAct, VolumeError};
 
 /// The places of one device.
 pub(super) struct Places {
@@ -66,7 +66,7 @@ impl CsiVolumes {
         attaches: bool,
     ) -> Result<MountedVolume, VolumeError> {
         let volume = &job.volume;
-        let refuse = |e: String| failed(act::STAGE_DEVICE, volume, e);
+        let refuse = |e: String| failed(VolumeAct::StageDevice, volume, e);
         self.check_alone(job).map_err(|e| refuse(e.to_owned()))?;
         let session = self.session(&volume.driver).await.map_err(|e| {
             refuse(format!("{PLUGIN}: blockMapper.SetUpDevice failed to get CSI client: {e}"))
@@ -78,7 +78,7 @@ impl CsiVolumes {
         books::write(&places.data(), &volume.data(self.parts.storage.node_name()))
             .map_err(|e| refuse(format!("{PLUGIN}: failed to save volume info data: {e}")))?;
         self.stage_device(&session, job, &places, &context).await.map_err(refuse)?;
-        let refuse = |e: String| failed(act::MAP, volume, e);
+        let refuse = |e: String| failed(VolumeAct::Map, volume, e);
         let device = self.publish_device(&session, job, object, &places, context).await.map_err(refuse)?;
         self.set_mark(job).map_err(|e| refuse(e.to_string()))?;
         self.expand(&session, job, &device).await;

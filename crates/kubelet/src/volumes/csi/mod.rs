@@ -11,7 +11,7 @@
 //! | `pods/<uid>/volumes/kubernetes.io~csi/<name>/` | `mount`, where it is published for a Pod |
 //! | `plugins/kubernetes.io/csi/volumeDevices/` | the same for devices, see [`block`] |
 //!
-//! Operations on one volume follow each other in its [`queue`]; a driver that hangs holds that queue and no other.
+//! Operations on one volume follow each other in its [`volume_queue`]; a driver that hangs holds that queue and no other.
 
 mod block;
 mod books;
@@ -38,7 +38,7 @@ use kubelet_core::volumes::{CsiVolume, FsGroup, IN_USE};
 use tokio::sync::Notify;
 
 use crate::events::Recorder;
-use crate::ports::{MountedVolume, Storage, VolumeError, act};
+use crate::ports::{MountedVolume, Storage, VolumeAct, VolumeError};
 use crate::volumes::VolumeFigures;
 use crate::volumes::drivers::registration::Registrar;
 use crate::volumes::drivers::{Drivers, Measured};
@@ -133,7 +133,7 @@ impl CsiVolumes {
         let name = volume.unique_name();
         // First of all: from here on nobody takes it for unused.
         self.want(&name, uid, &volume.spec_name);
-        let fail = |message: String| failed(act::SET_UP, volume, message);
+        let fail = |message: String| failed(VolumeAct::SetUp, volume, message);
         let object = self.parts.storage.driver(&volume.driver).await.map_err(fail)?;
         check_lifecycle(object.as_deref(), &volume.driver, volume.lifecycle).map_err(|e| {
             fail(format!("{PLUGIN}: mounter.SetupAt failed to check volume lifecycle mode: {e}"))
@@ -156,7 +156,11 @@ impl CsiVolumes {
             if let Err(error) = self.parts.storage.wait_attached(&name).await {
                 let full = self.is_exhausted(volume, object.as_deref()).await;
                 // Who reads of it knows it by the name it has in the Pod.
-                return Err(named(if full { act::FIND_ROOM } else { act::ATTACH }, own_name, error));
+                return Err(named(
+                    if full { VolumeAct::FindRoom } else { VolumeAct::Attach },
+                    own_name,
+                    error,
+                ));
             }
         }
         let this = self.clone();
@@ -167,7 +171,8 @@ impl CsiVolumes {
                 None => this.mount(&job, object.as_deref(), attaches).await,
             }
         };
-        let queue = volume_queue::Errand { act: act::SET_UP, volume: volume.spec_name.clone(), key: name };
+        let queue =
+            volume_queue::Errand { act: VolumeAct::SetUp, volume: volume.spec_name.clone(), key: name };
         let operation = self.parts.measured.begin(if volume.block { "map_volume" } else { "volume_mount" });
         let ready = self.queues.run(queue, volume_queue::MOUNT_PATIENCE, Box::pin(work)).await;
         self.parts.measured.end(operation, &volume.driver, ready.is_ok());
@@ -278,10 +283,10 @@ impl CsiVolumes {
     }
 }
 
-fn failed(act: &'static str, volume: &CsiVolume, message: impl Into<String>) -> VolumeError {
+fn failed(act: VolumeAct, volume: &CsiVolume, message: impl Into<String>) -> VolumeError {
     named(act, &volume.spec_name, message)
 }
 
-fn named(act: &'static str, volume: &str, message: impl Into<String>) -> VolumeError {
+fn named(act: VolumeAct, volume: &str, message: impl Into<String>) -> VolumeError {
     VolumeError { act, volume: volume.to_owned(), message: message.into(), class: Class::Retry }
 }

@@ -14,9 +14,9 @@ use kubelet_core::volumes::csi::{
 };
 
 use super::request::{capability, merged};
-use super::{CsiVolumes, Job, REGISTRATION, books, failed, queue};
+use super::{CsiVolumes, Job, REGISTRATION, books, failed, volume_queue};
 use crate::events::EventType;
-use crate::ports::{MountedVolume, VolumeError, act};
+use crate::ports::{MountedVolume, VolumeAct, VolumeError};
 use crate::volumes::fs_group::{self, Access, News};
 use crate::volumes::host_path;
 
@@ -39,8 +39,8 @@ impl CsiVolumes {
         attaches: bool,
     ) -> Result<MountedVolume, VolumeError> {
         let volume = &job.volume;
-        self.check_alone(job).map_err(|e| failed(act::SET_UP, volume, e))?;
-        let stage = if volume.is_persistent() { act::STAGE } else { act::SET_UP };
+        self.check_alone(job).map_err(|e| failed(VolumeAct::SetUp, volume, e))?;
+        let stage = if volume.is_persistent() { VolumeAct::Stage } else { VolumeAct::SetUp };
         let missing = |e: String| match volume.is_persistent() {
             true => format!("{PLUGIN}: attacher.MountDevice failed to create newCsiDriverClient: {e}"),
             false => format!("{PLUGIN}: mounter.SetUpAt failed to get CSI client: {e}"),
@@ -51,15 +51,15 @@ impl CsiVolumes {
         let mut staging = None;
         if volume.is_persistent() {
             let done = self.stage(&session, job, &context).await;
-            staging = done.map_err(|e| failed(act::STAGE, volume, e))?;
+            staging = done.map_err(|e| failed(VolumeAct::Stage, volume, e))?;
         }
         let path = self.publish(&session, job, object, context, staging.as_deref()).await;
-        let path = path.map_err(|e| failed(act::SET_UP, volume, e))?;
+        let path = path.map_err(|e| failed(VolumeAct::SetUp, volume, e))?;
         if !self.has_mark(job) {
             self.give_away(job, object, session.offers, &path)
                 .await
-                .map_err(|e| failed(act::SET_UP, volume, e))?;
-            self.set_mark(job).map_err(|e| failed(act::SET_UP, volume, e.to_string()))?;
+                .map_err(|e| failed(VolumeAct::SetUp, volume, e))?;
+            self.set_mark(job).map_err(|e| failed(VolumeAct::SetUp, volume, e.to_string()))?;
         }
         self.expand(&session, job, &path).await;
         Ok(MountedVolume::Host { path, read_only: volume.read_only })

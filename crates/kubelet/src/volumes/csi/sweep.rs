@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::block::Places;
 use super::books::{Entry, Kept};
-use super::{CsiVolumes, books, named, queue};
-use crate::ports::{VolumeError, act};
+use super::{CsiVolumes, books, named, volume_queue};
+use crate::ports::{VolumeAct, VolumeError};
 
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(120);
@@ -79,13 +79,13 @@ impl CsiVolumes {
     async fn unstage(self: &Arc<Self>, staged: Staged) -> Result<(), VolumeError> {
         let name = staged.entry.unique_name();
         let errand =
-            volume_queue::Errand { act: act::UNSTAGE, volume: staged.name.clone(), key: name.clone() };
+            volume_queue::Errand { act: VolumeAct::Unstage, volume: staged.name.clone(), key: name.clone() };
         let is_device = matches!(staged.place, Place::Device);
         let operation = self.parts.measured.begin(if is_device { "unmap_device" } else { "unmount_device" });
         let (this, driver) = (self.clone(), staged.entry.driver.clone());
         let work = async move {
             let done = this.unstage_now(&staged, &name).await;
-            done.map_err(|e| named(act::UNSTAGE, &staged.name, e))
+            done.map_err(|e| named(VolumeAct::Unstage, &staged.name, e))
         };
         let done = self.queues.run(errand, volume_queue::UNMOUNT_PATIENCE, Box::pin(work)).await;
         self.parts.measured.end(operation, &driver, done.is_ok());

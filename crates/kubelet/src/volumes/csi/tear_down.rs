@@ -10,8 +10,8 @@ use kubelet_core::volumes::csi::{PLUGIN, key};
 
 use super::block::Places;
 use super::books::{Entry, Kept};
-use super::{CsiVolumes, REGISTRATION, State, books, named, queue};
-use crate::ports::{VolumeError, act};
+use super::{CsiVolumes, REGISTRATION, State, books, named, volume_queue};
+use crate::ports::{VolumeAct, VolumeError};
 
 /// A volume of a Pod whose record tells nothing.
 pub(super) struct Corrupt {
@@ -68,7 +68,7 @@ impl CsiVolumes {
             all.filter_map(|(key, pods)| Some((key.clone(), pods.get(uid)?.clone()))).collect()
         };
         let pass = |(key, volume)| {
-            let errand = volume_queue::Errand { act: act::UNMOUNT, volume, key };
+            let errand = volume_queue::Errand { act: VolumeAct::Unmount, volume, key };
             self.queues.run(errand, volume_queue::UNMOUNT_PATIENCE, async { Ok(()) })
         };
         let passed = join_all(begun.into_iter().map(pass)).await;
@@ -82,15 +82,16 @@ impl CsiVolumes {
             if let Some(known) = published {
                 let data = [(key::DRIVER, known.driver), (key::HANDLE, known.handle)];
                 let data = data.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-                books::write(&dir, &data).map_err(|e| named(act::UNMOUNT, &name, e.to_string()))?;
+                books::write(&dir, &data).map_err(|e| named(VolumeAct::Unmount, &name, e.to_string()))?;
             } else if books::is_mounted(&target) {
                 let (dir, target) = (dir.display(), target.display());
                 let why = format!(
                     "its record in {dir} is corrupt, so its driver cannot be asked: unmount {target} by hand"
                 );
-                return Err(named(act::UNMOUNT, &name, why));
+                return Err(named(VolumeAct::Unmount, &name, why));
             } else {
-                self.drop_mark(uid.as_str(), &name).map_err(|e| named(act::UNMOUNT, &name, e.to_string()))?;
+                self.drop_mark(uid.as_str(), &name)
+                    .map_err(|e| named(VolumeAct::Unmount, &name, e.to_string()))?;
             }
         }
         Ok(())
@@ -111,7 +112,7 @@ impl CsiVolumes {
     }
 
     async fn take_away(self: &Arc<Self>, uid: &PodUid, kept: Kept, block: bool) -> Result<(), VolumeError> {
-        let act = if block { act::UNMAP } else { act::UNMOUNT };
+        let act = if block { VolumeAct::Unmap } else { VolumeAct::Unmount };
         let errand = volume_queue::Errand { act, volume: kept.name.clone(), key: kept.entry.unique_name() };
         let operation = self.parts.measured.begin(if block { "unmap_volume" } else { "volume_unmount" });
         let (this, uid, driver) = (self.clone(), uid.clone(), kept.entry.driver.clone());

@@ -14,7 +14,7 @@ use tokio::sync::{Mutex as Turn, oneshot};
 use tokio::time::timeout;
 
 use super::named;
-use crate::ports::VolumeError;
+use crate::ports::{VolumeAct, VolumeError};
 
 /// How long a Pod that is to start waits before it says what for.
 pub(super) const MOUNT_PATIENCE: Duration = Duration::from_secs(30);
@@ -39,7 +39,7 @@ struct VolumeQueue {
 
 /// What is to be done, on which volume.
 pub(super) struct Errand {
-    pub(super) act: &'static str,
+    pub(super) act: VolumeAct,
     /// As people call it.
     pub(super) volume: String,
     /// As queues call it.
@@ -148,7 +148,7 @@ mod tests {
     use crate::host::clock::SystemClock;
 
     fn errand(key: &str) -> Errand {
-        Errand { act: "set up", volume: "v".into(), key: key.into() }
+        Errand { act: VolumeAct::SetUp, volume: "v".into(), key: key.into() }
     }
 
     #[tokio::test(start_paused = true)]

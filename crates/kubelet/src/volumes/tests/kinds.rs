@@ -106,7 +106,7 @@ fn something_foreign_where_memory_should_be() {
         bind(Path::new("/proc"), &place);
         let error = node.mount(&pod(json!({"emptyDir": {"medium": "Memory"}}))).unwrap_err();
         assert!(error.message.contains("no tmpfs is mounted there"), "{error}");
-        assert_eq!((error.act, error.volume.as_str(), error.class), ("set up", "v", Class::Retry));
+        assert_eq!((error.act, error.volume.as_str(), error.class), (VolumeAct::SetUp, "v", Class::Retry));
     });
 }
 

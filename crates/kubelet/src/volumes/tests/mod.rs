@@ -25,7 +25,7 @@ use sys::scratch;
 
 use super::NodeVolumes;
 use crate::metrics::Metrics;
-use crate::ports::{Mounted, MountedVolume, MountedVolumes, VolumeError, Volumes};
+use crate::ports::{Mounted, MountedVolume, MountedVolumes, VolumeAct, VolumeError, Volumes};
 
 struct Fixed;
 

@@ -11,7 +11,7 @@ use kubelet_core::volumes as core;
 use tokio::sync::watch;
 
 use super::*;
-use crate::ports::Objects;
+use crate::ports::{Objects, VolumeAct};
 
 /// An API server whose answers the test gives.
 #[derive(Default)]
@@ -107,7 +107,7 @@ fn what_cannot_be_refreshed_stays_as_it_was() {
         let still = node.mount_all(&pod).unwrap();
         assert_eq!((&still.places, &still.groups), (&ready.places, &ready.groups));
         let told: Vec<_> = still.stale.iter().map(|e| (e.act, e.volume.as_str())).collect();
-        assert_eq!(told, [("set up", "secret"), ("process", "v")]);
+        assert_eq!(told, [(VolumeAct::SetUp, "secret"), (VolumeAct::Process, "v")]);
         let MountedVolume::Host { path: files, .. } = &still.places["secret"] else { panic!("{still:?}") };
         assert_eq!(fs::read(files.join("key")).unwrap(), b"old");
         node.sub_path(&pod, 0, "sub").unwrap();
@@ -161,7 +161,10 @@ fn a_volume_for_one_pod_is_given_to_one_at_a_time() {
         for node in [&node, &life()] {
             node.mount_v(&first);
             let error = node.mount(&second).unwrap_err();
-            assert_eq!((error.act, error.volume.as_str(), error.class), ("set up", "pv", Class::Retry));
+            assert_eq!(
+                (error.act, error.volume.as_str(), error.class),
+                (VolumeAct::SetUp, "pv", Class::Retry)
+            );
             assert_eq!(error.message, core::IN_USE);
         }
         // Of several modes nobody knows which is meant.
@@ -198,7 +201,7 @@ fn a_device_for_one_pod_is_given_to_one_at_a_time() {
         node.mount(&pod("a")).unwrap();
         node.mount(&pod("a")).unwrap();
         let error = node.mount(&pod("b")).unwrap_err();
-        assert_eq!((error.act, error.message.as_str()), ("stage device of", core::IN_USE));
+        assert_eq!((error.act, error.message.as_str()), (VolumeAct::StageDevice, core::IN_USE));
         node.runtime.block_on(node.volumes.unmount(&PodUid::from("a"))).unwrap();
         node.mount(&pod("b")).unwrap();
     });
@@ -267,7 +270,10 @@ fn the_node_matters_only_at_first() {
         let elsewhere = || disk(path, Some("no matching NodeSelectorTerms".into()));
         shelf.put(secret(), elsewhere());
         let error = node.mount(&pod).unwrap_err();
-        assert_eq!((error.act, error.message.as_str()), ("check node of", "no matching NodeSelectorTerms"));
+        assert_eq!(
+            (error.act, error.message.as_str()),
+            (VolumeAct::CheckNode, "no matching NodeSelectorTerms")
+        );
         shelf.put(secret(), disk(path, None));
         let ready = node.mount_all(&pod).unwrap();
         shelf.put(secret(), elsewhere());

@@ -53,7 +53,10 @@ fn a_mount_in_use_is_named_and_nothing_is_deleted() {
         let held = fs::File::open(volume.join("inside/data")).unwrap();
         for _ in 0..3 {
             let error = node.unmount().unwrap_err();
-            assert_eq!((error.class, error.act, error.volume.as_str()), (Class::Retry, "unmount", "v"));
+            assert_eq!(
+                (error.class, error.act, error.volume.as_str()),
+                (Class::Retry, VolumeAct::Unmount, "v")
+            );
             let blocker = volume.join("inside").display().to_string();
             assert!(error.message.contains(&blocker) && error.message.contains("busy"), "{error}");
             assert_eq!(fs::read_to_string(user.join("data")).unwrap(), "precious");
