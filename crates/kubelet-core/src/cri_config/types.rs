@@ -425,7 +425,7 @@ impl Classify for CriConfigError {
     }
 }
 
-// === impl RecipeReason ===
+// === impl CriConfigReason ===
 
 impl CriConfigReason {
     #[must_use]
