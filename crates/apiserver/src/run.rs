@@ -223,6 +223,7 @@ async fn run_watched(
         objects: objects.clone(),
         connector: connector(&settings, &pki).await?,
         in_flight: InFlight::new(settings.limits),
+        large: http::Large::default(),
         patience: settings.patience,
         metrics: Metrics::new(clock.now().wall.0 as f64 / 1e9),
         audit: audit(&settings).await?,

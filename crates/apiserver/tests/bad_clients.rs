@@ -357,3 +357,35 @@ async fn a_connection_on_which_nothing_is_asked_is_closed_although_pings_are_ans
     assert!(closed.is_ok(), "it is told to go");
     drop(sender);
 }
+
+/// A patch that computes for seconds is one client's business.
+#[tokio::test]
+async fn a_request_that_takes_long_holds_up_nobody() {
+    let server = Server::with("", |_, _| {}).await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    server.make(&format!("POST {maps}"), &serde_json::json!({"metadata": {"name": "m"}})).await;
+    // Each insertion moves all elements.
+    let list = serde_json::Value::from(vec![0; 300_000]);
+    let mut operations = vec![serde_json::json!({"op": "add", "path": "/x", "value": list})];
+    operations.extend((0..5_000).map(|_| serde_json::json!({"op": "add", "path": "/x/0", "value": 1})));
+    let body = serde_json::Value::Array(operations).to_string();
+    let kind = "Content-Type: application/json-patch+json\r\n";
+    let line = format!("PATCH {maps}/m?dryRun=All");
+    let mut stream = server.connect().await;
+    stream.write_all(request("root", &line, kind, body.len()).as_bytes()).await.unwrap();
+    stream.write_all(body.as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+    // On every loop, each with a handshake of its own.
+    let others = async {
+        for _ in 0..4 {
+            assert_eq!(server.ask("root", "GET /livez", "", b"").await.code, 200);
+        }
+        "others"
+    };
+    let slow = async {
+        server::read(&mut stream).await;
+        "slow"
+    };
+    let first = tokio::select! { first = slow => first, first = others => first };
+    assert_eq!(first, "others");
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 
 use apiserver_core::body::Language;
 use apiserver_core::refusal::Refusal;
@@ -13,8 +13,39 @@ use apiserver_core::refusal::Refusal;
 /// The largest body taken, upstream's figure.
 pub(crate) const LIMIT: usize = 3 * 1024 * 1024;
 
+/// The body of a request: as it comes, or all of it.
+#[derive(Debug)]
+pub(crate) enum Body {
+    Incoming(Incoming),
+    Whole(Bytes),
+}
+
+// === impl Body ===
+
+impl Body {
+    /// How large it is, or may be where the client does not say.
+    pub(super) fn most(&self) -> u64 {
+        match self {
+            Body::Incoming(body) => body.size_hint().upper().unwrap_or(LIMIT as u64),
+            Body::Whole(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// For those who take it as it comes.
+    pub(super) fn into_incoming(self) -> Result<Incoming, Refusal> {
+        match self {
+            Body::Incoming(body) => Ok(body),
+            Body::Whole(_) => Err(Refusal::internal("the body was read before it was passed on")),
+        }
+    }
+}
+
 /// The whole body, if it arrives in time.
-pub(crate) async fn read(body: Incoming, patience: Duration) -> Result<Bytes, Refusal> {
+pub(crate) async fn read(body: Body, patience: Duration) -> Result<Bytes, Refusal> {
+    let body = match body {
+        Body::Incoming(body) => body,
+        Body::Whole(bytes) => return Ok(bytes),
+    };
     let collected = tokio::time::timeout(patience, Limited::new(body, LIMIT).collect()).await;
     match collected {
         Err(_) => Err(Refusal::new(408, "Timeout", "the body of the request did not arrive in time")),

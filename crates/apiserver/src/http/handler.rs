@@ -14,13 +14,14 @@ use serde_json::json;
 
 use super::accept::{self, Accepted, Format};
 use super::answer::{self, Answer};
+use super::body::Body;
 use super::limits::{Class, Place};
 use super::listing::Listing;
 use super::metrics::About;
 use super::path::{self, Asked};
 use super::query::Query;
 use super::server::Peer;
-use super::{App, audit, discovery, health, indent, openapi, verbs};
+use super::{App, audit, discovery, health, indent, large, openapi};
 use crate::auth::impersonate;
 use apiserver_core::refusal::Refusal;
 use apiserver_core::request::{Attributes, User, groups};
@@ -130,8 +131,11 @@ async fn respond(
     let place = app.in_flight.enter(class, &attributes.user).inspect_err(|_| app.metrics.dropped(class))?;
     let is_resource = attributes.resource.is_some();
     let asking = Asking { head, query, attributes, listing, fault, peer: peer.clone() };
-    let answer =
-        if is_resource { verbs::serve(app, asking, body).await? } else { plain(app, &asking).await? };
+    let answer = if is_resource {
+        large::serve(app, asking, Body::Incoming(body)).await?
+    } else {
+        plain(app, &asking).await?
+    };
     if !known.stays_open {
         return Ok(answer);
     }

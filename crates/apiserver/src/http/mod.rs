@@ -23,6 +23,7 @@ mod heads;
 mod health;
 mod html;
 mod indent;
+mod large;
 pub mod limits;
 mod listing;
 pub mod metrics;
@@ -41,6 +42,7 @@ mod websocket;
 mod wire;
 
 pub use connect::Connector;
+pub use large::Large;
 pub use server::{Bound, bind};
 
 /// What every request may need. One for the whole server.
@@ -57,6 +59,7 @@ pub struct App {
     pub objects: Objects,
     pub connector: Connector,
     pub in_flight: limits::InFlight,
+    pub large: large::Large,
     pub patience: limits::Patience,
     pub metrics: metrics::Metrics,
     pub audit: Option<audit::Audit>,

@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use http::header;
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use serde_json::Value;
 
 use super::answer::{self, Answer};
+use super::body::Body;
 use super::connect::Target;
 use super::outgoing::{self, Callee};
 use super::path::{self, percent};
@@ -34,7 +34,7 @@ const STREAM_OPTIONS: &[(&str, &str)] =
 
 impl Serving<'_> {
     /// Serves a subresource that leads on.
-    pub(super) async fn connect(&mut self, name: &str, body: Incoming) -> Result<Answer, Refusal> {
+    pub(super) async fn connect(&mut self, name: &str, body: Body) -> Result<Answer, Refusal> {
         self.confirm_creation(name)?;
         if name == "proxy"
             && let Some(answer) = self.root_redirect()
@@ -58,6 +58,7 @@ impl Serving<'_> {
         let mut head = http::request::Request::new(()).into_parts().0;
         std::mem::swap(&mut head, &mut self.asking.head);
         let client = self.asking.peer.address.ip();
+        let body = body.into_incoming()?;
         if name != "log" {
             return self.app.connector.pass_on(&target, head, client, body).await;
         }

@@ -1,14 +1,13 @@
 //! Paths below an object that are something else than the object, and questions that are answered and not kept.
 
 use api::field::{FieldErrors, Path};
-use hyper::body::Incoming;
 use schema::decode;
 use schema::types::At;
 use serde_json::{Value, json};
 use store::Health;
 
 use super::answer::{self, Answer};
-use super::body;
+use super::body::{self, Body};
 use super::handler::accepted_whole;
 use super::verbs::{Serving, read_patch};
 use crate::auth::review::{self, Access};
@@ -21,7 +20,7 @@ use apiserver_core::refusal::Refusal;
 
 impl Serving<'_> {
     /// Serves one of them. Those that lead on to a node are elsewhere.
-    pub(super) async fn subresource(&self, name: &str, body: Incoming) -> Result<Answer, Refusal> {
+    pub(super) async fn subresource(&self, name: &str, body: Body) -> Result<Answer, Refusal> {
         let verb = &*self.asking.attributes.verb;
         if name != "scale" {
             // Before anything is done: who cannot read the answer does not get the act either.
@@ -66,7 +65,7 @@ impl Serving<'_> {
     }
 
     /// A review kind, or the old way to bind.
-    pub(super) async fn answer_question(&self, body: Incoming) -> Result<Answer, Refusal> {
+    pub(super) async fn answer_question(&self, body: Body) -> Result<Answer, Refusal> {
         accepted_whole(&self.asking.head.headers)?;
         if self.kind.plural == "bindings" {
             let mut binding = self.read_typed(body, "", "v1", "Binding").await?;
@@ -113,7 +112,7 @@ impl Serving<'_> {
         Ok(answer)
     }
 
-    async fn token(&self, body: Incoming) -> Result<Answer, Refusal> {
+    async fn token(&self, body: Body) -> Result<Answer, Refusal> {
         let mut sent = self.read_typed(body, "authentication.k8s.io", "v1", "TokenRequest").await?;
         let call = self.call(self.write_options()?);
         let said = meta::name(&sent);
@@ -142,13 +141,7 @@ impl Serving<'_> {
     }
 
     /// Reads a body that is not of the path's own kind.
-    async fn read_typed(
-        &self,
-        body: Incoming,
-        group: &str,
-        version: &str,
-        kind: &str,
-    ) -> Result<Value, Refusal> {
+    async fn read_typed(&self, body: Body, group: &str, version: &str, kind: &str) -> Result<Value, Refusal> {
         let language = body::language(&self.asking.head.headers)?;
         let bytes = body::read(body, self.app.patience.body).await?;
         let mut value = parse(&bytes, language)?.value;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header;
-use hyper::body::Incoming;
 use schema::decode::Parsed;
 use schema::protobuf;
 use schema::types::At;
@@ -13,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::accept::{Accepted, Format, OFFERED, PROTOBUF, Shape};
 use super::answer::{self, Answer};
+use super::body::Body;
 use super::handler::{Asking, accepted, header_text};
 use super::listing::{self, Listing};
 use super::shape::{Include, View};
@@ -31,7 +31,7 @@ use apiserver_core::selection::{Selection, present};
 const WATCH_LEAST: u64 = 1800;
 
 /// Serves a request for a resource that was authorized.
-pub(crate) async fn serve(app: &App, asking: Asking, body: Incoming) -> Result<Answer, Refusal> {
+pub(crate) async fn serve(app: &App, asking: Asking, body: Body) -> Result<Answer, Refusal> {
     let Some(resource) = &asking.attributes.resource else { return Err(Refusal::no_resource()) };
     let kind = app.registry.kind(&resource.group, &resource.version, &resource.plural)?;
     // A namespaced path for a kind without namespaces, or the other way round, is no path at all.
@@ -85,7 +85,7 @@ fn check_subresource(kind: &Kind, asking: &Asking) -> Result<(), Refusal> {
 /// Reads a patch of the kind its media type says, with what is odd about its text.
 pub(super) async fn read_patch(
     media_type: &str,
-    body: Incoming,
+    body: Body,
     patience: Duration,
 ) -> Result<(Patch, Vec<String>), Refusal> {
     let (make, language): (fn(Value) -> Patch, Language) = match media_type {
@@ -111,7 +111,7 @@ pub(super) struct Serving<'a> {
 // === impl Serving ===
 
 impl Serving<'_> {
-    async fn dispatch(&mut self, body: Incoming) -> Result<Answer, Refusal> {
+    async fn dispatch(&mut self, body: Body) -> Result<Answer, Refusal> {
         let subresource = self.asking.attributes.resource.as_ref().map(|r| r.subresource.clone());
         match subresource.as_deref().unwrap_or_default() {
             "" if self.kind.plural == "componentstatuses" => return self.component_statuses(),
@@ -199,7 +199,7 @@ impl Serving<'_> {
         Ok(stream::watch(self.registry.clone(), watcher, form, timeout, stopping))
     }
 
-    async fn create(&self, body: Incoming) -> Result<Answer, Refusal> {
+    async fn create(&self, body: Body) -> Result<Answer, Refusal> {
         let mut call = self.call(self.write_options()?);
         let language = body::language(&self.asking.head.headers)?;
         let bytes = body::read(body, self.app.patience.body).await?;
@@ -210,7 +210,7 @@ impl Serving<'_> {
         self.written(&call, outcome)
     }
 
-    async fn update(&self, body: Incoming) -> Result<Answer, Refusal> {
+    async fn update(&self, body: Body) -> Result<Answer, Refusal> {
         let mut call = self.call(self.write_options()?);
         let language = body::language(&self.asking.head.headers)?;
         let bytes = body::read(body, self.app.patience.body).await?;
@@ -221,7 +221,7 @@ impl Serving<'_> {
         self.written(&call, outcome)
     }
 
-    async fn patch(&self, body: Incoming) -> Result<Answer, Refusal> {
+    async fn patch(&self, body: Body) -> Result<Answer, Refusal> {
         let mut options = self.write_options()?;
         let media_type = body::media_type(&self.asking.head.headers).to_owned();
         let applies = media_type == "application/apply-patch+yaml";
@@ -245,7 +245,7 @@ impl Serving<'_> {
         self.written(&call, outcome)
     }
 
-    async fn delete(&self, body: Incoming) -> Result<Answer, Refusal> {
+    async fn delete(&self, body: Body) -> Result<Answer, Refusal> {
         let options = self.delete_options(body).await?;
         let mut call = self.call(WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() });
         let deletion = self.registry.delete(&mut call, &options).await?;
@@ -266,7 +266,7 @@ impl Serving<'_> {
         Ok(answer)
     }
 
-    async fn delete_collection(&self, body: Incoming) -> Result<Answer, Refusal> {
+    async fn delete_collection(&self, body: Body) -> Result<Answer, Refusal> {
         let options = self.delete_options(body).await?;
         let list = self.listing()?;
         let selection = self.selection(list)?;
@@ -279,7 +279,7 @@ impl Serving<'_> {
         self.document(200, &body)
     }
 
-    async fn delete_options(&self, body: Incoming) -> Result<DeleteOptions, Refusal> {
+    async fn delete_options(&self, body: Body) -> Result<DeleteOptions, Refusal> {
         let bytes = body::read(body, self.app.patience.body).await?;
         let options = if bytes.is_empty() {
             DeleteOptions::default()
