@@ -17,10 +17,16 @@ pub(crate) fn of_read(error: &ReadError) -> Refusal {
 
 /// A write that failed for another reason than the object's state.
 pub(crate) fn of_write(error: &WriteError) -> Refusal {
+    if let WriteError::TooLarge { bytes, limit } = error {
+        // The first words are those of upstream's store, which clients know.
+        let told =
+            format!("etcdserver: request is too large: the object has {bytes} bytes, the limit is {limit}");
+        return Refusal::too_large(told);
+    }
     tracing::error!(%error, "the store failed a write");
     match error {
         WriteError::Fault(fault) => of_fault(fault),
-        WriteError::Conflict { .. } => Refusal::internal(error.to_string()),
+        WriteError::Conflict { .. } | WriteError::TooLarge { .. } => Refusal::internal(error.to_string()),
     }
 }
 

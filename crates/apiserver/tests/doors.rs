@@ -422,3 +422,26 @@ async fn a_node_cannot_send_us_where_credentials_are_handed_out() {
         assert_eq!(answer.status()["message"], "address not allowed", "{name}");
     }
 }
+
+#[tokio::test]
+async fn no_object_grows_without_end() {
+    let server = start().await;
+    let kind = "Content-Type: application/merge-patch+json\r\n";
+    // What a custom kind keeps of such a patch is up to its author.
+    let definition = json!({"metadata": {"name": "blobs.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
+        "names": {"plural": "blobs", "kind": "Blob"}, "versions": [{"name": "v1", "served": true, "storage": true,
+        "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}});
+    server.make("POST /apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await;
+    let blobs = "/apis/example.com/v1/namespaces/default/blobs";
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let blob = json!({"apiVersion": "example.com/v1", "kind": "Blob", "metadata": {"name": "b"}}).to_string();
+    while server.ask("root", &format!("POST {blobs}"), JSON, blob.as_bytes()).await.code == 404 {
+        assert!(Instant::now() < deadline, "the kind is served");
+    }
+    let mut codes = Vec::new();
+    for part in ["a", "b"] {
+        let body = json!({part: "x".repeat(2_000_000)}).to_string();
+        codes.push(server.ask("root", &format!("PATCH {blobs}/b"), kind, body.as_bytes()).await.code);
+    }
+    assert_eq!(codes, [200, 413]);
+}

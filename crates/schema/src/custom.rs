@@ -141,7 +141,7 @@ impl CustomType {
     /// Fills what the user left out; nulls that the schema does not allow are taken as left out.
     pub fn set_defaults(&self, object: &mut Value) {
         prune::drop_nulls(object, Some(&self.schema));
-        prune::set_defaults(object, &self.schema);
+        prune::set_defaults(object, &self.schema, &mut { prune::MAX_DEFAULTED });
     }
 
     pub fn validate(&self, object: &Value, errors: &mut FieldErrors) {

@@ -89,6 +89,9 @@ pub enum WriteError {
     /// The expectation of the write at `index` did not hold; nothing of the transaction was written.
     #[error("a key is not in the expected state")]
     Conflict { index: usize, current: Option<Entry> },
+    /// Nothing of the transaction was written.
+    #[error("a value of {bytes} bytes is larger than {limit}")]
+    TooLarge { bytes: usize, limit: usize },
     #[error(transparent)]
     Fault(#[from] Fault),
 }
@@ -254,6 +257,7 @@ impl Classify for WriteError {
     fn class(&self) -> Class {
         match self {
             WriteError::Conflict { .. } => Class::Retry,
+            WriteError::TooLarge { .. } => Class::Reject,
             WriteError::Fault(fault) => fault.class(),
         }
     }

@@ -45,6 +45,9 @@ use queue::Queue;
 use recent::Recent;
 use stats::Counters;
 
+/// The largest value. Upstream's store ends at 1.5 MiB of protobuf, which is up to twice as much in JSON.
+pub const MAX_VALUE: usize = 3 << 20;
+
 /// A handle; clones are cheap and share the store. The files close after the last one is dropped.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -248,6 +251,10 @@ impl Store {
 
     /// All of the writes or none. Each put or delete has a revision of its own, in order, and an entry in the answer.
     pub async fn transact(&self, writes: Vec<Write>) -> Result<Vec<Entry>, WriteError> {
+        let sizes = writes.iter().map(|write| if let Op::Put(value) = &write.op { value.len() } else { 0 });
+        if let Some(bytes) = sizes.max().filter(|bytes| *bytes > MAX_VALUE) {
+            return Err(WriteError::TooLarge { bytes, limit: MAX_VALUE });
+        }
         let (reply, answer) = oneshot::channel();
         if !self.shared().writes.send(writer::Request::Write { writes, reply }).await {
             return Err(Fault::Closed.into());

@@ -261,7 +261,7 @@ impl<'c> Writer<'c> {
                         return Err(fault);
                     }
                     Err(WriteError::Conflict { .. }) => self.shared.counters.conflicted(),
-                    Ok(_) => {}
+                    Err(WriteError::TooLarge { .. }) | Ok(_) => {}
                 }
                 batch.answers.push((reply, outcome));
                 Ok(())

@@ -81,7 +81,12 @@ pub(super) fn drop_nulls(value: &mut Value, schema: Option<&Structural>) {
     }
 }
 
-pub(super) fn set_defaults(value: &mut Value, schema: &Structural) {
+/// Bytes that defaults may add to one object. A short list of empty items would else become as large as its author likes.
+/// What is beyond is left out: such an object is too large to be stored.
+pub(super) const MAX_DEFAULTED: usize = 4 << 20;
+
+/// Fills in what is missing, as long as there is room for it.
+pub(super) fn set_defaults(value: &mut Value, schema: &Structural, room: &mut usize) {
     match value {
         Value::Object(map) => {
             for (key, property) in &schema.properties {
@@ -90,28 +95,48 @@ pub(super) fn set_defaults(value: &mut Value, schema: &Structural) {
                     None => true,
                 };
                 if let (true, Some(default)) = (is_missing, &property.default) {
+                    if !take(room, key.len() + size(default)) {
+                        return;
+                    }
                     map.insert(key.to_string(), default.clone());
                 }
             }
             for (key, value) in map.iter_mut() {
                 let Some(child) = schema.child(key) else { continue };
-                replace_null(value, child);
-                set_defaults(value, child);
+                replace_null(value, child, room);
+                set_defaults(value, child, room);
             }
         }
         Value::Array(list) => {
             let Some(items) = &schema.items else { return };
             for item in list {
-                replace_null(item, items);
-                set_defaults(item, items);
+                replace_null(item, items, room);
+                set_defaults(item, items, room);
             }
         }
         _ => {}
     }
 }
 
-fn replace_null(value: &mut Value, schema: &Structural) {
-    if let (true, false, Some(default)) = (value.is_null(), schema.is_nullable, &schema.default) {
+fn take(room: &mut usize, bytes: usize) -> bool {
+    *room = room.saturating_sub(bytes);
+    *room > 0
+}
+
+/// About as many bytes as it takes.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len() + 4,
+        Value::Array(list) => list.iter().map(size).sum::<usize>() + 2,
+        Value::Object(map) => map.iter().map(|(key, value)| key.len() + 4 + size(value)).sum::<usize>() + 2,
+        _ => 8,
+    }
+}
+
+fn replace_null(value: &mut Value, schema: &Structural, room: &mut usize) {
+    if let (true, false, Some(default)) = (value.is_null(), schema.is_nullable, &schema.default)
+        && take(room, size(default))
+    {
         *value = default.clone();
     }
 }

@@ -82,6 +82,20 @@ fn defaults_are_filled() {
 }
 
 #[test]
+fn defaults_of_a_long_list_come_to_an_end() {
+    let property = json!({"type": "string", "default": "x".repeat(1024)});
+    let properties: serde_json::Map<String, Value> =
+        (0..300).map(|n| (format!("p{n}"), property.clone())).collect();
+    let items = json!({"type": "object", "properties": properties});
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "array", "items": items}}});
+    let mut given = json!({"spec": vec![json!({}); 3_000]});
+    CustomType::new(&schema).set_defaults(&mut given);
+    assert_eq!(given["spec"][0].as_object().unwrap().len(), 300);
+    let size = given.to_string().len();
+    assert!((4 << 20..5 << 20).contains(&size), "{size}");
+}
+
+#[test]
 fn mistakes_speak_as_upstream() {
     let good = json!({"cron": "12 *", "replicas": 2, "port": "http", "ratio": 1.5, "tags": ["a", "b"],
         "when": "2024-01-01T00:00:00Z", "maybe": null});
