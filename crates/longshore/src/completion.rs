@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use api::config::{kubelet, proxy};
 use base::flags::{Flag, Kind};
 
-use crate::{COMMANDS, apiserver_cmd, console};
+use crate::{COMMANDS, console};
 
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
     let script = match args {
@@ -39,7 +39,7 @@ fn agents() -> [(&'static str, Vec<Flag>); 3] {
     [
         ("kubelet", kubelet::flags::table()),
         ("kube-proxy", proxy::flags::table()),
-        ("apiserver", apiserver_cmd::FLAGS.to_vec()),
+        ("apiserver", api::config::apiserver::FLAGS.to_vec()),
     ]
 }
 

@@ -36,10 +36,19 @@ fn main() -> ExitCode {
     let program = args.next().unwrap_or_default();
     let name = Path::new(&program).file_name().unwrap_or(OsStr::new("longshore"));
     let rest: Vec<OsString> = args.collect();
-    match name.to_str() {
-        Some("kubelet") => kubelet_cmd::main(&rest),
-        Some("kube-proxy") => proxy_cmd::main(&rest),
-        _ => dispatch(&rest),
+    match name.to_str().and_then(agent) {
+        Some(main) => main(&rest),
+        None => dispatch(&rest),
+    }
+}
+
+/// The agent that the program is when it is installed under this name.
+fn agent(name: &str) -> Option<fn(&[OsString]) -> ExitCode> {
+    match name {
+        "kubelet" => Some(kubelet_cmd::main),
+        "kube-apiserver" => Some(apiserver_cmd::main),
+        "kube-proxy" => Some(proxy_cmd::main),
+        _ => None,
     }
 }
 
@@ -50,7 +59,7 @@ fn dispatch(args: &[OsString]) -> ExitCode {
     };
     match command.to_str() {
         Some("kubelet") => kubelet_cmd::main(rest),
-        Some("apiserver") => apiserver_cmd::main(rest),
+        Some("apiserver" | "kube-apiserver") => apiserver_cmd::main(rest),
         Some("kube-proxy") => proxy_cmd::main(rest),
         Some("pods") => pods_cmd::main(rest),
         Some("doctor") => doctor_cmd::main(rest),
@@ -81,7 +90,24 @@ fn usage() -> String {
         text.push_str(&format!("  {name:<12}{help}\n"));
     }
     text.push_str(
-        "\nInstalled under the name of an agent (kubelet, kube-proxy), the program is that agent.\n",
+        "\nInstalled under the name of an agent (kubelet, kube-apiserver, kube-proxy), the program is that agent.\n",
     );
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_answers_to_the_names_of_its_agents() {
+        for name in ["kubelet", "kube-apiserver", "kube-proxy"] {
+            assert!(
+                agent(name).is_some_and(|main| main(&["--version".into()]) == ExitCode::SUCCESS),
+                "{name}"
+            );
+            assert!(usage().contains(name), "{name}");
+        }
+        assert!(agent("longshore").is_none() && agent("apiserver").is_none());
+    }
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use base::class::{Class, Classify};
 use base::flags::FlagError;
 
+pub mod apiserver;
 mod check;
 mod compatibility;
 pub mod doc;

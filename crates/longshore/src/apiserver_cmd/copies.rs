@@ -8,8 +8,8 @@ use base::flags::{self, Flag, Kind};
 use serde_json::Value;
 use store::Report;
 
-use super::DATA_DIR;
 use crate::console;
+use api::config::apiserver::DATA_DIR;
 
 /// What is done with a copy of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
