@@ -135,7 +135,8 @@ fn nothing_is_ended_while_something_unreadable_may_be_it() {
 
 #[test]
 fn a_changed_manifest_waits_for_its_predecessor_and_a_pod_of_the_api_does_not() {
-    let rows: [(fn(Pod) -> Pod, &[&str], &[&str]); 2] = [
+    type Row = (fn(Pod) -> Pod, &'static [&'static str], &'static [&'static str]);
+    let rows: [Row; 2] = [
         (
             of_file,
             &["intend web-1: Removed", "park web-2"],
@@ -148,6 +149,16 @@ fn a_changed_manifest_waits_for_its_predecessor_and_a_pod_of_the_api_does_not() 
         assert_eq!(bench.list(vec![kind(pod("web-2"))]), changed);
         assert_eq!(bench.on(Event::Ended(uid("web-1"))), ended);
     }
+}
+
+/// The scheduler gives the place of a Pod away as soon as it is deleted, and with no grace that is before it has ended.
+#[test]
+fn a_pod_that_was_deleted_by_force_keeps_no_other_out() {
+    let mut bench = Bench::new(&[SourceName::Api]);
+    bench.offer.allocatable.pods = 1;
+    assert_eq!(bench.list(vec![pod("old")]), ["begin old: run"]);
+    assert_eq!(bench.list(vec![pod("new")]), ["intend old: Removed", "begin new: run"]);
+    assert_eq!(bench.list(vec![pod("new"), pod("next")]), ["reject next: OutOfpods", "begin next: Rejected"]);
 }
 
 #[test]

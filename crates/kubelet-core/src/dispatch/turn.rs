@@ -125,7 +125,7 @@ impl<'a> Turn<'a> {
             // It runs already, or will not run any more: nobody asks whether it may. Until it has ended it holds its place.
             return self.spawn(uid, intent, !ended, Vec::new());
         }
-        let holding = self.holding(&name);
+        let holding = self.holding();
         let others: Vec<&Pod> = holding.iter().map(|p| &**p).collect();
         let input = AdmitInput { pod: &pod, others: &others, node: self.around.offer };
         match admission::admit(&input) {
@@ -188,12 +188,11 @@ impl<'a> Turn<'a> {
         self.intend(&order.uid);
     }
 
-    /// Pods that hold their place on the node, as a Pod of this name finds it. One that is ending uses its place still;
-    /// if it was taken away by force, its successor has it.
-    fn holding(&self, name: &FullName) -> Vec<Arc<Pod>> {
-        let is_predecessor = |uid: &PodUid, t: &Task| t.name == *name && !self.state.is_wanted(uid);
+    /// Pods that hold their place on the node. One that is ending uses its place still. One that no source names any more,
+    /// because it was deleted by force, does not: the scheduler has given its place away already, as upstream counts.
+    fn holding(&self) -> Vec<Arc<Pod>> {
         let tasks = self.state.tasks.iter();
-        let holding = tasks.filter(|(uid, t)| t.admitted && !t.finished && !is_predecessor(uid, t));
+        let holding = tasks.filter(|(uid, t)| t.admitted && !t.finished && self.state.is_wanted(uid));
         holding.map(|(_, t)| t.intent.pod.clone()).collect()
     }
 
