@@ -19,6 +19,9 @@ use apiserver_core::selection::{Selection, present};
 
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(5);
+/// So many repairs of one ConfigMap are made at once in such a time.
+const REPAIRS: u32 = 5;
+const REPAIR_TIME: Duration = Duration::from_secs(60);
 /// The ConfigMap that every namespace has.
 const ROOT_CA: &str = "kube-root-ca.crt";
 const DESCRIPTION: &str = "kubernetes.io/description";
@@ -30,7 +33,7 @@ const OURS: &str = "kubernetes";
 
 /// Follows all namespaces until the store closes.
 pub(crate) async fn run(registry: Registry, root_ca: String) {
-    let mut house = House { registry, root_ca, waiting: HashMap::new() };
+    let mut house = House { registry, root_ca, waiting: HashMap::new(), repaired: HashMap::new() };
     loop {
         if let Err(refusal) = house.follow().await {
             tracing::warn!(error = %refusal.message, "following namespaces failed; starting over");
@@ -89,6 +92,38 @@ struct House {
     root_ca: String,
     /// Namespaces that end, and when to look at them again.
     waiting: HashMap<String, (Instant, Duration)>,
+    /// Namespaces whose ConfigMap was put right of late.
+    repaired: HashMap<String, Repairs>,
+}
+
+/// Repairs of one ConfigMap. Another publisher may put its own authority there each time: two of them would write for ever.
+struct Repairs {
+    since: Instant,
+    count: u32,
+    /// It was changed again and stays so until the time is over.
+    waits: bool,
+}
+
+// === impl Repairs ===
+
+impl Repairs {
+    fn since(since: Instant) -> Repairs {
+        Repairs { since, count: 0, waits: false }
+    }
+
+    /// Whether it is repaired at once.
+    fn ask(&mut self, now: Instant) -> bool {
+        if self.is_over(now) {
+            *self = Repairs::since(now);
+        }
+        self.count += 1;
+        self.waits = self.count > REPAIRS;
+        !self.waits
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        now >= self.since + REPAIR_TIME
+    }
 }
 
 // === impl House ===
@@ -103,7 +138,8 @@ impl House {
         let mut accounts = watch("serviceaccounts").await?;
         let mut maps = watch("configmaps").await?;
         loop {
-            let due = self.waiting.values().map(|(at, _)| *at).min();
+            let repairs = self.repaired.values().filter(|r| r.waits).map(|r| r.since + REPAIR_TIME);
+            let due = self.waiting.values().map(|(at, _)| *at).chain(repairs).min();
             let due = due.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
             let event = tokio::select! {
                 event = namespaces.next() => event,
@@ -111,6 +147,7 @@ impl House {
                 event = maps.next() => event,
                 () = tokio::time::sleep_until(due) => {
                     self.end_due().await;
+                    self.repair_due().await;
                     continue;
                 }
             };
@@ -141,8 +178,21 @@ impl House {
 
     /// Somebody wrote the ConfigMap that says whom to trust.
     async fn guard(&mut self, map: &Value) {
-        if map["kind"] == "ConfigMap" && !is_in_order(map, &self.root_ca) {
-            self.look_into(meta::namespace(map)).await;
+        if map["kind"] != "ConfigMap" || is_in_order(map, &self.root_ca) {
+            return;
+        }
+        let (namespace, now) = (meta::namespace(map), Instant::now());
+        if self.repaired.entry(namespace.to_owned()).or_insert_with(|| Repairs::since(now)).ask(now) {
+            self.look_into(namespace).await;
+        }
+    }
+
+    async fn repair_due(&mut self) {
+        let now = Instant::now();
+        let due = self.repaired.extract_if(|_, repairs| repairs.is_over(now));
+        let due: Vec<String> = due.filter(|(_, repairs)| repairs.waits).map(|(name, _)| name).collect();
+        for namespace in due {
+            self.look_into(&namespace).await;
         }
     }
 
@@ -159,6 +209,7 @@ impl House {
         match (kind, name) {
             (Some("Namespace"), name) => {
                 self.waiting.remove(name);
+                self.repaired.remove(name);
             }
             (Some("ServiceAccount"), "default") | (Some("ConfigMap"), ROOT_CA) => {
                 self.look_into(meta::namespace(object)).await;
@@ -475,6 +526,16 @@ mod tests {
         assert!(end(&registry, "ns").await.unwrap());
         assert!(find(&registry, "namespaces", "ns").await.is_none());
         assert!(find(&registry, "configmaps", "a").await.is_none());
+    }
+
+    #[test]
+    fn two_publishers_do_not_write_for_ever() {
+        let start = Instant::now();
+        let mut repairs = Repairs::since(start);
+        let within_an_hour =
+            (0..36_000).filter(|n| repairs.ask(start + Duration::from_millis(n * 100))).count();
+        assert_eq!(within_an_hour, 60 * REPAIRS as usize);
+        assert!(repairs.waits && repairs.is_over(start + Duration::from_hours(1) + REPAIR_TIME));
     }
 
     #[tokio::test]
