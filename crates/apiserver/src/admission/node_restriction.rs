@@ -152,8 +152,9 @@ impl Case<'_> {
             (!references.claims.is_empty(), "persistentvolumeclaims"),
             (!doc::list(pod, "spec.resourceClaims").is_empty(), "resourceclaims"),
         ];
-        match named.into_iter().find(|(has, _)| *has) {
-            Some((_, what)) => wrong(format!("node {node:?} can not create pods that reference {what}")),
+        let named = named.into_iter().find(|(has, _)| *has).map(|(_, what)| what);
+        match named.or_else(|| doc::list(pod, "spec.volumes").iter().find_map(object_behind)) {
+            Some(what) => wrong(format!("node {node:?} can not create pods that reference {what}")),
             None => Ok(()),
         }
     }
@@ -414,6 +415,55 @@ fn is_kubelets(label: &str) -> bool {
     KUBELET_LABELS.contains(&label) || KUBELET_PREFIXES.into_iter().any(below)
 }
 
+/// Volumes that need nothing of the API server. Whatever is not here may, or will one day.
+const PLAIN_VOLUMES: &[&str] = &[
+    "awsElasticBlockStore",
+    "azureDisk",
+    "cephfs",
+    "cinder",
+    "downwardAPI",
+    "emptyDir",
+    "fc",
+    "flexVolume",
+    "flocker",
+    "gcePersistentDisk",
+    "gitRepo",
+    "hostPath",
+    "image",
+    "iscsi",
+    "nfs",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "quobyte",
+    "rbd",
+    "scaleIO",
+    "storageos",
+    "vsphereVolume",
+];
+
+/// What of the API server a volume of a mirror Pod would need.
+fn object_behind(volume: &Value) -> Option<&'static str> {
+    let kinds = volume.as_object().into_iter().flatten().filter(|(kind, _)| *kind != "name");
+    kinds.filter(|(kind, _)| !PLAIN_VOLUMES.contains(&kind.as_str())).find_map(|(kind, value)| {
+        match kind.as_str() {
+            "projected" => doc::list(value, "sources").iter().find_map(projected_object),
+            "csi" => Some("csidrivers (via CSI volumes)"),
+            "glusterfs" => Some("endpoints (via glusterFS volumes)"),
+            "azureFile" => Some("secrets (via azureFile volumes)"),
+            _ => Some("volumes of an unknown type"),
+        }
+    })
+}
+
+fn projected_object(source: &Value) -> Option<&'static str> {
+    source.as_object().into_iter().flatten().find_map(|(kind, _)| match kind.as_str() {
+        "downwardAPI" => None,
+        "clusterTrustBundle" => Some("clustertrustbundles"),
+        "podCertificate" => Some("podcertificates"),
+        _ => Some("projected volumes of an unknown source"),
+    })
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -501,6 +551,16 @@ mod tests {
                 "can not create pods that reference serviceaccounts",
             ),
             (changed("spec.volumes", json!([{"configMap": {"name": "c"}}])), "reference configmaps"),
+            (changed("spec.volumes", json!([{"name": "v", "csi": {"driver": "d"}}])), "csidrivers (via CSI"),
+            (changed("spec.volumes", json!([{"name": "v", "news": {}}])), "of an unknown type"),
+            (
+                changed("spec.volumes", json!([{"projected": {"sources": [{"clusterTrustBundle": {}}]}}])),
+                "reference clustertrustbundles",
+            ),
+            (
+                changed("spec.volumes", json!([{"projected": {"sources": [{"podCertificate": {}}]}}])),
+                "reference podcertificates",
+            ),
         ] {
             let text = why(&bench, create(), object).await;
             assert!(text.contains(part), "{text}");

@@ -27,9 +27,10 @@ pub(super) fn all(standard: &Standard) -> impl Iterator<Item = Check> {
         ("sysctls", sysctls),
         ("windowsHostProcess", windows_host_process),
     ];
-    const RESTRICTED: [Check; 6] = [
+    const RESTRICTED: [Check; 7] = [
         privilege_escalation,
         capabilities_restricted,
+        proc_mount_restricted,
         restricted_volumes,
         run_as_non_root,
         run_as_user,
@@ -254,9 +255,15 @@ fn privileged(_: &Value, spec: &Value, _: Version) -> Found {
 }
 
 fn proc_mount(_: &Value, spec: &Value, version: Version) -> Found {
-    if is_mapped(spec, version) {
-        return None;
-    }
+    if is_mapped(spec, version) { None } else { unmasked_proc(spec) }
+}
+
+/// The baseline makes an exception for Pods with user namespaces; this level makes none.
+fn proc_mount_restricted(_: &Value, spec: &Value, version: Version) -> Found {
+    if is_mapped(spec, version) { unmasked_proc(spec) } else { None }
+}
+
+fn unmasked_proc(spec: &Value) -> Found {
     let kind = |c: &Value| {
         let kind = doc::text(c, "securityContext.procMount");
         (!matches!(kind, "" | "Default")).then(|| kind.to_owned())
@@ -561,7 +568,13 @@ mod tests {
         doc::set(&mut mapped, "hostUsers", false);
         doc::set(&mut mapped, "securityContext.runAsUser", 0);
         assert!(judged(Level::Restricted, Version::Latest, mapped.clone()).is_empty());
-        assert_eq!(judged(Level::Restricted, Version::Minor(34), mapped).len(), 1);
+        assert_eq!(judged(Level::Restricted, Version::Minor(34), mapped.clone()).len(), 1);
+        doc::list_mut(&mut mapped, "containers")
+            .for_each(|c| doc::set(c, "securityContext.procMount", "Unmasked"));
+        let unmasked = |level| judged(level, Version::Latest, mapped.clone());
+        assert_eq!(unmasked(Level::Baseline), [""; 0]);
+        let [told] = &unmasked(Level::Restricted)[..] else { panic!("one complaint") };
+        assert!(told.starts_with("procMount (container"), "{told}");
     }
 
     #[test]
