@@ -288,6 +288,7 @@ impl Metrics {
     /// The whole of `/metrics`, this process included.
     pub fn write(&self, out: &mut dyn Write) -> fmt::Result {
         self.families().try_for_each(|f| f.write(out))?;
+        supervise::write_metrics(out)?;
         write_process(out)
     }
 }

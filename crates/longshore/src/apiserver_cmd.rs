@@ -147,7 +147,7 @@ async fn serve(settings: Settings) -> Result<(), String> {
     let token = CancellationToken::new();
     let signal = |kind| unix::signal(kind).map_err(|e| format!("listen for signals: {e}"));
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let resting = tokio::spawn(rest());
+    let resting = supervise::spawn("memory release", rest());
     let mut server = Box::pin(run(settings, tell_systemd, token.clone()));
     tokio::select! {
         ended = &mut server => return ended.map_err(|e| e.to_string()),

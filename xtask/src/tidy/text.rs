@@ -24,6 +24,10 @@ const WORLDLY: &[&str] = &[
     "aws_lc_rs::rand",
 ];
 
+/// Where a task may be started without a name: where it is given one, and beside the product.
+const BARE_TASKS: &[&str] =
+    &["crates/supervise/", "crates/testkit/", "crates/fixture/", "crates/outside/", "crates/demo/", "xtask/"];
+
 pub(super) fn check(layout: &Layout, files: &[String]) -> Vec<String> {
     let mut problems = Vec::new();
     for file in files {
@@ -81,6 +85,10 @@ fn check_rust(file: &str, text: &str) -> Vec<String> {
         }
         if let Some(name) = empty_name(line) {
             complain(number, format!("{name} says nothing about what it is"));
+        }
+        if !is_test && line.contains("tokio::spawn(") && !BARE_TASKS.iter().any(|room| file.starts_with(room))
+        {
+            complain(number, "a task is started through crates/supervise, under a name".into());
         }
         if is_core && !is_test {
             for word in WORLDLY.iter().filter(|word| line.contains(**word)) {
@@ -155,6 +163,8 @@ mod tests {
             ("crates/kubelet/src/a.rs", "// never say todo!() here"),
             ("crates/kubelet/src/a.rs", "enum CpuManagerPolicy { None }"),
             ("crates/kubelet/src/a.rs", "use std::fs;"),
+            ("crates/supervise/src/a.rs", "tokio::spawn(work());"),
+            ("crates/kubelet/src/a.rs", "#[cfg(test)]\ntokio::spawn(work());"),
             ("crates/kubelet/src/a.rs", "#[ignore = \"run by another_test\"]"),
             ("crates/kubelet-core/src/a.rs", "#[cfg(test)]\nuse std::fs;"),
         ];

@@ -33,7 +33,10 @@ impl Builder<'_> {
                 let node = flags.node_name(&self.machine.hostname).to_string();
                 let (recorder, token) = (recorder.clone(), token.clone());
                 let (tree, enforcing) = (made.clone(), enforce(made, whole, recorder, node));
-                tokio::spawn(async move { token.run_until_cancelled(enforcing).await });
+                supervise::spawn(
+                    "Node Allocatable",
+                    async move { token.run_until_cancelled(enforcing).await },
+                );
                 Arc::new(tree)
             }
         };

@@ -32,7 +32,7 @@ const RETRY_MAX: Duration = Duration::from_secs(122);
 struct Caller {
     birth: Birth,
     name: Name,
-    task: JoinHandle<()>,
+    task: JoinHandle<Option<()>>,
 }
 
 /// The driver that a socket stands for, as it said last. It may call itself otherwise each time it is asked.
@@ -96,7 +96,7 @@ async fn compare(dir: &Path, callers: &mut BTreeMap<PathBuf, Caller>, registrar:
             continue;
         }
         let name = Name::default();
-        let task = tokio::spawn(attend(socket.clone(), registrar.clone(), name.clone()));
+        let task = supervise::spawn("plugin", attend(socket.clone(), registrar.clone(), name.clone()));
         callers.insert(socket, Caller { birth, name, task });
     }
 }

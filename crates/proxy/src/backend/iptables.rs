@@ -324,7 +324,7 @@ impl Dataplane for IptablesDataplane {
     fn listen(&mut self) -> Result<mpsc::Receiver<()>, Error> {
         let (alarm, alarms) = mpsc::channel(1);
         let (programs, period) = (self.programs.clone(), self.canary_period);
-        tokio::spawn(async move {
+        supervise::spawn("iptables canary", async move {
             loop {
                 tokio::time::sleep(period).await;
                 let asked = programs.clone();

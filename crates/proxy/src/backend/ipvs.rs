@@ -244,7 +244,7 @@ impl Dataplane for IpvsDataplane {
     /// Nobody tells when others change IPVS; the comparison comes often instead.
     fn listen(&mut self) -> Result<mpsc::Receiver<()>, Error> {
         let (alarm, alarms) = mpsc::channel(1);
-        tokio::spawn(async move { alarm.closed().await });
+        supervise::spawn("ipvs alarm", async move { alarm.closed().await });
         Ok(alarms)
     }
 }

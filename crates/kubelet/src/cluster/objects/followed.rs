@@ -97,7 +97,7 @@ impl Followed {
             }
         };
         let stop = self.stop.clone();
-        tokio::spawn(async move {
+        supervise::spawn("watch of a ConfigMap or Secret", async move {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = token.cancelled() => {}

@@ -60,7 +60,7 @@ where
         let client = self.client.clone();
         let mut watcher = Watcher::new(client.clone(), client::Resource::new(self.path), Rng::new(self.seed));
         let (keep, token) = (self.keep, self.token.clone());
-        tokio::spawn(async move {
+        supervise::spawn("watch of a kind", async move {
             while let Some(event) = token.run_until_cancelled(watcher.next()).await {
                 let mut is_whole = true;
                 writer.send_modify(|known| is_whole = take(known, &event, &client, keep));

@@ -72,7 +72,7 @@ impl Services {
         };
         let mut watcher = Watcher::new(client.clone(), resource, rng);
         let writer = known.clone();
-        tokio::spawn(async move {
+        supervise::spawn("watch of Services", async move {
             while let Some(event) = token.run_until_cancelled(watcher.next()).await {
                 writer.take(event, &client);
             }

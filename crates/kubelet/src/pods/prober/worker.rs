@@ -26,7 +26,7 @@ pub(super) struct Task {
 
 /// Runs until the token is cancelled. A panic costs one period and the memory of the probe.
 pub(super) fn spawn(mut task: Task) {
-    tokio::spawn(async move {
+    supervise::spawn("probe", async move {
         let token = task.token.clone();
         // The order to end is looked at first: one that came before the task's first turn, or with the tick of a probe,
         // is the last word. A container that is gone is not asked once more.

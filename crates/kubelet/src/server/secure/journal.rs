@@ -157,7 +157,7 @@ impl Asked {
             return Refusal(StatusCode::TOO_MANY_REQUESTS, text).into_response();
         };
         let (pieces, body) = log_files::channel();
-        tokio::spawn(async move {
+        supervise::spawn("log query", async move {
             let copying = tokio::time::timeout(PATIENCE, self.copy(root, &pieces));
             // A search that finds nothing writes nothing: only this tells that nobody waits for it any more.
             tokio::select! {

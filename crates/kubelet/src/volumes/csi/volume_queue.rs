@@ -81,15 +81,15 @@ impl VolumeQueues {
         let Ok(turn) = timeout(patience, queue.turn.clone().lock_owned()).await else { return Err(late()) };
         queue.begin(format!("{} it", errand.act), self.clock.now().mono);
         let mine = queue.clone();
-        let task = tokio::spawn(async move {
+        let task = supervise::spawn("CSI operation", async move {
             let result = STEP.scope(mine.clone(), work).await;
             *mine.busy() = None;
             drop(turn);
             result
         });
         match timeout(patience, task).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(named(errand.act, &errand.volume, "the operation panicked")),
+            Ok(Ok(Some(result))) => result,
+            Ok(_) => Err(named(errand.act, &errand.volume, "the operation panicked")),
             Err(_) => Err(late()),
         }
     }
