@@ -57,7 +57,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Beside the product, not in it.
     ("demo", &[]),
     ("fixture", &[]),
-    ("outside", &["fixture"]),
+    ("interop-tests", &["fixture"]),
     ("xtask", &["fixture"]),
     (
         "testkit",

@@ -25,8 +25,14 @@ const WORLDLY: &[&str] = &[
 ];
 
 /// Where a task may be started without a name: where it is given one, and beside the product.
-const BARE_TASKS: &[&str] =
-    &["crates/supervise/", "crates/testkit/", "crates/fixture/", "crates/outside/", "crates/demo/", "xtask/"];
+const BARE_TASKS: &[&str] = &[
+    "crates/supervise/",
+    "crates/testkit/",
+    "crates/fixture/",
+    "crates/interop-tests/",
+    "crates/demo/",
+    "xtask/",
+];
 
 pub(super) fn check(layout: &Layout, files: &[String]) -> Vec<String> {
     let mut problems = Vec::new();
