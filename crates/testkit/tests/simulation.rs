@@ -4,7 +4,8 @@
 
 mod stories;
 
-use std::env;
+use std::sync::{Mutex, PoisonError};
+use std::{env, panic};
 
 use testkit::sim::{Outcome, crash_at_every_effect, run_cluster_seed, run_seed};
 
@@ -36,9 +37,22 @@ fn cluster_stories(first: u64) {
     play_all(first, CLUSTER_SEEDS, "clusters_0", |seed| play(run_cluster_seed(seed)));
 }
 
+/// Panics since they were last asked for. A task that panics is started again, and the end of its story may look well.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn listen_for_panics() {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(info.to_string());
+        usual(info);
+    }));
+}
+
 fn play_all(first: u64, usual: u64, test: &str, story: impl Fn(u64) -> Outcome) {
+    listen_for_panics();
     let tell = |seed: u64| {
-        let outcome = story(seed);
+        let mut outcome = story(seed);
+        outcome.wrong.append(&mut PANICS.lock().unwrap_or_else(PoisonError::into_inner));
         assert!(outcome.wrong.is_empty(), "{}", report(&outcome, seed, test));
     };
     match number("LONGSHORE_SEED") {
