@@ -188,11 +188,12 @@ impl<'a> Turn<'a> {
         self.intend(&order.uid);
     }
 
-    /// Pods that hold their place on the node. One that is ending uses its place still. One that no source names any more,
-    /// because it was deleted by force, does not: the scheduler has given its place away already, as upstream counts.
+    /// Pods that hold their place on the node. One that is ending uses its place still. One that the API server names no
+    /// more, because it was deleted by force, does not: the scheduler has given its place away already, as upstream counts.
     fn holding(&self) -> Vec<Arc<Pod>> {
         let tasks = self.state.tasks.iter();
-        let holding = tasks.filter(|(uid, t)| t.admitted && !t.finished && self.state.is_wanted(uid));
+        let counts = |uid: &PodUid, t: &Task| is_static(&t.intent.pod) || self.state.is_wanted(uid);
+        let holding = tasks.filter(|(uid, t)| t.admitted && !t.finished && counts(uid, t));
         holding.map(|(_, t)| t.intent.pod.clone()).collect()
     }
 
