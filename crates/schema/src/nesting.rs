@@ -13,13 +13,9 @@ pub const MAX_STORED: usize = 120;
 /// Whether the value nests deeper than `max` levels; a text or a number is no level.
 #[must_use]
 pub fn exceeds(value: &Value, max: usize) -> bool {
-    let below = |mut values: Box<dyn Iterator<Item = &Value> + '_>| match max.checked_sub(1) {
-        Some(rest) => values.any(|value| exceeds(value, rest)),
-        None => true,
-    };
     match value {
-        Value::Object(map) => below(Box::new(map.values())),
-        Value::Array(list) => below(Box::new(list.iter())),
+        Value::Object(map) => max == 0 || map.values().any(|value| exceeds(value, max - 1)),
+        Value::Array(list) => max == 0 || list.iter().any(|value| exceeds(value, max - 1)),
         _ => false,
     }
 }
