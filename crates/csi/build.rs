@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-const PROTOS: [&str; 2] = ["node.proto", "registration.proto"];
+const PROTOS: [&str; 1] = ["node.proto"];
 
 #[allow(clippy::print_stdout)]
 fn main() -> Result<(), Box<dyn Error>> {

@@ -3,9 +3,12 @@
 mod apt;
 mod bench;
 mod debs;
+mod deny;
+mod fuzz;
 mod glance;
 mod images;
 mod interrupt;
+mod kubernetes;
 mod layout;
 mod oci;
 mod python;
@@ -35,6 +38,10 @@ cargo xtask <command>
                       tests that need more of a kernel than this machine's, in an emulated machine: IPVS, systemd's
                       slices and a dead NFS server, if no other are named
   tidy                check the house rules
+  fuzz NAME [--minutes N]
+                      libFuzzer on one parser of crates/fuzzed; needs the nightly compiler and cargo-fuzz
+  update-kubernetes CHECKOUT
+                      take the numbers of protobuf fields from the sources of a Kubernetes release, and say what is new
   bench pods [--quick]
                       what the kubelet costs on top of the runtime: latency, memory, processor time
   bench node [--quick] [--peer-kubelet PATH] [--peer-apiserver PATH --peer-etcd PATH]
@@ -85,6 +92,8 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "test" => test::test(&layout::Layout::find()?, rest),
         "bench" => bench::bench(&layout::Layout::find()?, rest),
         "vm" => vm::vm(&layout::Layout::find()?, rest),
+        "fuzz" => fuzz::fuzz(&layout::Layout::find()?, rest),
+        "update-kubernetes" => kubernetes::update(&layout::Layout::find()?, rest),
         "tidy" => tidy::tidy(&layout::Layout::find()?),
         "help" | "--help" | "-h" => {
             say(USAGE.trim_end());

@@ -8,18 +8,22 @@
 
 use std::borrow::Cow;
 
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodSpec, PodStatus, Secret, Service,
-    ServiceAccount,
+    ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodSpec, PodStatus,
+    ReplicationController, ResourceQuota, Secret, Service, ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use k8s_openapi::api::node::v1::RuntimeClass;
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -118,21 +122,36 @@ from_json!(Value);
 known!(
     CSIDriver = "io.k8s.api.storage.v1.CSIDriver",
     CSINode = "io.k8s.api.storage.v1.CSINode",
+    CSIStorageCapacity = "io.k8s.api.storage.v1.CSIStorageCapacity",
     CertificateSigningRequest = "io.k8s.api.certificates.v1.CertificateSigningRequest",
     ClusterTrustBundle = "io.k8s.api.certificates.v1beta1.ClusterTrustBundle",
     ConfigMap = "io.k8s.api.core.v1.ConfigMap",
+    ControllerRevision = "io.k8s.api.apps.v1.ControllerRevision",
+    CronJob = "io.k8s.api.batch.v1.CronJob",
+    DaemonSet = "io.k8s.api.apps.v1.DaemonSet",
+    Deployment = "io.k8s.api.apps.v1.Deployment",
     EndpointSlice = "io.k8s.api.discovery.v1.EndpointSlice",
+    Endpoints = "io.k8s.api.core.v1.Endpoints",
+    HorizontalPodAutoscaler = "io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler",
+    Job = "io.k8s.api.batch.v1.Job",
     Lease = "io.k8s.api.coordination.v1.Lease",
+    Namespace = "io.k8s.api.core.v1.Namespace",
     Node = "io.k8s.api.core.v1.Node",
     PersistentVolume = "io.k8s.api.core.v1.PersistentVolume",
     PersistentVolumeClaim = "io.k8s.api.core.v1.PersistentVolumeClaim",
     Pod = "io.k8s.api.core.v1.Pod",
+    PodDisruptionBudget = "io.k8s.api.policy.v1.PodDisruptionBudget",
     PodStatus = "io.k8s.api.core.v1.PodStatus",
+    ReplicaSet = "io.k8s.api.apps.v1.ReplicaSet",
+    ReplicationController = "io.k8s.api.core.v1.ReplicationController",
+    ResourceQuota = "io.k8s.api.core.v1.ResourceQuota",
     RuntimeClass = "io.k8s.api.node.v1.RuntimeClass",
     Secret = "io.k8s.api.core.v1.Secret",
     Service = "io.k8s.api.core.v1.Service",
     ServiceAccount = "io.k8s.api.core.v1.ServiceAccount",
     ServiceCIDR = "io.k8s.api.networking.v1.ServiceCIDR",
+    StatefulSet = "io.k8s.api.apps.v1.StatefulSet",
+    StorageClass = "io.k8s.api.storage.v1.StorageClass",
     TokenRequest = "io.k8s.api.authentication.v1.TokenRequest",
     VolumeAttachment = "io.k8s.api.storage.v1.VolumeAttachment",
 );
@@ -194,7 +213,8 @@ impl<T> Reading<T> {
 
 /// The document with nulls where it tells who owns which field: often more than all the rest, of any depth, and of no use
 /// to a reader. A list of that name stands nowhere else in the types we read.
-fn without_managed_fields(json: &[u8]) -> Cow<'_, [u8]> {
+#[must_use]
+pub fn without_managed_fields(json: &[u8]) -> Cow<'_, [u8]> {
     const KEY: &str = "\"managedFields\"";
     let Ok(text) = std::str::from_utf8(json) else { return Cow::Borrowed(json) };
     let (mut out, mut rest) = (Vec::new(), text);

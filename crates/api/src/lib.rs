@@ -3,11 +3,12 @@
 pub mod bearer;
 pub mod config;
 pub mod debugging;
+pub mod events;
 pub mod field;
 pub mod json;
 pub mod names;
+pub mod path_decode;
 pub mod pod;
 pub mod selector;
-pub mod traced;
 pub mod yaml;
 pub mod zpages;

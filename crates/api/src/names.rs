@@ -1,4 +1,4 @@
-//! The syntaxes names must follow. Each check returns its complaints, empty when it is content.
+//! The syntaxes names must follow. Each check returns messages, none when the name is good.
 
 /// RFC 1123 label: container, volume and host names.
 #[must_use]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use serde_json::Value;
 
 use crate::names;
@@ -108,6 +109,23 @@ impl LabelSelector {
         LabelSelector { requirements }
     }
 
+    /// The same of a typed object.
+    #[must_use]
+    pub fn from_api(selector: &meta::LabelSelector) -> LabelSelector {
+        LabelSelector::from_object(&serde_json::to_value(selector).unwrap_or_default())
+    }
+
+    /// These labels, each with its value: the selector of a Service or a ReplicationController.
+    #[must_use]
+    pub fn from_labels<'a>(labels: impl IntoIterator<Item = (&'a String, &'a String)>) -> LabelSelector {
+        let equal = |(key, value): (&String, &String)| Requirement {
+            key: key.clone(),
+            operator: Operator::Equals,
+            values: vec![value.clone()],
+        };
+        LabelSelector { requirements: labels.into_iter().map(equal).collect() }
+    }
+
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty()
@@ -157,11 +175,11 @@ impl Requirement {
     }
 
     fn check(&self) -> Result<(), SelectorError> {
-        let complain = |what: &str, text: &str, messages: Vec<String>| match messages.first() {
+        let check = |what: &str, text: &str, messages: Vec<String>| match messages.first() {
             Some(why) => Err(SelectorError(format!("{what}: Invalid value: {text:?}: {why}"))),
             None => Ok(()),
         };
-        complain("key", &self.key, names::qualified_name(&self.key))?;
+        check("key", &self.key, names::qualified_name(&self.key))?;
         match self.operator {
             Operator::GreaterThan | Operator::LessThan => {
                 let value = self.values.first().map(String::as_str).unwrap_or_default();
@@ -172,7 +190,7 @@ impl Requirement {
             }
             _ => {
                 for (i, value) in self.values.iter().enumerate() {
-                    complain(&format!("values[{i}][{}]", self.key), value, names::label_value(value))?;
+                    check(&format!("values[{i}][{}]", self.key), value, names::label_value(value))?;
                 }
             }
         }

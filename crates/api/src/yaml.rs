@@ -1,4 +1,4 @@
-//! The one door through which YAML and JSON text enters: bytes in, `serde_json::Value` out.
+//! The one place where YAML and JSON text enters: bytes in, `serde_json::Value` out.
 //!
 //! Kubernetes reads manifests and configuration with Go's YAML 1.1 parser, so `0644` is octal,
 //! `yes` and `on` are booleans and `<<` merges. Typed decoding always goes through the `Value`:

@@ -6,10 +6,10 @@ use schema::protobuf;
 use schema::types::At;
 use serde_json::Value;
 
+use crate::api_status::ApiStatus;
 use crate::call::Call;
 use crate::kind::Kind;
 use crate::options::FieldValidation;
-use crate::refusal::Refusal;
 
 /// The language of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum Language {
 
 /// Reads an object of the call's kind. What its type does not know is warned about, refused or passed over, as the
 /// call wants it.
-pub fn read_object(call: &mut Call, bytes: &[u8], language: Language) -> Result<Value, Refusal> {
+pub fn read_object(call: &mut Call, bytes: &[u8], language: Language) -> Result<Value, ApiStatus> {
     let kind = call.kind.clone();
     let Parsed { mut value, mut complaints } = parse(bytes, language)?;
     check_kind(&kind, &mut value)?;
@@ -37,8 +37,8 @@ pub fn read_object(call: &mut Call, bytes: &[u8], language: Language) -> Result<
 }
 
 /// Reads text into a document, with what is odd about the text.
-pub fn parse(bytes: &[u8], language: Language) -> Result<Parsed, Refusal> {
-    let bad = |why: String| Refusal::bad_request(why);
+pub fn parse(bytes: &[u8], language: Language) -> Result<Parsed, ApiStatus> {
+    let bad = |why: String| ApiStatus::bad_request(why);
     match language {
         Language::Json => decode::parse(bytes).map_err(|e| bad(format!("couldn't get version/kind; {e}"))),
         Language::Protobuf => {
@@ -75,7 +75,7 @@ pub fn conform(kind: &Kind, value: &mut Value) -> Result<Vec<String>, String> {
     }
 }
 
-/// Treats complaints as the call wants them: the text of a refusal, warnings, or nothing.
+/// Treats complaints as the call wants them: the text of an error status, warnings, or nothing.
 pub fn complain(call: &mut Call, complaints: Vec<String>) -> Option<String> {
     match call.options.field_validation {
         FieldValidation::Strict if !complaints.is_empty() => {
@@ -90,11 +90,11 @@ pub fn complain(call: &mut Call, complaints: Vec<String>) -> Option<String> {
 }
 
 /// The object must be of the kind the path names; it may leave that unsaid.
-pub fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
+pub fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), ApiStatus> {
     let version = kind.api_version();
     let Some(object) = value.as_object_mut() else {
         let why = "couldn't get version/kind; json parse error: json: cannot unmarshal into Go value of type struct";
-        return Err(Refusal::bad_request(why));
+        return Err(ApiStatus::bad_request(why));
     };
     let said = |object: &serde_json::Map<String, Value>, field: &str| {
         object.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -103,13 +103,13 @@ pub fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
     let version_fits = said_version.is_empty() || said_version == version;
     let kind_fits = said_kind.is_empty() || said_kind == kind.kind;
     if !version_fits && kind_fits {
-        return Err(Refusal::bad_request(format!(
+        return Err(ApiStatus::bad_request(format!(
             "the API version in the data ({said_version}) does not match the expected API version ({version})"
         )));
     }
     if !kind_fits {
         let said_version = said_version.rsplit('/').next().unwrap_or_default().to_owned();
-        return Err(Refusal::bad_request(format!(
+        return Err(ApiStatus::bad_request(format!(
             "{said_kind} in version {said_version:?} cannot be handled as a {}: converting ({said_kind}) to ({}): unknown conversion",
             kind.kind, kind.kind
         )));
@@ -119,9 +119,9 @@ pub fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-pub fn cannot_handle(kind: &Kind, why: &str) -> Refusal {
+pub fn cannot_handle(kind: &Kind, why: &str) -> ApiStatus {
     let (name, version) = (&kind.kind, &kind.version);
-    Refusal::bad_request(format!("{name} in version \"{version}\" cannot be handled as a {name}: {why}"))
+    ApiStatus::bad_request(format!("{name} in version \"{version}\" cannot be handled as a {name}: {why}"))
 }
 
 #[cfg(test)]

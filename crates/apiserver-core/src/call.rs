@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::api_status::ApiStatus;
 use crate::kind::Kind;
 use crate::options::WriteOptions;
-use crate::refusal::Refusal;
 use crate::request::{Attributes, Resource, User};
 use crate::selection;
 
@@ -15,7 +15,7 @@ pub struct Call {
     pub attributes: Attributes,
     pub options: WriteOptions,
     /// Why this call may not create what it finds missing; it was allowed to change, which is not the same.
-    pub create_refused: Option<Box<Refusal>>,
+    pub create_refused: Option<Box<ApiStatus>>,
     /// What is odd about the text of a patch. Told when the patch fits.
     pub complaints: Vec<String>,
     /// Whether managedFields were settled by an apply.

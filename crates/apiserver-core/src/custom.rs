@@ -191,11 +191,15 @@ impl Strategy for Custom {
     }
 
     fn validate(&self, object: &Value, errors: &mut FieldErrors) {
-        self.schema.validate(object, errors);
+        self.schema.validate(object, None, errors);
     }
 
-    fn validate_status(&self, new: &Value, _old: &Value, errors: &mut FieldErrors) {
-        self.schema.validate(new, errors);
+    fn validate_update(&self, new: &Value, old: &Value, errors: &mut FieldErrors) {
+        self.schema.validate(new, Some(old), errors);
+    }
+
+    fn validate_status(&self, new: &Value, old: &Value, errors: &mut FieldErrors) {
+        self.schema.validate(new, Some(old), errors);
     }
 
     fn counts_generation(&self) -> bool {

@@ -3,11 +3,11 @@
 use base::time::Wall;
 use serde_json::Value;
 
+use crate::api_status::ApiStatus;
 use crate::call::Call;
 use crate::kind::Kind;
 use crate::meta;
 use crate::options::{DeleteOptions, Propagation};
-use crate::refusal::Refusal;
 
 /// What to do with an object that is to be deleted.
 #[derive(Debug, PartialEq)]
@@ -99,7 +99,7 @@ fn bump_generation(object: &mut Value) {
 }
 
 /// The object must still be the one the caller saw.
-pub fn check_preconditions(call: &Call, options: &DeleteOptions, old: &Value) -> Result<(), Refusal> {
+pub fn check_preconditions(call: &Call, options: &DeleteOptions, old: &Value) -> Result<(), ApiStatus> {
     let checks = [
         ("UID", &options.uid, meta::uid(old)),
         ("ResourceVersion", &options.version, meta::text(old, "resourceVersion")),
@@ -111,7 +111,7 @@ pub fn check_preconditions(call: &Call, options: &DeleteOptions, old: &Value) ->
             let why = format!(
                 "the {what} in the precondition ({wanted}) does not match the {what} in record ({present}). The object might have been deleted and then recreated"
             );
-            return Err(Refusal::conflict(&call.kind, call.name(), &why));
+            return Err(ApiStatus::conflict(&call.kind, call.name(), &why));
         }
     }
     Ok(())

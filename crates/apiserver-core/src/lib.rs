@@ -1,7 +1,8 @@
 //! What an API server decides, as data in and data out: the kinds, what may be written, who may do it, and how a
-//! refusal reads. No store, no sockets, no clock, no randomness: `apiserver` brings those.
+//! error status reads. No store, no sockets, no clock, no randomness: `apiserver` brings those.
 
 pub mod admission;
+pub mod api_status;
 pub mod auth;
 pub mod body;
 pub mod call;
@@ -16,7 +17,6 @@ pub mod label_selector;
 pub mod managed_fields;
 pub mod meta;
 pub mod options;
-pub mod refusal;
 pub mod request;
 pub mod selection;
 pub mod table;

@@ -4,9 +4,9 @@ use base::time::Wall;
 use schema::apply::{self, ApplyError, Set, Writer};
 use serde_json::Value;
 
+use crate::api_status::{ApiStatus, Cause};
 use crate::call::Call;
 use crate::options::FieldValidation;
-use crate::refusal::{Cause, Refusal};
 use crate::{body, meta};
 
 /// Notes in managedFields what a plain write changes.
@@ -20,13 +20,13 @@ pub fn own_fields(call: &Call, object: &mut Value, old: Option<&Value>, now: Wal
 }
 
 /// What is applied must say what it is. Which fields there are its type decides when it is laid over the object.
-pub fn read_config(call: &Call, sent: &Value) -> Result<Value, Refusal> {
+pub fn read_config(call: &Call, sent: &Value) -> Result<Value, ApiStatus> {
     let kind = call.kind.clone();
     let mut config = sent.clone();
     if config["apiVersion"].as_str().is_none_or(str::is_empty)
         || config["kind"].as_str().is_none_or(str::is_empty)
     {
-        return Err(Refusal::bad_request(
+        return Err(ApiStatus::bad_request(
             "couldn't get version/kind; apiVersion and kind must be set in an apply",
         ));
     }
@@ -43,12 +43,12 @@ pub fn read_config(call: &Call, sent: &Value) -> Result<Value, Refusal> {
 }
 
 /// What stands twice in a text that fits its type otherwise.
-fn complain(call: &mut Call) -> Result<(), Refusal> {
+fn complain(call: &mut Call) -> Result<(), ApiStatus> {
     for complaint in call.complaints.clone() {
         match call.options.field_validation {
             FieldValidation::Strict => {
                 let why = format!("error strict decoding YAML: error converting YAML to JSON: {complaint}");
-                return Err(Refusal::bad_request(why));
+                return Err(ApiStatus::bad_request(why));
             }
             FieldValidation::Warn => call.warn([format!("error converting YAML to JSON: {complaint}")]),
             FieldValidation::Ignore => {}
@@ -58,7 +58,7 @@ fn complain(call: &mut Call) -> Result<(), Refusal> {
 }
 
 /// Lays what is applied over the live object.
-pub fn lay(call: &mut Call, live: Option<&Value>, config: &Value, now: &str) -> Result<Value, Refusal> {
+pub fn lay(call: &mut Call, live: Option<&Value>, config: &Value, now: &str) -> Result<Value, ApiStatus> {
     let (version, ignored) = (call.kind.api_version(), ignored(call));
     let writer = writer(call, &version, &ignored, now);
     let applied = apply::apply(live, config, call.kind.at(), &writer, call.options.force);
@@ -87,18 +87,18 @@ fn ignored(call: &Call) -> Set {
     }
 }
 
-fn refuse(call: &Call, error: ApplyError) -> Refusal {
+fn refuse(call: &Call, error: ApplyError) -> ApiStatus {
     let message = error.to_string();
     match error {
-        ApplyError::BadRequest(_) => Refusal::bad_request(message),
-        ApplyError::Untyped(_) => Refusal::new(500, "", message),
+        ApplyError::BadRequest(_) => ApiStatus::bad_request(message),
+        ApplyError::Untyped(_) => ApiStatus::new(500, "", message),
         ApplyError::Conflicts(conflicts) => {
             let causes = conflicts.into_iter().map(|conflict| Cause {
                 reason: "FieldManagerConflict".to_owned(),
                 message: format!("conflict with {}", conflict.manager),
                 field: conflict.field,
             });
-            Refusal::new(409, "Conflict", message)
+            ApiStatus::new(409, "Conflict", message)
                 .about(&call.kind, call.name())
                 .with_causes(causes.collect())
         }

@@ -3,7 +3,7 @@
 use api::selector::{FieldSelector, LabelSelector};
 use serde_json::Value;
 
-use crate::refusal::Refusal;
+use crate::api_status::ApiStatus;
 
 /// How strictly fields nobody knows are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,8 +70,8 @@ pub enum Propagation {
 
 impl DeleteOptions {
     /// Reads a DeleteOptions document.
-    pub fn from_body(body: &Value) -> Result<DeleteOptions, Refusal> {
-        let bad = |what: &str| Refusal::bad_request(format!("DeleteOptions: {what} has the wrong type"));
+    pub fn from_body(body: &Value) -> Result<DeleteOptions, ApiStatus> {
+        let bad = |what: &str| ApiStatus::bad_request(format!("DeleteOptions: {what} has the wrong type"));
         let text = |value: &Value, what: &str| match value {
             Value::Null => Ok(None),
             Value::String(s) => Ok(Some(s.clone())),
@@ -84,7 +84,7 @@ impl DeleteOptions {
             && kind != "DeleteOptions"
         {
             let why = format!("decoded object cannot be converted to DeleteOptions: kind {kind:?}");
-            return Err(Refusal::bad_request(why));
+            return Err(ApiStatus::bad_request(why));
         }
         let grace_seconds = match &body["gracePeriodSeconds"] {
             Value::Null => None,
@@ -112,8 +112,9 @@ impl DeleteOptions {
         policy: Option<&str>,
         orphan: Option<bool>,
         dry_run: impl Iterator<Item = &'v str>,
-    ) -> Result<(), Refusal> {
-        let invalid = |why: String| Refusal::new(422, "Invalid", format!("DeleteOptions is invalid: {why}"));
+    ) -> Result<(), ApiStatus> {
+        let invalid =
+            |why: String| ApiStatus::new(422, "Invalid", format!("DeleteOptions is invalid: {why}"));
         self.propagation = match (policy, orphan) {
             (Some(_), Some(_)) => {
                 let why = "orphanDependents and deletionPropagation cannot be both set";

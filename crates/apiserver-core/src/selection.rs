@@ -6,10 +6,10 @@ use std::sync::Arc;
 use api::selector::{FieldSelector, LabelSelector};
 use serde_json::Value;
 
+use crate::api_status::ApiStatus;
 use crate::document::Document;
 use crate::kind::Kind;
 use crate::meta;
-use crate::refusal::Refusal;
 
 /// A kind, perhaps one namespace of it, and what labels and fields must satisfy.
 #[derive(Clone, Debug)]
@@ -30,14 +30,14 @@ impl Selection {
         namespace: &str,
         labels: LabelSelector,
         fields: FieldSelector,
-    ) -> Result<Selection, Refusal> {
+    ) -> Result<Selection, ApiStatus> {
         for term in fields.terms() {
             let field = term.field.as_str();
             let known = field == "metadata.name"
                 || (field == "metadata.namespace" && kind.is_namespaced())
                 || kind.strategy.field(field, &Value::Null).is_some();
             if !known {
-                return Err(Refusal::bad_request(format!("field label not supported: {field}")));
+                return Err(ApiStatus::bad_request(format!("field label not supported: {field}")));
             }
         }
         Ok(Selection { kind, namespace: namespace.to_owned(), labels, fields })

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use crate::admission::system_classes;
 use crate::controllers::namespaces::furnish;
 use crate::registry::Registry;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::call::Call;
 use apiserver_core::meta;
-use apiserver_core::refusal::Refusal;
 use apiserver_core::selection::{Selection, present};
 
 const NAMESPACES: &[&str] = &["kube-system", "kube-public", "kube-node-lease", "default"];
@@ -22,7 +22,7 @@ pub(crate) async fn ensure(
     root_ca: &str,
     client_cas: &str,
     address: SocketAddr,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiStatus> {
     note_addresses(registry).await?;
     // What does not depend on each other is written at once: one wait for the disk instead of many.
     let namespace = |name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -46,7 +46,7 @@ pub(crate) async fn ensure(
 }
 
 /// Services from before the start keep what they have.
-async fn note_addresses(registry: &Registry) -> Result<(), Refusal> {
+async fn note_addresses(registry: &Registry) -> Result<(), ApiStatus> {
     let kind = registry.kind("", "v1", "services")?;
     let (documents, _) = registry.list_all(Selection::all(kind.clone())).await?;
     let services: Vec<Value> = documents.iter().map(|document| present(&kind, document)).collect();
@@ -57,7 +57,7 @@ async fn note_addresses(registry: &Registry) -> Result<(), Refusal> {
 }
 
 /// How other API servers and controllers learn whose certificates are believed here.
-async fn tell_extensions(registry: &Registry, client_cas: &str) -> Result<(), Refusal> {
+async fn tell_extensions(registry: &Registry, client_cas: &str) -> Result<(), ApiStatus> {
     let map = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"},
@@ -70,7 +70,7 @@ async fn create(
     registry: &Registry,
     (group, version, plural): (&str, &str, &str),
     object: Value,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiStatus> {
     let kind = registry.kind(group, version, plural)?;
     let (namespace, name) = (meta::namespace(&object).to_owned(), meta::name(&object).to_owned());
     if registry.find(&kind, &namespace, &name).await?.is_some() {
@@ -81,7 +81,7 @@ async fn create(
 }
 
 /// How Pods find this server.
-async fn kubernetes_service(registry: &Registry, address: SocketAddr) -> Result<(), Refusal> {
+async fn kubernetes_service(registry: &Registry, address: SocketAddr) -> Result<(), ApiStatus> {
     let labels = json!({"component": "apiserver", "provider": "kubernetes"});
     let metadata = json!({"name": "kubernetes", "namespace": "default", "labels": labels});
     let port = json!({"name": "https", "protocol": "TCP", "port": 443, "targetPort": address.port()});
@@ -122,7 +122,7 @@ async fn ensure_same(
     what: (&str, &str, &str),
     object: Value,
     field: &str,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiStatus> {
     let kind = registry.kind(what.0, what.1, what.2)?;
     let change = |found: &mut Value| {
         let differs = found[field] != object[field] || found["ports"] != object["ports"];

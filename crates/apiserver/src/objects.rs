@@ -10,8 +10,8 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::trouble;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::document::encode;
-use apiserver_core::refusal::Refusal;
 use store::{Entry, Expect, ListOptions, Store, Write, WriteError};
 
 /// Where the objects of a kind lie.
@@ -19,7 +19,7 @@ use store::{Entry, Expect, ListOptions, Store, Write, WriteError};
 pub struct Place {
     pub storage: &'static str,
     pub namespaced: bool,
-    /// How a refusal names the kind: `serviceaccounts`, `priorityclasses.scheduling.k8s.io`.
+    /// How an error status names the kind: `serviceaccounts`, `priorityclasses.scheduling.k8s.io`.
     pub resource: &'static str,
 }
 
@@ -130,8 +130,8 @@ impl Place {
 
     /// `serviceaccounts "default" not found`
     #[must_use]
-    pub fn not_found(&self, name: &str) -> Refusal {
-        Refusal::new(404, "NotFound", format!("{} {name:?} not found", self.resource))
+    pub fn not_found(&self, name: &str) -> ApiStatus {
+        ApiStatus::new(404, "NotFound", format!("{} {name:?} not found", self.resource))
     }
 }
 
@@ -148,7 +148,7 @@ impl Objects {
         &self.store
     }
 
-    pub async fn find(&self, place: Place, namespace: &str, name: &str) -> Result<Option<Stored>, Refusal> {
+    pub async fn find(&self, place: Place, namespace: &str, name: &str) -> Result<Option<Stored>, ApiStatus> {
         // A name from outside must not reach into another place.
         if name.is_empty() || name.contains('/') || namespace.contains('/') {
             return Ok(None);
@@ -165,7 +165,7 @@ impl Objects {
     }
 
     /// All objects of a namespace, or of all ("").
-    pub async fn list(&self, place: Place, namespace: &str) -> Result<Vec<Stored>, Refusal> {
+    pub async fn list(&self, place: Place, namespace: &str) -> Result<Vec<Stored>, ApiStatus> {
         let prefix = place.prefix(namespace);
         if let Some(kept) = self.kept(place, &prefix) {
             return Ok(kept.to_vec());
@@ -176,7 +176,7 @@ impl Objects {
         Ok(found)
     }
 
-    async fn read_all(&self, prefix: &str) -> Result<Vec<Stored>, Refusal> {
+    async fn read_all(&self, prefix: &str) -> Result<Vec<Stored>, ApiStatus> {
         let mut out = Vec::new();
         let mut options = ListOptions { prefix: prefix.into(), limit: 500, ..ListOptions::default() };
         loop {
@@ -217,7 +217,7 @@ impl Objects {
     }
 
     /// Writes an object; false when it is not in the expected state.
-    pub async fn put(&self, place: Place, object: &Value, expect: Expect) -> Result<bool, Refusal> {
+    pub async fn put(&self, place: Place, object: &Value, expect: Expect) -> Result<bool, ApiStatus> {
         let key = place.key(text(object, "namespace"), text(object, "name"));
         settle(self.store.put(&key, encode(object), expect).await.map(drop))
     }
@@ -229,12 +229,12 @@ impl Objects {
         namespace: &str,
         name: &str,
         expect: Expect,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, ApiStatus> {
         settle(self.store.delete(&place.key(namespace, name), expect).await.map(drop))
     }
 
     /// Writes several objects at once or none of them.
-    pub async fn put_all(&self, writes: Vec<(Place, Value, Expect)>) -> Result<bool, Refusal> {
+    pub async fn put_all(&self, writes: Vec<(Place, Value, Expect)>) -> Result<bool, ApiStatus> {
         if writes.is_empty() {
             return Ok(true);
         }
@@ -250,14 +250,14 @@ pub fn decode_bytes(value: &Bytes) -> Result<Value, serde_json::Error> {
     schema::nesting::read_stored(value)
 }
 
-fn decode(entry: &Entry) -> Result<Stored, Refusal> {
+fn decode(entry: &Entry) -> Result<Stored, ApiStatus> {
     match decode_bytes(&entry.value) {
         Ok(object) => Ok(Stored { object: Arc::new(object), rev: entry.rev }),
-        Err(error) => Err(Refusal::internal(format!("reading {}: {error}", entry.key))),
+        Err(error) => Err(ApiStatus::internal(format!("reading {}: {error}", entry.key))),
     }
 }
 
-fn settle(outcome: Result<(), WriteError>) -> Result<bool, Refusal> {
+fn settle(outcome: Result<(), WriteError>) -> Result<bool, ApiStatus> {
     match outcome {
         Ok(()) => Ok(true),
         Err(WriteError::Conflict { .. }) => Ok(false),

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,26 +13,27 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::{self, Chain};
 use crate::auth::authn::{Anonymous, Authenticator};
+use crate::auth::authorizer_informer;
 use crate::auth::csr;
-use crate::auth::feed;
 use crate::auth::pki::{self, Pki, PkiError};
 use crate::auth::service_account::Lifetimes;
 use crate::auth::static_tokens::StaticTokens;
 use crate::auth::tokens::{KeyError, Tokens};
 use crate::clock::SystemClock;
+pub use crate::http::ANSWERS_FIRST;
 use crate::http::audit::{self, Audit};
-use crate::http::limits::{InFlight, Limits, Patience};
+use crate::http::limits::{ClientTimeouts, InFlight, Limits};
 use crate::http::metrics::Metrics;
-use crate::http::{self, App, Connector};
+use crate::http::{self, App, Connector, InProcess};
 use crate::objects::Objects;
 use crate::registry::Registry;
 use crate::registry::addresses::{Addresses, Ranges};
 use crate::tasks::{OnStart, Tasks};
 use crate::{controllers, first_objects};
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::auth::authz::Authorizer;
 use apiserver_core::catalog::Catalog;
 use apiserver_core::kinds::RuntimeConfig;
-use apiserver_core::refusal::Refusal;
 use store::{Health, Lock, OpenError, Retention, Store};
 
 /// What bringing a store of an earlier release into today's order needs on the disk.
@@ -43,11 +44,6 @@ const MAKE_UP_PAUSE: Duration = Duration::from_millis(500);
 
 /// How often certificates and the files they come from are looked at.
 const PKI_PERIOD: Duration = Duration::from_secs(60);
-
-/// `global_queue_interval` of the loops the server runs on: what the store's threads woke is looked at before every other
-/// task. The answers of one commit are then all written before the connections they go out on are polled, and leave
-/// together. Nobody starves: a request that waits for the store was read by a task of the loop itself.
-pub const ANSWERS_FIRST: u32 = 1;
 
 /// What the server is told from outside.
 #[derive(Clone, Debug)]
@@ -68,7 +64,7 @@ pub struct Settings {
     pub cluster_domain: String,
     pub ranges: Ranges,
     pub limits: Limits,
-    pub patience: Patience,
+    pub timeouts: ClientTimeouts,
     /// `--runtime-config`
     pub kinds: RuntimeConfig,
     /// Off when there is none.
@@ -92,6 +88,8 @@ pub struct Settings {
     pub anonymous: Anonymous,
     /// `v1.36.4`: the release whose API this is.
     pub version: String,
+    /// Where clients inside this process connect, if there are any.
+    pub in_process: Option<InProcess>,
 }
 
 /// A server that is up.
@@ -114,7 +112,7 @@ pub enum RunError {
     #[error(transparent)]
     Tokens(#[from] KeyError),
     #[error("prepare the cluster: {0}")]
-    Prepare(#[from] Refusal),
+    Prepare(#[from] ApiStatus),
     #[error("the disk of {} is full, and what an earlier release left there has to be rewritten before it is served: \
              free {} KB and start again", dir.display(), MIGRATION >> 10)]
     Full { dir: PathBuf },
@@ -182,7 +180,7 @@ async fn run_watched(
     let full = || RunError::Full { dir: settings.data_dir.clone() };
     let is_full = || matches!(store.health(), Health::Full);
     let prepared = controllers::definitions::prepare(&registry).await;
-    prepared.map_err(|refusal| if is_full() { full() } else { refusal.into() })?;
+    prepared.map_err(|api_status| if is_full() { full() } else { api_status.into() })?;
     let basics = Basics {
         registry: registry.clone(),
         objects: objects.clone(),
@@ -192,13 +190,13 @@ async fn run_watched(
     };
     let missing = match basics.ensure().await {
         Ok(()) => None,
-        Err(refusal) if is_full() => {
-            tracing::error!(error = %refusal.message, "the disk is full: what every cluster has is made when there is room");
+        Err(api_status) if is_full() => {
+            tracing::error!(error = %api_status.message, "the disk is full: what every cluster has is made when there is room");
             Some(basics)
         }
-        Err(refusal) => return Err(refusal.into()),
+        Err(api_status) => return Err(api_status.into()),
     };
-    feed::load(&objects, &authorizer).await?;
+    authorizer_informer::load(&objects, &authorizer).await?;
     let tokens = Arc::new(tokens(&settings, &pki).await?);
     let authenticator = Authenticator::new(
         pki.client_cas().clone(),
@@ -224,7 +222,7 @@ async fn run_watched(
         connector: connector(&settings, &pki).await?,
         in_flight: InFlight::new(settings.limits),
         large: http::Large::default(),
-        patience: settings.patience,
+        timeouts: settings.timeouts,
         metrics: Metrics::new(clock.now().wall.0 as f64 / 1e9),
         audit: audit(&settings).await?,
         address: up.address.to_string(),
@@ -234,7 +232,7 @@ async fn run_watched(
     });
     tasks.essential("store_health", end_with(store, stopping.clone()));
     // Rights that were taken away must not stay in force: without it the server ends.
-    tasks.essential("authorizer_informer", feed::follow(objects.clone(), authorizer.clone()));
+    tasks.essential("authorizer_informer", authorizer_informer::follow(objects.clone(), authorizer.clone()));
     if let Some(basics) = missing {
         tasks.restart("first_objects", move || basics.clone().make_up());
     }
@@ -249,7 +247,8 @@ async fn run_watched(
     controllers::start(&registry, root_ca, settings.event_ttl, &tasks);
     ready(&up);
     tracing::info!(address = %up.address, kubeconfig = %up.kubeconfig.display(), "serving");
-    bound.serve(app, pki.server_config()?, stopping).await;
+    let within = http::serve_in_process(app.clone(), settings.in_process.as_ref(), stopping.clone());
+    tokio::join!(bound.serve(app, pki.server_config()?, stopping), within);
     supervisor.stop(Duration::ZERO).await;
     let is_open = registry.store().is_open();
     registry.store().clone().close().await;
@@ -271,19 +270,56 @@ struct Basics {
     address: SocketAddr,
 }
 
+// === impl Settings ===
+
+impl Settings {
+    /// Of a server on any port of this machine that lets nobody in by a token: for tests, which change what they are about.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn for_tests(data_dir: &Path) -> Settings {
+        Settings {
+            data_dir: data_dir.to_owned(),
+            bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            advertise: None,
+            client_ca_file: None,
+            kubelet_ca_file: None,
+            tls_files: None,
+            names: Vec::new(),
+            cluster_domain: "cluster.local".to_owned(),
+            ranges: Ranges::default(),
+            limits: Limits::default(),
+            timeouts: ClientTimeouts::default(),
+            kinds: RuntimeConfig::default(),
+            audit: None,
+            history: Duration::from_mins(5),
+            event_ttl: Duration::from_hours(1),
+            service_account_issuer: "https://kubernetes.default.svc".to_owned(),
+            api_audiences: Vec::new(),
+            service_account_key_files: Vec::new(),
+            service_account_signing_key_file: None,
+            service_account_jwks_uri: None,
+            token_lifetimes: Lifetimes { max_seconds: None, extend: true },
+            static_tokens: StaticTokens::default(),
+            anonymous: Anonymous::Probes,
+            version: "v1.36.4".to_owned(),
+            in_process: None,
+        }
+    }
+}
+
 // === impl Basics ===
 
 impl Basics {
-    async fn ensure(&self) -> Result<(), Refusal> {
+    async fn ensure(&self) -> Result<(), ApiStatus> {
         first_objects::ensure(&self.registry, &self.root_ca, &self.client_cas, self.address).await?;
-        feed::reconcile_policy(&self.objects, self.registry.now()).await
+        authorizer_informer::reconcile_policy(&self.objects, self.registry.now()).await
     }
 
     /// Makes what could not be made at the start, as soon as the store takes writes.
     async fn make_up(self) {
         let mut health = self.registry.store().health_changes();
-        while let Err(refusal) = self.ensure().await {
-            tracing::debug!(error = %refusal.message, "what every cluster has is not there yet");
+        while let Err(api_status) = self.ensure().await {
+            tracing::debug!(error = %api_status.message, "what every cluster has is not there yet");
             // The sender lives in the store that the registry holds.
             let _ = health.wait_for(|health| *health == Health::Good).await;
             tokio::time::sleep(MAKE_UP_PAUSE).await;
@@ -407,35 +443,6 @@ mod tests {
 
     use super::*;
 
-    fn settings(dir: &std::path::Path) -> Settings {
-        Settings {
-            data_dir: dir.to_owned(),
-            bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            advertise: None,
-            client_ca_file: None,
-            kubelet_ca_file: None,
-            tls_files: None,
-            names: Vec::new(),
-            cluster_domain: "cluster.local".to_owned(),
-            ranges: Ranges::default(),
-            limits: Limits::default(),
-            patience: Patience::default(),
-            kinds: RuntimeConfig::default(),
-            audit: None,
-            history: Duration::from_mins(5),
-            event_ttl: Duration::from_hours(1),
-            service_account_issuer: "https://kubernetes.default.svc".to_owned(),
-            api_audiences: Vec::new(),
-            service_account_key_files: Vec::new(),
-            service_account_signing_key_file: None,
-            service_account_jwks_uri: None,
-            token_lifetimes: Lifetimes { max_seconds: None, extend: true },
-            static_tokens: StaticTokens::default(),
-            anonymous: Anonymous::Probes,
-            version: "v1.36.4".to_owned(),
-        }
-    }
-
     const RESTARTED: [&str; 7] = [
         "certificate_rotation",
         "resource_quota",
@@ -460,7 +467,8 @@ mod tests {
             });
             assert!(times > 1 || ESSENTIAL.contains(&name), "killed by the test");
         });
-        let running = tokio::spawn(run_watched(settings(dir.path()), |_| (), token.clone(), on_start));
+        let running =
+            tokio::spawn(run_watched(Settings::for_tests(dir.path()), |_| (), token.clone(), on_start));
         let again = |starts: &BTreeMap<&str, u32>| RESTARTED.iter().all(|n| starts.get(n) == Some(&2));
         starts.subscribe().wait_for(again).await.unwrap();
         assert_eq!(
@@ -482,7 +490,9 @@ mod tests {
                 noted.lock().unwrap().push(started);
                 assert!(started != name, "killed by the test");
             });
-            let ended = run_watched(settings(dir.path()), |_| (), CancellationToken::new(), on_start).await;
+            let ended =
+                run_watched(Settings::for_tests(dir.path()), |_| (), CancellationToken::new(), on_start)
+                    .await;
             assert!(
                 matches!(ended, Err(RunError::Task(Failure::Panicked(task))) if task == name),
                 "{name}: {ended:?}"

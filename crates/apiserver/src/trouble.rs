@@ -2,50 +2,50 @@
 
 use store::{Fault, ReadError, WatchError, WriteError};
 
-use apiserver_core::refusal::Refusal;
+use apiserver_core::api_status::ApiStatus;
 
 /// Seconds after which a client may try again what a store in trouble refused.
 const RETRY_AFTER: i32 = 5;
 
-pub(crate) fn of_read(error: &ReadError) -> Refusal {
+pub(crate) fn of_read(error: &ReadError) -> ApiStatus {
     tracing::error!(%error, "the store failed a read");
     match error {
         ReadError::Fault(fault) => of_fault(fault),
-        ReadError::Compacted(_) | ReadError::Ahead { .. } => Refusal::internal(error.to_string()),
+        ReadError::Compacted(_) | ReadError::Ahead { .. } => ApiStatus::internal(error.to_string()),
     }
 }
 
 /// A write that failed for another reason than the object's state.
-pub(crate) fn of_write(error: &WriteError) -> Refusal {
+pub(crate) fn of_write(error: &WriteError) -> ApiStatus {
     if let WriteError::TooLarge { bytes, limit } = error {
         // The first words are those of upstream's store, which clients know.
         let told =
             format!("etcdserver: request is too large: the object has {bytes} bytes, the limit is {limit}");
-        return Refusal::too_large(told);
+        return ApiStatus::too_large(told);
     }
     tracing::error!(%error, "the store failed a write");
     match error {
         WriteError::Fault(fault) => of_fault(fault),
-        WriteError::Conflict { .. } | WriteError::TooLarge { .. } => Refusal::internal(error.to_string()),
+        WriteError::Conflict { .. } | WriteError::TooLarge { .. } => ApiStatus::internal(error.to_string()),
     }
 }
 
-pub(crate) fn of_watch(error: &WatchError) -> Refusal {
+pub(crate) fn of_watch(error: &WatchError) -> ApiStatus {
     tracing::error!(%error, "the store failed a watch");
     match error {
         WatchError::Fault(fault) => of_fault(fault),
-        WatchError::Compacted(_) => Refusal::internal(error.to_string()),
+        WatchError::Compacted(_) => ApiStatus::internal(error.to_string()),
     }
 }
 
-fn of_fault(fault: &Fault) -> Refusal {
+fn of_fault(fault: &Fault) -> ApiStatus {
     let text = fault.without_paths();
     if !fault.may_pass() {
-        return Refusal::internal(text);
+        return ApiStatus::internal(text);
     }
-    let mut refusal = Refusal::unavailable(text);
-    refusal.details.get_or_insert_default().retry_after_seconds = RETRY_AFTER;
-    refusal
+    let mut api_status = ApiStatus::unavailable(text);
+    api_status.details.get_or_insert_default().retry_after_seconds = RETRY_AFTER;
+    api_status
 }
 
 #[cfg(test)]
@@ -74,15 +74,15 @@ mod tests {
             Fault::Closed,
         ];
         for fault in faults {
-            let refusals = [
+            let statuses = [
                 of_write(&fault.clone().into()),
                 of_read(&fault.clone().into()),
                 of_watch(&fault.clone().into()),
             ];
-            for refusal in refusals {
-                let told = refusal.to_status().to_string();
+            for api_status in statuses {
+                let told = api_status.to_status().to_string();
                 assert!(!told.contains("secret-place"), "{told}");
-                assert!(refusal.code >= 500, "{told}");
+                assert!(api_status.code >= 500, "{told}");
             }
         }
         let told = of_write(&torn().into()).message;

@@ -50,7 +50,7 @@ struct Meant {
     on_node: &'static str,
 }
 
-/// How it is put, and what comes of it when it is allowed: None for anything but a refusal.
+/// How it is put, and what comes of it when it is allowed: None for anything but an error status.
 #[derive(Clone, Debug)]
 struct Put {
     method: &'static str,
@@ -440,7 +440,7 @@ async fn connect(server: &Server) -> Sender {
     sender
 }
 
-/// Code and, of a refusal, the message. The body of anything else may be without end, and is not waited for.
+/// Code and, of an error status, the message. The body of anything else may be without end, and is not waited for.
 async fn ask(sender: &mut Sender, token: &str, acts_as: Option<(&str, &str)>, put: &Put) -> (u16, String) {
     let kind = if put.method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
     let mut request = http::Request::builder()

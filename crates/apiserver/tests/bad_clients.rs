@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use apiserver::http::limits::{Limits, Patience};
+use apiserver::http::limits::{ClientTimeouts, Limits};
 use rustls::pki_types::ServerName;
 use serde_json::Value;
 use server::{Server, request};
@@ -20,12 +20,12 @@ const LIMIT: usize = 3 * 1024 * 1024;
 
 const USERS: &str = "loud,loud,1,writers\nquiet,quiet,2,writers\n";
 
-async fn start(limits: Limits, patience: Patience) -> Server {
-    Server::with(USERS, |settings, _| (settings.limits, settings.patience) = (limits, patience)).await
+async fn start(limits: Limits, timeouts: ClientTimeouts) -> Server {
+    Server::with(USERS, |settings, _| (settings.limits, settings.timeouts) = (limits, timeouts)).await
 }
 
 async fn usual() -> Server {
-    start(Limits::default(), Patience::default()).await
+    start(Limits::default(), ClientTimeouts::default()).await
 }
 
 async fn is_well(server: &Server) {
@@ -142,13 +142,13 @@ async fn broken_requests_harm_nobody() {
 
 #[tokio::test]
 async fn slow_clients_are_cut_off() {
-    let patience = Patience {
+    let timeouts = ClientTimeouts {
         first: Duration::from_secs(1),
         idle: Duration::from_secs(1),
         body: Duration::from_secs(1),
-        ..Patience::default()
+        ..ClientTimeouts::default()
     };
-    let server = start(Limits::default(), patience).await;
+    let server = start(Limits::default(), timeouts).await;
     // A handshake that never begins.
     let begun = Instant::now();
     let mut silent = TcpStream::connect(server.address).await.unwrap();
@@ -191,7 +191,7 @@ fn acceptor() -> tokio_rustls::TlsAcceptor {
 async fn who_reads_what_comes_from_elsewhere_may_pause() {
     const LARGE: usize = 32 << 20;
     let stall = Duration::from_millis(300);
-    let server = start(Limits::default(), Patience { stall, ..Patience::default() }).await;
+    let server = start(Limits::default(), ClientTimeouts { stall, ..ClientTimeouts::default() }).await;
     let kubelet = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = kubelet.local_addr().unwrap().port();
     let node = format!(
@@ -215,7 +215,7 @@ async fn who_reads_what_comes_from_elsewhere_may_pause() {
     let mut head = [0; 12];
     stream.read_exact(&mut head).await.unwrap();
     assert_eq!(&head, b"HTTP/1.1 200");
-    // Long enough for all buffers to fill, and then for the kernel to lose its patience.
+    // Long enough for all buffers to fill, and then for the kernel to give up.
     tokio::time::sleep(stall * 15).await;
     let (mut read, mut buffer) = (0, vec![0; 1 << 20]);
     while read < LARGE {
@@ -229,7 +229,7 @@ async fn who_reads_what_comes_from_elsewhere_may_pause() {
 #[tokio::test]
 async fn a_flood_is_its_own_users_trouble() {
     let limits = Limits { writes: 4, ..Limits::default() };
-    let server = start(limits, Patience::default()).await;
+    let server = start(limits, ClientTimeouts::default()).await;
     let binding = br#"{"metadata":{"name":"writers"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"writers"}]}"#;
     let bindings = "POST /apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
     let made = server.ask("root", bindings, "Content-Type: application/json\r\n", binding).await;
@@ -338,8 +338,8 @@ async fn idle_connections_shut_nobody_out_and_end_no_watch() {
 
 #[tokio::test]
 async fn a_connection_on_which_nothing_is_asked_is_closed_although_pings_are_answered() {
-    let patience = Patience { idle: Duration::from_secs(1), ..Patience::default() };
-    let server = start(Limits::default(), patience).await;
+    let timeouts = ClientTimeouts { idle: Duration::from_secs(1), ..ClientTimeouts::default() };
+    let server = start(Limits::default(), timeouts).await;
     let io = hyper_util::rt::TokioIo::new(server.connect().await);
     let executor = hyper_util::rt::TokioExecutor::new();
     let begun = hyper::client::conn::http2::Builder::new(executor)

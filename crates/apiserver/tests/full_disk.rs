@@ -14,7 +14,7 @@ use server::Server;
 use tokio_util::sync::CancellationToken;
 
 /// For what takes a moment on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A file system with little room.
 struct SmallDisk {
@@ -83,7 +83,9 @@ async fn code_of(server: &Server, line: &str, body: &str) -> (u16, String) {
 /// Asks until the answer has this code.
 async fn until(server: &Server, line: &str, body: &str, code: u16) {
     let asking = async { while code_of(server, line, body).await.0 != code {} };
-    tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| panic!("{line} does not answer {code}"));
+    if tokio::time::timeout(TIMEOUT, asking).await.is_err() {
+        panic!("{line} does not answer {code}, but {:?}", code_of(server, line, body).await);
+    }
 }
 
 /// What a server that crashed left on a small disk.
@@ -98,6 +100,8 @@ async fn left_behind() -> SmallDisk {
     let role = "DELETE /apis/rbac.authorization.k8s.io/v1/clusterroles/system:basic-user";
     assert_eq!(code_of(&server, role, "").await.0, 200);
     copy(&server.dir.path().join("data"), &disk.data());
+    // As a release left it that kept no room for deletions.
+    fs::remove_file(disk.data().join("store.reserve")).unwrap();
     assert!(fs::metadata(disk.data().join("store.db-wal")).unwrap().len() > 0);
     disk
 }
@@ -125,6 +129,64 @@ async fn a_server_on_a_full_disk_starts_and_serves_reads_and_writes_again_withou
     assert_eq!(code_of(&server, "GET /api/v1/namespaces/default/configmaps/map-7", "").await.0, 200);
     // What the start could not make comes by itself.
     until(&server, role, "", 200).await;
+    server.stop().await;
+}
+
+/// Deletes everything on a disk without room: at once, by steps, and what nearly fills what is kept for deletions.
+async fn delete_all(server: &Server, names: impl IntoIterator<Item = String>) {
+    for name in names {
+        let line = format!("DELETE /api/v1/namespaces/default/configmaps/{name}");
+        let (code, why) = code_of(server, &line, "").await;
+        assert_eq!(code, 200, "{name}: {why}");
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_takes_deletions_and_gets_room_by_them() {
+    let disk = SmallDisk::new("24m");
+    fs::create_dir(disk.data()).unwrap();
+    let server = server_on(&disk).await;
+    let maps = "POST /api/v1/namespaces/default/configmaps";
+    let map =
+        |name: &str, size: usize| json!({"metadata": {"name": name}, "data": {"text": "x".repeat(size)}});
+    for i in 0..20 {
+        server.make(maps, &map(&format!("map-{i}"), 3000)).await;
+    }
+    for i in 0..3 {
+        let mut large = map(&format!("large-{i}"), 1_000_000);
+        large["metadata"]["finalizers"] = json!(["example.com/wait"]);
+        server.make(maps, &large).await;
+    }
+    disk.fill();
+    // What room the store has of its own is soon used up.
+    let mut made = 0;
+    while code_of(&server, maps, &map(&format!("more-{made}"), 100_000).to_string()).await.0 == 201 {
+        made += 1;
+        disk.fill();
+    }
+    delete_all(&server, (0..10).map(|i| format!("map-{i}"))).await;
+    disk.fill();
+    for i in 0..3 {
+        // It waits for its finalizer, which is then taken off.
+        delete_all(&server, [format!("large-{i}")]).await;
+        let line = format!("PATCH /api/v1/namespaces/default/configmaps/large-{i}");
+        let patch = br#"{"metadata": {"finalizers": null}}"#;
+        let answer = server.ask("root", &line, "Content-Type: application/merge-patch+json\r\n", patch).await;
+        assert_eq!(answer.code, 200, "{}", String::from_utf8_lossy(&answer.body));
+        disk.fill();
+    }
+    server.stop().await;
+    // A server that starts on a full disk can do as much, and what was deleted makes room for others.
+    let server = server_on(&disk).await;
+    delete_all(&server, (10..20).map(|i| format!("map-{i}")).chain((0..made).map(|i| format!("more-{i}"))))
+        .await;
+    until(&server, maps, &map("new", 100_000).to_string(), 201).await;
+    let (_, list) = code_of(&server, "GET /api/v1/namespaces/default/configmaps", "").await;
+    assert!(
+        list.contains("\"new\"") && !list.contains("map-1") && !list.contains("large"),
+        "{}",
+        &list[..1000]
+    );
     server.stop().await;
 }
 

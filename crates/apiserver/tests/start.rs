@@ -2,18 +2,11 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use apiserver::auth::authn::Anonymous;
-use apiserver::auth::service_account::Lifetimes;
-use apiserver::auth::static_tokens::StaticTokens;
-use apiserver::http::limits::{Limits, Patience};
-use apiserver::registry::addresses::Ranges;
 use apiserver::run::{RunError, Settings, Up, run};
-use apiserver_core::kinds::RuntimeConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use store::OpenError;
@@ -22,39 +15,10 @@ use tokio::sync::oneshot;
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
-fn settings(dir: &Path) -> Settings {
-    Settings {
-        data_dir: dir.to_owned(),
-        bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-        advertise: None,
-        client_ca_file: None,
-        kubelet_ca_file: None,
-        tls_files: None,
-        names: Vec::new(),
-        cluster_domain: "cluster.local".to_owned(),
-        ranges: Ranges::default(),
-        limits: Limits::default(),
-        patience: Patience::default(),
-        kinds: RuntimeConfig::default(),
-        audit: None,
-        history: Duration::from_mins(5),
-        event_ttl: Duration::from_hours(1),
-        service_account_issuer: "https://kubernetes.default.svc".to_owned(),
-        api_audiences: Vec::new(),
-        service_account_key_files: Vec::new(),
-        service_account_signing_key_file: None,
-        service_account_jwks_uri: None,
-        token_lifetimes: Lifetimes { max_seconds: None, extend: true },
-        static_tokens: StaticTokens::default(),
-        anonymous: Anonymous::Probes,
-        version: "v1.36.4".to_owned(),
-    }
-}
-
 /// Starts a server; its address once it serves, or why it does not.
 async fn start(dir: &Path, token: CancellationToken) -> Result<Up, RunError> {
     let (up, told) = oneshot::channel();
-    let running = tokio::spawn(run(settings(dir), move |it| drop(up.send(it.clone())), token));
+    let running = tokio::spawn(run(Settings::for_tests(dir), move |it| drop(up.send(it.clone())), token));
     match told.await {
         Ok(up) => Ok(up),
         Err(_) => Err(running.await.unwrap().unwrap_err()),

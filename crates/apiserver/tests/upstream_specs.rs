@@ -189,3 +189,76 @@ async fn what_is_not_enforced_is_listed_and_never_kept() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_list_says_once_what_its_items_are_unless_a_definition_brought_them() {
+    let server = Server::with("", |_, _| {}).await;
+    let ask = async |line: &str, body: Value| {
+        let headers = "Content-Type: application/json\r\nAccept: application/json\r\n";
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let answer = server.ask("root", line, headers, body.as_bytes()).await;
+        assert!(answer.code < 300, "{line}: {}", String::from_utf8_lossy(&answer.body));
+        serde_json::from_slice::<Value>(&answer.body).unwrap()
+    };
+    // Texts that look like what is left out.
+    let trap = r#"},"apiVersion":"v1","kind":"Secret""#;
+    // The owner is there: the garbage collector deletes what names one that is not.
+    let owner = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "o", "labels": {"x": ""}}});
+    let owner = ask("POST /api/v1/namespaces/default/secrets", owner).await;
+    let owner = json!({"apiVersion": "v1", "kind": "Secret", "name": "o", "uid": owner["metadata"]["uid"]});
+    let made = ask(
+        "POST /api/v1/namespaces/default/secrets",
+        json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"a": trap},
+            "metadata": {"name": "s", "annotations": {"a": trap}, "ownerReferences": [owner]}}),
+    )
+    .await;
+    let mut expected = made.clone();
+    expected.as_object_mut().unwrap().retain(|key, _| !matches!(key.as_str(), "apiVersion" | "kind"));
+    let list = ask("GET /api/v1/namespaces/default/secrets?labelSelector=!x", Value::Null).await;
+    assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("SecretList"), &json!("v1")));
+    assert_eq!(list["items"], json!([expected]));
+    let roles = ask("GET /apis/rbac.authorization.k8s.io/v1/clusterroles", Value::Null).await;
+    assert!(roles["items"].as_array().unwrap().iter().all(|role| role["kind"].is_null()), "{roles}");
+    let gone = ask("DELETE /api/v1/namespaces/default/secrets", Value::Null).await;
+    assert!(gone["items"][0]["kind"].is_null(), "{gone}");
+
+    let names = json!({"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"});
+    let schema = json!({"openAPIV3Schema": {"type": "object"}});
+    let versions = json!([{"name": "v1", "served": true, "storage": true, "schema": schema}]);
+    ask(
+        "POST /apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": "things.example.com"},
+            "spec": {"group": "example.com", "scope": "Namespaced", "names": names, "versions": versions}}),
+    )
+    .await;
+    let path = "/apis/example.com/v1/namespaces/default/things";
+    let thing = json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"}});
+    let mut served = server.ask("root", &format!("GET {path}"), "", b"").await.code;
+    while served == 404 {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        served = server.ask("root", &format!("GET {path}"), "", b"").await.code;
+    }
+    ask(&format!("POST {path}"), thing).await;
+    let list = ask(&format!("GET {path}"), Value::Null).await;
+    assert_eq!(list["items"][0]["kind"], "Thing");
+}
+
+#[tokio::test]
+async fn health_checks_are_told_as_indicators() {
+    let server = Server::with("", |_, _| {}).await;
+    let get = async |path: &str| server.ask("root", &format!("GET {path}"), "", b"").await;
+    assert_eq!(get("/metrics/slis").await.code, 200);
+    for path in ["/livez", "/livez", "/livez?exclude=etcd", "/readyz", "/livez/ping"] {
+        assert_eq!(get(path).await.code, 200, "{path}");
+    }
+    let page = String::from_utf8(get("/metrics/slis").await.body).unwrap();
+    for line in [
+        "kubernetes_healthcheck{name=\"etcd\",type=\"livez\"} 1\n",
+        "kubernetes_healthcheck{name=\"etcd-readiness\",type=\"readyz\"} 1\n",
+        "kubernetes_healthchecks_total{name=\"ping\",type=\"livez\",status=\"success\"} 3\n",
+        "kubernetes_healthchecks_total{name=\"etcd\",type=\"livez\",status=\"success\"} 2\n",
+    ] {
+        assert!(page.contains(line), "{line}{page}");
+    }
+}

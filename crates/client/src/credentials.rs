@@ -136,7 +136,7 @@ impl Credentials {
         {
             return Ok(current.clone());
         }
-        // Who asked may lose patience before a slow plugin has answered: the answer is kept for the next.
+        // Who asked may give up before a slow plugin has answered: the answer is kept for the next.
         let (exec, config) = (exec.clone(), self.config.clone());
         let asking = supervise::spawn("exec credential plugin", async move {
             let fresh = exec::ask(&exec, &config).await?;

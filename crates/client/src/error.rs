@@ -35,6 +35,8 @@ pub struct ApiError {
     pub reason: String,
     pub message: String,
     pub retry_after: Option<Duration>,
+    /// Reasons of the causes in its details: `NamespaceTerminating`.
+    pub causes: Vec<String>,
 }
 
 // === impl ClientError ===
@@ -77,6 +79,12 @@ impl ClientError {
         matches!(self, ClientError::Api { answer, .. } if answer.code == 409 && answer.reason == "AlreadyExists")
     }
 
+    /// Whether the server gave this as a cause, in the details of its answer.
+    #[must_use]
+    pub fn has_cause(&self, reason: &str) -> bool {
+        matches!(self, ClientError::Api { answer, .. } if answer.causes.iter().any(|cause| cause == reason))
+    }
+
     /// The revision asked for is gone: list again.
     #[must_use]
     pub fn is_expired(&self) -> bool {
@@ -109,6 +117,17 @@ impl ApiError {
         struct Status {
             reason: String,
             message: String,
+            details: Details,
+        }
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Details {
+            causes: Vec<Cause>,
+        }
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Cause {
+            reason: String,
         }
         let status: Status = serde_json::from_slice(body).unwrap_or_default();
         let message = if status.message.is_empty() {
@@ -116,6 +135,7 @@ impl ApiError {
         } else {
             status.message
         };
-        ApiError { code, reason: status.reason, message, retry_after }
+        let causes = status.details.causes.into_iter().map(|cause| cause.reason).collect();
+        ApiError { code, reason: status.reason, message, retry_after, causes }
     }
 }

@@ -41,7 +41,7 @@ pub struct Identity {
     pub basic: Option<(String, String)>,
     pub exec: Option<Exec>,
     /// Headers that say whom to take us for.
-    pub disguise: Vec<(String, String)>,
+    pub impersonation: Vec<(String, String)>,
 }
 
 /// Bytes in the file itself, or a file beside it.
@@ -103,7 +103,7 @@ pub enum ConfigError {
 
 impl Config {
     /// A server, and nothing to prove to it.
-    pub(crate) fn plain(server: &str) -> Config {
+    pub fn plain(server: &str) -> Config {
         Config {
             server: server.to_owned(),
             tls_server_name: None,
@@ -119,6 +119,29 @@ impl Config {
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
         let file = Document::read(path)?;
         file.resolve(path)
+    }
+
+    /// What an agent's flags name: a kubeconfig, the address of the server alone (`--master`, which also wins over the
+    /// kubeconfig's), or what a Pod is given. `in_cluster` is host and port from the environment. Empty texts name nothing.
+    pub fn of_flags(
+        kubeconfig: &str,
+        master: &str,
+        in_cluster: &(Option<String>, Option<String>),
+    ) -> Result<Config, ConfigError> {
+        let mut config = match (kubeconfig.is_empty(), master.is_empty()) {
+            (false, _) => Config::load(Path::new(kubeconfig))?,
+            (true, false) => Config::plain(master),
+            (true, true) => {
+                let (host, port) = in_cluster;
+                Config::in_cluster(host.as_deref(), port.as_deref())?
+            }
+        };
+        if !master.is_empty() {
+            let address = master.trim_end_matches('/');
+            config.server =
+                if address.contains("://") { address.to_owned() } else { format!("https://{address}") };
+        }
+        Ok(config)
     }
 
     /// The credentials a Pod is given: the service account's token and the address in the environment.
@@ -228,7 +251,7 @@ impl Document {
         let bytes = std::fs::read(path).map_err(at)?;
         let syntax = |why: String| ConfigError::Syntax { path: path.to_owned(), why };
         let value = to_value(&bytes, DuplicateKeys::Reject).map_err(|e| syntax(e.to_string()))?;
-        match api::traced::decode(&value) {
+        match api::path_decode::decode(&value) {
             Ok(decoded) => Ok(decoded.object),
             Err(e) => Err(ConfigError::Field { path: path.to_owned(), field: e.path, why: e.message }),
         }
@@ -345,7 +368,7 @@ impl Reader<'_> {
         if let Some(exec) = &user.exec {
             self.check_exec(&at("exec"), exec)?;
         }
-        let disguise = disguise(&user);
+        let impersonation = impersonation(&user);
         let exec = user.exec.map(|mut exec| {
             // Only a command with a slash in it is a path; others are looked up like the shell does.
             if exec.command.contains('/') {
@@ -353,11 +376,11 @@ impl Reader<'_> {
             }
             exec
         });
-        if user.as_user.is_empty() && !disguise.is_empty() {
+        if user.as_user.is_empty() && !impersonation.is_empty() {
             return Err(self.mistake(&at("as"), "is not set, but other fields of an impersonation are"));
         }
         Ok(Identity {
-            disguise,
+            impersonation,
             certificate,
             token: user.token.filter(|t| !t.is_empty()),
             token_file: user.token_file.filter(|f| !f.as_os_str().is_empty()).map(|f| self.base.join(f)),
@@ -410,7 +433,7 @@ impl Reader<'_> {
     }
 }
 
-fn disguise(user: &User) -> Vec<(String, String)> {
+fn impersonation(user: &User) -> Vec<(String, String)> {
     let mut headers = Vec::new();
     let mut add = |name: &str, value: &String| {
         if !value.is_empty() {
@@ -478,7 +501,7 @@ impl fmt::Debug for Identity {
             .field("token_file", &self.token_file)
             .field("basic", &self.basic.as_ref().map(|(user, _)| user))
             .field("exec", &self.exec.as_ref().map(|e| &e.command))
-            .field("disguise", &self.disguise)
+            .field("impersonation", &self.impersonation)
             .finish()
     }
 }
@@ -520,14 +543,15 @@ mod tests {
     }
 
     #[test]
-    fn proxies_and_disguises_are_read() {
+    fn proxies_and_impersonation_are_read() {
         let c = load(&with(
             "server: 'https://a', proxy-url: 'http://p:3128'",
             "token: t, as: ann, as-uid: u1, as-groups: [g, h], as-user-extra: {example.org/a b: [c]}",
         ))
         .unwrap();
         assert_eq!(format!("{:?}", c.proxy), "Some(Http p:3128)");
-        let headers: Vec<String> = c.identity.disguise.iter().map(|(k, v)| format!("{k}: {v}")).collect();
+        let headers: Vec<String> =
+            c.identity.impersonation.iter().map(|(k, v)| format!("{k}: {v}")).collect();
         let expected = [
             "Impersonate-User: ann",
             "Impersonate-Uid: u1",

@@ -15,13 +15,13 @@ use schema::lenient;
 use tokio::time::Instant;
 
 use crate::connect::{Connector, Dial};
+use crate::connection_pool::{ConnectionPool, Content};
 use crate::credentials::Credentials;
 use crate::error::{ApiError, ClientError};
-use crate::kubeconfig::Config;
-use crate::lanes::{Content, Lanes};
+use crate::kubeconfig::{Config, Identity};
 use crate::limit::Limiter;
-use crate::read::{Alarm, Complaints};
 use crate::tls::{self, KeyPair};
+use crate::unreadable::{UnreadableHandler, UnreadableLog};
 
 /// A refusal's body.
 const REFUSAL_MAX: usize = 64 << 10;
@@ -47,7 +47,7 @@ pub struct Options {
     /// Who counts the requests.
     pub meter: Option<Meter>,
     /// Who hears of objects that cannot be read.
-    pub alarm: Option<Alarm>,
+    pub on_unreadable: Option<UnreadableHandler>,
 }
 
 /// Is told of every request once its answer begins, or it has failed.
@@ -83,14 +83,14 @@ struct Inner {
     credentials: Credentials,
     limiter: Option<Limiter>,
     session: ArcSwapOption<Session>,
-    complaints: Complaints,
+    unreadable: UnreadableLog,
     /// None: TCP to the server the configuration names.
     dial: Option<Dial>,
 }
 
 /// Connections made with one set of certificates.
 struct Session {
-    lanes: Lanes,
+    pool: ConnectionPool,
     key_pair: Option<KeyPair>,
 }
 
@@ -126,12 +126,30 @@ impl Client {
         Client::made(config.clone(), credentials.again(), options, dial.clone())
     }
 
+    /// Another client for the same server that acts as this user, whom the server must let this one impersonate.
+    #[must_use]
+    pub fn acting_as(&self, user: &str, options: Options) -> Client {
+        let Inner { config, credentials, dial, .. } = &*self.0;
+        let mut config = config.clone();
+        config.identity.impersonation = vec![("Impersonate-User".to_owned(), user.to_owned())];
+        Client::made(config, credentials.again(), options, dial.clone())
+    }
+
+    /// Another client for the same server that shows this token, and nothing else of this one's identity.
+    #[must_use]
+    pub fn with_token(&self, token: &str) -> Client {
+        let Inner { config, options, dial, .. } = &*self.0;
+        let identity = Identity { token: Some(token.to_owned()), ..Identity::default() };
+        let config = Config { identity, ..config.clone() };
+        Client::made(config.clone(), Credentials::new(config), options.clone(), dial.clone())
+    }
+
     fn made(config: Config, credentials: Credentials, options: Options, dial: Option<Dial>) -> Client {
         let inner = Inner {
             credentials,
             limiter: Limiter::new(options.qps, options.burst),
             session: ArcSwapOption::empty(),
-            complaints: Complaints::new(options.alarm.clone()),
+            unreadable: UnreadableLog::new(options.on_unreadable.clone()),
             config,
             options,
             dial,
@@ -164,7 +182,7 @@ impl Client {
     /// Sends a request and reads the answer whole. A server that is busy and says when to come again is asked again
     /// then, if there is time.
     pub async fn ask_bytes(&self, request: Request) -> Result<Bytes, ClientError> {
-        let (act, after) = (request.act(), self.patience());
+        let (act, after) = (request.act(), self.request_timeout());
         let deadline = Instant::now() + after;
         let mut left = if request.once { 0 } else { self.0.options.repeats };
         loop {
@@ -187,18 +205,18 @@ impl Client {
         read_body(response.into_body(), self.0.options.answer_max, &act).await
     }
 
-    pub(crate) fn complaints(&self) -> &Complaints {
-        &self.0.complaints
+    pub(crate) fn unreadable(&self) -> &UnreadableLog {
+        &self.0.unreadable
     }
 
     /// How long one request may take, watches apart.
-    pub(crate) fn patience(&self) -> Duration {
+    pub(crate) fn request_timeout(&self) -> Duration {
         self.0.options.timeout
     }
 
     /// As [`Client::stream`], for an answer that has to begin soon.
     pub(crate) async fn open(&self, request: Request) -> Result<Response<Content>, ClientError> {
-        let (act, after) = (request.act(), self.patience());
+        let (act, after) = (request.act(), self.request_timeout());
         match tokio::time::timeout(after, self.stream(request)).await {
             Ok(answer) => answer,
             Err(_) => Err(ClientError::Timeout { act, after }),
@@ -214,7 +232,7 @@ impl Client {
         let session = self.session().await?;
         let built = self.build(request).await?;
         let (method, begun) = (built.method().clone(), Instant::now());
-        let place = session.lanes.place();
+        let place = session.pool.place();
         let response = place.request(built).await;
         if let Some(Meter(count)) = &self.0.options.meter {
             let server = self.0.config.server.as_str();
@@ -250,7 +268,7 @@ impl Client {
         if let Some(value) = self.0.credentials.header().await.map_err(ClientError::Credentials)? {
             builder = builder.header(AUTHORIZATION, value);
         }
-        for (name, value) in &self.0.config.identity.disguise {
+        for (name, value) in &self.0.config.identity.impersonation {
             builder = builder.header(name, value);
         }
         let body = match &request.body {
@@ -311,8 +329,8 @@ impl Client {
             proxy: config.proxy.clone(),
             dial: self.0.dial.clone(),
         };
-        let lanes = Lanes::new(connector, self.0.options.per_connection);
-        Ok(Some(Session { lanes, key_pair }))
+        let pool = ConnectionPool::new(connector, self.0.options.per_connection);
+        Ok(Some(Session { pool, key_pair }))
     }
 
     fn failure(&self, act: &str, error: &legacy::Error) -> ClientError {
@@ -367,11 +385,17 @@ impl Request {
         Request::with(Method::PATCH, path, "application/strategic-merge-patch+json", body)
     }
 
+    /// A patch of another kind, by its media type.
+    #[must_use]
+    pub fn patch(path: impl Into<String>, kind: &'static str, body: impl Into<Bytes>) -> Request {
+        Request::with(Method::PATCH, path, kind, body)
+    }
+
     fn with(method: Method, path: impl Into<String>, kind: &'static str, body: impl Into<Bytes>) -> Request {
         Request { body: Some((kind, body.into())), method, ..Request::get(path) }
     }
 
-    /// Not to be repeated by itself when the server asks for patience.
+    /// Not to be repeated by itself when the server says when to come back.
     #[must_use]
     pub fn once(self) -> Request {
         Request { once: true, ..self }
@@ -411,7 +435,7 @@ impl Default for Options {
             per_connection: 64,
             repeats: 10,
             meter: None,
-            alarm: None,
+            on_unreadable: None,
         }
     }
 }

@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
+use crate::connection_pool::Content;
 use crate::error::{ApiError, ClientError};
-use crate::lanes::Content;
 use crate::list::{ITEM_MAX, ListMeta, Splitter};
 use crate::request::{Client, Request};
 
@@ -31,7 +31,7 @@ const LIST_AGAIN: Duration = Duration::from_secs(60);
 const HEALTHY: Duration = Duration::from_secs(30);
 
 /// What to watch.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Resource {
     /// `/api/v1/services`
     pub path: String,
@@ -51,7 +51,7 @@ pub enum Event {
 }
 
 /// The same for those who would rather not hold a whole list: its objects come one by one.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Piece {
     /// A list begins, or begins again: what was seen of an earlier one that did not end counts no more.
     Begin,
@@ -63,6 +63,8 @@ pub enum Piece {
     Applied(Box<RawValue>),
     /// As [`Event::Deleted`].
     Deleted(Box<RawValue>),
+    /// Nothing happened up to [`Watcher::revision`].
+    Bookmark,
 }
 
 /// A watch that never ends: it lists, watches, and resumes where it was after every interruption.
@@ -74,12 +76,9 @@ pub struct Watcher {
     pause: Duration,
     /// Kept here and not in a sleep, so that a caller who drops `next` does not drop the pause.
     retry_at: Option<Instant>,
-    /// The revision up to which everything was handed out; None before the first list.
-    revision: Option<String>,
-    listing: Option<Listing>,
+    state: State,
     /// All of it was told once.
     listed: bool,
-    stream: Option<Lines>,
     ready: VecDeque<Piece>,
     /// What was seen of a list that somebody waits for as a whole.
     collected: Vec<Box<RawValue>>,
@@ -87,6 +86,22 @@ pub struct Watcher {
     trouble: Option<Instant>,
     /// When what was listed is listed again, for want of an item that could be read.
     list_again_at: Option<Instant>,
+}
+
+/// What comes next.
+#[derive(Debug, Default)]
+enum State {
+    /// A list begins.
+    #[default]
+    Unlisted,
+    /// The page of the list that begins at `from` is asked for; empty for the first.
+    Listing { from: String },
+    /// A page arrives.
+    Reading { body: Content, splitter: Splitter },
+    /// Everything up to `revision` was received. A watch from there on is asked for.
+    Listed { revision: String },
+    /// A watch is open. Everything up to `revision` was received.
+    Watching { revision: String, lines: Lines },
 }
 
 #[derive(Debug)]
@@ -98,15 +113,6 @@ struct Lines {
     opened: Instant,
     /// Later than this the server must have ended it.
     lasts: Duration,
-}
-
-/// A list under way.
-#[derive(Debug, Default)]
-struct Listing {
-    /// Where the page begins; empty for the first.
-    from: String,
-    /// None between two pages.
-    page: Option<(Content, Splitter)>,
 }
 
 #[derive(Deserialize)]
@@ -133,15 +139,20 @@ impl Watcher {
             rng,
             pause: PAUSE_MIN,
             retry_at: None,
-            revision: None,
-            listing: None,
+            state: State::Unlisted,
             listed: false,
-            stream: None,
             ready: VecDeque::new(),
             collected: Vec::new(),
             trouble: None,
             list_again_at: None,
         }
+    }
+
+    /// The first list too comes from the store, and not from a server's cache that may be behind: for whoever acts on what is
+    /// missing, and may have made it himself before he was started again.
+    #[must_use]
+    pub fn from_store(self) -> Watcher {
+        Watcher { listed: true, ..self }
     }
 
     /// The next event; waits as long as it takes. Failures are logged and retried here.
@@ -155,6 +166,7 @@ impl Watcher {
                 Piece::End => return Event::Listed(std::mem::take(&mut self.collected)),
                 Piece::Applied(object) => return Event::Applied(object),
                 Piece::Deleted(object) => return Event::Deleted(object),
+                Piece::Bookmark => {}
             }
         }
     }
@@ -180,72 +192,59 @@ impl Watcher {
         self.list_again_at.get_or_insert_with(|| Instant::now() + LIST_AGAIN);
     }
 
+    /// Up to where everything was received. Whoever was handed the end of a list or a bookmark has seen all of it.
+    #[must_use]
+    pub fn revision(&self) -> Option<&str> {
+        match &self.state {
+            State::Listed { revision } | State::Watching { revision, .. } => Some(revision),
+            State::Unlisted | State::Listing { .. } | State::Reading { .. } => None,
+        }
+    }
+
     /// How long the server has been out of reach.
     #[must_use]
     pub fn out_of_reach(&self) -> Option<Duration> {
         self.trouble.map(|since| since.elapsed())
     }
 
+    /// Cancel-safe: what was read is kept in the state.
     async fn step(&mut self) -> Result<(), ClientError> {
-        let Some(revision) = self.revision.clone() else { return self.list().await };
-        if self.stream.is_none() {
-            self.stream = Some(self.open(&revision).await?);
-            self.trouble = None;
-        }
-        let Some(stream) = &mut self.stream else { return Ok(()) };
-        let line = stream.next(&self.resource.path);
-        let line = match self.list_again_at {
-            Some(at) => tokio::time::timeout_at(at, line).await,
-            None => Ok(line.await),
-        };
-        let Ok(line) = line else {
-            (self.list_again_at, self.stream, self.revision) = (None, None, None);
-            return Ok(());
-        };
-        match line? {
-            Some(line) => self.take(&line),
-            None => {
-                // The server ends watches after a while; that is no trouble, but a loop of it would be.
-                let lived = stream.opened.elapsed();
-                self.stream = None;
-                if lived < Duration::from_secs(1) {
-                    self.retry_at = Some(Instant::now() + self.rng.up_to(Duration::from_secs(1)));
-                }
+        match &self.state {
+            State::Unlisted => {
+                self.state = State::Listing { from: String::new() };
+                self.ready.push_back(Piece::Begin);
                 Ok(())
             }
+            State::Listing { from } => {
+                let from = from.clone();
+                self.open_page(&from).await
+            }
+            State::Reading { .. } => self.read_page().await,
+            State::Listed { revision } => {
+                let revision = revision.clone();
+                let lines = self.open(&revision).await?;
+                self.state = State::Watching { revision, lines };
+                self.trouble = None;
+                Ok(())
+            }
+            State::Watching { .. } => self.read_line().await,
         }
     }
 
-    /// Goes on with the list, or begins it. Cancel-safe: what was read of a page is kept.
-    async fn list(&mut self) -> Result<(), ClientError> {
-        if self.listing.is_none() {
-            self.listing = Some(Listing::default());
-            self.ready.push_back(Piece::Begin);
-        }
-        let Some(listing) = &self.listing else { return Ok(()) };
-        if listing.page.is_none() {
-            let (path, is_first) = (self.page_path(&listing.from), listing.from.is_empty());
-            let body = match self.client.open(Request::get(path)).await {
-                // The snapshot a page belongs to is compacted: begin again.
-                Err(e) if e.is_expired() && !is_first => {
-                    self.listing = None;
-                    return Ok(());
-                }
-                other => other?.into_body(),
-            };
-            if let Some(listing) = &mut self.listing {
-                listing.page = Some((body, Splitter::default()));
-            }
-        }
-        self.read_page().await
+    async fn open_page(&mut self, from: &str) -> Result<(), ClientError> {
+        self.state = match self.client.open(Request::get(self.page_path(from))).await {
+            // The snapshot a page belongs to is compacted: begin again.
+            Err(e) if e.is_expired() && !from.is_empty() => State::Unlisted,
+            other => State::Reading { body: other?.into_body(), splitter: Splitter::default() },
+        };
+        Ok(())
     }
 
     async fn read_page(&mut self) -> Result<(), ClientError> {
         let act = || format!("GET {}", self.resource.path);
         let unreadable = |e: crate::list::Unreadable| ClientError::Decode { act: act(), why: e.to_string() };
-        let Some(Listing { from, page }) = &mut self.listing else { return Ok(()) };
-        let Some((body, splitter)) = page else { return Ok(()) };
-        let after = self.client.patience();
+        let State::Reading { body, splitter } = &mut self.state else { return Ok(()) };
+        let after = self.client.request_timeout();
         let frame = tokio::time::timeout(after, body.frame()).await;
         match frame.map_err(|_| ClientError::Timeout { act: act(), after })? {
             Some(Ok(frame)) => {
@@ -254,20 +253,52 @@ impl Watcher {
             }
             Some(Err(e)) => Err(ClientError::Transport { act: act(), why: e.to_string() }),
             None => {
-                let Some((_, splitter)) = page.take() else { return Ok(()) };
-                let meta = splitter.finish().map_err(unreadable)?;
+                let meta = std::mem::take(splitter).finish().map_err(unreadable)?;
                 if meta.next.is_empty() {
-                    self.revision = Some(meta.resource_version);
+                    self.state = State::Listed { revision: meta.resource_version };
                     self.listed = true;
-                    self.listing = None;
                     self.trouble = None;
                     self.ready.push_back(Piece::End);
                 } else {
-                    *from = meta.next;
+                    self.state = State::Listing { from: meta.next };
                 }
                 Ok(())
             }
         }
+    }
+
+    async fn read_line(&mut self) -> Result<(), ClientError> {
+        let State::Watching { lines, .. } = &mut self.state else { return Ok(()) };
+        let line = lines.next(&self.resource.path);
+        let line = match self.list_again_at {
+            Some(at) => tokio::time::timeout_at(at, line).await,
+            None => Ok(line.await),
+        };
+        let Ok(line) = line else {
+            (self.list_again_at, self.state) = (None, State::Unlisted);
+            return Ok(());
+        };
+        match line? {
+            Some(line) => self.take(&line),
+            None => {
+                // The server ends watches after a while; that is no trouble, but a loop of it would be.
+                if self.close().is_some_and(|lived| lived < Duration::from_secs(1)) {
+                    self.retry_at = Some(Instant::now() + self.rng.up_to(Duration::from_secs(1)));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends what is under way: a list begins again, a watch goes on where it was. Says how long the watch lived.
+    fn close(&mut self) -> Option<Duration> {
+        let (state, lived) = match std::mem::take(&mut self.state) {
+            State::Watching { revision, lines } => (State::Listed { revision }, Some(lines.opened.elapsed())),
+            State::Listed { revision } => (State::Listed { revision }, None),
+            State::Unlisted | State::Listing { .. } | State::Reading { .. } => (State::Unlisted, None),
+        };
+        self.state = state;
+        lived
     }
 
     fn page_path(&self, from: &str) -> String {
@@ -314,21 +345,22 @@ impl Watcher {
             "ADDED" | "MODIFIED" => self.ready.push_back(Piece::Applied(line.object)),
             "DELETED" => self.ready.push_back(Piece::Deleted(line.object)),
             // BOOKMARK, and whatever a newer server may say: only its revision counts.
-            _ => {}
+            _ => self.ready.push_back(Piece::Bookmark),
         }
-        self.revision = Some(at.metadata.resource_version);
+        if let State::Watching { revision, .. } = &mut self.state {
+            *revision = at.metadata.resource_version;
+        }
         Ok(())
     }
 
     fn recover(&mut self, error: &ClientError) {
-        self.listing = None;
-        if self.stream.take().is_some_and(|s| s.opened.elapsed() > HEALTHY) {
+        if self.close().is_some_and(|lived| lived > HEALTHY) {
             self.pause = PAUSE_MIN;
         }
         self.trouble.get_or_insert_with(Instant::now);
         if error.is_expired() {
             tracing::debug!(path = %self.resource.path, "The watched revision is compacted, listing again");
-            self.revision = None;
+            self.state = State::Unlisted;
         } else {
             tracing::warn!(path = %self.resource.path, %error, "Watch interrupted");
         }

@@ -93,8 +93,13 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
 
     /// It failed: tries again after a pause that grows. Says how often it has failed by now.
     pub fn retry(&mut self, key: K, now: Instant) -> u32 {
+        self.retry_after(key, now, Duration::ZERO)
+    }
+
+    /// The same, and not sooner than after `least`.
+    pub fn retry_after(&mut self, key: K, now: Instant, least: Duration) -> u32 {
         let failures = self.failures.entry(key.clone()).or_default();
-        let pause = self.pauses.after(*failures);
+        let pause = self.pauses.after(*failures).max(least);
         *failures = failures.saturating_add(1);
         let times = *failures;
         if !self.dirty.contains(&key) {
@@ -106,6 +111,11 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
     /// It succeeded: its failures count no more.
     pub fn forget(&mut self, key: &K) {
         self.failures.remove(key);
+    }
+
+    /// It does not wait for its time any more; what was added stays.
+    pub fn cancel(&mut self, key: &K) {
+        self.forget_time(key);
     }
 
     /// When the next key that waits for its time is due.

@@ -25,13 +25,13 @@ struct Script {
     answers: Arc<Mutex<VecDeque<(u16, String)>>>,
     asked: Arc<Mutex<Vec<String>>>,
     /// What refusals ask for, in seconds.
-    patience: Option<u64>,
+    retry_after: Option<u64>,
 }
 
 impl Script {
     fn new(answers: &[(u16, &str)]) -> Script {
         let answers = answers.iter().map(|(code, body)| (*code, (*body).to_owned())).collect();
-        Script { answers: Arc::new(Mutex::new(answers)), asked: Arc::default(), patience: None }
+        Script { answers: Arc::new(Mutex::new(answers)), asked: Arc::default(), retry_after: None }
     }
 
     fn asked(&self) -> Vec<String> {
@@ -50,7 +50,7 @@ impl Script {
             self.answers.lock().unwrap().pop_front().unwrap_or((503, "nothing left".to_owned()));
         let mut response = http::Response::new(Full::new(Bytes::from(body)));
         *response.status_mut() = http::StatusCode::from_u16(code).unwrap();
-        if let Some(seconds) = self.patience.filter(|_| code >= 400) {
+        if let Some(seconds) = self.retry_after.filter(|_| code >= 400) {
             response.headers_mut().insert("retry-after", seconds.into());
         }
         response
@@ -193,7 +193,7 @@ async fn a_list_comes_in_pieces_and_begins_again_when_it_breaks_off() {
             Piece::Begin => "begin".to_owned(),
             Piece::Item(item) => name(&item),
             Piece::End => "end".to_owned(),
-            Piece::Applied(_) | Piece::Deleted(_) => "event".to_owned(),
+            Piece::Applied(_) | Piece::Deleted(_) | Piece::Bookmark => "event".to_owned(),
         });
     }
     assert_eq!(seen, ["begin", "a", "begin", "b", "end"]);
@@ -246,9 +246,9 @@ async fn refusals_keep_their_words() {
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_patience_is_asked_again() {
+async fn a_server_that_says_when_to_come_back_is_asked_again() {
     let busy = [(429, "busy"), (503, "starting"), (200, "1")];
-    let script = Script { patience: Some(1), ..Script::new(&busy) };
+    let script = Script { retry_after: Some(1), ..Script::new(&busy) };
     let client = Client::new(config(script.serve_plain().await), Options::default()).await.unwrap();
     let begun = std::time::Instant::now();
     assert_eq!(client.ask::<Value>(Request::post("/x", "{}")).await.unwrap(), 1);
@@ -259,8 +259,8 @@ async fn a_server_that_asks_for_patience_is_asked_again() {
 #[tokio::test]
 async fn nobody_waits_who_has_no_time_or_rules_of_his_own() {
     let refusals = [(429, "busy"); 20];
-    let ask = async |patience: Option<u64>, options: Options, request: Request| {
-        let script = Script { patience, ..Script::new(&refusals) };
+    let ask = async |retry_after: Option<u64>, options: Options, request: Request| {
+        let script = Script { retry_after, ..Script::new(&refusals) };
         let client = Client::new(config(script.serve_plain().await), options).await.unwrap();
         let error = client.ask_bytes(request).await.unwrap_err();
         assert_eq!(error.code(), Some(429), "{error}");
@@ -268,7 +268,7 @@ async fn nobody_waits_who_has_no_time_or_rules_of_his_own() {
     };
     let get = || Request::get("/x");
     let hurried = Options { timeout: Duration::from_secs(20), ..Options::default() };
-    assert_eq!(ask(Some(60), hurried, get()).await, 1, "the pause is longer than the patience");
+    assert_eq!(ask(Some(60), hurried, get()).await, 1, "the pause is longer than the timeout");
     assert_eq!(ask(Some(0), Options { repeats: 0, ..Options::default() }, get()).await, 1);
     assert_eq!(ask(Some(0), Options::default(), get().once()).await, 1);
     assert_eq!(ask(None, Options::default(), get()).await, 1, "nothing was said of when");

@@ -1,12 +1,14 @@
 //! The Container Runtime Interface, version 1: messages, client and server scaffolding.
 //!
 //! [`v1`] is generated from `proto/`. [`Client`] speaks to a runtime over its unix socket, keeps the
-//! deadlines of each call and comes back by itself when the runtime restarts.
+//! deadlines of each call and comes back by itself when the runtime restarts. [`log`] is the format of the logs that a
+//! runtime writes.
 
 mod client;
 mod closing;
 mod endpoint;
 mod error;
+pub mod log;
 mod redact;
 
 pub use client::{Client, Events, MAX_MESSAGE, REQUEST_TIMEOUT};

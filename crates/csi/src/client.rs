@@ -3,17 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
-use tonic::transport::{Channel, Uri};
-use tonic::{Response, Status};
+use plugins::call::{connect, finish};
+use tonic::transport::Channel;
 
-use crate::registration::registration_client::RegistrationClient;
-use crate::registration::{InfoRequest, PluginInfo, RegistrationStatus};
 use crate::v1::node_client::NodeClient;
 use crate::v1::node_service_capability::Type as Offer;
 use crate::v1::node_service_capability::rpc::Type;
-use crate::{Error, Result, v1};
+use crate::{Result, v1};
 
 /// A driver's node service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,16 +29,6 @@ pub struct Capabilities {
     /// Gives the volume to a group by itself.
     pub mount_group: bool,
 }
-
-/// A registration socket.
-#[derive(Clone, Debug)]
-pub struct Plugin {
-    socket: PathBuf,
-}
-
-const CONNECT: Duration = Duration::from_secs(10);
-const GET_INFO: Duration = Duration::from_secs(1);
-const NOTIFY: Duration = Duration::from_secs(5);
 
 // === impl Driver ===
 
@@ -122,50 +108,4 @@ impl Capabilities {
             mount_group: has(Type::VolumeMountGroup),
         }
     }
-}
-
-// === impl Plugin ===
-
-impl Plugin {
-    #[must_use]
-    pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into() }
-    }
-
-    pub async fn info(&self) -> Result<PluginInfo> {
-        let mut plugin = RegistrationClient::new(connect(&self.socket).await?);
-        finish(GET_INFO, plugin.get_info(InfoRequest {})).await
-    }
-
-    /// Tells the plugin what came of its registration; an empty error means that it is registered.
-    pub async fn notify(&self, error: &str) -> Result<()> {
-        let mut plugin = RegistrationClient::new(connect(&self.socket).await?);
-        let status = RegistrationStatus { plugin_registered: error.is_empty(), error: error.to_owned() };
-        finish(NOTIFY, plugin.notify_registration_status(status)).await.map(drop)
-    }
-}
-
-async fn connect(socket: &Path) -> Result<Channel> {
-    let path = socket.to_owned();
-    let connector = tower::service_fn(move |_: Uri| {
-        let path = path.clone();
-        async move { UnixStream::connect(path).await.map(TokioIo::new) }
-    });
-    // The URI is never resolved; its host becomes the `:authority`.
-    let endpoint = Channel::from_static("http://localhost").connect_timeout(CONNECT);
-    endpoint.connect_with_connector(connector).await.map_err(|e| {
-        let cause = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
-        Error::new(tonic::Code::Unavailable, format!("connect to {}: {cause}", socket.display()))
-    })
-}
-
-async fn finish<T>(
-    deadline: Duration,
-    call: impl Future<Output = std::result::Result<Response<T>, Status>>,
-) -> Result<T> {
-    // Dropping the call resets its stream, which is how the driver learns that we gave up. Boxed: requests are large.
-    let answer = tokio::time::timeout(deadline, Box::pin(call)).await.unwrap_or_else(|_| {
-        Err(Status::deadline_exceeded(format!("no answer within {}s", deadline.as_secs_f64())))
-    });
-    Ok(answer?.into_inner())
 }

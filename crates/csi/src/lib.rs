@@ -1,17 +1,13 @@
-//! The node's side of the Container Storage Interface, version 1, and the registration of plugins.
+//! The node's side of the Container Storage Interface, version 1.
 //!
-//! [`v1`] and [`registration`] are generated from `proto/`. [`Driver`] speaks to a driver's node service and
-//! [`Plugin`] to a registration socket. Every call makes its own connection, as upstream's do: a driver that was
-//! replaced behind its socket is found by the next call.
+//! [`v1`] is generated from `proto/`. [`Driver`] speaks to a driver's node service. How a driver registers is in `plugins`.
 
 mod client;
-mod error;
 mod redact;
 
-pub use client::{Capabilities, Driver, Plugin};
-pub use error::{Error, Result};
-pub use generated::{registration, v1};
-pub use tonic::Code;
+pub use client::{Capabilities, Driver};
+pub use generated::v1;
+pub use plugins::{Code, Error, Result};
 
 #[allow(
     clippy::all,
@@ -25,10 +21,5 @@ mod generated {
     /// Messages, clients and servers of package `csi.v1`.
     pub mod v1 {
         tonic::include_proto!("csi.v1");
-    }
-
-    /// Messages, clients and servers of package `pluginregistration`.
-    pub mod registration {
-        tonic::include_proto!("pluginregistration");
     }
 }

@@ -19,7 +19,7 @@ use kube::runtime::{WatchStreamExt, reflector};
 use kube::{Client, Config, Error};
 use serde_json::json;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Place {
     dir: tempfile::TempDir,
@@ -85,7 +85,7 @@ async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| panic!("in vain: {what}"))
+    tokio::time::timeout(TIMEOUT, asking).await.unwrap_or_else(|_| panic!("in vain: {what}"))
 }
 
 /// Creates, updates and deletes; tells the revision of everything that was acknowledged.
@@ -154,7 +154,7 @@ async fn every_watcher_sees_every_revision_once_and_in_order() {
     acknowledged.sort_unstable();
     let mut told = None;
     for watcher in watchers {
-        let seen = tokio::time::timeout(PATIENCE, watcher).await.expect("all events arrive").unwrap();
+        let seen = tokio::time::timeout(TIMEOUT, watcher).await.expect("all events arrive").unwrap();
         assert!(seen.is_sorted_by(|a, b| a.0 < b.0), "in order, and none twice");
         let written: Vec<u64> = seen.iter().filter(|e| e.1 != "deleted").map(|e| e.0).collect();
         assert_eq!(written, acknowledged, "what was acknowledged is what is seen");
@@ -181,7 +181,7 @@ async fn informers_survive_kills_and_compaction() {
         });
         reflector(writer, events).for_each(|_| async {}).await;
     });
-    tokio::time::timeout(PATIENCE, store.wait_until_ready()).await.unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, store.wait_until_ready()).await.unwrap().unwrap();
     let mut kept: Vec<String> = Vec::new();
     for round in 0..3 {
         for n in 0..20 {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use fixture::{Containerd, Node, Options, Tools};
 
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 const PORT: u16 = 6443;
 
 /// A token to join with. That it may ask for a certificate, and gets it, is our server's own rule.
@@ -180,7 +180,7 @@ impl Cluster {
 
     #[track_caller]
     fn until(&self, what: &str, mut is: impl FnMut(&Cluster) -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !is(self) {
             assert!(Instant::now() < end, "in vain: {what}\n{}", self.last_words());
             thread::sleep(Duration::from_millis(200));
@@ -303,7 +303,7 @@ fn forward(c: &Cluster) {
     command.arg("--kubeconfig").arg(c.dir.join("data/admin.kubeconfig"));
     command.args(["port-forward", "pod/web", "18080:8080"]).env("HOME", &c.dir);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while c.node.inside(|| ask("127.0.0.1:18080")).unwrap().is_none() {
         assert!(Instant::now() < end, "the port is not forwarded\n{}", c.last_words());
         thread::sleep(Duration::from_millis(200));

@@ -7,7 +7,7 @@
 //! * [`admission`]: whether a Pod may run here at all.
 //! * [`dispatch`]: which Pods have a task, and what is wanted of each.
 //! * [`downward`]: a Pod's fields and resources as text.
-//! * [`events`]: which events the API server is told of.
+//! * [`eviction`]: when the node takes Pods off itself, and which; [`stats`]: the figures for that and for people.
 //! * [`gc`]: what is left over and goes.
 //! * [`handover`]: static Pods that another kubelet began.
 //! * [`node`]: this machine as a Node of a cluster.
@@ -26,25 +26,28 @@ pub mod container_spec;
 pub mod cri_config;
 pub mod dispatch;
 pub mod downward;
-pub mod events;
+pub mod eviction;
 pub mod gc;
 pub mod handover;
 pub mod hash;
 pub mod images;
 pub mod log_choice;
-pub mod log_line;
 pub mod log_rotation;
 pub mod node;
 pub mod observed;
+pub mod oom;
 pub mod pod;
 pub mod pod_resources;
 pub mod probe;
 pub mod references;
 pub mod services;
 pub mod shutdown;
+pub mod stats;
 pub mod sysctl;
 #[cfg(test)]
 mod testing;
 pub mod text;
 pub mod userns;
 pub mod volumes;
+
+pub use api::events;

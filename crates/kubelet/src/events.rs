@@ -1,6 +1,6 @@
 //! Events, recorded locally and bounded. With an API server they are also told there.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::time::{Clock, Wall};
@@ -31,6 +31,9 @@ pub enum EventType {
     Normal,
     Warning,
 }
+
+/// Told with an event, for programs.
+type Annotations = BTreeMap<String, String>;
 
 /// A handle on the event store; cheap to clone.
 #[derive(Clone)]
@@ -75,7 +78,7 @@ impl Recorder {
             uid: name.to_owned(),
             resource_version: String::new(),
         };
-        self.tell(about, kind, reason, message, String::new());
+        self.tell(about, kind, reason, message, Default::default());
     }
 
     /// Something happened to a claim; only the API server keeps it.
@@ -96,12 +99,18 @@ impl Recorder {
             uid: uid.to_owned(),
             resource_version: String::new(),
         };
-        self.tell(about, kind, reason, message.to_owned(), String::new());
+        self.tell(about, kind, reason, message.to_owned(), Default::default());
     }
 
     /// Something happened to the Pod.
     pub fn pod(&self, pod: &Pod, kind: EventType, reason: &str, message: impl Into<String>) {
-        self.record(pod, kind, reason, message.into(), String::new());
+        self.record(pod, kind, reason, message.into(), Default::default());
+    }
+
+    /// The node ended the Pod, and programs may want to know why.
+    pub fn eviction(&self, pod: &Pod, reason: &str, message: &str, annotations: Annotations) {
+        let details = (String::new(), annotations);
+        self.record(pod, EventType::Warning, reason, message.to_owned(), details);
     }
 
     /// Something happened to one container of the Pod.
@@ -113,7 +122,7 @@ impl Recorder {
         reason: &str,
         message: impl Into<String>,
     ) {
-        self.record(pod, kind, reason, message.into(), field_path(pod, name));
+        self.record(pod, kind, reason, message.into(), (field_path(pod, name), Annotations::new()));
     }
 
     /// The Pod's events, oldest first.
@@ -122,7 +131,14 @@ impl Recorder {
         self.lock().by_pod.get(uid).map(|q| q.iter().cloned().collect()).unwrap_or_default()
     }
 
-    fn record(&self, pod: &Pod, kind: EventType, reason: &str, message: String, field_path: String) {
+    fn record(
+        &self,
+        pod: &Pod,
+        kind: EventType,
+        reason: &str,
+        message: String,
+        (field_path, annotations): (String, Annotations),
+    ) {
         let now = self.clock.now().wall;
         let Some(uid) = pod.metadata.uid.clone() else { return };
         tracing::debug!(
@@ -137,22 +153,30 @@ impl Recorder {
             uid: uid.clone(),
             resource_version: meta.resource_version.clone().unwrap_or_default(),
         };
-        self.tell(about, kind, reason, message.clone(), field_path.clone());
+        self.tell(about, kind, reason, message.clone(), (field_path.clone(), annotations));
         let event =
             Event { kind, reason: reason.to_owned(), message, field_path, first: now, last: now, count: 1 };
         self.lock().add(uid, event);
     }
 
     /// A full queue means that the API server is away: what happens meanwhile is in the log.
-    fn tell(&self, about: About, kind: EventType, reason: &str, message: String, field_path: String) {
+    fn tell(
+        &self,
+        about: About,
+        kind: EventType,
+        reason: &str,
+        message: String,
+        (field_path, annotations): (String, Annotations),
+    ) {
         let Some(sink) = &self.sink else { return };
         let kind = match kind {
             EventType::Normal => "Normal",
             EventType::Warning => "Warning",
         };
-        let event = Happened { about, field_path, kind, reason: reason.to_owned(), message };
+        let reason = reason.to_owned();
+        let event = Happened { about, field_path, kind, reason, message, annotations };
         if sink.try_send(event).is_err() {
-            tracing::debug!(reason, "event dropped: too many are waiting");
+            tracing::debug!("event dropped: too many are waiting");
         }
     }
 

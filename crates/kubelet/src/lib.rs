@@ -5,17 +5,19 @@
 pub mod agent;
 pub mod cluster;
 pub mod events;
+pub mod eviction;
 pub mod host;
 pub mod images;
 pub mod logs;
 pub mod metrics;
 pub mod node;
-pub mod plugins;
+pub mod plugin_watcher;
 pub mod pods;
 pub mod ports;
 pub mod runtime;
 pub mod server;
 mod start_error;
+pub mod stats;
 pub mod volumes;
 
 #[cfg(test)]

@@ -144,6 +144,12 @@ families! {
             = "kubelet_http_requests_duration_seconds", "Seconds taken to serve an HTTP request.";
         http_requests_total: Counter["method", "path", "server_type", "long_running"]
             = "kubelet_http_requests_total", "HTTP requests received.";
+        eviction_stats_age_seconds: Histogram["eviction_signal"] buckets DEFAULT_BUCKETS;
+            = "kubelet_eviction_stats_age_seconds", "Seconds between a measurement and the eviction that it led to, by signal.";
+        evictions: Counter["eviction_signal"]
+            = "kubelet_evictions", "Pods that the node ended to defend itself, by signal.";
+        image_garbage_collected_total: Counter["reason"]
+            = "kubelet_image_garbage_collected_total", "Images removed because nobody used them, by reason.";
         image_pull_duration_seconds: Histogram["image_size_in_bytes"] buckets IMAGE_PULL;
             = "kubelet_image_pull_duration_seconds", "Seconds taken by an image pull, by image size.";
         image_volume_mounted_errors_total: Counter[]
@@ -244,6 +250,10 @@ families! {
             = "kubelet_volume_stats_inodes_used", "Inodes used on a volume, by its claim.";
         volume_stats_used_bytes: Gauge["namespace", "persistentvolumeclaim"]
             = "kubelet_volume_stats_used_bytes", "Bytes used on a volume, by its claim.";
+        disk_usage_files_total: Counter[]
+            = "longshore_disk_usage_files_total", "Files looked at to know what Pods have on the node's disk.";
+        disk_usage_seconds: Histogram[] buckets DEFAULT_BUCKETS;
+            = "longshore_disk_usage_seconds", "Seconds taken by one look at what Pods have on the node's disk.";
         working_pods: Gauge["lifecycle", "config", "static"]
             = "kubelet_working_pods", "Pods being worked on, by stage, by whether they are still wanted, and by source.";
         rest_client_request_duration_seconds: Histogram["verb", "host"] buckets REQUEST;

@@ -24,7 +24,7 @@ use sys::mountinfo;
 use tokio::task::JoinHandle;
 
 /// A node's, made shorter. What counts is the order: who waits speaks long before anybody gives up.
-const PATIENCE: Timeouts = Timeouts {
+const TIMEOUT: Timeouts = Timeouts {
     set_up: Duration::from_secs(20),
     unmount: Duration::from_secs(5),
     program: Duration::from_secs(30),
@@ -140,7 +140,7 @@ async fn others_come_and_go(node: &Node) {
         let named = node.delete(uid).await;
         assert!(named.is_empty(), "{named:?}");
     }
-    assert!(begun.elapsed() < PATIENCE.set_up / 4 * 3, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < TIMEOUT.set_up / 4 * 3, "{:?}", begun.elapsed());
 }
 
 /// With the volume and the share, before it was gone.
@@ -267,7 +267,7 @@ impl Drop for Server {
 impl Node {
     fn open(root: &Path) -> Self {
         let (node, clock) = (Allocatable::default(), Arc::new(SystemClock::new()));
-        let volumes = NodeVolumes::open_with(root, node, clock, Rng::new(1), PATIENCE).unwrap();
+        let volumes = NodeVolumes::open_with(root, node, clock, Rng::new(1), TIMEOUT).unwrap();
         Self { root: root.to_owned(), volumes: Arc::new(volumes) }
     }
 
@@ -297,7 +297,7 @@ impl Node {
         loop {
             let asked = Instant::now();
             let done = self.volumes.unmount(&pod).await;
-            assert!(asked.elapsed() < PATIENCE.unmount + SLACK, "{uid}: {:?}", asked.elapsed());
+            assert!(asked.elapsed() < TIMEOUT.unmount + SLACK, "{uid}: {:?}", asked.elapsed());
             let Err(error) = done else { break };
             named.push(error);
             assert!(begun.elapsed() < NEVER, "{uid} does not go: {named:?}");

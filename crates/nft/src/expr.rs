@@ -1,6 +1,6 @@
 //! Expressions: small steps over sixteen registers of four bytes. A step that does not match ends the rule.
 
-use crate::object::{Family, Name, Verdict};
+use crate::verdict::{Family, Name, Verdict};
 use crate::wire::{Attributes, Writer};
 
 /// One of sixteen registers of four bytes. Longer data takes the ones after it.

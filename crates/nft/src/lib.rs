@@ -4,6 +4,7 @@
 //! the same types, so that what is there and what should be there can be compared, and walked by the same tracer.
 //!
 //! * [`object`]: chains, sets, elements, rules.
+//! * [`verdict`]: what becomes of a packet.
 //! * [`expr`]: what a rule is made of.
 //! * [`message`]: one step of a transaction, and what the kernel tells.
 //! * [`wire`]: netlink attributes and headers.
@@ -11,10 +12,10 @@
 pub mod expr;
 pub mod message;
 pub mod object;
+pub mod verdict;
 pub mod wire;
 
 pub use expr::{Address, Cmp, Ct, Dynset, Expr, Meta, Reg};
 pub use message::{Author, Batch, Generation, Message, Notice, Question, What};
-pub use object::{
-    Chain, Element, Family, Field, Hook, HookPoint, Kind, Name, Rule, Set, TableId, Value, Values, Verdict,
-};
+pub use object::{Chain, Element, Field, Hook, HookPoint, Kind, Rule, Set, TableId, Value, Values};
+pub use verdict::{Family, Name, Verdict};

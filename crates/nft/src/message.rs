@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use crate::expr::{Expr, read_value, write_value};
 use crate::object::{
-    Chain, Element, Family, Field, Hook, HookPoint, Kind, Name, Rule, Set, TableId, Value, Values, Verdict,
-    comment_data, read_comment,
+    Chain, Element, Field, Hook, HookPoint, Kind, Rule, Set, TableId, Value, Values, comment_data,
+    read_comment,
 };
+use crate::verdict::{Family, Name, Verdict};
 use crate::wire::{
     Attribute, Attributes, FLAG_ACK, FLAG_APPEND, FLAG_CREATE, FLAG_DUMP, Header, SUBSYSTEM, Writer,
 };

@@ -23,14 +23,14 @@ pub struct Facts {
     pub mode: Option<&'static str>,
     /// What kube-proxy says of its health; `None` if it does not answer.
     pub is_proxy_healthy: Option<bool>,
-    pub doors: Vec<Door>,
+    pub frontends: Vec<Frontend>,
     /// Flows without a connection that still lead to endpoints that are gone.
     pub stale_flows: usize,
 }
 
 /// One address and port of the Service, and what happens there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Door {
+pub struct Frontend {
     pub address: SocketAddr,
     /// Or else one for those outside.
     pub is_cluster_ip: bool,
@@ -109,8 +109,8 @@ pub fn examine(key: &ServiceKey, facts: &Facts) -> Vec<Finding> {
         return chart.findings;
     }
     chart.proxy(facts);
-    for door in &facts.doors {
-        chart.door(door, facts.mode);
+    for frontend in &facts.frontends {
+        chart.frontend(frontend, facts.mode);
     }
     if facts.stale_flows > 0 {
         chart.wrong(
@@ -270,7 +270,7 @@ impl Chart<'_> {
     }
 
     fn proxy(&mut self, facts: &Facts) {
-        let is_served = facts.doors.iter().any(|door| door.dial == Some(Dial::Connected));
+        let is_served = facts.frontends.iter().any(|frontend| frontend.dial == Some(Dial::Connected));
         match (facts.mode, facts.is_proxy_healthy) {
             (None, _) if is_served => self.note(
                 "somebody serves it, but not with rules that can be read here: those of iptables need its programs, and \
@@ -296,27 +296,27 @@ impl Chart<'_> {
         }
     }
 
-    fn door(&mut self, door: &Door, mode: Option<&str>) {
-        let at = format!("{}/{}", door.address, door.protocol);
-        if mode.is_some() && door.does != door.should {
+    fn frontend(&mut self, frontend: &Frontend, mode: Option<&str>) {
+        let at = format!("{}/{}", frontend.address, frontend.protocol);
+        if mode.is_some() && frontend.does != frontend.should {
             self.wrong(
-                format!("the kernel {}, but should {}", does(&door.does, &at), should(&door.should)),
+                format!("the kernel {}, but should {}", does(&frontend.does, &at), should(&frontend.should)),
                 "kube-proxy is behind or somebody else changes its rules; its log tells",
             );
         } else if mode.is_some() {
-            match &door.does {
-                Treatment::Sent(_) => self.good(format!("the kernel {}", does(&door.does, &at))),
-                _ => self.note(format!("the kernel {}", does(&door.does, &at))),
+            match &frontend.does {
+                Treatment::Sent(_) => self.good(format!("the kernel {}", does(&frontend.does, &at))),
+                _ => self.note(format!("the kernel {}", does(&frontend.does, &at))),
             }
         }
-        match (door.dial, door.protocol) {
+        match (frontend.dial, frontend.protocol) {
             (Some(Dial::Connected), Protocol::Udp) => self.good(format!("a datagram to {at} was answered")),
             (Some(Dial::Connected), _) => self.good(format!("a connection to {at} was made")),
             // Most programs say nothing to what they do not understand.
-            (Some(Dial::Silence), Protocol::Udp) if matches!(door.does, Treatment::Sent(_)) => {
+            (Some(Dial::Silence), Protocol::Udp) if matches!(frontend.does, Treatment::Sent(_)) => {
                 self.note(format!("a datagram to {at} was not refused, and not answered either"));
             }
-            (Some(dial), _) => self.failed_dial(&at, dial, door),
+            (Some(dial), _) => self.failed_dial(&at, dial, frontend),
             (None, _) => {
                 self.note(format!("no connection was tried to {at}: this kernel has no such sockets"))
             }
@@ -336,11 +336,11 @@ impl Chart<'_> {
         }
     }
 
-    fn failed_dial(&mut self, at: &str, dial: Dial, door: &Door) {
-        match door.does {
+    fn failed_dial(&mut self, at: &str, dial: Dial, frontend: &Frontend) {
+        match frontend.does {
             Treatment::Sent(_) => {}
             Treatment::Dropped => {
-                self.dropped(at, dial, door.is_cluster_ip);
+                self.dropped(at, dial, frontend.is_cluster_ip);
                 return;
             }
             Treatment::Rejected | Treatment::Nothing => {
@@ -356,7 +356,7 @@ impl Chart<'_> {
             );
             return;
         }
-        let dead: Vec<String> = door
+        let dead: Vec<String> = frontend
             .endpoints
             .iter()
             .filter(|(_, dial)| **dial != Dial::Connected)

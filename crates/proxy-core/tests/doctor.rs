@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use proxy_core::doctor::{Dial, Door, Facts, Grade, Treatment, examine, verdict};
+use proxy_core::doctor::{Dial, Facts, Frontend, Grade, Treatment, examine, verdict};
 use proxy_core::objects::{Protocol, ServiceKey};
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ fn healthy() -> Facts {
         }))],
         mode: Some("nftables"),
         is_proxy_healthy: Some(true),
-        doors: vec![Door {
+        frontends: vec![Frontend {
             address: "10.96.0.10:80".parse().unwrap(),
             is_cluster_ip: true,
             protocol: Protocol::Tcp,
@@ -135,38 +135,38 @@ fn the_first_ailment_is_named() {
         (
             |f| {
                 (f.mode, f.is_proxy_healthy) = (None, None);
-                f.doors[0].dial = Some(Dial::Silence);
+                f.frontends[0].dial = Some(Dial::Silence);
             },
             "no rules of a kube-proxy are in this machine's kernel, and none answers on port 10256",
         ),
         (
-            |f| (f.mode, f.doors[0].dial) = (None, None),
+            |f| (f.mode, f.frontends[0].dial) = (None, None),
             "kube-proxy answers, but no rules of it are in this kernel",
         ),
         (|f| f.is_proxy_healthy = Some(false), "kube-proxy cannot bring its nftables rules to the kernel"),
         (
-            |f| f.doors[0].does = Treatment::Nothing,
+            |f| f.frontends[0].does = Treatment::Nothing,
             "the kernel does nothing with packets for 10.96.0.10:80/tcp, but should send them to 10.244.0.5:8080",
         ),
         (
-            |f| f.doors[0].does = Treatment::Sent(BTreeSet::from(["10.244.9.9:1".parse().unwrap()])),
+            |f| f.frontends[0].does = Treatment::Sent(BTreeSet::from(["10.244.9.9:1".parse().unwrap()])),
             "the kernel sends packets for 10.96.0.10:80/tcp to 10.244.9.9:1, but should send them to 10.244.0.5:8080",
         ),
         (
             |f| {
-                f.doors[0].dial = Some(Dial::Refused);
-                f.doors[0].endpoints.insert(endpoint(), Dial::Refused);
+                f.frontends[0].dial = Some(Dial::Refused);
+                f.frontends[0].endpoints.insert(endpoint(), Dial::Refused);
             },
             "a connection to 10.96.0.10:80/tcp was refused; called directly, 10.244.0.5:8080 was refused",
         ),
         (
             |f| {
-                f.doors[0].dial = Some(Dial::Silence);
-                f.doors[0].endpoints.insert(endpoint(), Dial::Connected);
+                f.frontends[0].dial = Some(Dial::Silence);
+                f.frontends[0].endpoints.insert(endpoint(), Dial::Connected);
             },
             "a connection to 10.96.0.10:80/tcp met silence, although its endpoints answer when called directly",
         ),
-        (|f| f.doors[0].dial = Some(Dial::Unreachable), "a connection to 10.96.0.10:80/tcp found no way"),
+        (|f| f.frontends[0].dial = Some(Dial::Unreachable), "a connection to 10.96.0.10:80/tcp found no way"),
         (|f| f.stale_flows = 3, "3 flows still lead to endpoints that are gone"),
     ];
     for (spoil, wanted) in rows {
@@ -192,19 +192,19 @@ fn what_is_not_ours_is_no_ailment() {
     );
     // An address for others that is shut to this node.
     let shut = |f: &mut Facts| {
-        (f.doors[0].should, f.doors[0].does) = (Treatment::Dropped, Treatment::Dropped);
-        (f.doors[0].dial, f.doors[0].is_cluster_ip) = (Some(Dial::Silence), false);
+        (f.frontends[0].should, f.frontends[0].does) = (Treatment::Dropped, Treatment::Dropped);
+        (f.frontends[0].dial, f.frontends[0].is_cluster_ip) = (Some(Dial::Silence), false);
     };
     assert_eq!(first_wrong(shut), "");
     // A program that says nothing to an empty datagram may be well.
     let quiet = |f: &mut Facts| {
-        (f.doors[0].protocol, f.doors[0].dial) = (Protocol::Udp, Some(Dial::Silence));
-        f.doors[0].endpoints.insert(endpoint(), Dial::Silence);
+        (f.frontends[0].protocol, f.frontends[0].dial) = (Protocol::Udp, Some(Dial::Silence));
+        f.frontends[0].endpoints.insert(endpoint(), Dial::Silence);
     };
     assert_eq!(first_wrong(quiet), "");
     let shut = |f: &mut Facts| {
-        (f.doors[0].protocol, f.doors[0].dial) = (Protocol::Udp, Some(Dial::Refused));
-        f.doors[0].endpoints.insert(endpoint(), Dial::Refused);
+        (f.frontends[0].protocol, f.frontends[0].dial) = (Protocol::Udp, Some(Dial::Refused));
+        f.frontends[0].endpoints.insert(endpoint(), Dial::Refused);
     };
     assert_eq!(
         first_wrong(shut),

@@ -267,18 +267,18 @@ fn who_goes_moves_one_other_and_who_comes_moves_nobody() {
         };
         step(&mut cluster, true);
         // At the address of the cluster, an external one and that of the load balancer.
-        const DOORS: usize = 3;
+        const FRONTENDS: usize = 3;
         for gone in &all {
             let left: Vec<u8> = all.iter().copied().filter(|number| number != gone).collect();
             cluster.put_slice(&told(&left));
             let messages = step(&mut cluster, false);
             let (deleted, added) = count(&messages, "service-endpoints");
-            assert!(deleted <= 2 * DOORS && added <= DOORS, "{gone}: {deleted} {added}");
+            assert!(deleted <= 2 * FRONTENDS && added <= FRONTENDS, "{gone}: {deleted} {added}");
             let (deleted, added) = count(&messages, "nodeport-endpoints");
             assert!(deleted <= 2 && added <= 1, "{gone}: {deleted} {added}");
             cluster.put_slice(&told(&all));
             let messages = step(&mut cluster, false);
-            assert_eq!(count(&messages, "service-endpoints"), (0, DOORS), "{gone}");
+            assert_eq!(count(&messages, "service-endpoints"), (0, FRONTENDS), "{gone}");
             assert_eq!(count(&messages, "nodeport-endpoints"), (0, 1), "{gone}");
         }
     }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::config::proxy::{KubeProxyConfiguration, Loaded, Mode};
-use base::class::{Class, Classify};
 use base::rng::Rng;
 use base::verbosity::Verbosity;
 use client::{Client, Config, Options};
@@ -17,7 +16,8 @@ use supervise::Supervisor;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::doubts::{Scene, primary_family};
+use crate::config_warnings::{Scene, primary_family};
+pub use crate::error::Error;
 use crate::events::{self, Notice};
 use crate::metrics::Metrics;
 use crate::observed::{HealthChecks, Observed, Triggers};
@@ -25,13 +25,13 @@ use crate::ports::Dataplane;
 use crate::server::{self, Health, Ports, Status, Watched};
 use crate::settings::{self, duration};
 use crate::sync::{self, Gap, Periods, Report};
-use crate::watch::{Feed, Seen};
+use crate::watch::{Informers, Seen};
 use crate::{Update, cleanup, config_file, host, modes};
 
 /// For the Node to have addresses, before we go on without them.
-const NODE_PATIENCE: Duration = Duration::from_secs(30);
+const NODE_TIMEOUT: Duration = Duration::from_secs(30);
 /// For the Node to have Pod addresses, where they are needed.
-const POD_CIDR_PATIENCE: Duration = Duration::from_secs(300);
+const POD_CIDR_TIMEOUT: Duration = Duration::from_secs(300);
 /// News that the loop has not taken yet.
 const QUEUE: usize = 1024;
 
@@ -54,42 +54,6 @@ pub struct Start {
     pub seed: u64,
     /// How much is logged.
     pub verbosity: Verbosity,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error(transparent)]
-    Client(#[from] client::ClientError),
-    #[error(transparent)]
-    Kubeconfig(#[from] client::ConfigError),
-    #[error(transparent)]
-    Sysctl(#[from] crate::sysctl::Error),
-    #[error(transparent)]
-    Bind(#[from] server::BindError),
-    #[error("proxy mode {mode} cannot be used: {why}")]
-    Mode { mode: &'static str, why: String },
-    #[error("node {0} has no Pod CIDR, which detectLocalMode NodeCIDR needs")]
-    NoPodCidr(String),
-    #[error("the Pod CIDRs of node {0} changed")]
-    NewPodCidr(String),
-    #[error("the configuration file {0} changed")]
-    NewConfig(String),
-    #[error("watching the configuration file {path}: {cause}")]
-    WatchConfig { path: String, cause: std::io::Error },
-    #[error("no support for primary IP family {0:?}")]
-    NoPrimaryFamily(&'static str),
-    #[error("kube-proxy configuration is incorrect: {0}")]
-    Incorrect(String),
-    #[error("removing rules: {0}")]
-    Cleanup(String),
-    #[error("a task failed: {0}")]
-    Task(#[from] tokio::task::JoinError),
-}
-
-impl Classify for Error {
-    fn class(&self) -> Class {
-        Class::Fault
-    }
 }
 
 /// Removes the rules of every mode.
@@ -146,7 +110,7 @@ struct Agent {
     chosen: Mode,
     settings: Settings,
     node_name: String,
-    feed: Feed,
+    informers: Informers,
     triggers: Triggers,
     news: Option<mpsc::Receiver<Update>>,
     events: mpsc::Sender<Notice>,
@@ -173,14 +137,14 @@ impl Agent {
         let (sender, news) = mpsc::channel(QUEUE);
         serve::raise_open_files();
         let ports = Ports::new(metrics.connections.clone(), serve::Budget::now());
-        let feed = Feed { client, news: sender, metrics, tasks };
+        let informers = Informers { client, news: sender, metrics, tasks };
         let mut rng = Rng::new(start.seed);
-        let node = feed.watch_node(&node_name, rng.child());
+        let node = informers.watch_node(&node_name, rng.child());
         Self {
             settings: settings::settings(config, chosen),
             chosen,
             node_name,
-            feed,
+            informers,
             triggers: Triggers::default(),
             news: Some(news),
             events,
@@ -193,10 +157,10 @@ impl Agent {
 
     async fn run(&mut self, token: CancellationToken) -> Result<(), Error> {
         let config = self.start.loaded.config.clone();
-        let metrics = self.feed.metrics.clone();
+        let metrics = self.informers.metrics.clone();
         let (report, heard) = watch::channel(Report::default());
         let (full, least) = config.periods(self.chosen);
-        let tasks = &self.feed.tasks;
+        let tasks = &self.informers.tasks;
         let (shown, told) = ((metrics.clone(), heard.clone()), (heard.clone(), self.events.clone()));
         tasks.restart("metrics of the loop", move || shown.0.clone().follow(shown.1.clone()));
         tasks.restart("events of contested rules", move || tell_contests(told.0.clone(), told.1.clone()));
@@ -210,10 +174,10 @@ impl Agent {
         self.tell_doubts(&config, &families)?;
         self.serve_checks(checks, &own, &health, &token);
         // Both queues hold this, so it cannot wait: nobody reads yet.
-        let _ = self.feed.news.try_send(Update::Host(own.clone()));
-        let news = self.feed.news.clone();
+        let _ = self.informers.news.try_send(Update::Host(own.clone()));
+        let news = self.informers.news.clone();
         let watch = move || host::watch_addresses(news.clone(), own.clone());
-        self.feed.tasks.restart("watch of the host's addresses", watch);
+        self.informers.tasks.restart("watch of the host's addresses", watch);
         let Some(news) = self.news.take() else { return Ok(()) };
         let settings = sync::Config {
             node_name: self.node_name.clone(),
@@ -229,11 +193,11 @@ impl Agent {
             triggers: self.triggers.clone(),
         };
         let mut syncing = Box::pin(sync::run(settings, planes, news, Arc::new(report), token.clone()));
-        let feeding = self.start_feeds();
-        tokio::pin!(feeding);
+        let starting = self.start_informers();
+        tokio::pin!(starting);
         tokio::select! {
             done = &mut syncing => return Ok(done?),
-            () = &mut feeding => {}
+            () = &mut starting => {}
         }
         tokio::select! {
             done = syncing => Ok(done?),
@@ -252,18 +216,18 @@ impl Agent {
             _ => "FailedToStartMetricServer",
         };
         let notice = Notice::warning(reason, "StartKubeProxy", error.to_string());
-        let sending = events::send(&self.feed.client, &self.node_name, &notice);
+        let sending = events::send(&self.informers.client, &self.node_name, &notice);
         // The API server may be away as well.
         let _ = tokio::time::timeout(LAST_WORDS, sending).await;
         error.into()
     }
 
     /// Ranges before Services, so that the first rules are whole.
-    async fn start_feeds(&self) {
+    async fn start_informers(&self) {
         let mut rng = self.rng.clone();
-        self.feed.watch_service_cidrs(rng.child()).await;
-        self.feed.watch_services(rng.child());
-        self.feed.watch_slices(rng.child());
+        self.informers.watch_service_cidrs(rng.child()).await;
+        self.informers.watch_services(rng.child());
+        self.informers.watch_slices(rng.child());
     }
 
     fn start_servers(
@@ -279,7 +243,7 @@ impl Agent {
             is_profiled: config.enable_profiling,
             verbosity: self.start.verbosity.clone(),
             config: Arc::new(config.in_force(self.chosen).to_v1alpha1()),
-            metrics: self.feed.metrics.clone(),
+            metrics: self.informers.metrics.clone(),
             about: Arc::new(server::About {
                 version: self.start.version.clone(),
                 started: started(),
@@ -324,15 +288,15 @@ impl Agent {
             let watched = Watched { node_name, family, checks, addresses, health, events, connections };
             let token = token.clone();
             let serve = move || server::serve_checks(watched.clone(), token.clone());
-            self.feed.tasks.restart("health check ports of Services", serve);
+            self.informers.tasks.restart("health check ports of Services", serve);
         }
     }
 
     fn tell_doubts(&self, config: &KubeProxyConfiguration, families: &[Family]) -> Result<(), Error> {
         let node = self.node.borrow();
         let scene = Scene { config, chosen: self.chosen, node: node.as_ref(), families };
-        for doubt in scene.doubts()? {
-            tracing::error!(err = doubt, "Kube-proxy configuration may be incomplete or incorrect");
+        for warning in scene.warnings()? {
+            tracing::error!(err = warning, "Kube-proxy configuration may be incomplete or incorrect");
         }
         let family = primary_family(config, node.as_ref()).name();
         match families.len() {
@@ -354,9 +318,11 @@ impl Agent {
                 tracing::info!("the kernel has no IPv6, serving IPv4 alone");
                 continue;
             }
-            let Some(plane) = modes::open(config, self.chosen, family, &self.feed.metrics)? else { continue };
+            let Some(plane) = modes::open(config, self.chosen, family, &self.informers.metrics)? else {
+                continue;
+            };
             let is_nftables = self.chosen == Mode::Nftables;
-            let (metrics, triggers) = (self.feed.metrics.clone(), self.triggers.clone());
+            let (metrics, triggers) = (self.informers.metrics.clone(), self.triggers.clone());
             let (observed, heard) = Observed::new(plane, family, is_nftables, metrics, triggers);
             planes.push((family, Box::new(observed) as Box<dyn Dataplane>));
             checks.push((family, heard));
@@ -373,14 +339,14 @@ impl Agent {
         };
         // A Node that has just registered has none yet.
         let seen = self.node.wait_for(|node| node.as_ref().is_some_and(|node| node.primary().is_some()));
-        if tokio::time::timeout(NODE_PATIENCE, seen).await.is_err() {
+        if tokio::time::timeout(NODE_TIMEOUT, seen).await.is_err() {
             tracing::warn!(node = self.node_name, "the Node has no addresses, starting without them");
         }
         if !needs_pods {
             return Ok(());
         }
         let ready = self.node.wait_for(|node| node.as_ref().is_some_and(has_pods));
-        match tokio::time::timeout(POD_CIDR_PATIENCE, ready).await {
+        match tokio::time::timeout(POD_CIDR_TIMEOUT, ready).await {
             Ok(_) => Ok(()),
             Err(_) => Err(Error::NoPodCidr(self.node_name.clone())),
         }
@@ -447,37 +413,9 @@ async fn connect(
         qps: config.qps,
         burst: u32::try_from(config.burst).unwrap_or(0),
         meter: Some(metrics.of_requests()),
-        alarm: Some(events::of_unreadable(metrics.clone(), events)),
+        on_unreadable: Some(events::of_unreadable(metrics.clone(), events)),
         ..Options::default()
     };
-    Ok(Client::new(credentials(start)?, options).await?)
-}
-
-/// A kubeconfig, the address alone, or what a Pod is given.
-fn credentials(start: &Start) -> Result<Config, Error> {
-    let (kubeconfig, master) =
-        (&start.loaded.config.client_connection.kubeconfig, &start.loaded.flags.master);
-    let mut config = match (kubeconfig.is_empty(), master.is_empty()) {
-        (false, _) => Config::load(Path::new(kubeconfig))?,
-        (true, false) => Config {
-            server: String::new(),
-            tls_server_name: None,
-            ca: None,
-            insecure: false,
-            proxy: None,
-            identity: client::kubeconfig::Identity::default(),
-            namespace: "default".into(),
-        },
-        (true, true) => {
-            let (host, port) = &start.in_cluster;
-            Config::in_cluster(host.as_deref(), port.as_deref())?
-        }
-    };
-    if !master.is_empty() {
-        config.server = match master.contains("://") {
-            true => master.trim_end_matches('/').to_owned(),
-            false => format!("https://{}", master.trim_end_matches('/')),
-        };
-    }
-    Ok(config)
+    let access = Config::of_flags(&config.kubeconfig, &start.loaded.flags.master, &start.in_cluster)?;
+    Ok(Client::new(access, options).await?)
 }

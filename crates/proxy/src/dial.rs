@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with, sockopt};
 use tokio::net::{TcpStream, UdpSocket};
 
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A question that every name server answers: who serves the root? Others are sent an empty datagram, which none can
 /// mistake for an order.
@@ -22,8 +22,8 @@ const NAME_QUESTION: [u8; 17] = [0x10, 0x5e, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0,
 /// `None` where this kernel does not speak the protocol.
 pub(crate) async fn dial(protocol: Protocol, address: SocketAddr, port: u16) -> Option<Dial> {
     match protocol {
-        Protocol::Tcp => Some(judge(tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await)),
-        Protocol::Udp => Some(judge(tokio::time::timeout(PATIENCE, ask(address, port)).await)),
+        Protocol::Tcp => Some(judge(tokio::time::timeout(TIMEOUT, TcpStream::connect(address)).await)),
+        Protocol::Udp => Some(judge(tokio::time::timeout(TIMEOUT, ask(address, port)).await)),
         Protocol::Sctp => tokio::task::spawn_blocking(move || associate(address)).await.ok().flatten(),
     }
 }
@@ -68,7 +68,7 @@ fn associate(address: SocketAddr) -> Option<Dial> {
 
 /// `Err` if nothing happened in time.
 fn wait(fd: &OwnedFd) -> Result<io::Result<()>, ()> {
-    let limit = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+    let limit = Timespec { tv_sec: TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
     match poll(&mut [PollFd::new(fd, PollFlags::OUT)], Some(&limit)) {
         Ok(0) => Err(()),
         Ok(_) => match sockopt::socket_error(fd) {

@@ -9,7 +9,7 @@ use api::json::List;
 use client::{Client, Config, Options, Request};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use proxy_core::doctor::{Dial, Door, Facts, Treatment, examine};
+use proxy_core::doctor::{Dial, Facts, Frontend, Treatment, examine};
 pub use proxy_core::doctor::{Finding, Grade, verdict};
 use proxy_core::flows::{Flow, is_stale};
 use proxy_core::iptables::{Saved, look};
@@ -26,7 +26,7 @@ use crate::dial::dial;
 use crate::{backend, host, observed};
 
 const HEALTH: &str = "127.0.0.1:10256";
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Of a Service with many endpoints, so many are called.
 const MOST_CALLS: usize = 8;
 
@@ -86,7 +86,7 @@ pub async fn gather(client: &Client, node: &str, key: &ServiceKey) -> Result<Fac
         let keys: BTreeSet<VipKey> =
             rules.vips.keys().copied().chain(rules.node_ports.keys().filter_map(of_node)).collect();
         for key in keys {
-            facts.doors.push(look_at(key, &rules, &own, &kernel).await);
+            facts.frontends.push(look_at(key, &rules, &own, &kernel).await);
         }
         facts.stale_flows += count_stale(&rules, &own, family);
     }
@@ -123,7 +123,7 @@ fn compile(
     book.rules().clone()
 }
 
-async fn look_at(key: VipKey, rules: &RuleSet, own: &Host, kernel: &Kernel) -> Door {
+async fn look_at(key: VipKey, rules: &RuleSet, own: &Host, kernel: &Kernel) -> Frontend {
     let packet = Packet {
         source: own_address(own, Family::of(key.ip)),
         destination: key.ip,
@@ -132,7 +132,7 @@ async fn look_at(key: VipKey, rules: &RuleSet, own: &Host, kernel: &Kernel) -> D
         arrival: Arrival::Node,
     };
     let address = SocketAddr::new(key.ip, key.port);
-    let mut door = Door {
+    let mut frontend = Frontend {
         address,
         is_cluster_ip: rules.cluster_ips.contains_key(&key.ip),
         protocol: key.protocol,
@@ -141,15 +141,15 @@ async fn look_at(key: VipKey, rules: &RuleSet, own: &Host, kernel: &Kernel) -> D
         dial: None,
         endpoints: BTreeMap::new(),
     };
-    door.dial = dial(key.protocol, address, key.port).await;
-    let Treatment::Sent(endpoints) = &door.should else { return door };
-    if door.dial.is_some_and(|dial| dial != Dial::Connected) {
+    frontend.dial = dial(key.protocol, address, key.port).await;
+    let Treatment::Sent(endpoints) = &frontend.should else { return frontend };
+    if frontend.dial.is_some_and(|dial| dial != Dial::Connected) {
         for endpoint in endpoints.iter().take(MOST_CALLS) {
             let direct = dial(key.protocol, *endpoint, key.port).await;
-            door.endpoints.extend(direct.map(|direct| (*endpoint, direct)));
+            frontend.endpoints.extend(direct.map(|direct| (*endpoint, direct)));
         }
     }
-    door
+    frontend
 }
 
 /// An address that the node may call from.
@@ -174,7 +174,7 @@ async fn ask_health() -> Option<bool> {
         stream.read_exact(&mut head).await.ok()?;
         Some(head.ends_with(b"200"))
     };
-    tokio::time::timeout(PATIENCE, ask).await.ok().flatten()
+    tokio::time::timeout(TIMEOUT, ask).await.ok().flatten()
 }
 
 fn count_stale(rules: &RuleSet, own: &Host, family: Family) -> usize {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use client::{Alarm, Client, Request, Unreadable};
+use client::{Client, Request, Unreadable, UnreadableHandler};
 use jiff::Timestamp;
 use proxy_core::objects::ServiceKey;
 use serde_json::{Value, json};
@@ -57,9 +57,9 @@ pub fn start(client: Client, node: String, notices: mpsc::Receiver<Notice>, task
 }
 
 /// Counts objects that cannot be read, and tells of each. It does not keep the queue open.
-pub fn of_unreadable(metrics: Arc<Metrics>, events: &mpsc::Sender<Notice>) -> Alarm {
+pub fn of_unreadable(metrics: Arc<Metrics>, events: &mpsc::Sender<Notice>) -> UnreadableHandler {
     let events = events.downgrade();
-    Alarm::new(move |unreadable| {
+    UnreadableHandler::new(move |unreadable| {
         metrics.unreadable.inc([unreadable.kind]);
         if let Some(events) = events.upgrade().filter(|_| unreadable.is_news) {
             // The log has what finds no room.
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn an_object_that_cannot_be_read_is_counted_and_named() {
         let (metrics, (sender, mut notices)) = (Arc::new(Metrics::default()), queue());
-        let alarm = of_unreadable(metrics.clone(), &sender);
+        let handler = of_unreadable(metrics.clone(), &sender);
         let slice = Unreadable {
             api_version: "discovery.k8s.io/v1",
             kind: "EndpointSlice",
@@ -176,8 +176,8 @@ mod tests {
             why: "cannot read ports",
             is_news: true,
         };
-        alarm.sound(&slice);
-        alarm.sound(&Unreadable { is_news: false, ..slice });
+        handler.call(&slice);
+        handler.call(&Unreadable { is_news: false, ..slice });
         let event = notices.try_recv().map(|notice| notice.event("n1", Timestamp::UNIX_EPOCH));
         let object = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "namespace": "ns", "name": "web-1"});
         assert_eq!(event.map(|e| e["regarding"].clone()), Ok(object));

@@ -8,10 +8,11 @@
 //! * [`agent`]: the process: configuration, tasks, servers.
 //! * [`modes`]: which mode can be used, and what it needs.
 //! * [`doctor`]: what is wrong with a Service, seen from here.
-//! * [`watch`]: the feed from the API server.
+//! * [`watch`]: the informers: what is watched at the API server.
 //! * [`sync`]: the loop.
+//! * [`report`]: how it goes, for metrics and health.
 //! * [`ports`]: what the loop needs of a backend.
-//! * [`knock`]: how long work makes way for a change.
+//! * [`yield_flag`]: how long work makes way for a change.
 //! * [`observed`]: what happens around each change: metrics, flows, health checks.
 //! * [`server`]: health, metrics, and the load balancers' questions.
 //! * [`backend`]: the backends, one file each.
@@ -20,21 +21,23 @@ pub mod agent;
 pub mod backend;
 mod cleanup;
 mod config_file;
+mod config_warnings;
 mod dial;
 pub mod doctor;
-mod doubts;
+mod error;
 pub mod events;
 pub mod host;
-pub mod knock;
 pub mod metrics;
 pub mod modes;
 pub mod observed;
 pub mod ports;
+pub mod report;
 pub mod server;
 pub mod settings;
 pub mod sync;
 pub mod sysctl;
 mod update;
 pub mod watch;
+pub mod yield_flag;
 
 pub use update::{Listed, Update};

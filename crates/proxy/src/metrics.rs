@@ -9,7 +9,7 @@ use sys::nfacct::Accounts;
 use tokio::sync::watch;
 
 use crate::host;
-use crate::sync::Report;
+use crate::report::Report;
 
 const BUILD: [&str; 9] = [
     "major",

@@ -8,10 +8,10 @@ use proxy_core::ipvs::DEFAULT_SCHEDULER;
 use proxy_core::objects::{Cidr, Family};
 use sys::ipvs::{Ipvs, Timeouts};
 
-use crate::agent::Error;
 use crate::backend::iptables::{IptablesDataplane, Programs};
 use crate::backend::ipvs::{self, IpvsDataplane};
 use crate::backend::nft::NftDataplane;
+use crate::error::Error;
 use crate::host;
 use crate::metrics::Metrics;
 use crate::ports::Dataplane;

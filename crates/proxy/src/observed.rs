@@ -15,9 +15,9 @@ use sys::conntrack::{Conntrack, Entry};
 use tokio::sync::{mpsc, watch};
 
 use crate::host;
-use crate::knock::{Knock, Outcome};
 use crate::metrics::Metrics;
 use crate::ports::{Dataplane, Error};
+use crate::yield_flag::{Outcome, YieldFlag};
 
 /// Changes of endpoints that wait to be told of are bounded: a metric is not worth more.
 const MOST_TRIGGERS: usize = 10_000;
@@ -138,15 +138,19 @@ impl Observed {
         Ok(done)
     }
 
-    /// How many flows were forgotten. At a knock the others have to wait.
-    fn forget_stale(&self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<usize>, sys::conntrack::Error> {
+    /// How many flows were forgotten. When asked to yield the others have to wait.
+    fn forget_stale(
+        &self,
+        rules: &RuleSet,
+        flag: &YieldFlag,
+    ) -> Result<Outcome<usize>, sys::conntrack::Error> {
         let (mut table, is_v6) = (Conntrack::open()?, self.family == Family::V6);
         let host = host::addresses();
         let is_wanted = |entry: &Entry| flow(entry).is_some_and(|flow| is_stale(rules, &host, &flow));
-        let Some(stale) = table.list_while(is_v6, is_wanted, || !knock.is_heard())? else {
+        let Some(stale) = table.list_while(is_v6, is_wanted, || !flag.is_raised())? else {
             return Ok(Outcome::Left);
         };
-        let done = forget(&stale, knock, |entry| table.delete(entry));
+        let done = forget(&stale, flag, |entry| table.delete(entry));
         self.count_forgotten(done.count);
         match (done.is_left, done.failed) {
             (true, _) => Ok(Outcome::Left),
@@ -170,10 +174,14 @@ struct Forgotten<E> {
 }
 
 /// One flow that stays keeps no other.
-fn forget<T, E>(stale: &[T], knock: &Knock, mut delete: impl FnMut(&T) -> Result<bool, E>) -> Forgotten<E> {
+fn forget<T, E>(
+    stale: &[T],
+    flag: &YieldFlag,
+    mut delete: impl FnMut(&T) -> Result<bool, E>,
+) -> Forgotten<E> {
     let mut done = Forgotten { count: 0, failed: None, is_left: false };
     for entry in stale {
-        if knock.is_heard() {
+        if flag.is_raised() {
             done.is_left = true;
             break;
         }
@@ -192,9 +200,9 @@ impl std::fmt::Debug for Observed {
 }
 
 impl Dataplane for Observed {
-    fn verify(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
+    fn verify(&mut self, rules: &RuleSet, flag: &YieldFlag) -> Result<Outcome<Vec<String>>, Error> {
         let began = Instant::now();
-        let outcome = self.inner.verify(rules, knock);
+        let outcome = self.inner.verify(rules, flag);
         if matches!(outcome, Ok(Outcome::Left)) {
             return outcome;
         }
@@ -222,13 +230,13 @@ impl Dataplane for Observed {
     }
 
     /// Level-triggered: a look that failed is made up for after the next sync.
-    fn tidy(&mut self, rules: &RuleSet, knock: &Knock) -> Outcome<()> {
+    fn tidy(&mut self, rules: &RuleSet, flag: &YieldFlag) -> Outcome<()> {
         if !self.is_flow_stale || !has_flows(rules) {
             self.is_flow_stale = false;
             return Outcome::Done(());
         }
         let (began, family) = (Instant::now(), self.family.name());
-        match self.forget_stale(rules, knock) {
+        match self.forget_stale(rules, flag) {
             Ok(Outcome::Left) => return Outcome::Left,
             Ok(Outcome::Done(count)) => {
                 self.is_flow_stale = false;
@@ -287,15 +295,15 @@ mod tests {
 
     #[test]
     fn a_flow_that_stays_keeps_no_other() {
-        let knock = Knock::default();
+        let flag = YieldFlag::default();
         let delete = |number: &u32| match number {
             1 | 3 => Err(*number),
             number => Ok(*number != 2),
         };
-        let done = forget(&[0, 1, 2, 3, 4], &knock, delete);
+        let done = forget(&[0, 1, 2, 3, 4], &flag, delete);
         assert_eq!((done.count, done.failed, done.is_left), (2, Some(1), false));
-        knock.knock();
-        let done = forget(&[0, 1], &knock, delete);
+        flag.raise();
+        let done = forget(&[0, 1], &flag, delete);
         assert_eq!((done.count, done.failed, done.is_left), (0, None, true));
     }
 }

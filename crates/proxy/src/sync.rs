@@ -14,9 +14,10 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::plane::Plane;
-use crate::knock::Knock;
 use crate::observed::Triggers;
 use crate::ports::Dataplane;
+pub use crate::report::{FamilyReport, Pending, Report};
+use crate::yield_flag::YieldFlag;
 use crate::{Listed, Update};
 
 /// News taken in one go before the kernel is told.
@@ -47,34 +48,6 @@ pub enum Gap {
     Said(Duration),
     /// So long at most. It is there to leave processor and kernel to others: who changed little need not wait.
     AtMost(Duration),
-}
-
-/// How it goes, family by family.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
-    pub families: Vec<FamilyReport>,
-    pub pending: Pending,
-}
-
-/// Changes that matter and that the kernel does not know yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pending {
-    pub services: usize,
-    pub slices: usize,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct FamilyReport {
-    pub family: Family,
-    /// Since when there is news that the kernel does not know.
-    pub pending_since: Option<Instant>,
-    pub synced_at: Option<Instant>,
-    pub syncs: u64,
-    pub failures: u64,
-    /// Comparisons that found something wrong after the first.
-    pub repairs: u64,
-    /// Who changes our rules again each time they are put right, as far as the kernel tells. `None` if nobody does.
-    pub contested_by: Option<String>,
 }
 
 /// What is told, and what is known because of it.
@@ -141,7 +114,7 @@ pub async fn run(
                     report.send_replace(Report::of(&planes, &inbox));
                 }
             },
-            at = next_alarm(&mut planes) => {
+            at = next_notification(&mut planes) => {
                 let plane = &mut planes[at];
                 tracing::info!(family = plane.report.family.name(), "somebody else changed our rules");
                 plane.note_touch();
@@ -151,14 +124,14 @@ pub async fn run(
     }
 }
 
-/// Which plane's alarm went off.
-async fn next_alarm(planes: &mut [Plane]) -> usize {
+/// Which plane was notified.
+async fn next_notification(planes: &mut [Plane]) -> usize {
     std::future::poll_fn(|context| {
         for (at, plane) in planes.iter_mut().enumerate() {
-            let Some(alarms) = &mut plane.alarms else { continue };
-            match alarms.poll_recv(context) {
+            let Some(notifications) = &mut plane.notifications else { continue };
+            match notifications.poll_recv(context) {
                 std::task::Poll::Ready(Some(())) => return std::task::Poll::Ready(at),
-                std::task::Poll::Ready(None) => plane.alarms = None,
+                std::task::Poll::Ready(None) => plane.notifications = None,
                 std::task::Poll::Pending => {}
             }
         }
@@ -220,18 +193,18 @@ impl Inbox {
         is_new
     }
 
-    /// Waits for the end of a job, and knocks at it when there is news that the kernel may be told by then.
+    /// Waits for the end of a job, and asks it to yield when there is news that the kernel may be told by then.
     async fn attend<T>(
         &mut self,
         mut job: JoinHandle<T>,
-        knock: &Knock,
+        flag: &YieldFlag,
         not_before: Instant,
     ) -> Result<T, JoinError> {
         loop {
             tokio::select! {
                 done = &mut job => return done,
                 () = self.absorb(), if !self.is_new => {}
-                () = sleep_until(not_before), if self.is_new && !knock.is_heard() => knock.knock(),
+                () = sleep_until(not_before), if self.is_new && !flag.is_raised() => flag.raise(),
             }
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use api::json::FromJson;
 use base::metrics::Counter;
 use base::rng::Rng;
+use client::reflector::{Cache, Change, Identity, Reader, Reflector};
 use client::{Client, Event, Piece, Read, Resource, Watcher};
 use jiff::Timestamp;
 use k8s_openapi::Metadata;
@@ -15,10 +16,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use proxy_core::objects::{Family, NodeView};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use supervise::Supervisor;
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
@@ -30,14 +30,14 @@ const WITH_ADDRESS: &str = "spec.clusterIP!=None";
 /// Slices of Services that have an address.
 const SLICES: &str = "!service.kubernetes.io/headless";
 /// A server that knows no ServiceCIDRs, or does not show them, does not keep us from starting.
-const CIDR_PATIENCE: Duration = Duration::from_secs(5);
+const CIDR_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What is known of this Node; `None` before it was first seen.
 pub type Seen = watch::Receiver<Option<NodeView>>;
 
 /// What the watches share.
 #[derive(Clone, Debug)]
-pub struct Feed {
+pub struct Informers {
     pub client: Client,
     pub news: mpsc::Sender<Update>,
     pub metrics: Arc<Metrics>,
@@ -55,6 +55,10 @@ struct Followed<O> {
     changes: fn(&Metrics) -> &Counter<0>,
 }
 
+/// Reads ServiceCIDRs as updates of the loop.
+#[derive(Debug)]
+struct ServiceCidrs(Client);
+
 /// All that counts of an object that is gone.
 #[derive(Deserialize)]
 struct Named {
@@ -67,18 +71,18 @@ struct Name {
     namespace: Option<String>,
 }
 
-// === impl Feed ===
+// === impl Informers ===
 
-impl Feed {
+impl Informers {
     /// Follows this Node. What it says goes to the loop and into the returned cell.
     pub fn watch_node(&self, name: &str, mut rng: Rng) -> Seen {
         let (seen, heard) = watch::channel(None);
-        let (feed, seen) = (self.clone(), Arc::new(seen));
+        let (informers, seen) = (self.clone(), Arc::new(seen));
         let mut resource = Resource::new("/api/v1/nodes");
         resource.field_selector = format!("metadata.name={name}");
         self.tasks.restart("watch of the Node", move || {
-            let watcher = Watcher::new(feed.client.clone(), resource.clone(), rng.child());
-            feed.clone().follow_node(watcher, seen.clone())
+            let watcher = Watcher::new(informers.client.clone(), resource.clone(), rng.child());
+            informers.clone().follow_node(watcher, seen.clone())
         });
         heard
     }
@@ -112,21 +116,15 @@ impl Feed {
         let resource = Resource::new("/apis/networking.k8s.io/v1/servicecidrs");
         let listed = CancellationToken::new();
         // What is gone is known across restarts of the task.
-        let known = Arc::new(Mutex::new(BTreeSet::new()));
-        let (feed, told) = (self.clone(), listed.clone());
+        let cache = Cache::new(Vec::new());
+        let (informers, told) = (self.clone(), listed.clone());
         self.tasks.restart("watch of ServiceCIDRs", move || {
-            let mut watcher = Watcher::new(feed.client.clone(), resource.clone(), rng.child());
-            let (feed, known, told) = (feed.clone(), known.clone(), told.clone());
-            async move {
-                let mut known = known.lock().await;
-                while !feed.news.is_closed() {
-                    let event = watcher.next().await;
-                    feed.tell_service_cidrs(event, &mut known).await;
-                    told.cancel();
-                }
-            }
+            let (client, resource) = (informers.client.clone(), resource.clone());
+            let reader = ServiceCidrs(client.clone());
+            let reflector = Reflector::with_cache(client, resource, rng.child(), reader, cache.clone());
+            informers.clone().tell_service_cidrs(reflector, told.clone())
         });
-        let _ = tokio::time::timeout(CIDR_PATIENCE, listed.cancelled()).await;
+        let _ = tokio::time::timeout(CIDR_TIMEOUT, listed.cancelled()).await;
     }
 
     /// Half of a Node is better than none, and no better than what is known.
@@ -138,40 +136,18 @@ impl Feed {
         }
     }
 
-    async fn tell_service_cidrs(&self, event: Event, known: &mut BTreeSet<String>) {
-        let (applied, gone) = match event {
-            Event::Listed(items) => {
-                let now: BTreeSet<String> = items.iter().filter_map(|raw| Some(named(raw)?.name)).collect();
-                // With one that cannot be named, nobody knows what is gone.
-                let is_whole = now.len() == items.len();
-                let gone = known.difference(&now).filter(|_| is_whole).cloned().collect();
-                if is_whole {
-                    *known = now;
-                } else {
-                    known.extend(now);
+    async fn tell_service_cidrs(self, mut reflector: Reflector<ServiceCidrs>, listed: CancellationToken) {
+        while !self.news.is_closed() {
+            let update = match reflector.next().await {
+                Change::Added { new, .. } | Change::Updated { new, .. } => new,
+                Change::Deleted { key, .. } => Update::NoServiceCidr { name: key.name },
+                Change::Synced => {
+                    listed.cancel();
+                    continue;
                 }
-                (items, gone)
-            }
-            Event::Applied(raw) => {
-                known.extend(named(&raw).map(|named| named.name));
-                (vec![raw], Vec::new())
-            }
-            Event::Deleted(raw) => {
-                let gone: Vec<String> = named(&raw).into_iter().map(|named| named.name).collect();
-                known.retain(|name| !gone.contains(name));
-                (Vec::new(), gone)
-            }
-        };
-        for raw in &applied {
-            let update = match self.client.read::<ServiceCIDR>(raw) {
-                Read::Whole(range) => Update::ServiceCidr(Box::new(range)),
-                Read::Part(range) => Update::PartOfServiceCidr(Box::new(range)),
-                Read::Nothing => continue,
+                Change::Unnamed => continue,
             };
             let _ = self.news.send(update).await;
-        }
-        for name in gone {
-            let _ = self.news.send(Update::NoServiceCidr { name }).await;
         }
     }
 
@@ -223,10 +199,10 @@ impl Feed {
     where
         O: FromJson + k8s_openapi::Resource + Metadata<Ty = ObjectMeta> + 'static,
     {
-        let (feed, followed) = (self.clone(), Arc::new(followed));
+        let (informers, followed) = (self.clone(), Arc::new(followed));
         self.tasks.restart(followed.name, move || {
-            let watcher = Watcher::new(feed.client.clone(), followed.resource.clone(), rng.child());
-            feed.clone().tell_pieces(watcher, followed.clone())
+            let watcher = Watcher::new(informers.client.clone(), followed.resource.clone(), rng.child());
+            informers.clone().tell_pieces(watcher, followed.clone())
         });
     }
 
@@ -240,6 +216,7 @@ impl Feed {
                 Piece::End => Some(Update::End(followed.listed)),
                 Piece::Item(raw) | Piece::Applied(raw) => Some((followed.applied)(self.client.read(&raw))),
                 Piece::Deleted(raw) => named(&raw).map(followed.gone),
+                Piece::Bookmark => continue,
             };
             if matches!(update, Some(Update::Nameless(_))) {
                 watcher.list_again();
@@ -257,6 +234,33 @@ impl Feed {
             Family::BOTH.iter().for_each(|family| self.metrics.queued_at.set([family.name()], now));
             let _ = self.news.send(update).await;
         }
+    }
+}
+
+// === impl ServiceCidrs ===
+
+impl Reader for ServiceCidrs {
+    type Object = Update;
+    type Kept = ();
+
+    fn read(&self, raw: Box<RawValue>) -> Read<(Identity, Update)> {
+        let (is_whole, range) = match self.0.read::<ServiceCIDR>(&raw) {
+            Read::Whole(range) => (true, range),
+            Read::Part(range) => (false, range),
+            Read::Nothing => return Read::Nothing,
+        };
+        let Some(identity) = Identity::of(range.metadata()) else { return Read::Nothing };
+        match is_whole {
+            true => Read::Whole((identity, Update::ServiceCidr(Box::new(range)))),
+            false => Read::Part((identity, Update::PartOfServiceCidr(Box::new(range)))),
+        }
+    }
+
+    fn keep(&self, _: &Update) {}
+
+    /// The loop knows what it knew, and keeps it.
+    fn part(&self, part: Update, _: Option<&()>) -> Option<Update> {
+        Some(part)
     }
 }
 

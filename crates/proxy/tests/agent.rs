@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 
 use proxy::backend::nft::NftDataplane;
 use proxy::doctor;
-use proxy::knock::Knock;
 use proxy::ports::Dataplane;
+use proxy::yield_flag::YieldFlag;
 use proxy_core::objects::{Family, Protocol, ServiceKey};
 use proxy_core::rules::{Mode, NodeRules, RuleSet};
 use serde_json::{Value, json};
@@ -103,7 +103,7 @@ fn without_credentials_the_kernel_is_left_as_it_is() {
     let rules = RuleSet::empty(Family::V4, NodeRules::unknown(Mode::Nftables));
     lab.node.ns.within(|| {
         let mut table = NftDataplane::open(Family::V4, 14).unwrap();
-        table.verify(&rules, &Knock::default()).unwrap();
+        table.verify(&rules, &YieldFlag::default()).unwrap();
     });
     assert!(has_table());
     let read = || lab.node.ns.within(|| std::fs::read_to_string(LOCALNET)).unwrap();

@@ -122,10 +122,10 @@ fn a_client_keeps_its_endpoint_at_every_address_of_a_service() {
     kernels.iter_mut().for_each(|kernel| kernel.update(&lab, &mut cluster));
     for (vip, family) in [("10.96.0.10:80", Family::V4), ("[fd96::10]:80", Family::V6)] {
         let node = SocketAddr::new(lab.node.ip(family), 30010);
-        let doors: [SocketAddr; 2] = [vip.parse().unwrap(), node];
+        let frontends: [SocketAddr; 2] = [vip.parse().unwrap(), node];
         for client in [&lab.pods[2], &lab.outside] {
             // Twelve calls at each: were they on their own, that they agree would be a miracle.
-            let had = doors.map(|to| client.calls(to, Protocol::Tcp, 12));
+            let had = frontends.map(|to| client.calls(to, Protocol::Tcp, 12));
             let names: BTreeSet<&str> = had.iter().flatten().map(answerer).collect();
             assert_eq!(names.len(), 1, "{} {had:?}", client.name);
         }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
-use proxy::knock::{Knock, Outcome};
 use proxy::observed::Triggers;
 use proxy::ports::{Dataplane, Error};
 use proxy::sync::{Config, Gap, Periods, Report, run};
+use proxy::yield_flag::{Outcome, YieldFlag};
 use proxy::{Listed, Update};
 use proxy_core::objects::Family;
 use proxy_core::rules::{Delta, Mode, RuleSet, Settings};
@@ -28,13 +28,13 @@ struct Kernel {
     failures: Arc<AtomicUsize>,
     /// Comparisons are not possible for all that others do.
     is_restless: Arc<AtomicBool>,
-    /// Comparisons take half a second, unless somebody knocks.
+    /// Comparisons take half a second, unless somebody asks to yield.
     is_slow: Arc<AtomicBool>,
     /// The rules when it was last tidied up.
     tidied: Arc<Mutex<(usize, bool)>>,
-    /// So often tidying goes on until somebody knocks.
+    /// So often tidying goes on until somebody asks to yield.
     tidies_slowly: Arc<AtomicUsize>,
-    alarm: Arc<Mutex<Option<mpsc::Sender<()>>>>,
+    notify: Arc<Mutex<Option<mpsc::Sender<()>>>>,
     hears_the_past: Arc<AtomicBool>,
     /// So often somebody else changes everything again right after it was put right.
     rivals: Arc<AtomicUsize>,
@@ -66,7 +66,7 @@ impl Kernel {
 }
 
 impl Dataplane for Kernel {
-    fn verify(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
+    fn verify(&mut self, rules: &RuleSet, flag: &YieldFlag) -> Result<Outcome<Vec<String>>, Error> {
         if self.is_restless.load(Ordering::SeqCst) {
             self.done.lock().unwrap().push(format!("unread {}", rules.ports.len()));
             let table = proxy_core::nft::table(Family::V4);
@@ -75,7 +75,7 @@ impl Dataplane for Kernel {
         if self.is_slow.load(Ordering::SeqCst) {
             self.done.lock().unwrap().push(format!("look {}", rules.ports.len()));
             for _ in 0..500 {
-                if knock.is_heard() {
+                if flag.is_raised() {
                     return Ok(Outcome::Left);
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -86,21 +86,21 @@ impl Dataplane for Kernel {
         if self.rivals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_err() {
             return Ok(Outcome::Done(Vec::new()));
         }
-        let _ = self.alarm.lock().unwrap().as_ref().unwrap().try_send(());
+        let _ = self.notify.lock().unwrap().as_ref().unwrap().try_send(());
         Ok(Outcome::Done(vec!["everything".to_owned()]))
     }
 
-    fn tidy(&mut self, rules: &RuleSet, knock: &Knock) -> Outcome<()> {
+    fn tidy(&mut self, rules: &RuleSet, flag: &YieldFlag) -> Outcome<()> {
         let less = |n: usize| n.checked_sub(1);
         if self.tidies_slowly.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
             for _ in 0..5000 {
-                if knock.is_heard() {
+                if flag.is_raised() {
                     return Outcome::Left;
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        *self.tidied.lock().unwrap() = (rules.ports.len(), knock.is_heard());
+        *self.tidied.lock().unwrap() = (rules.ports.len(), flag.is_raised());
         Outcome::Done(())
     }
 
@@ -109,9 +109,9 @@ impl Dataplane for Kernel {
     }
 
     fn listen(&mut self) -> Result<mpsc::Receiver<()>, Error> {
-        let (alarm, alarms) = mpsc::channel(1);
-        *self.alarm.lock().unwrap() = Some(alarm);
-        Ok(alarms)
+        let (notify, notifications) = mpsc::channel(1);
+        *self.notify.lock().unwrap() = Some(notify);
+        Ok(notifications)
     }
 
     fn last_to_touch(&self) -> Option<String> {
@@ -222,8 +222,8 @@ async fn who_hears_the_past_does_not_look_twice() {
     bench.until(&["verify 0"]).await;
     bench.tell(service(1)).await;
     bench.until(&["verify 0", "apply 1"]).await;
-    let alarm = bench.kernel.alarm.lock().unwrap().clone().unwrap();
-    alarm.send(()).await.unwrap();
+    let notify = bench.kernel.notify.lock().unwrap().clone().unwrap();
+    notify.send(()).await.unwrap();
     bench.until(&["verify 0", "apply 1", "verify 1"]).await;
 }
 
@@ -255,9 +255,9 @@ async fn after_a_failure_everything_is_compared_until_it_is_right() {
 #[tokio::test(start_paused = true)]
 async fn the_kernel_is_looked_at_when_others_touch_it_and_now_and_then() {
     let bench = Bench::settled().await;
-    let alarm = bench.kernel.alarm.lock().unwrap().clone().unwrap();
+    let notify = bench.kernel.notify.lock().unwrap().clone().unwrap();
     let start = Instant::now();
-    alarm.send(()).await.unwrap();
+    notify.send(()).await.unwrap();
     bench.until(&["verify 0"]).await;
     assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
     sleep(PERIODS.verify + Duration::from_secs(1)).await;
@@ -274,8 +274,8 @@ async fn a_look_that_is_not_possible_holds_up_no_change_and_is_made_up_for() {
     bench.until(&["unread 0", "apply 1"]).await;
     // Nor after others touched our own rules, and it is not tried all the time then.
     bench.kernel.done.lock().unwrap().clear();
-    let alarm = bench.kernel.alarm.lock().unwrap().clone().unwrap();
-    alarm.send(()).await.unwrap();
+    let notify = bench.kernel.notify.lock().unwrap().clone().unwrap();
+    notify.send(()).await.unwrap();
     bench.until(&["unread 1"]).await;
     sleep(Duration::from_millis(500)).await;
     bench.tell(service(2)).await;
@@ -318,8 +318,8 @@ async fn a_look_for_its_own_sake_makes_way_for_a_change_and_is_made_up_for() {
 #[tokio::test(start_paused = true)]
 async fn a_look_that_finds_nothing_wrong_delays_no_change() {
     let bench = Bench::paced(Gap::Said(Duration::from_secs(5))).await;
-    let alarm = bench.kernel.alarm.lock().unwrap().clone().unwrap();
-    alarm.send(()).await.unwrap();
+    let notify = bench.kernel.notify.lock().unwrap().clone().unwrap();
+    notify.send(()).await.unwrap();
     bench.until(&["verify 0"]).await;
     let start = Instant::now();
     bench.tell(service(1)).await;
@@ -328,7 +328,7 @@ async fn a_look_that_finds_nothing_wrong_delays_no_change() {
     // Somebody who touches our rules all the time does not keep us looking all the time.
     let start = Instant::now();
     for _ in 0..2 {
-        alarm.send(()).await.unwrap();
+        notify.send(()).await.unwrap();
     }
     bench.until(&["verify 0", "apply 1", "verify 1"]).await;
     assert!(start.elapsed() > Duration::from_secs(4), "{:?}", start.elapsed());
@@ -417,8 +417,8 @@ async fn news_after_a_failure_waits_without_spinning() {
 async fn a_rival_is_named_and_met_less_and_less_often_and_holds_up_no_change() {
     let bench = Bench::settled().await;
     bench.kernel.rivals.store(usize::MAX, Ordering::SeqCst);
-    let alarm = bench.kernel.alarm.lock().unwrap().clone().unwrap();
-    alarm.send(()).await.unwrap();
+    let notify = bench.kernel.notify.lock().unwrap().clone().unwrap();
+    notify.send(()).await.unwrap();
     sleep(Duration::from_secs(300)).await;
     let looks = bench.kernel.done().len();
     assert!((55..=75).contains(&looks), "{looks}");
@@ -441,8 +441,8 @@ async fn what_is_large_is_looked_at_only_for_a_reason() {
     assert_eq!(bench.kernel.done(), Vec::<String>::new());
     bench.tell(service(1)).await;
     bench.until(&["apply 1"]).await;
-    let alarm = bench.kernel.alarm.lock().unwrap().clone().unwrap();
-    alarm.send(()).await.unwrap();
+    let notify = bench.kernel.notify.lock().unwrap().clone().unwrap();
+    notify.send(()).await.unwrap();
     bench.until(&["apply 1", "verify 1"]).await;
     // It is no longer, and is looked at again.
     bench.kernel.is_large.store(false, Ordering::SeqCst);
@@ -453,9 +453,9 @@ async fn what_is_large_is_looked_at_only_for_a_reason() {
 #[tokio::test(start_paused = true)]
 async fn after_others_touched_it_a_change_comes_first_and_then_everything_is_compared() {
     let bench = Bench::paced(Gap::AtMost(GAP)).await;
-    let alarm = bench.kernel.alarm.lock().unwrap().clone().unwrap();
+    let notify = bench.kernel.notify.lock().unwrap().clone().unwrap();
     bench.kernel.is_slow.store(true, Ordering::SeqCst);
-    alarm.send(()).await.unwrap();
+    notify.send(()).await.unwrap();
     bench.meanwhile(|done| done == ["look 0"]).await;
     bench.tell(service(1)).await;
     bench.meanwhile(|done| done == ["look 0", "apply 1", "look 1", "verify 1"]).await;
@@ -464,9 +464,9 @@ async fn after_others_touched_it_a_change_comes_first_and_then_everything_is_com
 #[tokio::test(start_paused = true)]
 async fn a_change_that_is_refused_after_others_touched_it_is_made_good_at_once() {
     let bench = Bench::paced(Gap::AtMost(GAP)).await;
-    let alarm = bench.kernel.alarm.lock().unwrap().clone().unwrap();
+    let notify = bench.kernel.notify.lock().unwrap().clone().unwrap();
     bench.kernel.is_slow.store(true, Ordering::SeqCst);
-    alarm.send(()).await.unwrap();
+    notify.send(()).await.unwrap();
     bench.meanwhile(|done| done == ["look 0"]).await;
     bench.kernel.failures.store(1, Ordering::SeqCst);
     bench.tell(service(1)).await;
@@ -477,8 +477,8 @@ async fn a_change_that_is_refused_after_others_touched_it_is_made_good_at_once()
 #[tokio::test(start_paused = true)]
 async fn news_without_end_does_not_keep_us_from_healing() {
     let bench = Bench::paced(Gap::AtMost(GAP)).await;
-    let alarm = bench.kernel.alarm.lock().unwrap().clone().unwrap();
-    alarm.send(()).await.unwrap();
+    let notify = bench.kernel.notify.lock().unwrap().clone().unwrap();
+    notify.send(()).await.unwrap();
     for number in 1..=100 {
         bench.tell(service(number)).await;
         sleep(Duration::from_millis(10)).await;

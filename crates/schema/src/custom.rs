@@ -117,7 +117,8 @@ impl CustomType {
 
     /// Brings what lies in the store into the form the schema has now, which may have changed since it was written.
     pub fn refresh(&self, object: &mut Value) {
-        prune::prune(object, &self.schema, &mut Vec::new());
+        // Metadata that was stored before anybody looked at it stays as it is.
+        let _ = prune::prune(object, &self.schema, &mut Vec::new());
         self.set_defaults(object);
     }
 
@@ -133,7 +134,7 @@ impl CustomType {
             let within = decode::conform(metadata, at)?;
             complaints.extend(within.iter().map(|c| c.replacen("field \"", "field \"metadata.", 1)));
         }
-        prune::prune(object, &self.schema, &mut complaints);
+        prune::prune(object, &self.schema, &mut complaints)?;
         complaints.truncate(MAX_COMPLAINTS);
         Ok(complaints)
     }
@@ -144,8 +145,9 @@ impl CustomType {
         prune::set_defaults(object, &self.schema, &mut { prune::MAX_DEFAULTED });
     }
 
-    pub fn validate(&self, object: &Value, errors: &mut FieldErrors) {
-        validate::validate(object, &self.schema, errors);
+    /// `old` is what the object replaces: what of it is unchanged is not judged again.
+    pub fn validate(&self, object: &Value, old: Option<&Value>, errors: &mut FieldErrors) {
+        validate::validate(object, old, &self.schema, errors);
     }
 }
 

@@ -5,17 +5,22 @@
 use api::json::{FromJson, KNOWN};
 use base::rfc3339::Moment;
 use base::rng::Rng;
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodStatus, Secret, Service, ServiceAccount,
+    ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodStatus,
+    ReplicationController, ResourceQuota, Secret, Service, ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use k8s_openapi::api::node::v1::RuntimeClass;
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use k8s_openapi::jiff::Timestamp;
 use proptest::prelude::*;
 use schema::lenient;
@@ -34,21 +39,36 @@ fn reader<T: FromJson + Serialize>(json: &[u8]) -> serde_json::Result<(Value, Ve
 const READERS: &[(&str, Reader)] = &[
     ("CSIDriver", reader::<CSIDriver>),
     ("CSINode", reader::<CSINode>),
+    ("CSIStorageCapacity", reader::<CSIStorageCapacity>),
     ("CertificateSigningRequest", reader::<CertificateSigningRequest>),
     ("ClusterTrustBundle", reader::<ClusterTrustBundle>),
     ("ConfigMap", reader::<ConfigMap>),
+    ("ControllerRevision", reader::<ControllerRevision>),
+    ("CronJob", reader::<CronJob>),
+    ("DaemonSet", reader::<DaemonSet>),
+    ("Deployment", reader::<Deployment>),
     ("EndpointSlice", reader::<EndpointSlice>),
+    ("Endpoints", reader::<Endpoints>),
+    ("HorizontalPodAutoscaler", reader::<HorizontalPodAutoscaler>),
+    ("Job", reader::<Job>),
     ("Lease", reader::<Lease>),
+    ("Namespace", reader::<Namespace>),
     ("Node", reader::<Node>),
     ("PersistentVolume", reader::<PersistentVolume>),
     ("PersistentVolumeClaim", reader::<PersistentVolumeClaim>),
     ("Pod", reader::<Pod>),
+    ("PodDisruptionBudget", reader::<PodDisruptionBudget>),
     ("PodStatus", reader::<PodStatus>),
+    ("ReplicaSet", reader::<ReplicaSet>),
+    ("ReplicationController", reader::<ReplicationController>),
+    ("ResourceQuota", reader::<ResourceQuota>),
     ("RuntimeClass", reader::<RuntimeClass>),
     ("Secret", reader::<Secret>),
     ("Service", reader::<Service>),
     ("ServiceAccount", reader::<ServiceAccount>),
     ("ServiceCIDR", reader::<ServiceCIDR>),
+    ("StatefulSet", reader::<StatefulSet>),
+    ("StorageClass", reader::<StorageClass>),
     ("TokenRequest", reader::<TokenRequest>),
     ("VolumeAttachment", reader::<VolumeAttachment>),
 ];

@@ -1,7 +1,7 @@
 //! What a real API server did, done again by this crate.
 //!
 //! `recorded/` holds requests to kube-apiserver 1.36 and what became of the object: the change as a merge patch (with the
-//! managers as an object, so that the patch stays small), or the refusal. Each line goes on where the last one about the
+//! managers as an object, so that the patch stays small), or the error. Each line goes on where the last one about the
 //! same object ended.
 
 #![allow(clippy::unwrap_used)]
@@ -218,7 +218,7 @@ fn perform(step: &Value, live: Option<&Value>, kind: &Kind, writer: &Writer<'_>)
     update(live, &mut new, kind.at(), writer);
     if let Some(custom) = &kind.custom {
         let mut errors = api::field::FieldErrors::default();
-        custom.validate(&new, &mut errors);
+        custom.validate(&new, live, &mut errors);
         if !errors.is_empty() {
             let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
             return Err(lines.join("\n"));

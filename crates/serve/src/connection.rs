@@ -10,9 +10,8 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use crate::connections::{Connections, Exit};
+use crate::connections::{Connections, Exit, Peer};
 use crate::places::{Id, Verdict, Why};
-use crate::request::Asking;
 
 /// What a handler says of its connection. Clones are the same; none holds its place.
 #[derive(Clone, Debug)]
@@ -40,27 +39,16 @@ struct Place(Connection);
 // === impl Connection ===
 
 impl Connection {
-    pub(crate) fn new(
-        of: Connections,
-        id: Id,
-        address: Option<SocketAddr>,
-        exit: Arc<Exit>,
-        finish: CancellationToken,
-    ) -> Connection {
-        Connection { of, id, address, exit, finish }
+    /// Takes a place for a newcomer; none if everybody is at work.
+    pub(crate) fn enter(of: &Connections, peer: &Peer, stop: &CancellationToken) -> Option<Connection> {
+        let (id, exit) = of.enter(peer)?;
+        Some(Connection { of: of.clone(), id, address: peer.address, exit, finish: stop.child_token() })
     }
 
     /// Where it comes from; none for one that has no address.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
-    }
-
-    /// The head of a request is there. Until what this returns is dropped the connection is at work.
-    #[must_use]
-    pub fn ask(&self) -> Asking {
-        self.of.ask(self.id);
-        Asking::new(self.clone())
     }
 
     /// The other end proved who it is.
@@ -72,6 +60,10 @@ impl Connection {
     /// long.
     pub async fn finish(&self) {
         self.finish.cancelled().await;
+    }
+
+    pub(crate) fn begin(&self) {
+        self.of.ask(self.id);
     }
 
     pub(crate) fn end(&self, is_answered: bool) {

@@ -11,21 +11,26 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::connection::Connection;
-use crate::listener::Peer;
 use crate::metrics::Metrics;
-use crate::places::{Id, Limits, Places, Pool, Proof, Times, Verdict, Why};
+use crate::places::{Id, Limits, Places, Pool, Proof, Source, Times, Verdict, Why};
 
 /// Connections that were told to go and are not closed yet; with more of them nobody is let in.
 const LEAVING: usize = 64;
 /// How long is waited for them: they close when their task has its turn.
 const LEAVING_TIME: Duration = Duration::from_millis(100);
 /// Between two lines in the log.
-const COMPLAINT_PERIOD: Duration = Duration::from_secs(10);
+const LOG_PERIOD: Duration = Duration::from_secs(10);
 
 /// The connections of a port, or of several that share their places. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Connections(Arc<Inner>);
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    pub source: Source,
+    pub address: Option<SocketAddr>,
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -43,7 +48,7 @@ struct State {
     exits: HashMap<Id, Arc<Exit>>,
     /// Told to go, and not closed yet.
     leaving: usize,
-    complaint: Complaint,
+    unlogged: Unlogged,
 }
 
 /// How one connection is told to go.
@@ -56,7 +61,7 @@ pub(crate) struct Exit {
 
 /// What was not said in the log yet.
 #[derive(Debug, Default)]
-struct Complaint {
+struct Unlogged {
     said: Option<Mono>,
     evicted: u64,
     refused: u64,
@@ -75,7 +80,7 @@ impl Connections {
         metrics: Arc<Metrics>,
     ) -> Connections {
         let places = Places::new(limits, proof, times);
-        let state = State { places, exits: HashMap::new(), leaving: 0, complaint: Complaint::default() };
+        let state = State { places, exits: HashMap::new(), leaving: 0, unlogged: Unlogged::default() };
         let (began, state, left) = (Instant::now(), Mutex::new(state), Notify::new());
         Connections(Arc::new(Inner { name, began, metrics, state, left }))
     }
@@ -91,7 +96,7 @@ impl Connections {
     }
 
     /// A place for a newcomer; none if everybody is at work.
-    pub(crate) fn enter(&self, peer: &Peer, stop: &CancellationToken) -> Option<Connection> {
+    pub(crate) fn enter(&self, peer: &Peer) -> Option<(Id, Arc<Exit>)> {
         let (now, name, metrics) = (self.now(), self.0.name, &self.0.metrics);
         metrics.accepted.inc([name]);
         let mut state = self.state();
@@ -99,8 +104,8 @@ impl Connections {
             Ok(entered) => entered,
             Err(refused) => {
                 metrics.refused.inc([name, refused.0.as_str()]);
-                state.complaint.refused += 1;
-                state.complain(name, peer.address, now);
+                state.unlogged.refused += 1;
+                state.log(name, peer.address, now);
                 return None;
             }
         };
@@ -109,10 +114,10 @@ impl Connections {
         metrics.open.add([name, entered.pool.as_str()], 1.0);
         if let Some((id, why)) = entered.gone {
             self.evict(&mut state, id, why, entered.pool);
-            state.complain(name, peer.address, now);
+            state.log(name, peer.address, now);
         }
         drop(state);
-        Some(Connection::new(self.clone(), entered.id, peer.address, exit, stop.child_token()))
+        Some((entered.id, exit))
     }
 
     /// The process has no descriptor left: somebody who is not at work goes.
@@ -122,7 +127,7 @@ impl Connections {
         if let Some((id, pool)) = state.places.relieve(now) {
             self.evict(&mut state, id, Why::Descriptors, pool);
         }
-        state.complain(self.0.name, None, now);
+        state.log(self.0.name, None, now);
     }
 
     /// Waits until those who were told to go are closed: what they hold counts until then.
@@ -168,7 +173,7 @@ impl Connections {
         }
         if let Some((id, why)) = gone {
             self.evict(&mut state, id, why, Pool::Known);
-            state.complain(self.0.name, None, now);
+            state.log(self.0.name, None, now);
         }
     }
 
@@ -213,7 +218,7 @@ impl Connections {
     fn evict(&self, state: &mut State, id: Id, why: Why, pool: Pool) {
         self.0.metrics.evicted.inc([self.0.name, why.as_str()]);
         self.0.metrics.open.add([self.0.name, pool.as_str()], -1.0);
-        state.complaint.evicted += 1;
+        state.unlogged.evicted += 1;
         if let Some(exit) = state.exits.remove(&id) {
             state.leaving += 1;
             exit.evicted.cancel();
@@ -233,12 +238,12 @@ impl Connections {
 
 impl State {
     /// One line for all that happened since the last.
-    fn complain(&mut self, listener: &str, newest: Option<SocketAddr>, now: Mono) {
-        let complaint = &mut self.complaint;
-        if complaint.said.is_some_and(|said| now.since(said) < COMPLAINT_PERIOD) {
+    fn log(&mut self, listener: &str, newest: Option<SocketAddr>, now: Mono) {
+        let unlogged = &mut self.unlogged;
+        if unlogged.said.is_some_and(|said| now.since(said) < LOG_PERIOD) {
             return;
         }
-        let Complaint { evicted, refused, .. } = *complaint;
+        let Unlogged { evicted, refused, .. } = *unlogged;
         let newest = newest.map(|address| address.ip());
         let count = |pool| self.places.count(pool);
         let (remote, local, known) = (count(Pool::Remote), count(Pool::Local), count(Pool::Known));
@@ -252,6 +257,6 @@ impl State {
             ?newest,
             "no room for connections: others had to make way"
         );
-        self.complaint = Complaint { said: Some(now), ..Complaint::default() };
+        self.unlogged = Unlogged { said: Some(now), ..Unlogged::default() };
     }
 }

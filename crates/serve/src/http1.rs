@@ -11,7 +11,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::connection::{Connection, Stream};
-use crate::patience::{Limit, Patience};
+use crate::idle_timeout::{IdleTimeoutStream, Limit};
 use crate::request::Within;
 
 /// What is borne of a client.
@@ -36,7 +36,7 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     // How long reading may take is judged by requests, not by bytes.
-    let stream = Patience::with(stream, Limit::new(Limit::NEVER), Limit::new(how.stall));
+    let stream = IdleTimeoutStream::with(stream, Limit::new(Limit::NEVER), Limit::new(how.stall));
     let asked = connection.clone();
     let counted = service_fn(|request: Request<Incoming>| {
         let asking = asked.ask();

@@ -1,7 +1,6 @@
 //! The loop that accepts.
 
 use std::io;
-use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -16,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::connection::{Connection, Stream};
-use crate::connections::Connections;
+use crate::connections::{Connections, Peer};
 use crate::places::{Source, Verdict};
 
 /// Between two attempts when the process is out of descriptors.
@@ -25,13 +24,6 @@ const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
 const ERROR_PAUSE: Duration = Duration::from_millis(1);
 /// For one who was told that nothing was asked for long to say goodbye.
 const FAREWELL: Duration = Duration::from_secs(5);
-
-/// Who is at the other end.
-#[derive(Clone, Copy, Debug)]
-pub struct Peer {
-    pub source: Source,
-    pub address: Option<SocketAddr>,
-}
 
 /// What can be listened on.
 pub trait Accept: Send + Sync + 'static {
@@ -70,7 +62,7 @@ pub async fn run<A, F, W>(
     let mut turn = 0;
     while let Some(accepted) = stop.run_until_cancelled(accept(&listener, &connections)).await {
         let Some((raw, peer)) = accepted else { continue };
-        let Some(connection) = connections.enter(&peer, &stop) else { continue };
+        let Some(connection) = Connection::enter(&connections, &peer, &stop) else { continue };
         let place = Stream::new((), connection.clone());
         let (converse, cut) = (converse.clone(), cut.child_token());
         let conversation = async move {
@@ -118,8 +110,8 @@ async fn accept<A: Accept>(listener: &A, connections: &Connections) -> Option<(A
 async fn host(connection: &Connection, conversation: impl Future<Output = ()>) {
     let conversation = AssertUnwindSafe(conversation).catch_unwind();
     tokio::pin!(conversation);
-    let alarm = tokio::time::sleep(Duration::ZERO);
-    tokio::pin!(alarm);
+    let timer = tokio::time::sleep(Duration::ZERO);
+    tokio::pin!(timer);
     let mut is_told = false;
     loop {
         tokio::select! {
@@ -132,14 +124,14 @@ async fn host(connection: &Connection, conversation: impl Future<Output = ()>) {
                 }
                 return;
             }
-            () = &mut alarm => {}
+            () = &mut timer => {}
         }
         match connection.verdict() {
-            Verdict::Wait(until) => alarm.as_mut().reset(connection.of().at(until)),
+            Verdict::Wait(until) => timer.as_mut().reset(connection.of().at(until)),
             Verdict::End(crate::Why::Idle) if !is_told => {
                 is_told = true;
                 connection.tell_to_finish();
-                alarm.as_mut().reset(tokio::time::Instant::now() + FAREWELL);
+                timer.as_mut().reset(tokio::time::Instant::now() + FAREWELL);
             }
             Verdict::End(why) => return connection.expired(why),
         }

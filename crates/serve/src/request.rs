@@ -30,7 +30,7 @@ pub struct Held<B: Body> {
 pub struct Within<B> {
     body: B,
     limit: Duration,
-    alarm: Option<Pin<Box<Sleep>>>,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 /// Why a body is not read to its end.
@@ -41,13 +41,20 @@ pub enum Late<E> {
     Broken(E),
 }
 
+// === impl Connection ===
+
+impl Connection {
+    /// The head of a request is there. Until what this returns is dropped the connection is at work.
+    #[must_use]
+    pub fn ask(&self) -> Asking {
+        self.begin();
+        Asking { connection: self.clone(), is_answered: false }
+    }
+}
+
 // === impl Asking ===
 
 impl Asking {
-    pub(crate) fn new(connection: Connection) -> Asking {
-        Asking { connection, is_answered: false }
-    }
-
     /// The same answer, whose sending belongs to the request. One that changes the protocol makes the connection a
     /// stream, which is at work until it is closed.
     pub fn answer<B: Body + Unpin>(self, answer: Response<B>) -> Response<Held<B>> {
@@ -101,7 +108,7 @@ impl<B: Body> Drop for Held<B> {
 impl<B> Within<B> {
     /// From the first look at it.
     pub fn new(body: B, limit: Duration) -> Within<B> {
-        Within { body, limit, alarm: None }
+        Within { body, limit, timer: None }
     }
 }
 
@@ -118,8 +125,8 @@ impl<B: Body + Unpin> Body for Within<B> {
             return Poll::Ready(frame.map(|frame| frame.map_err(Late::Broken)));
         }
         let limit = this.limit;
-        let alarm = this.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
-        alarm.as_mut().poll(cx).map(|()| Some(Err(Late::Late)))
+        let timer = this.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        timer.as_mut().poll(cx).map(|()| Some(Err(Late::Late)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -7,8 +7,9 @@ use rusqlite::Connection;
 
 use super::error::OpenError;
 use super::format::{self, Lock};
+use super::high_water::HighWater;
 use super::writer::Start;
-use super::{check, record, wal};
+use super::{check, high_water, record, wal};
 
 /// What is in a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,9 @@ pub fn backup(dir: &Path, to: &Path) -> Result<Report, OpenError> {
     let partial = format::beside(to, "partial");
     remove(&partial)?;
     let copied = copy(&path, &partial).and_then(|report| {
+        if lock.is_some() {
+            high_water::check(&path, report.revision)?;
+        }
         settle(&partial, to)?;
         Ok(report)
     });
@@ -74,18 +78,40 @@ pub fn restore(from: &Path, dir: &Path, replace: bool) -> Result<Report, OpenErr
         refuse_existing(&path)?;
         refuse_existing(&format::wal_file(&path))?;
     }
-    let (start, _) = examine(from)?;
+    // A pipe would be read for ever, and a directory is none.
+    if !fs::metadata(from).map_err(OpenError::io("opening", from))?.is_file() {
+        return Err(OpenError::Foreign { path: from.to_owned() });
+    }
     let fresh = format::restoring(&path);
-    remove(&fresh)?;
-    remove(&journal_of(&fresh))?;
-    let mut target = format::private(OpenOptions::new().write(true).create_new(true), &fresh)?;
-    let mut source = File::open(from).map_err(OpenError::io("opening", from))?;
-    std::io::copy(&mut source, &mut target).map_err(OpenError::io("copying to", &fresh))?;
-    drop(target);
-    leap(&fresh, start).map_err(OpenError::engine("restoring", &fresh))?;
-    let (_, report) = examine(&fresh)?;
+    let report = match build(from, dir, &fresh) {
+        Ok(report) => report,
+        Err(error) => {
+            // Nothing was moved yet, and a full disk needs the room.
+            for left in [journal_of(&fresh), fresh] {
+                let _ = fs::remove_file(left);
+            }
+            return Err(error);
+        }
+    };
     move_away(dir, &path)?;
     settle(&fresh, &path)?;
+    HighWater::set(dir, report.revision);
+    Ok(report)
+}
+
+/// Makes the store that is to be, beside the one that is.
+fn build(from: &Path, dir: &Path, fresh: &Path) -> Result<Report, OpenError> {
+    let (start, _) = examine(from)?;
+    remove(fresh)?;
+    remove(&journal_of(fresh))?;
+    let mut target = format::private(OpenOptions::new().write(true).create_new(true), fresh)?;
+    let mut source = File::open(from).map_err(OpenError::io("opening", from))?;
+    std::io::copy(&mut source, &mut target).map_err(OpenError::io("copying to", fresh))?;
+    drop(target);
+    // Above what the store that was here had, too: it may come from an earlier restore of the same copy.
+    let known = high_water::read(dir)?.unwrap_or_default();
+    leap(fresh, start.revision.max(known) + LEAP).map_err(OpenError::engine("restoring", fresh))?;
+    let (_, report) = examine(fresh)?;
     Ok(report)
 }
 
@@ -100,9 +126,8 @@ fn examine(path: &Path) -> Result<(Start, Report), OpenError> {
 }
 
 /// Leaves only what is current, and moves the revision on.
-fn leap(path: &Path, start: Start) -> rusqlite::Result<()> {
+fn leap(path: &Path, revision: u64) -> rusqlite::Result<()> {
     let conn = Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    let revision = start.revision + LEAP;
     let sum = record::meta_sum(revision, revision);
     conn.execute_batch(&format!(
         "PRAGMA synchronous = FULL;

@@ -8,9 +8,6 @@ use std::path::{Path, PathBuf};
 /// What opening needs at most before the first write: the index of the log (32 KB for every 16 MB of it) and a few pages.
 const ENOUGH: usize = 256 << 10;
 
-/// What a new data directory needs, keys included, and a little to live on.
-pub(super) const FOR_A_NEW_STORE: u64 = 2 << 20;
-
 /// Whether an error means that there is no room.
 pub(super) fn is_full(cause: &io::Error) -> bool {
     matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)

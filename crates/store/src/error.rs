@@ -20,7 +20,7 @@ pub enum OpenError {
     Newer { path: PathBuf, found: i64, known: i64 },
     #[error("{} is a database of some other program: nothing was changed", path.display())]
     Foreign { path: PathBuf },
-    #[error("{0}; nothing was changed: restore a backup, or move the file away to start empty")]
+    #[error("{0}; nothing was changed: restore a backup, or move the store's files away to start empty")]
     Corrupt(#[from] Corruption),
     #[error("{act} {}: {cause}", path.display())]
     Io { act: &'static str, path: PathBuf, cause: io::Error },
@@ -36,6 +36,17 @@ pub enum OpenError {
     Unfinished { path: PathBuf, restoring: PathBuf },
     #[error("{} exists already: nothing was changed", path.display())]
     Exists { path: PathBuf },
+    #[error(
+        "{} is missing, but {} says that the store was at revision {known}: put it back, or restore a backup; \
+         to start empty on purpose, move {} away too", path.display(), mark.display(), mark.display()
+    )]
+    Gone { path: PathBuf, mark: PathBuf, known: u64 },
+    #[error(
+        "{} is at revision {found}, but {} says that it was at {known}: {} was taken away or cut short, or the file is an older copy; \
+         put back what was there, or restore a backup; to go on with what there is, move {} away",
+        path.display(), mark.display(), wal.display(), mark.display()
+    )]
+    Rewound { path: PathBuf, wal: PathBuf, mark: PathBuf, found: u64, known: u64 },
 }
 
 /// A row, or the file as a whole, does not say what was once written.

@@ -93,6 +93,11 @@ impl Lock {
     }
 }
 
+/// Whether there is nothing at all where a store would be.
+pub(super) fn is_absent(path: &Path) -> Result<bool, OpenError> {
+    Ok(size(path)? == 0 && size(&wal_file(path))? == 0 && !restoring(path).exists())
+}
+
 /// Opens the store file of a directory for its one writer, making it when there is none.
 pub(super) fn open_writer(path: &Path) -> Result<Connection, OpenError> {
     let wal = wal_file(path);
@@ -201,7 +206,7 @@ fn connect(path: &Path, mode: OpenFlags) -> Result<Connection, OpenError> {
     let flags = mode | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_EXRESCODE;
     let conn =
         Connection::open_with_flags(path, flags).map_err(OpenError::engine("opening the store", path))?;
-    // A refusal below must leave the files as they are.
+    // An error below must leave the files as they are.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
         .map_err(OpenError::engine("opening the store", path))?;
     Ok(conn)

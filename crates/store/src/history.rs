@@ -88,7 +88,7 @@ impl History {
     }
 
     /// How long until age alone makes something due; None when there is no history.
-    pub(super) fn patience(&self, now: Mono) -> Option<Duration> {
+    pub(super) fn until_due(&self, now: Mono) -> Option<Duration> {
         let oldest = match self.marks.front() {
             Some(mark) => mark.at,
             None => return None,
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(h.due(at(300)), Some(10));
         assert_eq!(h.due(at(399)), None);
         assert_eq!(h.due(at(400)), Some(20));
-        assert_eq!((h.due(at(9999)), h.patience(at(9999))), (None, None));
+        assert_eq!((h.due(at(9999)), h.until_due(at(9999))), (None, None));
     }
 
     #[test]
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(h.due(at(300)), Some(10));
         assert_eq!(h.due(at(599)), None);
         assert_eq!(h.due(at(600)), Some(11));
-        assert_eq!(h.patience(at(601)), None);
+        assert_eq!(h.until_due(at(601)), None);
     }
 
     #[test]

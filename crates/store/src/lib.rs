@@ -5,19 +5,21 @@
 //! revision; watches deliver every change of a prefix after a revision, in order, once.
 
 mod backup;
-mod bell;
 mod check;
 mod disk;
 mod error;
 mod format;
 mod health;
+mod high_water;
 mod history;
 mod hot;
+mod notify;
 mod open;
 mod queue;
 mod reader;
 mod recent;
 mod record;
+mod reserve;
 mod stats;
 mod wal;
 mod watch;
@@ -88,6 +90,8 @@ pub struct Write {
     pub key: Arc<str>,
     pub op: Op,
     pub expect: Expect,
+    /// Part of a deletion: on a full disk it may use the room that is kept for these.
+    pub deletes: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,12 +244,12 @@ impl Store {
 
     /// Writes a value and returns it with its new revision.
     pub async fn put(&self, key: &str, value: Bytes, expect: Expect) -> Result<Entry, WriteError> {
-        self.write_one(Write { key: key.into(), op: Op::Put(value), expect }).await
+        self.write_one(Write::put(key, value, expect)).await
     }
 
     /// Deletes a key and returns the revision of the deletion.
     pub async fn delete(&self, key: &str, expect: Expect) -> Result<u64, WriteError> {
-        let gone = self.write_one(Write { key: key.into(), op: Op::Delete, expect }).await?;
+        let gone = self.write_one(Write::delete(key, expect)).await?;
         Ok(gone.rev)
     }
 
@@ -286,7 +290,8 @@ impl Store {
         let _ = released.wait_for(|released| *released).await;
     }
 
-    async fn write_one(&self, write: Write) -> Result<Entry, WriteError> {
+    /// Does one write and returns its entry; of a deletion, with its revision.
+    pub async fn write_one(&self, write: Write) -> Result<Entry, WriteError> {
         let mut entries = self.transact(vec![write]).await?;
         entries.pop().ok_or(WriteError::Fault(Fault::Closed))
     }
@@ -336,12 +341,12 @@ impl Shared {
 
     fn publish(&self, changes: Vec<Change>) {
         let mut recent = self.recent();
-        let ropes = recent.publish(changes);
+        let wakers = recent.publish(changes);
         let revision = recent.revision();
         drop(recent);
         self.published.send_replace(revision);
-        for rope in ropes {
-            rope.send_replace(());
+        for waker in wakers {
+            waker.send_replace(());
         }
     }
 
@@ -414,16 +419,22 @@ impl Change {
 impl Write {
     #[must_use]
     pub fn put(key: &str, value: Bytes, expect: Expect) -> Write {
-        Write { key: key.into(), op: Op::Put(value), expect }
+        Write { key: key.into(), op: Op::Put(value), expect, deletes: false }
     }
 
     #[must_use]
     pub fn delete(key: &str, expect: Expect) -> Write {
-        Write { key: key.into(), op: Op::Delete, expect }
+        Write { key: key.into(), op: Op::Delete, expect, deletes: true }
     }
 
     #[must_use]
     pub fn check(key: &str, expect: Expect) -> Write {
-        Write { key: key.into(), op: Op::Check, expect }
+        Write { key: key.into(), op: Op::Check, expect, deletes: true }
+    }
+
+    /// The same as a step of a deletion: a value that waits for somebody, or lets somebody go, before it ends.
+    #[must_use]
+    pub fn of_deletion(self) -> Write {
+        Write { deletes: true, ..self }
     }
 }

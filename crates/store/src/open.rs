@@ -15,10 +15,10 @@ use tokio::sync::oneshot;
 use super::error::{Fault, OpenError};
 use super::format::{self, Lock};
 use super::queue::Taken;
-use super::writer::{self, Start};
-use super::{Health, Options, Shared, check, disk, reader};
+use super::reserve::{self, Reserve};
+use super::writer::{self, NO_ROOM, Start};
+use super::{Health, Options, Shared, check, disk, high_water, reader};
 
-const NO_ROOM: Fault = Fault::Full { act: "writing to the store" };
 /// The first wait for room, and the longest.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
@@ -28,6 +28,7 @@ struct Opened {
     writer: Connection,
     readers: Vec<Connection>,
     start: Start,
+    reserve: Reserve,
     /// What keeps it from writing at first.
     trouble: Option<Fault>,
 }
@@ -56,6 +57,11 @@ pub(super) fn open(lock: Lock, options: Options) -> Result<Arc<Shared>, OpenErro
     let opened = match Opened::fully(&path, options.readers) {
         // Before anybody is told so, once more: a read that failed once looks the same.
         Err(OpenError::Corrupt(_)) => Opened::fully(&path, options.readers),
+        // Whoever deletes something needs the store open, and what is kept for that is enough for it.
+        Err(error) if is_lacking(&error, lock.dir()) => {
+            Reserve::of(lock.dir()).release();
+            Opened::fully(&path, options.readers)
+        }
         other => other,
     };
     match opened {
@@ -75,12 +81,13 @@ pub(super) fn open(lock: Lock, options: Options) -> Result<Arc<Shared>, OpenErro
 /// The same on a disk without room: only what is there can be read.
 fn open_full(lock: Lock, options: Options, error: &OpenError) -> Result<Arc<Shared>, OpenError> {
     let path = format::file(lock.dir());
-    let full = || OpenError::Full { dir: lock.dir().to_owned(), needs: disk::FOR_A_NEW_STORE };
+    let full = || OpenError::Full { dir: lock.dir().to_owned(), needs: reserve::FOR_A_NEW_STORE };
     if format::size(&path)? == 0 {
         return Err(full());
     }
     let conn = format::open_alone(&path)?.ok_or_else(full)?;
     let found = check::check(&conn, &path)?;
+    high_water::check(&path, found.revision)?;
     tracing::error!(
         %error,
         dir = %lock.dir().display(),
@@ -117,11 +124,15 @@ fn is_lacking(error: &OpenError, dir: &Path) -> bool {
 
 impl Opened {
     fn fully(path: &Path, readers: usize) -> Result<Opened, OpenError> {
+        if format::is_absent(path)? {
+            high_water::check_absent(path)?;
+        }
         let writer = format::open_writer(path)?;
         if let Some(dir) = path.parent() {
             format::sync_dir(dir)?;
         }
         let start = check::check(&writer, path)?;
+        high_water::check(path, start.revision)?;
         // What an earlier crash left behind must not be mistaken for ours after the next one.
         let trouble = match format::empty_wal(&writer) {
             Ok(()) => None,
@@ -130,7 +141,9 @@ impl Opened {
             Err(cause) => return Err(OpenError::engine("opening the store", path)(cause)),
         };
         let readers = (0..readers.max(1)).map(|_| format::open_reader(path)).collect::<Result<_, _>>()?;
-        Ok(Opened { writer, readers, start, trouble })
+        let mut reserve = Reserve::of(path.parent().unwrap_or(path));
+        let trouble = if reserve.fill() { trouble } else { Some(NO_ROOM) };
+        Ok(Opened { writer, readers, start, reserve, trouble })
     }
 
     /// Reads and writes until the store is closed.
@@ -141,7 +154,8 @@ impl Opened {
                 return;
             }
         }
-        writer::run(self.writer, shared, self.start, self.trouble);
+        let at = writer::Standing { start: self.start, reserve: self.reserve, trouble: self.trouble };
+        writer::run(self.writer, shared, at);
     }
 }
 

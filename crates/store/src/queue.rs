@@ -55,9 +55,9 @@ impl<T> Queue<T> {
         self.push(item)
     }
 
-    /// Takes up to `max` items, waiting for the first one at most `patience`, or for ever.
-    pub(super) fn take(&self, max: usize, patience: Option<Duration>) -> Taken<T> {
-        let deadline = patience.map(|p| Instant::now() + p);
+    /// Takes up to `max` items, waiting for the first one at most `timeout`, or for ever.
+    pub(super) fn take(&self, max: usize, timeout: Option<Duration>) -> Taken<T> {
+        let deadline = timeout.map(|p| Instant::now() + p);
         let mut state = self.lock();
         while state.items.is_empty() {
             if state.closed {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_ends() {
+    fn a_receiver_waits_no_longer_than_it_wants() {
         let queue = Queue::<u8>::new(1);
         assert_eq!(queue.take(1, Some(Duration::ZERO)), Taken::Nothing);
     }

@@ -1,7 +1,7 @@
 //! The recent past in memory: what watches are served from, and the state of the keys that changed lately.
 //!
-//! Changes are kept in lanes, one per resource and one for all of them. A watcher sleeps on its lane and looks only
-//! there, so a busy resource does not wake the watchers of a quiet one, and a quiet lane is complete however far
+//! Changes are kept in logs, one per resource and one for all of them. A watcher sleeps on its log and looks only
+//! there, so a busy resource does not wake the watchers of a quiet one, and a quiet log is complete however far
 //! the rest of the store has moved on.
 
 use std::collections::{HashMap, VecDeque};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::bell::Bell;
+use super::notify::Notify;
 use super::{Change, ChangeKind, Entry};
 
 #[derive(Debug)]
@@ -20,19 +20,19 @@ pub(super) struct Recent {
     opened: u64,
     limit: usize,
     bytes: usize,
-    all: Lane,
-    lanes: HashMap<Box<str>, Lane>,
+    all: ResourceLog,
+    logs: HashMap<Box<str>, ResourceLog>,
     latest: HashMap<Arc<str>, Arc<Change>>,
 }
 
 #[derive(Debug)]
-struct Lane {
+struct ResourceLog {
     /// The revision of its last change, or one before which there was none since the start.
     last: u64,
-    /// Every change of the lane above this revision is in `changes`.
+    /// Every change of the log above this revision is in `changes`.
     floor: u64,
     changes: VecDeque<Arc<Change>>,
-    bell: Bell,
+    notify: Notify,
 }
 
 /// What comes next for a watcher.
@@ -45,8 +45,8 @@ pub(super) enum Next {
     Behind(u64),
 }
 
-/// The lane of a key or prefix: its first two segments. A shorter prefix has none of its own.
-pub(super) fn lane_of(key: &str) -> &str {
+/// The log of a key or prefix: its first two segments. A shorter prefix has none of its own.
+pub(super) fn resource_of(key: &str) -> &str {
     let mut slashes = key.bytes().enumerate().filter(|(_, b)| *b == b'/').map(|(i, _)| i);
     slashes.nth(2).map_or("", |end| &key[..=end])
 }
@@ -55,14 +55,14 @@ pub(super) fn lane_of(key: &str) -> &str {
 
 impl Recent {
     pub(super) fn new(revision: u64, limit: usize) -> Recent {
-        let all = Lane::new(revision);
+        let all = ResourceLog::new(revision);
         Recent {
             revision,
             opened: revision,
             limit,
             bytes: 0,
             all,
-            lanes: HashMap::new(),
+            logs: HashMap::new(),
             latest: HashMap::new(),
         }
     }
@@ -89,31 +89,31 @@ impl Recent {
 
     /// A revision at or after the last change of a resource; nothing of it changed later.
     pub(super) fn last_change(&self, prefix: &str) -> u64 {
-        match lane_of(prefix) {
+        match resource_of(prefix) {
             "" => self.revision,
-            name => self.lanes.get(name).map_or(self.opened, |lane| lane.last),
+            name => self.logs.get(name).map_or(self.opened, |log| log.last),
         }
     }
 
-    /// The lane a watcher of `prefix` sleeps on.
+    /// The log a watcher of `prefix` sleeps on.
     pub(super) fn subscribe(&mut self, prefix: &str) -> watch::Receiver<()> {
-        match lane_of(prefix) {
-            "" => self.all.bell.listen(),
-            name => self.lane(name).bell.listen(),
+        match resource_of(prefix) {
+            "" => self.all.notify.subscribe(),
+            name => self.log(name).notify.subscribe(),
         }
     }
 
     pub(super) fn next(&self, prefix: &str, after: u64) -> Next {
-        let lane = match lane_of(prefix) {
+        let log = match resource_of(prefix) {
             "" => Some(&self.all),
-            name => self.lanes.get(name),
+            name => self.logs.get(name),
         };
-        // A lane that does not exist yet had no change since the start.
-        let floor = lane.map_or(self.opened, |lane| lane.floor);
+        // A log that does not exist yet had no change since the start.
+        let floor = log.map_or(self.opened, |log| log.floor);
         if after < floor {
             return Next::Behind(floor);
         }
-        let changes = lane.map(|lane| &lane.changes);
+        let changes = log.map(|log| &log.changes);
         let start = changes.map_or(0, |c| c.partition_point(|change| change.rev <= after));
         let found = changes.and_then(|c| c.range(start..).find(|change| change.key.starts_with(prefix)));
         match found {
@@ -132,12 +132,12 @@ impl Recent {
             self.bytes += weight(&change);
             self.latest.insert(change.key.clone(), change.clone());
             self.all.changes.push_back(change.clone());
-            let name = lane_of(&change.key);
+            let name = resource_of(&change.key);
             if !name.is_empty() {
-                let lane = self.lane(name);
-                lane.changes.push_back(change.clone());
-                lane.last = change.rev;
-                if !touched.iter().any(|key| lane_of(key) == name) {
+                let log = self.log(name);
+                log.changes.push_back(change.clone());
+                log.last = change.rev;
+                if !touched.iter().any(|key| resource_of(key) == name) {
                     touched.push(change.key.clone());
                 }
             }
@@ -145,15 +145,15 @@ impl Recent {
         while self.bytes > self.limit && self.all.changes.len() > 1 {
             self.forget_oldest();
         }
-        let mut ropes = vec![self.all.bell.rope()];
-        ropes.extend(touched.iter().map(|key| self.lane(lane_of(key)).bell.rope()));
-        ropes
+        let mut wakers = vec![self.all.notify.waker()];
+        wakers.extend(touched.iter().map(|key| self.log(resource_of(key)).notify.waker()));
+        wakers
     }
 
     /// Lets every watcher take note of how far the store is.
     pub(super) fn wake_all(&self) {
-        for lane in self.lanes.values().chain([&self.all]) {
-            lane.bell.ring();
+        for log in self.logs.values().chain([&self.all]) {
+            log.notify.wake();
         }
     }
 
@@ -161,28 +161,28 @@ impl Recent {
         let Some(oldest) = self.all.changes.pop_front() else { return };
         self.all.floor = oldest.rev;
         self.bytes -= weight(&oldest);
-        if let Some(lane) = self.lanes.get_mut(lane_of(&oldest.key)) {
-            lane.changes.pop_front();
-            lane.floor = oldest.rev;
+        if let Some(log) = self.logs.get_mut(resource_of(&oldest.key)) {
+            log.changes.pop_front();
+            log.floor = oldest.rev;
         }
         if self.latest.get(&oldest.key).is_some_and(|change| change.rev == oldest.rev) {
             self.latest.remove(&oldest.key);
         }
     }
 
-    fn lane(&mut self, name: &str) -> &mut Lane {
-        if !self.lanes.contains_key(name) {
-            self.lanes.insert(name.into(), Lane::new(self.opened));
+    fn log(&mut self, name: &str) -> &mut ResourceLog {
+        if !self.logs.contains_key(name) {
+            self.logs.insert(name.into(), ResourceLog::new(self.opened));
         }
-        self.lanes.get_mut(name).unwrap_or(&mut self.all)
+        self.logs.get_mut(name).unwrap_or(&mut self.all)
     }
 }
 
-// === impl Lane ===
+// === impl ResourceLog ===
 
-impl Lane {
-    fn new(floor: u64) -> Lane {
-        Lane { last: floor, floor, changes: VecDeque::new(), bell: Bell::new() }
+impl ResourceLog {
+    fn new(floor: u64) -> ResourceLog {
+        ResourceLog { last: floor, floor, changes: VecDeque::new(), notify: Notify::new() }
     }
 }
 

@@ -5,7 +5,6 @@
 
 mod recovery;
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,11 +16,14 @@ use tokio::sync::oneshot;
 
 use super::error::{Fault, WriteError};
 use super::format;
+use super::high_water::HighWater;
 use super::history::History;
 use super::hot::Meter;
 use super::queue::Taken;
 use super::record::{self, FETCH, Head, Record, signed, unsigned};
+use super::reserve::Reserve;
 use super::{Change, ChangeKind, Entry, Expect, Op, Shared, Write};
+pub(super) use recovery::NO_ROOM;
 use recovery::Trouble;
 
 #[derive(Debug)]
@@ -70,6 +72,18 @@ pub(super) struct Writer<'c> {
     /// A checkpoint failed; the next try is not before this.
     checkpoint_after: Mono,
     trouble: Option<Trouble>,
+    mark: Option<HighWater>,
+    reserve: Reserve,
+    /// What is done now may use the reserve, which is taken again afterwards.
+    is_spending: bool,
+}
+
+/// How the store was found.
+pub(super) struct Standing {
+    pub(super) start: Start,
+    pub(super) reserve: Reserve,
+    /// What keeps it from writing at first.
+    pub(super) trouble: Option<Fault>,
 }
 
 /// Where the store was when it was opened.
@@ -82,19 +96,25 @@ pub(super) struct Start {
     pub(super) history_bytes: u64,
 }
 
-/// What a transaction will tell its callers once it is on the disk.
+/// What a transaction will tell once it is on the disk.
 #[derive(Default)]
 struct Batch {
     changes: Vec<Change>,
-    answers: Vec<(oneshot::Sender<Outcome>, Outcome)>,
-    compactions: Vec<(oneshot::Sender<Result<(), WriteError>>, u64)>,
+    /// Of each request in order; nothing of a compaction, which is yet to come.
+    outcomes: Vec<Option<Outcome>>,
+}
+
+/// Requests of which nothing was done, and why.
+struct Failed {
+    fault: Fault,
+    requests: Vec<Request>,
 }
 
 /// Writes until the queue is closed, and closes the file.
-pub(super) fn run(conn: Connection, shared: &Arc<Shared>, start: Start, trouble: Option<Fault>) {
-    match Writer::new(&conn, shared.clone(), start) {
+pub(super) fn run(conn: Connection, shared: &Arc<Shared>, at: Standing) {
+    match Writer::new(&conn, shared.clone(), at.start, at.reserve) {
         Ok(mut writer) => {
-            trouble.iter().for_each(|fault| writer.note_trouble(fault));
+            at.trouble.iter().for_each(|fault| writer.note_trouble(fault));
             writer.serve();
         }
         Err(cause) => tracing::error!(error = %cause, "store writer cannot start"),
@@ -108,7 +128,12 @@ pub(super) fn run(conn: Connection, shared: &Arc<Shared>, start: Start, trouble:
 // === impl Writer ===
 
 impl<'c> Writer<'c> {
-    fn new(conn: &'c Connection, shared: Arc<Shared>, start: Start) -> rusqlite::Result<Writer<'c>> {
+    fn new(
+        conn: &'c Connection,
+        shared: Arc<Shared>,
+        start: Start,
+        reserve: Reserve,
+    ) -> rusqlite::Result<Writer<'c>> {
         let started = Instant::now();
         let history =
             History::new(shared.options.retention, Mono::default(), start.revision, start.history_bytes);
@@ -142,13 +167,16 @@ impl<'c> Writer<'c> {
             tired_until: Mono::default(),
             checkpoint_after: Mono::default(),
             trouble: None,
+            mark: shared.path.parent().and_then(|dir| HighWater::set(dir, start.revision)),
+            reserve,
+            is_spending: false,
             shared,
         })
     }
 
     fn serve(&mut self) {
         loop {
-            match self.shared.writes.take(BATCH, self.patience()) {
+            match self.shared.writes.take(BATCH, self.timeout()) {
                 Taken::Items(requests) => self.commit(requests),
                 Taken::Nothing => {}
                 Taken::Closed => return,
@@ -161,7 +189,7 @@ impl<'c> Writer<'c> {
     }
 
     /// How long to wait for requests before the next step of a compaction.
-    fn patience(&self) -> Option<Duration> {
+    fn timeout(&self) -> Option<Duration> {
         let now = self.now();
         if let Some(wait) = self.until_next_try() {
             Some(wait)
@@ -170,7 +198,7 @@ impl<'c> Writer<'c> {
         } else if self.swept < self.compacted {
             Some(Duration::ZERO)
         } else {
-            self.history.patience(now)
+            self.history.until_due(now)
         }
     }
 
@@ -179,39 +207,56 @@ impl<'c> Writer<'c> {
     }
 
     fn commit(&mut self, requests: Vec<Request>) {
-        if let Some(fault) = self.refusal() {
-            refuse(requests, &fault);
-            return;
+        let done = match self.why_not_now() {
+            None => self.attempt(requests),
+            Some(fault) => Err(Failed { fault, requests }),
+        };
+        let Err(Failed { fault, requests }) = done else { return };
+        if !matches!(fault, Fault::Full { .. }) {
+            return refuse(requests, &fault);
         }
+        // A full disk takes what makes room, and as much as that made.
+        let (deletions, others): (Vec<_>, Vec<_>) = requests.into_iter().partition(Request::is_deletion);
+        if !deletions.is_empty() {
+            self.spend(deletions);
+        }
+        for other in others {
+            if self.has_pages_for(&other) { self.spend(vec![other]) } else { refuse(vec![other], &fault) }
+        }
+    }
+
+    /// Does all of the requests in one transaction, or none.
+    fn attempt(&mut self, requests: Vec<Request>) -> Result<(), Failed> {
         let started = Instant::now();
         let mut batch = Batch::default();
-        let mut rest = VecDeque::from(requests);
         let before = self.revision;
         let done = self.transact("writing to the store", |writer| {
-            while let Some(request) = rest.pop_front() {
-                writer.apply(request, &mut batch)?;
-            }
-            Ok(())
+            requests.iter().try_for_each(|request| writer.apply(request, &mut batch))
         });
         if let Err(fault) = done {
             self.revision = before;
-            refuse(rest.into(), &fault);
-            batch.fail(&fault);
-            return;
+            return Err(Failed { fault, requests });
         }
         let bytes = batch.changes.iter().map(|c| (c.value.len() + c.key.len()) as u64).sum();
         if !batch.changes.is_empty() {
+            self.mark.iter().for_each(|mark| mark.note(self.revision));
             self.history.note(self.now(), self.revision, bytes);
             self.shared.counters.committed(batch.changes.len(), bytes, started.elapsed());
             let hot = self.hot.note_all(self.now(), batch.changes.iter().map(|c| &c.key));
             self.shared.counters.alarmed(hot);
-            self.shared.publish(std::mem::take(&mut batch.changes));
+            self.shared.publish(batch.changes);
         }
-        for (reply, upto) in std::mem::take(&mut batch.compactions) {
-            let done = self.compact(upto);
-            let _ = reply.send(done.map_err(WriteError::from));
+        for (request, outcome) in requests.into_iter().zip(batch.outcomes) {
+            match (request, outcome) {
+                // Whoever stopped waiting finds the write in the store.
+                (Request::Write { reply, .. }, Some(outcome)) => drop(reply.send(outcome)),
+                (Request::Write { .. }, None) => {}
+                (Request::Compact { upto, reply }, _) => {
+                    drop(reply.send(self.compact(upto).map_err(WriteError::from)));
+                }
+            }
         }
-        batch.answer();
+        Ok(())
     }
 
     /// Runs `act` between BEGIN and a COMMIT that syncs.
@@ -240,33 +285,23 @@ impl<'c> Writer<'c> {
         result
     }
 
-    fn apply(&mut self, request: Request, batch: &mut Batch) -> Result<(), Fault> {
-        match request {
-            Request::Compact { upto, reply } => {
-                batch.compactions.push((reply, upto));
-                Ok(())
-            }
-            Request::Write { writes, reply } => {
-                let before = self.revision;
-                let outcome = self.apply_all(&writes, batch);
-                match &outcome {
-                    // A bad row is the trouble of those who want it, as long as the transaction is whole.
-                    Err(WriteError::Fault(fault))
-                        if self.revision == before
-                            && !self.conn.is_autocommit()
-                            && !fault.is_of_the_disk() => {}
-                    Err(WriteError::Fault(fault)) => {
-                        let fault = fault.clone();
-                        let _ = reply.send(outcome);
-                        return Err(fault);
-                    }
-                    Err(WriteError::Conflict { .. }) => self.shared.counters.conflicted(),
-                    Err(WriteError::TooLarge { .. }) | Ok(_) => {}
-                }
-                batch.answers.push((reply, outcome));
-                Ok(())
-            }
+    fn apply(&mut self, request: &Request, batch: &mut Batch) -> Result<(), Fault> {
+        let Request::Write { writes, .. } = request else {
+            batch.outcomes.push(None);
+            return Ok(());
+        };
+        let before = self.revision;
+        let outcome = self.apply_all(writes, batch);
+        match &outcome {
+            // A bad row is the trouble of those who want it, as long as the transaction is whole.
+            Err(WriteError::Fault(fault))
+                if self.revision == before && !self.conn.is_autocommit() && !fault.is_of_the_disk() => {}
+            Err(WriteError::Fault(fault)) => return Err(fault.clone()),
+            Err(WriteError::Conflict { .. }) => self.shared.counters.conflicted(),
+            Err(WriteError::TooLarge { .. }) | Ok(_) => {}
         }
+        batch.outcomes.push(Some(outcome));
+        Ok(())
     }
 
     /// All of the writes, or none when one of them meets a key in another state than expected.
@@ -365,7 +400,7 @@ impl<'c> Writer<'c> {
             Some(upto) => self.compact(upto),
             None => Ok(()),
         };
-        let done = done.and_then(|()| if self.swept < self.compacted { self.sweep() } else { Ok(()) });
+        let done = done.and_then(|()| if self.swept < self.compacted { self.sweep(SWEEP) } else { Ok(()) });
         if let Err(fault) = done {
             // Rows that stay a while longer harm nobody; the next pass tries again.
             tracing::warn!(error = %fault, "store compaction failed");
@@ -374,12 +409,12 @@ impl<'c> Writer<'c> {
     }
 
     /// Removes the rows that the next few revisions up to the compacted one superseded.
-    fn sweep(&mut self) -> Result<(), Fault> {
+    fn sweep(&mut self, rows: usize) -> Result<(), Fault> {
         let (swept, compacted) = (self.swept, self.compacted);
         let mut upto = swept;
         self.transact("compacting the store", |writer| {
-            let heads = writer.heads(swept, compacted)?;
-            upto = if heads.len() < SWEEP { compacted } else { heads.last().map_or(compacted, |h| h.0.rev) };
+            let heads = writer.heads(swept, compacted, rows)?;
+            upto = if heads.len() < rows { compacted } else { heads.last().map_or(compacted, |h| h.0.rev) };
             let path = writer.path.clone();
             let fault = |cause| Fault::engine("compacting the store", &path, cause);
             for (head, key) in &heads {
@@ -397,8 +432,8 @@ impl<'c> Writer<'c> {
         Ok(())
     }
 
-    fn heads(&mut self, after: u64, upto: u64) -> Result<Vec<(Head, String)>, Fault> {
-        let limit = SWEEP as i64;
+    fn heads(&mut self, after: u64, upto: u64, rows: usize) -> Result<Vec<(Head, String)>, Fault> {
+        let limit = i64::try_from(rows).unwrap_or(i64::MAX);
         let rows = self.next_rows.query_map(params![signed(after), signed(upto), limit], |row| {
             Ok((Head::read(row)?, row.get(1)?))
         });
@@ -415,23 +450,23 @@ impl<'c> Writer<'c> {
     }
 }
 
-// === impl Batch ===
+// === impl Request ===
 
-impl Batch {
-    fn answer(self) {
-        for (reply, outcome) in self.answers {
-            // Whoever stopped waiting finds the write in the store.
-            let _ = reply.send(outcome);
-        }
+impl Request {
+    /// Whether it is a deletion or a step of one.
+    fn is_deletion(&self) -> bool {
+        matches!(self, Request::Write { writes, .. } if writes.iter().all(|write| write.deletes))
     }
 
-    fn fail(self, fault: &Fault) {
-        for (reply, _) in self.answers {
-            let _ = reply.send(Err(fault.clone().into()));
-        }
-        for (reply, _) in self.compactions {
-            let _ = reply.send(Err(fault.clone().into()));
-        }
+    /// Bytes that it may need in the file, pages around its values included.
+    fn cost(&self) -> u64 {
+        const PAGES_AROUND: usize = 16 * 4096;
+        let Request::Write { writes, .. } = self else { return PAGES_AROUND as u64 };
+        let cost = |write: &Write| match &write.op {
+            Op::Put(value) => value.len() + write.key.len() + PAGES_AROUND,
+            Op::Delete | Op::Check => PAGES_AROUND,
+        };
+        writes.iter().map(cost).sum::<usize>() as u64
     }
 }
 

@@ -114,6 +114,83 @@ fn killed_at_any_moment_it_has_every_acknowledged_write_and_no_half_one() {
     assert!(unheard > 0, "no kill met a write between the disk and the acknowledgement");
 }
 
+/// Kills a process that backs up and restores, again and again. There is always the store, or an error that says what to do; and
+/// what has the name of a backup is one.
+#[test]
+fn killed_in_a_backup_or_a_restore_it_leaves_a_store_and_no_half_backup() {
+    const ROUNDS: u64 = 60;
+    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let (place, copy) = (dir.path().join("store"), dir.path().join("copy"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = Store::open(&place, options()).unwrap();
+        for i in 0..40 {
+            store.put(&format!("/registry/x/{i}"), Bytes::from(vec![b'x'; 9000]), Expect::Any).await.unwrap();
+        }
+        store.close().await;
+    });
+    store::backup(&place, &copy).unwrap();
+    let (mut rng, mut unfinished, mut last) = (Rng::new(1), 0, 0);
+    for round in 0..ROUNDS {
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "copying_child", "--nocapture"])
+            .env(PLACE, dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        // From its first act on, at some moment of it.
+        while lines.next().is_some_and(|line| !line.unwrap_or_default().starts_with("begun")) {}
+        std::thread::sleep(Duration::from_micros(rng.below(30_000)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let opened = match Store::open(&place, options()) {
+            Err(store::OpenError::Unfinished { .. }) => {
+                unfinished += 1;
+                store::restore(&copy, &place, true).unwrap();
+                Store::open(&place, options())
+            }
+            other => other,
+        };
+        let store = opened.unwrap_or_else(|e| panic!("round {round}: {e}"));
+        runtime.block_on(async {
+            let page = store.list(ListOptions { prefix: "/registry/x/".into(), ..ListOptions::default() });
+            assert_eq!(page.await.unwrap().entries.len(), 40, "round {round}");
+            assert!(store.revision() >= last, "round {round}: revisions go back");
+            last = store.revision();
+            store.close().await;
+        });
+        for made in std::fs::read_dir(dir.path().join("copies")).into_iter().flatten() {
+            let made = made.unwrap().path();
+            if made.extension().is_none() {
+                let fresh = dir.path().join("fresh");
+                let _ = std::fs::remove_dir_all(&fresh);
+                store::restore(&made, &fresh, false).unwrap_or_else(|e| panic!("round {round}: {e}"));
+            }
+            std::fs::remove_file(made).unwrap();
+        }
+    }
+    assert!(unfinished < ROUNDS, "no restore was ever done");
+}
+
+/// Not a test of its own: the process that is killed while it copies.
+#[test]
+#[ignore = "run by the test above"]
+fn copying_child() {
+    let Some(place) = env::var_os(PLACE) else { return };
+    let place = Path::new(&place);
+    let copies = place.join("copies");
+    std::fs::create_dir_all(&copies).unwrap();
+    let mut out = std::io::stdout();
+    out.write_all(b"begun\n").unwrap();
+    out.flush().unwrap();
+    for number in 0.. {
+        store::backup(&place.join("store"), &copies.join(number.to_string())).unwrap();
+        store::restore(&place.join("copy"), &place.join("store"), true).unwrap();
+    }
+}
+
 fn spawn(place: &Path) -> Child {
     Command::new(env::current_exe().unwrap())
         .args(["--ignored", "--exact", "child", "--nocapture"])

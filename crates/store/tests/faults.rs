@@ -32,7 +32,7 @@ const PART: &str = "STORE_FAULTS_PART";
 const SEED: &str = "STORE_FAULTS_SEED";
 const PROGRESS: &str = "/registry/progress/story";
 /// For what takes a moment on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const EIO: u64 = 5;
 const ENOSPC: u64 = 28;
@@ -288,7 +288,7 @@ impl<'c> Stage<'c> {
         let mut health = store.health_changes();
         if plan.count == u64::MAX && plan.mask & (WRITE | SYNC) != 0 && plan.kind != SHORT {
             let red = health.wait_for(|h| *h != Health::Good);
-            tokio::time::timeout(PATIENCE, red).await.map_err(|_| "healthy, and writes nothing")?.unwrap();
+            tokio::time::timeout(TIMEOUT, red).await.map_err(|_| "healthy, and writes nothing")?.unwrap();
             if store.put("/registry/other", Bytes::new(), Expect::Any).await.is_ok() {
                 return Err("writes on a disk that fails".to_owned());
             }
@@ -299,7 +299,7 @@ impl<'c> Stage<'c> {
         }
         self.calm();
         let green = health.wait_for(|h| *h == Health::Good);
-        tokio::time::timeout(PATIENCE, green).await.map_err(|_| "no recovery")?.unwrap();
+        tokio::time::timeout(TIMEOUT, green).await.map_err(|_| "no recovery")?.unwrap();
         story.compare(store, &[story.current]).await?;
         Ok(())
     }
@@ -514,7 +514,7 @@ async fn opened(control: &Control, place: &Path, plan: Plan) -> Result<Option<He
     let failed = control.failed();
     control.follow(Plan::default());
     let good = async { store.health_changes().wait_for(|h| *h == Health::Good).await.map(drop) };
-    tokio::time::timeout(PATIENCE, good).await.map_err(|_| "no recovery")?.unwrap();
+    tokio::time::timeout(TIMEOUT, good).await.map_err(|_| "no recovery")?.unwrap();
     story.compare(&store, &[story.current]).await?;
     let written = store.put("/registry/other", Bytes::new(), Expect::Any).await;
     written.map_err(|e| format!("with room: {e}"))?;
@@ -596,7 +596,7 @@ async fn copied(control: &Control, place: &Path, seed: u64) -> Result<(), String
     Ok(())
 }
 
-/// A restore under faults over another store: the old one or the new one, or a refusal that says what to do.
+/// A restore under faults over another store: the old one or the new one, or an error that says what to do.
 async fn restored(control: &Control, place: &Path, seed: u64) -> Result<(), String> {
     let mut stage = Stage::new(control, place, seed);
     let (new, store) = prepared(&mut stage).await?;

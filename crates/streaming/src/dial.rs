@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 /// For the connection and for the answer to the upgrade.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a refusal's text.
 const REFUSAL_MAX: usize = 64 << 10;
 
@@ -74,7 +74,7 @@ pub async fn open(url: &str, method: Method, headers: HeaderMap) -> Result<Opene
         let stream = stream.map_err(|error| DialError::Connect { address: address.clone(), error })?;
         ask(stream, &uri, &address, method, headers).await
     };
-    match tokio::time::timeout(PATIENCE, work).await {
+    match tokio::time::timeout(TIMEOUT, work).await {
         Ok(opened) => opened,
         Err(_) => Err(DialError::Connect { address: address.clone(), error: io::ErrorKind::TimedOut.into() }),
     }

@@ -112,3 +112,65 @@ async fn a_task_that_ends_by_itself_tells_who_waits() {
     let panicked = supervise::spawn("bad", async { assert_eq!(1, 2, "on purpose") }).await.unwrap();
     assert_eq!((panicked, PANICS.of("bad")), (None, 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lasting_task_is_started_again_after_a_panic_and_ends_the_agent_when_it_returns() {
+    let (supervisor, token) = supervisor();
+    let starts = Arc::new(AtomicU32::new(0));
+    let counted = starts.clone();
+    supervisor.lasting("lease", counted, |counted, _| {
+        let start = counted.fetch_add(1, Ordering::Relaxed);
+        async move { assert!(start == 2, "on purpose") }
+    });
+    token.cancelled().await;
+    assert_eq!(supervisor.failure(), Some(Failure::Ended("lease")));
+    assert_eq!(starts.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lasting_task_that_ends_with_the_agent_is_no_failure() {
+    let (supervisor, _token) = supervisor();
+    supervisor.lasting("lease", (), |(), token| async move { token.cancelled().await });
+    assert_eq!((supervisor.stop(MINUTE).await, supervisor.failure()), (0, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_start_is_told_of_and_may_be_made_to_panic() {
+    let starts = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = starts.clone();
+    let token = CancellationToken::new();
+    let supervisor = Supervisor::watched(
+        token.clone(),
+        Arc::new(move |name| {
+            let mut seen = seen.lock().unwrap();
+            seen.push(name);
+            let is_first = seen.iter().filter(|seen| **seen == name).count() == 1;
+            drop(seen);
+            assert!(!is_first, "on purpose");
+        }),
+    );
+    supervisor.restart("first", || async {});
+    tokio::time::sleep(MINUTE).await;
+    supervisor.essential("second", async {});
+    token.cancelled().await;
+    assert_eq!(*starts.lock().unwrap(), ["first", "first", "second"]);
+    assert_eq!(supervisor.failure(), Some(Failure::Panicked("second")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_without_a_supervisor_is_started_again_until_its_token_is_cancelled() {
+    let token = CancellationToken::new();
+    let starts = Arc::new(AtomicU32::new(0));
+    let counted = starts.clone();
+    let task = supervise::spawn_restarting("watch", token.clone(), move || {
+        let start = counted.fetch_add(1, Ordering::Relaxed);
+        async move {
+            assert!(start > 0, "on purpose");
+            std::future::pending().await
+        }
+    });
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!((starts.load(Ordering::Relaxed), PANICS.of("watch")), (2, 1));
+    token.cancel();
+    task.await.unwrap();
+}

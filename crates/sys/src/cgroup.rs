@@ -128,6 +128,12 @@ impl Hierarchies {
         }
     }
 
+    /// The directory of a cgroup in the hierarchy of a controller.
+    #[must_use]
+    pub fn directory(&self, name: &str, controller: &str) -> Option<PathBuf> {
+        self.file(name, controller, "").filter(|dir| dir.is_dir())
+    }
+
     fn file(&self, name: &str, controller: &str, file: &str) -> Option<PathBuf> {
         let hierarchy = match self.version {
             Version::V2 => self.mounts.first(),

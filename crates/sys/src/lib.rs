@@ -17,6 +17,7 @@
 //! * [`notify`]: telling systemd how we are.
 //! * [`process`]: what the kernel says of this process, as metrics.
 //! * [`terminal`]: the caller's terminal, raw, and its size.
+//! * [`usage`]: how much of a file system a directory takes, counted a piece at a time.
 
 pub mod cgroup;
 pub mod conntrack;
@@ -37,5 +38,6 @@ pub mod processes;
 pub mod scratch;
 pub mod terminal;
 pub mod tree;
+pub mod usage;
 
 pub use netlink::Refusals;

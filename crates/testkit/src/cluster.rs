@@ -16,7 +16,7 @@ use rcgen::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::harness::{Harness, PATIENCE, means};
+use crate::harness::{Harness, TIMEOUT, means};
 use crate::node::{AgentOptions, ApiServer, Containerd, Kubectl, Node, Options};
 
 /// A running cluster. Everything goes when it is dropped. What a [`Harness`] can do, it can do too.
@@ -205,7 +205,7 @@ impl Cluster {
     /// Asks until there is an answer; a test that gives up shows what everybody said.
     #[track_caller]
     pub fn eventually<T>(&self, what: &str, ask: impl Fn() -> Option<T>) -> T {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             if let Some(answer) = ask() {
                 return answer;

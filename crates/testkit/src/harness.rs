@@ -20,7 +20,7 @@ pub struct Harness {
 }
 
 /// How long anything may take before a test gives up.
-pub const PATIENCE: Duration = Duration::from_secs(180);
+pub const TIMEOUT: Duration = Duration::from_secs(180);
 
 // === impl Harness ===
 
@@ -51,7 +51,7 @@ impl Harness {
 
     /// Waits until the agent answers.
     pub fn wait_until_up(&mut self) {
-        self.agent.wait_until_up(&self.node, PATIENCE).unwrap_or_else(|e| panic!("{e}"));
+        self.agent.wait_until_up(&self.node, TIMEOUT).unwrap_or_else(|e| panic!("{e}"));
     }
 
     /// Puts a manifest into the directory, whole at once.
@@ -161,7 +161,7 @@ impl Harness {
     /// Asks again and again until there is an answer.
     #[track_caller]
     pub fn until<T>(&self, what: &str, ask: impl Fn() -> Option<T>) -> T {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             if let Some(answer) = ask() {
                 return answer;
@@ -177,7 +177,7 @@ impl Harness {
     /// Waits until the node has nothing that was not there before.
     #[track_caller]
     pub fn wait_clean(&self, before: &Census) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let left = self.left_since(before);
             if left.is_empty() {

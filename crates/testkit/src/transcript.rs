@@ -19,7 +19,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long `$~` is retried.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -89,7 +89,7 @@ pub fn play(name: &str, steps: &[Step], dir: &Path, environment: &[(&str, String
     for step in steps {
         let differs = step.differs.is_some() && ours;
         let patience =
-            if step.expect == Expect::SuccessInTime && !differs { PATIENCE } else { Duration::ZERO };
+            if step.expect == Expect::SuccessInTime && !differs { TIMEOUT } else { Duration::ZERO };
         let complaint = attempt(step, dir, environment, Instant::now() + patience);
         match complaint {
             Some((complaint, output)) if !differs => tell(&mut report, name, step, &complaint, &output),

@@ -4,7 +4,8 @@
 
 mod stories;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
+use std::thread::{self, ThreadId};
 use std::{env, panic};
 
 use testkit::sim::{Outcome, crash_at_every_effect, run_cluster_seed, run_seed};
@@ -13,7 +14,7 @@ use stories::play;
 
 /// Stories in a normal run: of a node alone, and of one in a cluster.
 const SEEDS: u64 = 2000;
-const CLUSTER_SEEDS: u64 = 80;
+const CLUSTER_SEEDS: u64 = 500;
 
 fn number(name: &str) -> Option<u64> {
     env::var(name).ok()?.parse().ok()
@@ -37,22 +38,33 @@ fn cluster_stories(first: u64) {
     play_all(first, CLUSTER_SEEDS, "clusters_0", |seed| play(run_cluster_seed(seed)));
 }
 
-/// Panics since they were last asked for. A task that panics is started again, and the end of its story may look well.
-static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// Panics that nobody has asked for yet, each with the thread it happened on: a story has one. A task that panics is started
+/// again, and the end of its story may look well.
+static PANICS: Mutex<Vec<(ThreadId, String)>> = Mutex::new(Vec::new());
+static HOOK: Once = Once::new();
 
 fn listen_for_panics() {
-    let usual = panic::take_hook();
-    panic::set_hook(Box::new(move |info| {
-        PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(info.to_string());
-        usual(info);
-    }));
+    HOOK.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            let panic = (thread::current().id(), info.to_string());
+            PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(panic);
+            usual(info);
+        }));
+    });
+}
+
+fn panics_of_this_story() -> Vec<String> {
+    let mut all = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+    let ours = all.extract_if(.., |(thread, _)| *thread == thread::current().id());
+    ours.map(|(_, panic)| panic).collect()
 }
 
 fn play_all(first: u64, usual: u64, test: &str, story: impl Fn(u64) -> Outcome) {
     listen_for_panics();
     let tell = |seed: u64| {
         let mut outcome = story(seed);
-        outcome.wrong.append(&mut PANICS.lock().unwrap_or_else(PoisonError::into_inner));
+        outcome.wrong.extend(panics_of_this_story());
         assert!(outcome.wrong.is_empty(), "{}", report(&outcome, seed, test));
     };
     match number("LONGSHORE_SEED") {

@@ -12,6 +12,7 @@ const PAPERS: &[&str] = &[
     "CHANGELOG.md",
     "LICENSE",
     "SECURITY.md",
+    "CONTRIBUTING.md",
     "deny.toml",
 ];
 
@@ -34,6 +35,9 @@ pub(super) fn check(layout: &Layout, files: &[String]) -> Vec<String> {
     }
     problems
         .extend(missing_tests(&read(CORPUS), files.iter().filter(|f| f.ends_with(".rs")).map(|f| read(f))));
+    for page in files.iter().filter(|f| f.ends_with(".md")) {
+        problems.extend(dead_links(layout, page, &read(page)));
+    }
     let (english, chinese) = (headings(&read("README.md")), headings(&read("README.zh-CN.md")));
     if english != chinese {
         problems.push(format!(
@@ -66,6 +70,21 @@ fn named_paths(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2).filter(is_ours)
 }
 
+/// Links of a page to files that are not there.
+fn dead_links(layout: &Layout, page: &str, text: &str) -> Vec<String> {
+    let beside = layout.root.join(page);
+    let is_there = |link: &str| beside.parent().is_some_and(|dir| dir.join(link).exists());
+    let dead = linked_files(text).filter(|link| !is_there(link));
+    dead.map(|link| format!("{page} links to {link}, which does not exist")).collect()
+}
+
+/// Where the links of a page lead inside the repository, without the heading they name.
+fn linked_files(text: &str) -> impl Iterator<Item = &str> {
+    let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', ' ', '\n']).next());
+    let files = links.filter(|link| !link.contains("://") && !link.starts_with("mailto:"));
+    files.filter_map(|link| link.split('#').next()).filter(|file| !file.is_empty())
+}
+
 /// `crates/x` for each crate that has a manifest.
 fn rooms(files: &[String]) -> impl Iterator<Item = &str> {
     files
@@ -90,6 +109,12 @@ mod tests {
         let told = "docs/security.md names the test it_is_gone, which does not exist";
         assert_eq!(missing_tests(corpus, sources()), [told]);
         assert!(missing_tests(corpus, sources().chain(["async fn it_is_gone() {}".to_owned()])).is_empty());
+    }
+
+    #[test]
+    fn links_into_the_repository_are_found() {
+        let text = "[a](x.md#part) ![b](img/b.svg) [c](https://example.com/c.md) [d](#here) [e](../E.md)";
+        assert_eq!(linked_files(text).collect::<Vec<_>>(), ["x.md", "img/b.svg", "../E.md"]);
     }
 
     #[test]

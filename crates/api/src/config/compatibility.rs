@@ -3,7 +3,7 @@
 use super::doc::{Field, Standing};
 use super::flag::{self, FlagRow, Target};
 
-/// The configuration section of one agent on the compatibility page.
+/// The configuration section of one agent on its compatibility page.
 pub fn compatibility(agent: &str, fields: &[Field], flags: &[FlagRow]) -> String {
     let mut out = format!(
         "Every field and flag is read, defaulted and validated. \"not yet honoured\" means that nothing acts on\n\
@@ -56,32 +56,31 @@ fn default_text(field: &Field) -> String {
 mod tests {
     use super::*;
     use crate::config::{kubelet, proxy};
-    use std::path::Path;
 
     /// `UPDATE_DOCS=1 cargo test -p api compatibility` writes the sections anew.
     #[test]
-    fn the_page_says_what_the_tables_say() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/compatibility.md");
-        let page = std::fs::read_to_string(&path).unwrap();
+    fn the_pages_say_what_the_tables_say() {
         let kubelet = compatibility("the kubelet", kubelet::fields::FIELDS, kubelet::flags::FLAGS);
         let proxy = compatibility("kube-proxy", proxy::fields::FIELDS, proxy::flags::FLAGS);
-        let wanted = replaced(&page, "configuration", &kubelet);
-        let wanted = replaced(&wanted, "kube-proxy configuration", &proxy);
-        if page == wanted {
-            return;
+        for (page, section) in [("kubelet-configuration", kubelet), ("kube-proxy", proxy)] {
+            let path = format!("{}/../../docs/compatibility/{page}.md", env!("CARGO_MANIFEST_DIR"));
+            let text = std::fs::read_to_string(&path).unwrap();
+            let wanted = replaced(&text, &section);
+            if std::env::var_os("UPDATE_DOCS").is_some() {
+                std::fs::write(&path, &wanted).unwrap();
+            } else if text != wanted {
+                panic!(
+                    "docs/compatibility/{page}.md is stale: UPDATE_DOCS=1 cargo test -p api compatibility"
+                );
+            }
         }
-        if std::env::var_os("UPDATE_DOCS").is_some() {
-            std::fs::write(&path, wanted).unwrap();
-            return;
-        }
-        panic!("docs/compatibility.md is stale: UPDATE_DOCS=1 cargo test -p api compatibility");
     }
 
-    fn replaced(page: &str, name: &str, section: &str) -> String {
-        let begin = format!("<!-- {name}: begin, made from the tables of crates/api -->\n");
-        let end = format!("<!-- {name}: end -->\n");
-        let (head, rest) = page.split_once(&begin).expect("the page has no beginning mark");
-        let (_, tail) = rest.split_once(&end).expect("the page has no end mark");
-        format!("{head}{begin}\n{section}\n{end}{tail}")
+    fn replaced(page: &str, section: &str) -> String {
+        const BEGIN: &str = "<!-- configuration: begin, made from the tables of crates/api -->\n";
+        const END: &str = "<!-- configuration: end -->\n";
+        let (head, rest) = page.split_once(BEGIN).expect("the page has no beginning mark");
+        let (_, tail) = rest.split_once(END).expect("the page has no end mark");
+        format!("{head}{BEGIN}\n{section}\n{END}{tail}")
     }
 }

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use serde_json::Value;
 
 use crate::field::{FieldErrors, cut};
-use crate::traced::{self, ShapeError};
+use crate::path_decode::{self, ShapeError};
 use crate::yaml::{self, DuplicateKeys, YamlError};
 
 /// What a manifest holds. Nothing is defaulted or validated yet.
@@ -79,14 +79,14 @@ pub fn decode(bytes: &[u8], unknown: &mut dyn FnMut(&str)) -> Result<Manifest, M
 /// Decodes one Pod from its JSON form.
 pub fn decode_pod(value: Value, unknown: &mut dyn FnMut(&str)) -> Result<Pod, ManifestError> {
     check_version(&value, "Pod")?;
-    let decoded = traced::decode::<Pod>(&value)?;
+    let decoded = path_decode::decode::<Pod>(&value)?;
     decoded.unknown.iter().for_each(|path| unknown(path));
     Ok(decoded.object)
 }
 
 /// Decodes the spec of a Pod, or of a template of Pods.
 pub fn decode_spec(value: &Value) -> Result<PodSpec, ShapeError> {
-    traced::decode(value).map(|decoded| decoded.object)
+    path_decode::decode(value).map(|decoded| decoded.object)
 }
 
 fn check_version(value: &Value, expected: &str) -> Result<(), ManifestError> {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{Operation, Review};
+use crate::api_status::ApiStatus;
 use crate::auth::authz::Authorizer;
 use crate::auth::csr;
 use crate::doc;
-use crate::refusal::Refusal;
 use crate::request::{Attributes, Resource, User, groups};
 
 /// A request says who made it, whatever its maker wrote there.
@@ -29,7 +29,7 @@ pub fn mutate(review: &Review<'_>, object: &mut Value) {
     object["spec"]["username"] = user["username"].clone();
 }
 
-pub fn validate(authorizer: &Authorizer, review: &Review<'_>, object: &Value) -> Result<(), Refusal> {
+pub fn validate(authorizer: &Authorizer, review: &Review<'_>, object: &Value) -> Result<(), ApiStatus> {
     if review.is_on("certificates.k8s.io", "clustertrustbundles") {
         return attest(authorizer, review, object);
     }
@@ -82,7 +82,7 @@ fn confirm(
     object: &Value,
     verb: &'static str,
     signer: &str,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiStatus> {
     if may(authorizer, &review.attributes.user, verb, signer) {
         return Ok(());
     }
@@ -90,7 +90,7 @@ fn confirm(
 }
 
 /// Whoever speaks for a signer has to be its man. What only concerns its owners and finalizers says nothing for it.
-fn attest(authorizer: &Authorizer, review: &Review<'_>, object: &Value) -> Result<(), Refusal> {
+fn attest(authorizer: &Authorizer, review: &Review<'_>, object: &Value) -> Result<(), ApiStatus> {
     let signer = doc::text(object, "spec.signerName");
     let writes = matches!(review.operation, Operation::Create | Operation::Update);
     let said = ["spec", "metadata.labels", "metadata.annotations"];

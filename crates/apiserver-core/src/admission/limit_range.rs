@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::resources::{self, Amounts, amounts};
 use super::{Operation, Review};
+use crate::api_status::ApiStatus;
 use crate::doc;
-use crate::refusal::Refusal;
 
 const NOTE: &str = "kubernetes.io/limit-ranger";
 
@@ -29,7 +29,7 @@ pub fn mutate(ranges: &[Arc<Value>], object: &mut Value) {
     ranges.iter().for_each(|range| fill(range, object));
 }
 
-pub fn validate(ranges: &[Arc<Value>], review: &Review<'_>, object: &Value) -> Result<(), Refusal> {
+pub fn validate(ranges: &[Arc<Value>], review: &Review<'_>, object: &Value) -> Result<(), ApiStatus> {
     for range in ranges {
         let problems =
             if bounds_pod(review) { pod_problems(range, object) } else { claim_problems(range, object) };
@@ -247,16 +247,16 @@ mod tests {
         ] {
             let ranges = ranges(limit(extra));
             let ask = Ask::create("", "pods", "web");
-            let refusal = validate(&ranges, &ask.review(), &pod).unwrap_err();
-            assert_eq!(refusal.message, format!("pods \"p\" is forbidden: {why}"));
+            let api_status = validate(&ranges, &ask.review(), &pod).unwrap_err();
+            assert_eq!(api_status.message, format!("pods \"p\" is forbidden: {why}"));
         }
         let ranges = ranges(json!({"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}}));
         let claim =
             json!({"metadata": {"name": "c"}, "spec": {"resources": {"requests": {"storage": "2Gi"}}}});
         let ask = Ask::create("", "persistentvolumeclaims", "web");
-        let refusal = validate(&ranges, &ask.review(), &claim).unwrap_err();
+        let api_status = validate(&ranges, &ask.review(), &claim).unwrap_err();
         assert!(
-            refusal
+            api_status
                 .message
                 .ends_with("maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi")
         );

@@ -4,9 +4,9 @@
 use base::time::Wall;
 use serde_json::Value;
 
+use crate::api_status::ApiStatus;
 use crate::doc;
 use crate::kind::Kind;
-use crate::refusal::Refusal;
 use crate::request::{Attributes, Resource, User};
 
 pub mod certificate;
@@ -92,8 +92,8 @@ impl Review<'_> {
     }
 
     #[must_use]
-    pub fn forbid(&self, object: &Value, why: &str) -> Refusal {
-        Refusal::forbidden(self.kind, self.name(object), why)
+    pub fn forbid(&self, object: &Value, why: &str) -> ApiStatus {
+        ApiStatus::forbidden(self.kind, self.name(object), why)
     }
 }
 

@@ -46,7 +46,8 @@ pub fn storage_of(resource: &str) -> &str {
     }
 }
 
-/// Whether a quota's scopes take the object in. Scopes are about Pods; a quota with scopes counts nothing else.
+/// Whether a quota's scopes take the object in. Scopes are about Pods, and one about claims; a quota with scopes counts
+/// nothing else.
 pub fn is_in_scope(quota: &Value, storage: &str, object: &Value) -> bool {
     let plain = doc::list(quota, "spec.scopes")
         .iter()
@@ -59,7 +60,12 @@ pub fn is_in_scope(quota: &Value, storage: &str, object: &Value) -> bool {
     if all.peek().is_none() {
         return true;
     }
-    storage == "pods" && all.all(|(scope, operator, values)| matches_scope(scope, operator, &values, object))
+    let matches = match storage {
+        "pods" => matches_scope,
+        "persistentvolumeclaims" => claim_matches_scope,
+        _ => return false,
+    };
+    all.all(|(scope, operator, values)| matches(scope, operator, &values, object))
 }
 
 /// Everything about a Pod that scopes look at.
@@ -83,16 +89,39 @@ fn matches_scope(scope: &str, operator: &str, values: &[&str], pod: &Value) -> b
         "BestEffort" => is_best_effort(pod),
         "NotBestEffort" => !is_best_effort(pod),
         "CrossNamespacePodAffinity" => crosses_namespaces(pod),
-        "PriorityClass" => {
-            let class = doc::text(pod, "spec.priorityClassName");
-            match operator {
-                "In" => values.contains(&class),
-                "NotIn" => !values.contains(&class),
-                "DoesNotExist" => class.is_empty(),
-                _ => !class.is_empty(),
-            }
-        }
+        "PriorityClass" => is_selected(doc::text(pod, "spec.priorityClassName"), operator, values),
         _ => false,
+    }
+}
+
+/// A claim counts for every class it has, had until now, or is on its way to.
+fn claim_matches_scope(scope: &str, operator: &str, values: &[&str], claim: &Value) -> bool {
+    let mut classes = volume_attributes_classes(claim);
+    if classes.is_empty() {
+        classes.insert("");
+    }
+    scope == "VolumeAttributesClass" && classes.into_iter().any(|class| is_selected(class, operator, values))
+}
+
+/// The names a claim refers to.
+pub fn volume_attributes_classes(claim: &Value) -> BTreeSet<&str> {
+    [
+        "spec.volumeAttributesClassName",
+        "status.currentVolumeAttributesClassName",
+        "status.modifyVolumeStatus.targetVolumeAttributesClassName",
+    ]
+    .into_iter()
+    .map(|field| doc::text(claim, field))
+    .filter(|class| !class.is_empty())
+    .collect()
+}
+
+fn is_selected(class: &str, operator: &str, values: &[&str]) -> bool {
+    match operator {
+        "In" => values.contains(&class),
+        "NotIn" => !values.contains(&class),
+        "DoesNotExist" => class.is_empty(),
+        _ => !class.is_empty(),
     }
 }
 
@@ -244,6 +273,36 @@ mod tests {
         for resource in of("persistentvolumeclaims", &claim).keys() {
             assert_eq!(storage_of(resource), "persistentvolumeclaims");
         }
+    }
+
+    #[test]
+    fn a_scope_chooses_claims_by_their_classes() {
+        let scoped = |operator: &str, values: Value, claim: &Value| {
+            let expression =
+                json!({"scopeName": "VolumeAttributesClass", "operator": operator, "values": values});
+            let quota = json!({"spec": {"scopeSelector": {"matchExpressions": [expression]}}});
+            is_in_scope(&quota, "persistentvolumeclaims", claim)
+        };
+        let plain = json!({"spec": {}});
+        let gold = json!({"spec": {"volumeAttributesClassName": "gold"}});
+        let leaving = json!({"spec": {"volumeAttributesClassName": "gold"}, "status": {
+            "currentVolumeAttributesClassName": "silver",
+            "modifyVolumeStatus": {"targetVolumeAttributesClassName": "bronze"}}});
+        for (operator, values, taken) in [
+            ("In", json!(["gold"]), [false, true, true]),
+            ("In", json!(["silver"]), [false, false, true]),
+            ("In", json!(["bronze"]), [false, false, true]),
+            ("NotIn", json!(["gold"]), [true, false, true]),
+            ("Exists", json!([]), [false, true, true]),
+            ("DoesNotExist", json!([]), [true, false, false]),
+        ] {
+            let seen = [&plain, &gold, &leaving].map(|claim| scoped(operator, values.clone(), claim));
+            assert_eq!(seen, taken, "{operator} {values}");
+        }
+        let pods = json!({"spec": {"scopes": ["BestEffort"]}});
+        assert!(!is_in_scope(&pods, "persistentvolumeclaims", &gold));
+        let claims = json!({"spec": {"scopes": ["VolumeAttributesClass"]}});
+        assert!(!is_in_scope(&claims, "pods", &json!({"spec": {}})));
     }
 
     #[test]

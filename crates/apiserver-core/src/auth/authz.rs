@@ -1,6 +1,6 @@
 //! May they? Node authorizer and roles together: the first to say yes has said it; nobody to say yes is a no.
 
-use crate::refusal::{Details, Refusal};
+use crate::api_status::{ApiStatus, Details};
 use crate::request::{Attributes, User};
 
 use super::node::NodeRights;
@@ -53,8 +53,8 @@ impl Authorizer {
         Verdict::no_opinion(reasons.join("\n"))
     }
 
-    /// The same as a result: the refusal upstream's clients know.
-    pub fn check(&self, attributes: &Attributes) -> Result<(), Refusal> {
+    /// The same as a result: the error status upstream's clients know.
+    pub fn check(&self, attributes: &Attributes) -> Result<(), ApiStatus> {
         let verdict = self.authorize(attributes);
         if verdict.is_allowed() { Ok(()) } else { Err(forbidden(attributes, &verdict.reason)) }
     }
@@ -101,12 +101,12 @@ impl Rbac {
 
 /// `pods is forbidden: User "jane" cannot list resource "pods" in API group "" in the namespace "web"`
 #[must_use]
-pub fn forbidden(attributes: &Attributes, reason: &str) -> Refusal {
+pub fn forbidden(attributes: &Attributes, reason: &str) -> ApiStatus {
     let (user, verb) = (&attributes.user.name, &attributes.verb);
     let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
     let Some(resource) = &attributes.resource else {
         let message = format!("forbidden: User {user:?} cannot {verb} path {:?}{reason}", attributes.path);
-        return Refusal::new(403, "Forbidden", message);
+        return ApiStatus::new(403, "Forbidden", message);
     };
     let scope = match resource.namespace.as_str() {
         "" => "at the cluster scope".to_owned(),
@@ -123,14 +123,14 @@ pub fn forbidden(attributes: &Attributes, reason: &str) -> Refusal {
         resource.with_subresource(),
         resource.group,
     );
-    let mut refusal = Refusal::new(403, "Forbidden", message);
-    refusal.details = Some(Box::new(Details {
+    let mut api_status = ApiStatus::new(403, "Forbidden", message);
+    api_status.details = Some(Box::new(Details {
         name: resource.name.clone(),
         group: resource.group.clone(),
         kind: resource.plural.clone(),
         ..Details::default()
     }));
-    refusal
+    api_status
 }
 
 #[cfg(test)]

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn statuses() {
         let mut errors = FieldErrors::default();
         let object = json!({"spec": {"request": "eA==", "signerName": "x", "usages": ["fun"], "expirationSeconds": 1}});
         Request.validate(&object, &mut errors);

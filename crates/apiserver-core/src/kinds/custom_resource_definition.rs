@@ -472,21 +472,21 @@ mod tests {
     fn a_conversion_webhook_is_refused_by_name() {
         let webhook = json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"],
             "clientConfig": {"service": {"namespace": "n", "name": "s"}}}});
-        let refusal = "spec.conversion.strategy: Forbidden: conversion webhooks are not supported by this server; use None";
-        assert_eq!(complaints(|d| d["spec"]["conversion"] = webhook.clone()), refusal);
+        let api_status = "spec.conversion.strategy: Forbidden: conversion webhooks are not supported by this server; use None";
+        assert_eq!(complaints(|d| d["spec"]["conversion"] = webhook.clone()), api_status);
         let (plain, old) = (definition(|_| {}), definition(|d| d["spec"]["conversion"] = webhook.clone()));
         let update = |new: &Value, old: &Value| {
             let mut errors = FieldErrors::default();
             Definition.validate_update(new, old, &mut errors);
             errors.to_string()
         };
-        assert_eq!(update(&old, &plain), refusal);
+        assert_eq!(update(&old, &plain), api_status);
         assert_eq!(update(&old, &old), "[]", "what an earlier release took can be labelled");
         assert_eq!(update(&plain, &old), "[]");
     }
 
     #[test]
-    fn refusals() {
+    fn statuses() {
         assert_eq!(complaints(|_| {}), "[]");
         assert_eq!(
             complaints(|d| d["metadata"]["name"] = json!("x")),

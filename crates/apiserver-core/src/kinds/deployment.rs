@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn statuses() {
         assert_eq!(complaints(|_| {}), "[]");
         assert_eq!(
             complaints(|s| s["replicas"] = json!(-1)),

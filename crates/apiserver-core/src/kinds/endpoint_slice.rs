@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn statuses() {
         let object = json!({"addressType": "IPv4", "ports": [{"name": "a", "protocol": "TCP"}, {"name": "a", "protocol": "TCP"}],
             "endpoints": [{"addresses": ["fd00::1"]}, {"addresses": []}]});
         let mut errors = FieldErrors::default();

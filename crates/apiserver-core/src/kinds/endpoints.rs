@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn statuses() {
         let object = json!({"subsets": [{"addresses": [{"ip": "127.0.0.1"}], "ports": [
             {"port": 0, "protocol": "TCP"}, {"name": "b", "port": 1, "protocol": "X"}]}, {}]});
         let mut errors = FieldErrors::default();

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn statuses() {
         let service = json!({"service": {"name": "s", "port": {"number": 80}}});
         let rule = |path: Value| json!({"rules": [{"host": "a.example", "http": {"paths": [path]}}]});
         for (spec, want) in [

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn statuses() {
         let object = json!({"spec": {"limits": [
             {"type": "Container", "min": {"cpu": "2"}, "max": {"cpu": "1"}},
             {"type": "Pod", "default": {"cpu": "1"}},

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn statuses() {
         let taint = json!({"key": "a", "effect": "NoSchedule"});
         let new = json!({"spec": {"taints": [taint, taint, {"key": "b", "effect": "X"}], "podCIDR": "10.1.0.0/24",
             "podCIDRs": ["10.1.0.0/24"]}});

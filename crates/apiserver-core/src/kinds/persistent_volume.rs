@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn statuses() {
         let with = |key: &str, value: Value| {
             let mut spec = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/a"}});
             spec[key] = value;

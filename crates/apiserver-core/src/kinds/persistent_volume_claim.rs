@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn statuses() {
         assert_eq!(complaints(&claim(|_| {})), "[]");
         assert_eq!(
             complaints(&claim(|c| c["spec"] = json!({}))),

@@ -38,7 +38,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn refusals() {
+    fn statuses() {
         let selector = json!({"matchLabels": {"a": "-"}, "matchExpressions": [
             {"key": "k", "operator": "In"},
             {"key": "k", "operator": "Exists", "values": ["v"]},

@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::Chain;
 use crate::objects::{Place, places};
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::doc;
-use apiserver_core::refusal::Refusal;
 
 const STORAGE: [&str; 2] =
     ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
@@ -16,7 +16,7 @@ pub(super) async fn mutate_claim(
     chain: &Chain,
     review: &Review<'_>,
     claim: &mut Value,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiStatus> {
     let named = !claim["spec"]["storageClassName"].is_null()
         || claim["metadata"]["annotations"].get("volume.beta.kubernetes.io/storage-class").is_some();
     if !review.is_on("", "persistentvolumeclaims") || review.operation != Operation::Create || named {
@@ -32,7 +32,7 @@ pub(super) async fn mutate_ingress(
     chain: &Chain,
     review: &Review<'_>,
     ingress: &mut Value,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiStatus> {
     let named = !ingress["spec"]["ingressClassName"].is_null()
         || ingress["metadata"]["annotations"].get("kubernetes.io/ingress.class").is_some();
     if !review.is_on("networking.k8s.io", "ingresses") || review.operation != Operation::Create || named {
@@ -45,7 +45,7 @@ pub(super) async fn mutate_ingress(
 }
 
 /// The default; of several the one made last, of those made together the first by name.
-async fn newest(chain: &Chain, place: Place, marks: &[&str]) -> Result<Option<String>, Refusal> {
+async fn newest(chain: &Chain, place: Place, marks: &[&str]) -> Result<Option<String>, ApiStatus> {
     let all = chain.objects.list(place, "").await?;
     let marked = all.iter().map(|s| &*s.object).filter(|class| {
         let annotations = &class["metadata"]["annotations"];

@@ -9,17 +9,17 @@ use serde_json::Value;
 
 use super::Chain;
 use crate::objects::places;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::auth::authz;
 use apiserver_core::doc;
 use apiserver_core::kinds::device::claim::{DeviceKey, device_key};
-use apiserver_core::refusal::Refusal;
 use apiserver_core::request::{Attributes, Resource, User};
 
 const GROUP: &str = "resource.k8s.io";
 const ADMIN_LABEL: &str = "resource.kubernetes.io/admin-access";
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 
-pub(super) async fn validate(chain: &Chain, review: &Review<'_>, object: &Value) -> Result<(), Refusal> {
+pub(super) async fn validate(chain: &Chain, review: &Review<'_>, object: &Value) -> Result<(), ApiStatus> {
     if review.kind.group != GROUP {
         return Ok(());
     }
@@ -42,7 +42,11 @@ pub(super) async fn validate(chain: &Chain, review: &Review<'_>, object: &Value)
         }
         _ => {}
     }
-    if errors.is_empty() { Ok(()) } else { Err(Refusal::invalid(review.kind, review.name(object), &errors)) }
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(ApiStatus::invalid(review.kind, review.name(object), &errors))
+    }
 }
 
 fn in_requests(object: &Value, path: &str) -> Option<Path> {
@@ -61,7 +65,7 @@ async fn admin(
     review: &Review<'_>,
     errors: &mut FieldErrors,
     asked: Option<Path>,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiStatus> {
     let Some(at) = asked else { return Ok(()) };
     let found = chain.objects.find(places::NAMESPACES, "", review.namespace()).await?;
     let labelled = found.is_some_and(|ns| ns.object["metadata"]["labels"][ADMIN_LABEL] == "true");
@@ -101,10 +105,10 @@ fn devices(chain: &Chain, review: &Review<'_>, errors: &mut FieldErrors, new: &V
         if here { &["associated-node:", "arbitrary-node:"] } else { &["arbitrary-node:"] };
     let verbs: Vec<String> = prefixes.iter().map(|prefix| format!("{prefix}{request}")).collect();
     for driver in changed_drivers(new, old) {
-        let mut refusals =
+        let mut statuses =
             verbs.iter().map(|verb| may(chain, review, verb, ("driver", review.namespace(), driver)));
-        let Some(Err(first)) = refusals.next() else { continue };
-        if refusals.any(|r| r.is_ok()) {
+        let Some(Err(first)) = statuses.next() else { continue };
+        if statuses.any(|r| r.is_ok()) {
             continue;
         }
         let message = format!(
@@ -194,13 +198,13 @@ mod tests {
             let ask = Ask::create(GROUP, plural, "admin");
             validate(&bench.chain, &ask.review(), object).await.unwrap();
             let ask = Ask::create(GROUP, plural, "web");
-            let refusal = validate(&bench.chain, &ask.review(), object).await.unwrap_err();
+            let api_status = validate(&bench.chain, &ask.review(), object).await.unwrap_err();
             assert!(
-                refusal
+                api_status
                     .message
                     .contains("spec.devices.requests[1].adminAccess: Forbidden: admin access to devices"),
                 "{}",
-                refusal.message
+                api_status.message
             );
         }
     }

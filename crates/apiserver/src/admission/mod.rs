@@ -7,10 +7,10 @@ use apiserver_core::admission::{Review, Warnings, certificate, node_taint, stora
 use serde_json::Value;
 
 use crate::objects::Objects;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::auth::authz::Authorizer;
 use apiserver_core::auth::escalation;
 use apiserver_core::auth::rbac::RbacKind;
-use apiserver_core::refusal::Refusal;
 
 mod default_class;
 mod device_claims;
@@ -44,7 +44,7 @@ impl Chain {
     }
 
     /// Completes the object, or refuses it early. Runs after defaulting, before validation.
-    pub async fn mutate(&self, review: &Review<'_>, object: &mut Value) -> Result<Warnings, Refusal> {
+    pub async fn mutate(&self, review: &Review<'_>, object: &mut Value) -> Result<Warnings, ApiStatus> {
         namespace_lifecycle::admit(self, review, Some(object)).await?;
         limit_range::mutate(self, review, object).await?;
         service_account::mutate(self, review, object).await?;
@@ -62,7 +62,7 @@ impl Chain {
     }
 
     /// Refuses what must not be. Runs last, on the object as it would be written.
-    pub async fn validate(&self, review: &Review<'_>, object: &Value) -> Result<Warnings, Refusal> {
+    pub async fn validate(&self, review: &Review<'_>, object: &Value) -> Result<Warnings, ApiStatus> {
         self.confirm_rights(review, object)?;
         limit_range::validate(self, review, object).await?;
         service_account::validate(self, review, object).await?;
@@ -83,25 +83,25 @@ impl Chain {
     }
 
     /// Whether the object may be deleted.
-    pub async fn delete(&self, review: &Review<'_>) -> Result<(), Refusal> {
+    pub async fn delete(&self, review: &Review<'_>) -> Result<(), ApiStatus> {
         namespace_lifecycle::admit(self, review, None).await?;
         node_restriction::admit(self, review, None).await
     }
 
     /// Whether this may be sent to a subresource that stores nothing by itself: a token request, an eviction.
-    pub async fn send(&self, review: &Review<'_>, sent: &Value) -> Result<(), Refusal> {
+    pub async fn send(&self, review: &Review<'_>, sent: &Value) -> Result<(), ApiStatus> {
         namespace_lifecycle::admit(self, review, Some(sent)).await?;
         node_restriction::admit(self, review, Some(sent)).await
     }
 
     /// Whether a Pod may be bound like this; completes the Binding.
-    pub async fn bind(&self, review: &Review<'_>, binding: &mut Value) -> Result<(), Refusal> {
+    pub async fn bind(&self, review: &Review<'_>, binding: &mut Value) -> Result<(), ApiStatus> {
         self.send(review, binding).await?;
         pod_topology::mutate_binding(self, review, binding).await
     }
 
     /// Nobody writes a role or a binding that gives more than they have.
-    fn confirm_rights(&self, review: &Review<'_>, object: &Value) -> Result<(), Refusal> {
+    fn confirm_rights(&self, review: &Review<'_>, object: &Value) -> Result<(), ApiStatus> {
         if review.kind.group != "rbac.authorization.k8s.io" {
             return Ok(());
         }

@@ -5,18 +5,22 @@ use serde_json::Value;
 
 use super::Chain;
 use crate::objects::places;
+use apiserver_core::api_status::{ApiStatus, Cause, Details};
 use apiserver_core::doc;
-use apiserver_core::refusal::{Cause, Details, Refusal};
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
-pub(super) async fn admit(chain: &Chain, review: &Review<'_>, object: Option<&Value>) -> Result<(), Refusal> {
+pub(super) async fn admit(
+    chain: &Chain,
+    review: &Review<'_>,
+    object: Option<&Value>,
+) -> Result<(), ApiStatus> {
     let nothing = Value::Null;
     let object = object.or(review.old).unwrap_or(&nothing);
     if review.is_at("", "namespaces") {
         let name = review.name(object);
         if review.operation == Operation::Delete && IMMORTAL.contains(&name) {
-            return Err(Refusal::forbidden(review.kind, name, "this namespace may not be deleted"));
+            return Err(ApiStatus::forbidden(review.kind, name, "this namespace may not be deleted"));
         }
         return Ok(());
     }
@@ -42,11 +46,11 @@ pub(super) async fn admit(chain: &Chain, review: &Review<'_>, object: Option<&Va
     }]))
 }
 
-fn no_namespace(name: &str) -> Refusal {
-    let mut refusal = places::NAMESPACES.not_found(name);
+fn no_namespace(name: &str) -> ApiStatus {
+    let mut api_status = places::NAMESPACES.not_found(name);
     let details = Details { name: name.to_owned(), kind: "namespaces".to_owned(), ..Details::default() };
-    refusal.details = Some(Box::new(details));
-    refusal
+    api_status.details = Some(Box::new(details));
+    api_status
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use super::Chain;
 use crate::objects::{Place, places};
+use apiserver_core::api_status::{ApiStatus, Details};
 use apiserver_core::auth::csr;
 use apiserver_core::auth::node::references::of_pod;
 use apiserver_core::doc;
-use apiserver_core::refusal::{Details, Refusal};
 use apiserver_core::request::{Attributes, Resource, groups};
 
 /// Labels below kubernetes.io and k8s.io that are the kubelet's to set.
@@ -31,15 +31,19 @@ const KUBELET_LABELS: [&str; 11] = [
 const KUBELET_PREFIXES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 const RESTRICTED: &str = "node-restriction.kubernetes.io";
 
-/// What is wrong: a sentence for a Forbidden, or a refusal of its own.
+/// What is wrong: a sentence for a Forbidden, or a status of its own.
 enum Wrong {
     Why(String),
-    Refusal(Refusal),
+    ApiStatus(ApiStatus),
 }
 
 type Verdict = Result<(), Wrong>;
 
-pub(super) async fn admit(chain: &Chain, review: &Review<'_>, object: Option<&Value>) -> Result<(), Refusal> {
+pub(super) async fn admit(
+    chain: &Chain,
+    review: &Review<'_>,
+    object: Option<&Value>,
+) -> Result<(), ApiStatus> {
     let user = review.user();
     if !user.is_in(groups::NODES) || !user.name.starts_with("system:node:") {
         return Ok(());
@@ -55,7 +59,7 @@ pub(super) async fn admit(chain: &Chain, review: &Review<'_>, object: Option<&Va
     };
     verdict.map_err(|wrong| match wrong {
         Wrong::Why(why) => review.forbid(shown, &why),
-        Wrong::Refusal(refusal) => refusal,
+        Wrong::ApiStatus(api_status) => api_status,
     })
 }
 
@@ -311,15 +315,16 @@ impl Case<'_> {
         };
         let objects = &self.chain.objects;
         let claim =
-            objects.find(places::CLAIMS, self.review.namespace(), &claim).await.map_err(Wrong::Refusal)?;
+            objects.find(places::CLAIMS, self.review.namespace(), &claim).await.map_err(Wrong::ApiStatus)?;
         let Some(claim) = claim else { return Ok(String::new()) };
         let name = doc::text(&claim.object, "spec.volumeName");
-        let volume = objects.find(places::VOLUMES, "", name).await.map_err(Wrong::Refusal)?;
+        let volume = objects.find(places::VOLUMES, "", name).await.map_err(Wrong::ApiStatus)?;
         Ok(volume.map(|v| doc::text(&v.object, "spec.csi.driver").to_owned()).unwrap_or_default())
     }
 
     async fn driver_wants(&self, driver: &str, audience: &str) -> Result<bool, Wrong> {
-        let found = self.chain.objects.find(places::CSI_DRIVERS, "", driver).await.map_err(Wrong::Refusal)?;
+        let found =
+            self.chain.objects.find(places::CSI_DRIVERS, "", driver).await.map_err(Wrong::ApiStatus)?;
         Ok(found.is_some_and(|d| {
             doc::list(&d.object, "spec.tokenRequests").iter().any(|t| doc::text(t, "audience") == audience)
         }))
@@ -364,14 +369,14 @@ impl Case<'_> {
 
     async fn find(&self, place: Place, name: &str) -> Result<Arc<Value>, Wrong> {
         let found = self.chain.objects.find(place, self.review.namespace(), name).await;
-        match found.map_err(Wrong::Refusal)? {
+        match found.map_err(Wrong::ApiStatus)? {
             Some(found) => Ok(found.object),
             None => {
-                let mut refusal = place.not_found(name);
+                let mut api_status = place.not_found(name);
                 let details =
                     Details { name: name.to_owned(), kind: place.resource.to_owned(), ..Details::default() };
-                refusal.details = Some(Box::new(details));
-                Err(Wrong::Refusal(refusal))
+                api_status.details = Some(Box::new(details));
+                Err(Wrong::ApiStatus(api_status))
             }
         }
     }
@@ -493,7 +498,7 @@ mod tests {
         let ask = ask.by(node());
         match admit(&bench.chain, &ask.review(), object.as_ref()).await {
             Ok(()) => String::new(),
-            Err(refusal) => refusal.message,
+            Err(api_status) => api_status.message,
         }
     }
 

@@ -2,8 +2,8 @@
 
 use apiserver_core::admission::pod_security::{self, pod_of};
 use apiserver_core::admission::{Review, Warnings};
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::doc;
-use apiserver_core::refusal::Refusal;
 use serde_json::Value;
 
 use super::Chain;
@@ -13,7 +13,7 @@ pub(super) async fn validate(
     chain: &Chain,
     review: &Review<'_>,
     object: &Value,
-) -> Result<Warnings, Refusal> {
+) -> Result<Warnings, ApiStatus> {
     if review.is_on("", "namespaces") {
         return namespace(chain, review, object).await;
     }
@@ -26,7 +26,7 @@ pub(super) async fn validate(
     }
 }
 
-async fn namespace(chain: &Chain, review: &Review<'_>, object: &Value) -> Result<Warnings, Refusal> {
+async fn namespace(chain: &Chain, review: &Review<'_>, object: &Value) -> Result<Warnings, ApiStatus> {
     let Some(standard) = pod_security::validate_namespace(review, object)? else {
         return Ok(Warnings::new());
     };
@@ -70,9 +70,9 @@ mod tests {
         let ask = |ns: &str| Ask::create("", "pods", ns);
         let host = pod(json!({"hostNetwork": true}));
         assert!(validate(&bench.chain, &ask("open").review(), &host).await.unwrap().is_empty());
-        let refusal = validate(&bench.chain, &ask("base").review(), &host).await.unwrap_err();
+        let api_status = validate(&bench.chain, &ask("base").review(), &host).await.unwrap_err();
         assert_eq!(
-            refusal.message,
+            api_status.message,
             "pods \"p\" is forbidden: violates PodSecurity \"baseline:latest\": host namespaces (hostNetwork=true)"
         );
         let warnings = validate(&bench.chain, &ask("base").review(), &pod(json!({}))).await.unwrap();

@@ -5,12 +5,12 @@ use serde_json::Value;
 use super::Chain;
 use crate::objects::places;
 use apiserver_core::admission::{Operation, Review};
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::doc;
-use apiserver_core::refusal::Refusal;
 
 const LABELS: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
 
-pub(super) async fn mutate(chain: &Chain, review: &Review<'_>, pod: &mut Value) -> Result<(), Refusal> {
+pub(super) async fn mutate(chain: &Chain, review: &Review<'_>, pod: &mut Value) -> Result<(), ApiStatus> {
     if !review.is_on("", "pods") || review.operation != Operation::Create {
         return Ok(());
     }
@@ -23,7 +23,7 @@ pub(super) async fn mutate_binding(
     chain: &Chain,
     review: &Review<'_>,
     binding: &mut Value,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiStatus> {
     if !review.is_at("", "pods") || doc::text(binding, "target.kind") != "Node" {
         return Ok(());
     }
@@ -32,7 +32,7 @@ pub(super) async fn mutate_binding(
 }
 
 /// A node that is not there has none, and is nobody's fault here.
-async fn copy(chain: &Chain, node: &str, to: &mut Value) -> Result<(), Refusal> {
+async fn copy(chain: &Chain, node: &str, to: &mut Value) -> Result<(), ApiStatus> {
     if node.is_empty() {
         return Ok(());
     }

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::Chain;
 use crate::objects::{Stored, places};
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::doc;
-use apiserver_core::refusal::Refusal;
 
 /// The two classes every cluster has.
 #[must_use]
@@ -31,7 +31,7 @@ pub fn system_classes() -> Vec<Value> {
     ]
 }
 
-pub(super) async fn mutate(chain: &Chain, review: &Review<'_>, pod: &mut Value) -> Result<(), Refusal> {
+pub(super) async fn mutate(chain: &Chain, review: &Review<'_>, pod: &mut Value) -> Result<(), ApiStatus> {
     if !review.is_on("", "pods") {
         return Ok(());
     }
@@ -82,7 +82,7 @@ pub(super) async fn mutate(chain: &Chain, review: &Review<'_>, pod: &mut Value) 
     Ok(())
 }
 
-pub(super) async fn validate(chain: &Chain, review: &Review<'_>, class: &Value) -> Result<(), Refusal> {
+pub(super) async fn validate(chain: &Chain, review: &Review<'_>, class: &Value) -> Result<(), ApiStatus> {
     if !review.is_on("scheduling.k8s.io", "priorityclasses") || !doc::is_true(class, "globalDefault") {
         return Ok(());
     }
@@ -98,7 +98,7 @@ pub(super) async fn validate(chain: &Chain, review: &Review<'_>, class: &Value) 
 }
 
 /// Should there be two by some accident, the lower one counts.
-async fn default_class(chain: &Chain) -> Result<Option<Arc<Value>>, Refusal> {
+async fn default_class(chain: &Chain) -> Result<Option<Arc<Value>>, ApiStatus> {
     let all = chain.objects.list(places::PRIORITY_CLASSES, "").await?;
     let defaults =
         all.into_iter().map(|Stored { object, .. }| object).filter(|c| doc::is_true(c, "globalDefault"));

@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use super::Chain;
 use crate::objects::{Objects, Stored, decode_bytes, places};
 use crate::trouble;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::doc;
 use apiserver_core::kind::Kind;
-use apiserver_core::refusal::Refusal;
 use store::{Change, ChangeKind, Expect, ListOptions, WatchError};
 
 /// Lost races before a write is sent back.
@@ -24,7 +24,7 @@ const TRIES: usize = 16;
 /// All quotas are counted again this often, whatever happened.
 const RECOUNT: Duration = Duration::from_secs(300);
 
-pub(super) async fn validate(chain: &Chain, review: &Review<'_>, object: &Value) -> Result<(), Refusal> {
+pub(super) async fn validate(chain: &Chain, review: &Review<'_>, object: &Value) -> Result<(), ApiStatus> {
     let resize = review.is_at("", "pods") && review.subresource() == "resize";
     if review.namespace().is_empty() || !(review.subresource().is_empty() || resize) {
         return Ok(());
@@ -50,7 +50,7 @@ pub(super) async fn validate(chain: &Chain, review: &Review<'_>, object: &Value)
             return Ok(());
         }
     }
-    Err(Refusal::conflict(
+    Err(ApiStatus::conflict(
         review.kind,
         review.name(object),
         "the resource quotas of the namespace keep changing",
@@ -63,8 +63,8 @@ pub(super) async fn give_back(chain: &Chain, review: &Review<'_>, object: &Value
     if namespace.is_empty() || review.dry_run || !counts_differently(review, object) {
         return;
     }
-    if let Err(refusal) = recount(&chain.objects, namespace).await {
-        tracing::warn!(namespace, error = %refusal.message, "counting for resource quotas failed");
+    if let Err(api_status) = recount(&chain.objects, namespace).await {
+        tracing::warn!(namespace, error = %api_status.message, "counting for resource quotas failed");
     }
 }
 
@@ -74,14 +74,16 @@ fn counts_differently(review: &Review<'_>, object: &Value) -> bool {
     let Some(old) = review.old.filter(|_| review.operation == Operation::Update) else { return true };
     usage::of(storage, object) != usage::of(storage, old)
         || (storage == "pods" && usage::scopes(object) != usage::scopes(old))
+        || (storage == "persistentvolumeclaims"
+            && usage::volume_attributes_classes(object) != usage::volume_attributes_classes(old))
 }
 
 /// What is there already cannot be created; it must not be charged again for the attempt.
-async fn refuse_existing(chain: &Chain, review: &Review<'_>, object: &Value) -> Result<(), Refusal> {
+async fn refuse_existing(chain: &Chain, review: &Review<'_>, object: &Value) -> Result<(), ApiStatus> {
     let name = doc::text(object, "metadata.name");
     let key = format!("{}{}/{name}", review.kind.place(), review.namespace());
     match chain.objects.store().get(&key).await.map_err(|e| trouble::of_read(&e))? {
-        Some(_) => Err(Refusal::already_exists(review.kind, name)),
+        Some(_) => Err(ApiStatus::already_exists(review.kind, name)),
         None => Ok(()),
     }
 }
@@ -93,7 +95,7 @@ async fn charge(
     object: &Value,
     quota: &Value,
     (new, old): (&Amounts, &Amounts),
-) -> Result<Option<Value>, Refusal> {
+) -> Result<Option<Value>, ApiStatus> {
     let storage = review.kind.storage.as_ref();
     let hard = amounts(&quota["spec"]["hard"]);
     let limited: BTreeSet<&str> =
@@ -149,8 +151,8 @@ async fn charge(
 pub async fn follow(objects: Objects) {
     loop {
         let revision = objects.store().revision();
-        if let Err(refusal) = recount_all(&objects).await {
-            tracing::warn!(error = %refusal.message, "counting for resource quotas failed");
+        if let Err(api_status) = recount_all(&objects).await {
+            tracing::warn!(error = %api_status.message, "counting for resource quotas failed");
         }
         let until = tokio::time::Instant::now() + RECOUNT;
         match tokio::time::timeout_at(until, watch(&objects, revision)).await {
@@ -161,7 +163,7 @@ pub async fn follow(objects: Objects) {
 }
 
 /// Counts a namespace's quotas again and writes what differs.
-pub async fn recount(objects: &Objects, namespace: &str) -> Result<(), Refusal> {
+pub async fn recount(objects: &Objects, namespace: &str) -> Result<(), ApiStatus> {
     for Stored { object: quota, rev } in objects.list(places::RESOURCE_QUOTAS, namespace).await? {
         let hard = amounts(&quota["spec"]["hard"]);
         let next = with_status(&quota, &hard, &count(objects, &quota).await?);
@@ -173,14 +175,14 @@ pub async fn recount(objects: &Objects, namespace: &str) -> Result<(), Refusal> 
     Ok(())
 }
 
-async fn recount_all(objects: &Objects) -> Result<(), Refusal> {
+async fn recount_all(objects: &Objects) -> Result<(), ApiStatus> {
     for namespace in with_quotas(objects).await? {
         recount(objects, &namespace).await?;
     }
     Ok(())
 }
 
-async fn with_quotas(objects: &Objects) -> Result<BTreeSet<String>, Refusal> {
+async fn with_quotas(objects: &Objects) -> Result<BTreeSet<String>, ApiStatus> {
     let all = objects.list(places::RESOURCE_QUOTAS, "").await?;
     Ok(all.iter().map(|q| doc::text(&q.object, "metadata.namespace").to_owned()).collect())
 }
@@ -205,8 +207,8 @@ async fn watch(objects: &Objects, revision: u64) -> WatchError {
             next = watch.try_next();
         }
         for namespace in dirty {
-            if let Err(refusal) = recount(objects, &namespace).await {
-                tracing::warn!(namespace, error = %refusal.message, "counting for resource quotas failed");
+            if let Err(api_status) = recount(objects, &namespace).await {
+                tracing::warn!(namespace, error = %api_status.message, "counting for resource quotas failed");
             }
         }
     }
@@ -237,7 +239,7 @@ fn touched(change: &Change, limited: &mut BTreeSet<String>) -> Option<String> {
 }
 
 /// What is used of everything the quota limits, by looking at all objects.
-async fn count(objects: &Objects, quota: &Value) -> Result<Amounts, Refusal> {
+async fn count(objects: &Objects, quota: &Value) -> Result<Amounts, ApiStatus> {
     let namespace = doc::text(quota, "metadata.namespace");
     let hard = amounts(&quota["spec"]["hard"]);
     let mut used: Amounts = hard.keys().map(|r| (r.clone(), Quantity::ZERO)).collect();
@@ -317,7 +319,7 @@ mod tests {
         bench.scratch.objects.find(places::RESOURCE_QUOTAS, "web", "q").await.unwrap().unwrap().object["status"]["used"].clone()
     }
 
-    async fn create(bench: &Bench, pod: &Value) -> Result<(), Refusal> {
+    async fn create(bench: &Bench, pod: &Value) -> Result<(), ApiStatus> {
         validate(&bench.chain, &Ask::create("", "pods", "web").review(), pod).await?;
         bench.scratch.objects.put(places::PODS, pod, Expect::Absent).await.map(drop)
     }
@@ -327,16 +329,16 @@ mod tests {
         let bench = bench(json!({"requests.cpu": "2", "pods": "10"})).await;
         create(&bench, &pod("a", "1500m")).await.unwrap();
         assert_eq!(used(&bench).await, json!({"pods": "1", "requests.cpu": "1500m"}));
-        let refusal = create(&bench, &pod("b", "1")).await.unwrap_err();
+        let api_status = create(&bench, &pod("b", "1")).await.unwrap_err();
         assert_eq!(
-            refusal.message,
+            api_status.message,
             "pods \"b\" is forbidden: exceeded quota: q, requested: requests.cpu=1, used: requests.cpu=1500m, \
              limited: requests.cpu=2"
         );
         let mut silent = pod("c", "1");
         silent["spec"]["containers"][0]["resources"] = json!({});
-        let refusal = create(&bench, &silent).await.unwrap_err();
-        assert!(refusal.message.ends_with("failed quota: q: must specify requests.cpu for: c"));
+        let api_status = create(&bench, &silent).await.unwrap_err();
+        assert!(api_status.message.ends_with("failed quota: q: must specify requests.cpu for: c"));
         create(&bench, &pod("d", "500m")).await.unwrap();
         bench.scratch.objects.delete(places::PODS, "web", "a", Expect::Any).await.unwrap();
         recount(&bench.scratch.objects, "web").await.unwrap();
@@ -390,9 +392,12 @@ mod tests {
         // The scope is full now: nobody else may move into it.
         create(&bench, &pod("b", "1")).await.unwrap();
         let ask = Ask::create("", "pods", "web").update(pod("b", "1"));
-        let refusal = validate(&bench.chain, &ask.review(), &with_deadline(pod("b", "1"))).await.unwrap_err();
+        let api_status =
+            validate(&bench.chain, &ask.review(), &with_deadline(pod("b", "1"))).await.unwrap_err();
         assert!(
-            refusal.message.contains("exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1")
+            api_status
+                .message
+                .contains("exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1")
         );
     }
 
@@ -400,8 +405,8 @@ mod tests {
     async fn a_create_that_meets_an_object_of_its_name_costs_nothing() {
         let bench = bench(json!({"pods": "5"})).await;
         create(&bench, &pod("a", "1")).await.unwrap();
-        let refusal = create(&bench, &pod("a", "1")).await.unwrap_err();
-        assert_eq!(refusal.reason, "AlreadyExists");
+        let api_status = create(&bench, &pod("a", "1")).await.unwrap_err();
+        assert_eq!(api_status.reason, "AlreadyExists");
         assert_eq!(used(&bench).await, json!({"pods": "1"}));
         // Two at once: both are charged before one of them is late.
         let (ask, late) = (Ask::create("", "pods", "web"), pod("b", "1"));

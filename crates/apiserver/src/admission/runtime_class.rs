@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use super::Chain;
 use crate::objects::places;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::doc;
-use apiserver_core::refusal::Refusal;
 
-pub(super) async fn mutate(chain: &Chain, review: &Review<'_>, pod: &mut Value) -> Result<(), Refusal> {
+pub(super) async fn mutate(chain: &Chain, review: &Review<'_>, pod: &mut Value) -> Result<(), ApiStatus> {
     let Some(class) = class_of(chain, review, pod).await? else { return Ok(()) };
     let overhead = &class["overhead"]["podFixed"];
     if overhead.is_object() {
@@ -47,7 +47,7 @@ pub(super) async fn mutate(chain: &Chain, review: &Review<'_>, pod: &mut Value) 
     Ok(())
 }
 
-pub(super) async fn validate(chain: &Chain, review: &Review<'_>, pod: &Value) -> Result<(), Refusal> {
+pub(super) async fn validate(chain: &Chain, review: &Review<'_>, pod: &Value) -> Result<(), ApiStatus> {
     if !is_new_pod(review) {
         return Ok(());
     }
@@ -64,7 +64,7 @@ fn is_new_pod(review: &Review<'_>) -> bool {
     review.is_on("", "pods") && review.operation == Operation::Create
 }
 
-async fn class_of(chain: &Chain, review: &Review<'_>, pod: &Value) -> Result<Option<Arc<Value>>, Refusal> {
+async fn class_of(chain: &Chain, review: &Review<'_>, pod: &Value) -> Result<Option<Arc<Value>>, ApiStatus> {
     let name = doc::text(pod, "spec.runtimeClassName");
     if !is_new_pod(review) || name.is_empty() {
         return Ok(None);

@@ -10,9 +10,9 @@ use super::Chain;
 use crate::auth::service_account::PROJECTED_SECONDS;
 use crate::objects::places;
 use crate::random::new_uid;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::auth::node::references::of_pod;
 use apiserver_core::doc;
-use apiserver_core::refusal::Refusal;
 
 const DEFAULT: &str = "default";
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -22,7 +22,7 @@ const ENFORCE_MOUNTABLE: &str = "kubernetes.io/enforce-mountable-secrets";
 const TRIES: u32 = 10;
 const BETWEEN: Duration = Duration::from_millis(100);
 
-pub(super) async fn mutate(chain: &Chain, review: &Review<'_>, pod: &mut Value) -> Result<(), Refusal> {
+pub(super) async fn mutate(chain: &Chain, review: &Review<'_>, pod: &mut Value) -> Result<(), ApiStatus> {
     // The kubelet would not know its own mirror Pod again if we changed it.
     if !review.is_on("", "pods") || review.operation != Operation::Create || is_mirror(pod) {
         return Ok(());
@@ -48,7 +48,7 @@ pub(super) async fn mutate(chain: &Chain, review: &Review<'_>, pod: &mut Value) 
     Ok(())
 }
 
-pub(super) async fn validate(chain: &Chain, review: &Review<'_>, pod: &Value) -> Result<(), Refusal> {
+pub(super) async fn validate(chain: &Chain, review: &Review<'_>, pod: &Value) -> Result<(), ApiStatus> {
     let ephemeral = review.subresource() == "ephemeralcontainers" && review.operation == Operation::Update;
     let create = review.is_on("", "pods") && review.operation == Operation::Create;
     if !review.is_at("", "pods") || !(create || ephemeral) {
@@ -65,7 +65,7 @@ pub(super) async fn validate(chain: &Chain, review: &Review<'_>, pod: &Value) ->
     Ok(())
 }
 
-async fn look_up(chain: &Chain, review: &Review<'_>, pod: &Value) -> Result<Arc<Value>, Refusal> {
+async fn look_up(chain: &Chain, review: &Review<'_>, pod: &Value) -> Result<Arc<Value>, ApiStatus> {
     let namespace = review.namespace();
     let name = doc::text(pod, "spec.serviceAccountName");
     if name.is_empty() {
@@ -124,7 +124,7 @@ fn push(object: &mut Value, field: &str, item: Value) {
     }
 }
 
-/// A node makes mirror Pods itself: they must not open doors for it.
+/// A node makes mirror Pods itself: they must give it no rights.
 fn refuse_references(pod: &Value) -> Result<(), &'static str> {
     let references = of_pod(pod);
     if !references.service_account.is_empty() {
@@ -242,9 +242,9 @@ mod tests {
         mutate(&bench.chain, &ask().review(), &mut pod).await.unwrap();
         assert!(pod["spec"]["volumes"].is_null());
         assert_eq!(pod["spec"]["imagePullSecrets"], json!([{"name": "pull"}]));
-        let refusal = validate(&bench.chain, &ask().review(), &pod).await.unwrap_err();
+        let api_status = validate(&bench.chain, &ask().review(), &pod).await.unwrap_err();
         assert_eq!(
-            refusal.message,
+            api_status.message,
             "pods \"p\" is forbidden: container a with envVar E referencing secret.secretName=\"s\" is not allowed \
              because service account quiet does not reference that secret"
         );
@@ -254,14 +254,14 @@ mod tests {
     async fn no_account_no_pod_and_no_account_in_a_mirror_pod() {
         let bench = bench().await;
         let mut pod = json!({"metadata": {"name": "p"}, "spec": {"serviceAccountName": "lost"}});
-        let refusal = mutate(&bench.chain, &ask().review(), &mut pod).await.unwrap_err();
+        let api_status = mutate(&bench.chain, &ask().review(), &mut pod).await.unwrap_err();
         assert_eq!(
-            refusal.message,
+            api_status.message,
             "pods \"p\" is forbidden: error looking up service account web/lost: serviceaccount \"lost\" not found"
         );
         pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "h"});
         mutate(&bench.chain, &ask().review(), &mut pod).await.unwrap();
-        let refusal = validate(&bench.chain, &ask().review(), &pod).await.unwrap_err();
-        assert!(refusal.message.ends_with("a mirror pod may not reference service accounts"));
+        let api_status = validate(&bench.chain, &ask().review(), &pod).await.unwrap_err();
+        assert!(api_status.message.ends_with("a mirror pod may not reference service accounts"));
     }
 }

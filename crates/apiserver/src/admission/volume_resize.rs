@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::Chain;
 use crate::objects::places;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::doc;
-use apiserver_core::refusal::Refusal;
 
-pub(super) async fn validate(chain: &Chain, review: &Review<'_>, claim: &Value) -> Result<(), Refusal> {
+pub(super) async fn validate(chain: &Chain, review: &Review<'_>, claim: &Value) -> Result<(), ApiStatus> {
     let Some(old) = review.old else { return Ok(()) };
     if !review.is_on("", "persistentvolumeclaims") || review.operation != Operation::Update {
         return Ok(());

@@ -17,7 +17,7 @@ use super::service_account;
 use super::static_tokens::StaticTokens;
 use super::tokens::{TokenError, Tokens};
 use crate::objects::Objects;
-use apiserver_core::refusal::Refusal;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::request::User;
 
 /// Recognises users.
@@ -43,9 +43,11 @@ pub enum Anonymous {
     Nowhere,
 }
 
-/// The other end of a connection: the certificates it showed, verified once.
+/// The other end of a connection: the certificates it showed, verified once, or a part of this process.
 #[derive(Debug, Default)]
 pub struct Peer {
+    /// Who it is by the word of this process; nothing that is sent changes that.
+    vouched: Option<Arc<User>>,
     chain: Vec<CertificateDer<'static>>,
     verified: Mutex<Option<Verified>>,
 }
@@ -109,7 +111,10 @@ impl Authenticator {
         peer: &Peer,
         headers: &HeaderMap,
         path: &str,
-    ) -> Result<Arc<User>, Refusal> {
+    ) -> Result<Arc<User>, ApiStatus> {
+        if let Some(user) = &peer.vouched {
+            return Ok(user.clone());
+        }
         let mut refused = false;
         if !peer.chain.is_empty() {
             match self.by_certificate(peer) {
@@ -132,7 +137,7 @@ impl Authenticator {
         if !refused && self.anonymous.admits(path) {
             return Ok(Arc::new(User::anonymous()));
         }
-        Err(Refusal::unauthorized())
+        Err(ApiStatus::unauthorized())
     }
 
     /// Whom tokens are for unless they say otherwise: this server.
@@ -214,7 +219,13 @@ impl Peer {
     #[must_use]
     pub fn new(chain: Option<&[CertificateDer<'_>]>) -> Peer {
         let chain = chain.unwrap_or_default().iter().map(|c| c.clone().into_owned()).collect();
-        Peer { chain, verified: Mutex::default() }
+        Peer { chain, ..Peer::default() }
+    }
+
+    /// A part of this process, which acts as this user.
+    #[must_use]
+    pub fn of_this_process(user: Arc<User>) -> Peer {
+        Peer { vouched: Some(user), ..Peer::default() }
     }
 }
 
@@ -355,20 +366,20 @@ pub(crate) mod tests {
 
     const NOW: i64 = 1_800_000_000;
 
-    struct Door {
-        door: Authenticator,
+    struct Setup {
+        authenticator: Authenticator,
         ca: Ca,
         clock: Arc<Hand>,
         cluster: Scratch,
     }
 
-    async fn door(anonymous: Anonymous) -> Door {
+    async fn setup(anonymous: Anonymous) -> Setup {
         let ca = Ca::create("ca", Wall::from_secs(NOW)).unwrap();
         let cas = ClientCas::new(&[CertificateDer::from(ca.certificate().to_vec())]).unwrap();
         let account = json!({"metadata": {"name": "bot", "namespace": "ns", "uid": "1"}});
         let cluster = Scratch::new().with(&[(places::SERVICE_ACCOUNTS, account)]).await;
         let clock = Hand::at(NOW);
-        let door = Authenticator::new(
+        let authenticator = Authenticator::new(
             Arc::new(cas),
             Arc::new(tokens()),
             StaticTokens::default(),
@@ -376,7 +387,7 @@ pub(crate) mod tests {
             anonymous,
             clock.clone(),
         );
-        Door { door, ca, clock, cluster }
+        Setup { authenticator, ca, clock, cluster }
     }
 
     fn certificate(ca: &Ca, subject: Subject, usage: Usage) -> CertificateDer<'static> {
@@ -397,17 +408,17 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn a_certificate_names_user_and_groups_while_it_lasts() {
-        let d = door(Anonymous::Everywhere).await;
+        let d = setup(Anonymous::Everywhere).await;
         let none = HeaderMap::new();
         let subject = Subject::new("jane", &["dev", "ops"]);
         let peer = Peer::new(Some(&[certificate(&d.ca, subject.clone(), Usage::ClientAuth)]));
-        let user = d.door.authenticate(&peer, &none, "/api").await.unwrap();
+        let user = d.authenticator.authenticate(&peer, &none, "/api").await.unwrap();
         assert_eq!(
             (user.name.as_str(), user.groups.as_slice()),
             ("jane", &["dev", "ops", groups::AUTHENTICATED].map(String::from)[..])
         );
         d.clock.pass(3601);
-        assert_eq!(d.door.authenticate(&peer, &none, "/api").await.unwrap_err().code, 401);
+        assert_eq!(d.authenticator.authenticate(&peer, &none, "/api").await.unwrap_err().code, 401);
         d.clock.pass(-3601);
         for bad in [
             certificate(
@@ -419,18 +430,18 @@ pub(crate) mod tests {
             CertificateDer::from(vec![1, 2, 3]),
         ] {
             let peer = Peer::new(Some(&[bad]));
-            assert_eq!(d.door.authenticate(&peer, &none, "/api").await.unwrap_err().code, 401);
+            assert_eq!(d.authenticator.authenticate(&peer, &none, "/api").await.unwrap_err().code, 401);
         }
     }
 
     #[tokio::test]
     async fn a_service_account_token_is_remembered_for_a_moment_only() {
-        let d = door(Anonymous::Nowhere).await;
+        let d = setup(Anonymous::Nowhere).await;
         let peer = Peer::default();
         let lifetimes = service_account::Lifetimes { max_seconds: None, extend: true };
         let (made, _) = service_account::request_token(
             &d.cluster.objects,
-            &d.door.tokens,
+            &d.authenticator.tokens,
             lifetimes,
             ("ns", "bot"),
             json!({"spec": {}}),
@@ -439,25 +450,31 @@ pub(crate) mod tests {
         .await
         .unwrap();
         let headers = with_token(made["status"]["token"].as_str().unwrap());
-        let user = d.door.authenticate(&peer, &headers, "/api").await.unwrap();
+        let user = d.authenticator.authenticate(&peer, &headers, "/api").await.unwrap();
         assert_eq!(user.name, "system:serviceaccount:ns:bot");
         assert!(user.is_in(groups::AUTHENTICATED) && user.is_in("system:serviceaccounts:ns"));
         d.cluster.objects.delete(places::SERVICE_ACCOUNTS, "ns", "bot", Expect::Any).await.unwrap();
-        assert!(d.door.authenticate(&peer, &headers, "/api").await.is_ok());
+        assert!(d.authenticator.authenticate(&peer, &headers, "/api").await.is_ok());
         d.clock.pass(11);
-        assert_eq!(d.door.authenticate(&peer, &headers, "/api").await.unwrap_err().code, 401);
+        assert_eq!(d.authenticator.authenticate(&peer, &headers, "/api").await.unwrap_err().code, 401);
     }
 
     #[tokio::test]
     async fn nobody_in_particular_may_ask_for_health_and_version() {
-        let d = door(Anonymous::default()).await;
+        let d = setup(Anonymous::default()).await;
         let (peer, none) = (Peer::default(), HeaderMap::new());
         for path in ["/healthz", "/livez/", "/readyz/store", "/version"] {
-            assert_eq!(d.door.authenticate(&peer, &none, path).await.unwrap(), User::anonymous().into());
+            assert_eq!(
+                d.authenticator.authenticate(&peer, &none, path).await.unwrap(),
+                User::anonymous().into()
+            );
         }
         for path in ["/api", "/healthzz", "/versions", "/"] {
-            assert_eq!(d.door.authenticate(&peer, &none, path).await.unwrap_err().code, 401);
+            assert_eq!(d.authenticator.authenticate(&peer, &none, path).await.unwrap_err().code, 401);
         }
-        assert_eq!(d.door.authenticate(&peer, &with_token("bad"), "/version").await.unwrap_err().code, 401);
+        assert_eq!(
+            d.authenticator.authenticate(&peer, &with_token("bad"), "/version").await.unwrap_err().code,
+            401
+        );
     }
 }

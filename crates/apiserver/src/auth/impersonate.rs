@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::auth::authz::Authorizer;
-use apiserver_core::refusal::Refusal;
 use apiserver_core::request::{Attributes, Resource, User, groups};
 
 const USER: &str = "impersonate-user";
@@ -20,7 +20,7 @@ pub fn impersonate(
     authorizer: &Authorizer,
     real: &Arc<User>,
     headers: &HeaderMap,
-) -> Result<Option<User>, Refusal> {
+) -> Result<Option<User>, ApiStatus> {
     let Some(asked) = asked(headers)? else { return Ok(None) };
     for (plural, subresource, group, namespace, name) in checks(&asked) {
         let attributes = Attributes {
@@ -51,10 +51,10 @@ pub fn strip(headers: &mut HeaderMap) {
     }
 }
 
-fn asked(headers: &HeaderMap) -> Result<Option<User>, Refusal> {
+fn asked(headers: &HeaderMap) -> Result<Option<User>, ApiStatus> {
     let text = |value: &HeaderValue| {
         String::from_utf8(value.as_bytes().to_vec())
-            .map_err(|_| Refusal::bad_request("an impersonation header is not valid UTF-8"))
+            .map_err(|_| ApiStatus::bad_request("an impersonation header is not valid UTF-8"))
     };
     let one = |name: &str| headers.get(name).map(text).transpose().map(Option::unwrap_or_default);
     let mut user = User { name: one(USER)?, uid: one(UID)?, ..User::default() };
@@ -68,7 +68,7 @@ fn asked(headers: &HeaderMap) -> Result<Option<User>, Refusal> {
         return Ok(None);
     }
     if user.name.is_empty() {
-        return Err(Refusal::internal(format!("requested {user:?} without impersonating a user")));
+        return Err(ApiStatus::internal(format!("requested {user:?} without impersonating a user")));
     }
     Ok(Some(user))
 }

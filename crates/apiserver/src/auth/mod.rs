@@ -1,9 +1,9 @@
 //! Who is asking, and may they? Keys and certificates, authentication, authorization.
 
 pub mod authn;
+pub mod authorizer_informer;
 mod bootstrap_token;
 pub mod csr;
-pub mod feed;
 pub mod impersonate;
 pub mod pki;
 pub mod review;

@@ -8,11 +8,11 @@ use api::selector::{FieldSelector, LabelSelector};
 use serde_json::{Value, json};
 
 use super::authn::Authenticator;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::auth::authz::Authorizer;
 use apiserver_core::auth::verdict::Decision;
 use apiserver_core::doc;
 use apiserver_core::kind::Kind;
-use apiserver_core::refusal::Refusal;
 use apiserver_core::request::{Attributes, Resource, User};
 
 /// Whose rights a SubjectAccessReview is about.
@@ -34,10 +34,10 @@ pub fn own_user(mut body: Value, user: &User) -> Value {
 }
 
 /// TokenReview.
-pub async fn token(mut body: Value, authenticator: &Authenticator) -> Result<Value, Refusal> {
+pub async fn token(mut body: Value, authenticator: &Authenticator) -> Result<Value, ApiStatus> {
     let text = doc::text(&body, "spec.token").to_owned();
     if text.is_empty() {
-        return Err(Refusal::bad_request("token is required for TokenReview in authentication"));
+        return Err(ApiStatus::bad_request("token is required for TokenReview in authentication"));
     }
     let asked: Vec<String> =
         doc::list(&body, "spec.audiences").iter().filter_map(Value::as_str).map(str::to_owned).collect();
@@ -59,7 +59,7 @@ pub fn access(
     (which, namespace): (Access, &str),
     asker: &Arc<User>,
     authorizer: &Authorizer,
-) -> Result<Value, Refusal> {
+) -> Result<Value, ApiStatus> {
     let mut errors = FieldErrors::default();
     let user = match which {
         Access::Own => asker.clone(),
@@ -75,7 +75,7 @@ pub fn access(
     }
     let attributes = match attributes {
         Some(attributes) if errors.is_empty() => attributes,
-        _ => return Err(Refusal::invalid(kind, "", &errors)),
+        _ => return Err(ApiStatus::invalid(kind, "", &errors)),
     };
     let verdict = authorizer.authorize(&attributes);
     let mut status = json!({"allowed": verdict.is_allowed()});
@@ -90,10 +90,10 @@ pub fn access(
 }
 
 /// SelfSubjectRulesReview: `kubectl auth can-i --list`.
-pub fn own_rules(mut body: Value, asker: &User, authorizer: &Authorizer) -> Result<Value, Refusal> {
+pub fn own_rules(mut body: Value, asker: &User, authorizer: &Authorizer) -> Result<Value, ApiStatus> {
     let namespace = doc::text(&body, "spec.namespace");
     if namespace.is_empty() {
-        return Err(Refusal::bad_request("no namespace on request"));
+        return Err(ApiStatus::bad_request("no namespace on request"));
     }
     let rights = authorizer.rights(asker, namespace);
     let (mut resources, mut paths) = (Vec::new(), Vec::new());

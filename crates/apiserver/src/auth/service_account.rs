@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::tokens::{Claims, OneOrMany, Private, Reference, TokenError, Tokens};
 use crate::objects::{Objects, Place, places};
 use crate::random::new_uid;
+use apiserver_core::api_status::{ApiStatus, Cause, Details};
 use apiserver_core::doc;
-use apiserver_core::refusal::{Cause, Details, Refusal};
 use apiserver_core::request::User;
 
 /// How long tokens may live.
@@ -35,7 +35,7 @@ pub async fn request_token(
     (namespace, name): (&str, &str),
     mut body: Value,
     now: Wall,
-) -> Result<(Value, Vec<String>), Refusal> {
+) -> Result<(Value, Vec<String>), ApiStatus> {
     let account = objects.find(places::SERVICE_ACCOUNTS, namespace, name).await?;
     let account = account.ok_or_else(|| not_found(places::SERVICE_ACCOUNTS, name))?.object;
     complete(&mut body, &account, tokens)?;
@@ -71,7 +71,7 @@ pub async fn request_token(
         sub: User::service_account_name(namespace, name),
         private,
     };
-    let token = tokens.sign(claims).map_err(|e| Refusal::internal(e.to_string()))?;
+    let token = tokens.sign(claims).map_err(|e| ApiStatus::internal(e.to_string()))?;
     body["metadata"]["creationTimestamp"] = timestamp(now.secs()).into();
     body["status"] = json!({"token": token, "expirationTimestamp": timestamp(now.secs() + seconds)});
     Ok((body, warnings))
@@ -137,7 +137,7 @@ async fn still_there(
 }
 
 /// Fills what was left out and refuses what does not fit.
-fn complete(body: &mut Value, account: &Value, tokens: &Tokens) -> Result<(), Refusal> {
+fn complete(body: &mut Value, account: &Value, tokens: &Tokens) -> Result<(), ApiStatus> {
     for (field, what) in [("name", "name"), ("namespace", "namespace")] {
         let (said, is) = (doc::text(&body["metadata"], field), doc::text(&account["metadata"], field));
         if !said.is_empty() && said != is {
@@ -176,7 +176,12 @@ fn complete(body: &mut Value, account: &Value, tokens: &Tokens) -> Result<(), Re
 }
 
 /// Ties the token to a Pod, a Secret or a Node.
-async fn bind(objects: &Objects, bound: &Value, account: &str, private: &mut Private) -> Result<(), Refusal> {
+async fn bind(
+    objects: &Objects,
+    bound: &Value,
+    account: &str,
+    private: &mut Private,
+) -> Result<(), ApiStatus> {
     if !bound.is_object() {
         return Ok(());
     }
@@ -190,13 +195,13 @@ async fn bind(objects: &Objects, bound: &Value, account: &str, private: &mut Pri
         _ => {
             let (group, version) = version.split_once('/').unwrap_or(("", version));
             let message = format!("cannot bind token to object of type {group}/{version}, Kind={kind}");
-            return Err(Refusal::bad_request(message));
+            return Err(ApiStatus::bad_request(message));
         }
     };
     let found = objects.find(place, &namespace, name).await?.ok_or_else(|| not_found(place, name))?.object;
     let to = reference(&found);
     if kind == "Pod" && doc::text(&found, "spec.serviceAccountName") != account {
-        return Err(Refusal::bad_request(format!(
+        return Err(ApiStatus::bad_request(format!(
             "cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name."
         )));
     }
@@ -230,30 +235,30 @@ fn reference(object: &Value) -> Reference {
     }
 }
 
-fn not_found(place: Place, name: &str) -> Refusal {
-    let mut refusal = place.not_found(name);
+fn not_found(place: Place, name: &str) -> ApiStatus {
+    let mut api_status = place.not_found(name);
     let details = Details { name: name.to_owned(), kind: place.resource.to_owned(), ..Details::default() };
-    refusal.details = Some(Box::new(details));
-    refusal
+    api_status.details = Some(Box::new(details));
+    api_status
 }
 
-fn conflict(resource: &str, name: &str, why: &str) -> Refusal {
-    Refusal::new(409, "Conflict", format!("Operation cannot be fulfilled on {resource} {name:?}: {why}"))
+fn conflict(resource: &str, name: &str, why: &str) -> ApiStatus {
+    ApiStatus::new(409, "Conflict", format!("Operation cannot be fulfilled on {resource} {name:?}: {why}"))
 }
 
-fn invalid(field: &str, message: &str) -> Refusal {
+fn invalid(field: &str, message: &str) -> ApiStatus {
     let text = format!("TokenRequest.authentication.k8s.io \"\" is invalid: {field}: {message}");
     let cause = Cause {
         reason: "FieldValueInvalid".to_owned(),
         message: message.to_owned(),
         field: field.to_owned(),
     };
-    let mut refusal = Refusal::new(422, "Invalid", text).with_causes(vec![cause]);
-    if let Some(details) = &mut refusal.details {
+    let mut api_status = ApiStatus::new(422, "Invalid", text).with_causes(vec![cause]);
+    if let Some(details) = &mut api_status.details {
         "authentication.k8s.io".clone_into(&mut details.group);
         "TokenRequest".clone_into(&mut details.kind);
     }
-    refusal
+    api_status
 }
 
 fn timestamp(secs: i64) -> String {
@@ -281,7 +286,7 @@ mod tests {
             .await
     }
 
-    async fn ask(cluster: &Scratch, tokens: &Tokens, spec: Value) -> Result<(Value, Vec<String>), Refusal> {
+    async fn ask(cluster: &Scratch, tokens: &Tokens, spec: Value) -> Result<(Value, Vec<String>), ApiStatus> {
         let body = json!({"metadata": {}, "spec": spec});
         request_token(&cluster.objects, tokens, USUAL, ("ns", "bot"), body, NOW).await
     }
@@ -333,13 +338,13 @@ mod tests {
             (bound("Pod", "p", "pod-9"), 409),
             (bound("ConfigMap", "c", ""), 400),
         ] {
-            let refusal = ask(&cluster, &tokens, spec.clone()).await.unwrap_err();
-            assert_eq!(refusal.code, code, "{spec}: {}", refusal.message);
+            let api_status = ask(&cluster, &tokens, spec.clone()).await.unwrap_err();
+            assert_eq!(api_status.code, code, "{spec}: {}", api_status.message);
         }
         let body = json!({"metadata": {"name": "other"}, "spec": {}});
-        let refusal =
+        let api_status =
             request_token(&cluster.objects, &tokens, USUAL, ("ns", "bot"), body, NOW).await.unwrap_err();
-        assert_eq!(refusal.code, 422);
+        assert_eq!(api_status.code, 422);
         let strict = Lifetimes { max_seconds: Some(900), extend: false };
         let body = json!({"spec": {}});
         let made = request_token(&cluster.objects, &tokens, strict, ("ns", "bot"), body, NOW).await.unwrap();

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::registry::Registry;
 use crate::registry::relocate;
 use crate::registry::watch::Event;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::call::Call;
 use apiserver_core::catalog::Catalog;
 use apiserver_core::custom;
@@ -19,7 +20,6 @@ use apiserver_core::kinds::custom_resource_definition as definition;
 use apiserver_core::kinds::definition_names::Taken;
 use apiserver_core::meta;
 use apiserver_core::options::{DeleteOptions, ListOptions, Propagation};
-use apiserver_core::refusal::Refusal;
 use apiserver_core::selection::{Selection, present};
 
 /// Holds a definition until the objects of its kind are gone.
@@ -31,8 +31,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// Follows definitions until the store closes.
 pub(crate) async fn run(registry: Registry) {
     loop {
-        if let Err(refusal) = follow(&registry).await {
-            tracing::warn!(error = %refusal.message, "following custom kinds failed; starting over");
+        if let Err(api_status) = follow(&registry).await {
+            tracing::warn!(error = %api_status.message, "following custom kinds failed; starting over");
         }
         tokio::time::sleep(RETRY).await;
     }
@@ -40,7 +40,7 @@ pub(crate) async fn run(registry: Registry) {
 
 /// Brings a store of an earlier release into today's order and serves the custom kinds. At start, before the first
 /// request.
-pub(crate) async fn prepare(registry: &Registry) -> Result<(), Refusal> {
+pub(crate) async fn prepare(registry: &Registry) -> Result<(), ApiStatus> {
     for object in all(registry).await? {
         relocate::relocate(registry, &object).await?;
     }
@@ -48,7 +48,7 @@ pub(crate) async fn prepare(registry: &Registry) -> Result<(), Refusal> {
 }
 
 /// Gives the definitions of these groups, or of all, the names they can have, and serves what is established.
-async fn settle(registry: &Registry, groups: Option<&BTreeSet<String>>) -> Result<(), Refusal> {
+async fn settle(registry: &Registry, groups: Option<&BTreeSet<String>>) -> Result<(), ApiStatus> {
     let mut definitions = all(registry).await?;
     // One after the other: a name that somebody gave up may be what another waits for.
     for i in 0..definitions.len() {
@@ -78,17 +78,17 @@ async fn settle(registry: &Registry, groups: Option<&BTreeSet<String>>) -> Resul
     Ok(())
 }
 
-async fn all(registry: &Registry) -> Result<Vec<Value>, Refusal> {
+async fn all(registry: &Registry) -> Result<Vec<Value>, ApiStatus> {
     let kind = definitions(registry)?;
     let (documents, _) = registry.list_all(Selection::all(kind.clone())).await?;
     Ok(documents.iter().map(|d| present(&kind, d)).collect())
 }
 
-fn definitions(registry: &Registry) -> Result<Arc<Kind>, Refusal> {
+fn definitions(registry: &Registry) -> Result<Arc<Kind>, ApiStatus> {
     registry.kind("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 }
 
-async fn follow(registry: &Registry) -> Result<(), Refusal> {
+async fn follow(registry: &Registry) -> Result<(), ApiStatus> {
     let selection = Selection::all(definitions(registry)?);
     let mut watch = registry.watch(selection, &ListOptions::default()).await?;
     // Definitions that wait for their objects to go, and when to look again.
@@ -104,7 +104,7 @@ async fn follow(registry: &Registry) -> Result<(), Refusal> {
             }
         };
         if event.is_none() {
-            return Err(Refusal::unavailable("the watch ended"));
+            return Err(ApiStatus::unavailable("the watch ended"));
         }
         // Whatever is at hand is settled at once.
         let mut groups = BTreeSet::new();
@@ -123,7 +123,7 @@ async fn follow(registry: &Registry) -> Result<(), Refusal> {
                     object
                 }
                 Event::Bookmark { .. } => Value::Null,
-                Event::Failed(refusal) => return Err(refusal),
+                Event::Failed(api_status) => return Err(api_status),
             };
             groups.insert(doc::text(&object, "spec.group").to_owned());
             event = watch.try_next();
@@ -132,7 +132,7 @@ async fn follow(registry: &Registry) -> Result<(), Refusal> {
     }
 }
 
-async fn look_again(registry: &Registry, ending: &mut BTreeMap<String, Instant>) -> Result<(), Refusal> {
+async fn look_again(registry: &Registry, ending: &mut BTreeMap<String, Instant>) -> Result<(), ApiStatus> {
     let now = Instant::now();
     let due: Vec<String> =
         ending.iter().filter(|(_, at)| **at <= now).map(|(name, _)| name.clone()).collect();
@@ -147,7 +147,11 @@ async fn look_again(registry: &Registry, ending: &mut BTreeMap<String, Instant>)
 }
 
 /// Gives a definition the names it can have. None when it is gone.
-async fn begin(registry: &Registry, object: &Value, definitions: &[Value]) -> Result<Option<Value>, Refusal> {
+async fn begin(
+    registry: &Registry,
+    object: &Value,
+    definitions: &[Value],
+) -> Result<Option<Value>, ApiStatus> {
     let catalog = registry.catalog();
     let taken = Taken::new(object, catalog.kinds().map(|kind| &**kind), definitions);
     let (kind, now) = (self::definitions(registry)?, registry.now());
@@ -166,7 +170,7 @@ async fn begin(registry: &Registry, object: &Value, definitions: &[Value]) -> Re
 }
 
 /// Deletes the objects of a kind that goes; when there are none left, lets the definition go. Whether it was let go.
-async fn end(registry: &Registry, name: &str) -> Result<bool, Refusal> {
+async fn end(registry: &Registry, name: &str) -> Result<bool, ApiStatus> {
     let options = DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };
     let kind = definitions(registry)?;
     let Some(document) = registry.find(&kind, "", name).await? else { return Ok(true) };
@@ -180,8 +184,8 @@ async fn end(registry: &Registry, name: &str) -> Result<bool, Refusal> {
                 Call::internal(objects.clone(), "delete", meta::namespace(&value), meta::name(&value));
             match registry.delete(&mut call, &options).await {
                 Ok(deletion) => is_empty &= deletion.done,
-                Err(refusal) if refusal.reason == "NotFound" => {}
-                Err(refusal) => return Err(refusal),
+                Err(api_status) if api_status.reason == "NotFound" => {}
+                Err(api_status) => return Err(api_status),
             }
         }
         if !is_empty {

@@ -33,8 +33,8 @@ pub(crate) async fn run(registry: Registry, ttl: Duration) {
         marks.push_back(registry.store().revision());
         tokio::time::sleep(period).await;
         let old = if marks.len() > periods { marks.pop_front() } else { None };
-        if let Err(refusal) = sweep(&registry, old.unwrap_or_default(), inherited, ttl).await {
-            tracing::warn!(error = %refusal.message, "old Events not removed");
+        if let Err(api_status) = sweep(&registry, old.unwrap_or_default(), inherited, ttl).await {
+            tracing::warn!(error = %api_status.message, "old Events not removed");
         }
     }
 }
@@ -44,7 +44,7 @@ async fn sweep(
     old: u64,
     inherited: Inherited,
     ttl: Duration,
-) -> Result<(), apiserver_core::refusal::Refusal> {
+) -> Result<(), apiserver_core::api_status::ApiStatus> {
     let kind = registry.kind("", "v1", "events")?;
     let mut lister = registry.list(Selection::all(kind.clone()), &Default::default()).await?;
     while let Some(page) = lister.next_page().await? {

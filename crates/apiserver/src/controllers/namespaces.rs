@@ -9,12 +9,12 @@ use tokio::time::Instant;
 
 use crate::registry::Registry;
 use crate::registry::watch::Event;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::call::Call;
 use apiserver_core::doc;
 use apiserver_core::kind::Kind;
 use apiserver_core::meta;
 use apiserver_core::options::{DeleteOptions, ListOptions, Propagation};
-use apiserver_core::refusal::Refusal;
 use apiserver_core::selection::{Selection, present};
 
 const FIRST_RETRY: Duration = Duration::from_millis(100);
@@ -33,17 +33,18 @@ const OURS: &str = "kubernetes";
 
 /// Follows all namespaces until the store closes.
 pub(crate) async fn run(registry: Registry, root_ca: String) {
-    let mut house = House { registry, root_ca, waiting: HashMap::new(), repaired: HashMap::new() };
+    let mut controller =
+        NamespaceController { registry, root_ca, waiting: HashMap::new(), repaired: HashMap::new() };
     loop {
-        if let Err(refusal) = house.follow().await {
-            tracing::warn!(error = %refusal.message, "following namespaces failed; starting over");
+        if let Err(api_status) = controller.follow().await {
+            tracing::warn!(error = %api_status.message, "following namespaces failed; starting over");
             tokio::time::sleep(LAST_RETRY).await;
         }
     }
 }
 
 /// Makes sure that a namespace has its service account and knows the authority of this server.
-pub(crate) async fn furnish(registry: &Registry, namespace: &str, root_ca: &str) -> Result<(), Refusal> {
+pub(crate) async fn furnish(registry: &Registry, namespace: &str, root_ca: &str) -> Result<(), ApiStatus> {
     let accounts = registry.kind("", "v1", "serviceaccounts")?;
     if registry.find(&accounts, namespace, "default").await?.is_none() {
         let account = json!({
@@ -80,14 +81,14 @@ fn is_in_order(map: &Value, root_ca: &str) -> bool {
 }
 
 /// Somebody else made it, or the namespace ends: both are fine.
-fn ignore_race(outcome: Result<(), Refusal>) -> Result<(), Refusal> {
+fn ignore_race(outcome: Result<(), ApiStatus>) -> Result<(), ApiStatus> {
     match outcome {
-        Err(refusal) if matches!(refusal.reason, "AlreadyExists" | "Forbidden" | "NotFound") => Ok(()),
+        Err(api_status) if matches!(api_status.reason, "AlreadyExists" | "Forbidden" | "NotFound") => Ok(()),
         outcome => outcome,
     }
 }
 
-struct House {
+struct NamespaceController {
     registry: Registry,
     root_ca: String,
     /// Namespaces that end, and when to look at them again.
@@ -126,10 +127,10 @@ impl Repairs {
     }
 }
 
-// === impl House ===
+// === impl NamespaceController ===
 
-impl House {
-    async fn follow(&mut self) -> Result<(), Refusal> {
+impl NamespaceController {
+    async fn follow(&mut self) -> Result<(), ApiStatus> {
         let watch = async |plural: &str| {
             let kind = self.registry.kind("", "v1", plural)?;
             self.registry.watch(Selection::all(kind), &ListOptions::default()).await
@@ -152,8 +153,8 @@ impl House {
                 }
             };
             match event {
-                None => return Err(Refusal::unavailable("the watch ended")),
-                Some(Event::Failed(refusal)) => return Err(refusal),
+                None => return Err(ApiStatus::unavailable("the watch ended")),
+                Some(Event::Failed(api_status)) => return Err(api_status),
                 Some(Event::Bookmark { .. }) => {}
                 Some(Event::Added(document) | Event::Modified(document)) => {
                     if document.key.starts_with("/registry/namespaces/") {
@@ -171,8 +172,8 @@ impl House {
         let name = meta::name(namespace);
         if meta::is_deleting(namespace) {
             self.waiting.entry(name.to_owned()).or_insert((Instant::now(), FIRST_RETRY));
-        } else if let Err(refusal) = furnish(&self.registry, name, &self.root_ca).await {
-            tracing::warn!(namespace = name, error = %refusal.message, "namespace not furnished");
+        } else if let Err(api_status) = furnish(&self.registry, name, &self.root_ca).await {
+            tracing::warn!(namespace = name, error = %api_status.message, "namespace not furnished");
         }
     }
 
@@ -226,8 +227,8 @@ impl House {
             match end(&self.registry, &name).await {
                 Ok(true) => drop(self.waiting.remove(&name)),
                 Ok(false) => self.again(&name),
-                Err(refusal) => {
-                    tracing::warn!(namespace = name, error = %refusal.message, "namespace not emptied");
+                Err(api_status) => {
+                    tracing::warn!(namespace = name, error = %api_status.message, "namespace not emptied");
                     self.again(&name);
                 }
             }
@@ -243,7 +244,7 @@ impl House {
 }
 
 /// Empties a namespace that ends; removes it when nothing is left. Says whether it is gone.
-async fn end(registry: &Registry, name: &str) -> Result<bool, Refusal> {
+async fn end(registry: &Registry, name: &str) -> Result<bool, ApiStatus> {
     let kind = registry.kind("", "v1", "namespaces")?;
     let Some(document) = registry.find(&kind, "", name).await? else { return Ok(true) };
     let namespace = present(&kind, &document);
@@ -287,7 +288,7 @@ struct Remaining {
 
 /// Deletes everything in a namespace, Pods first: they may need the rest (a NetworkPolicy, a Secret) until their end.
 /// Tells what stays for now.
-async fn empty(registry: &Registry, namespace: &str) -> Result<Remaining, Refusal> {
+async fn empty(registry: &Registry, namespace: &str) -> Result<Remaining, ApiStatus> {
     let mut remaining = Remaining::default();
     let catalog = registry.catalog();
     let pods = registry.kind("", "v1", "pods")?;
@@ -306,7 +307,7 @@ async fn remove_kind(
     kind: &Arc<Kind>,
     namespace: &str,
     remaining: &mut Remaining,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiStatus> {
     let options = DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };
     let mut selection = Selection::all(kind.clone());
     namespace.clone_into(&mut selection.namespace);
@@ -319,10 +320,10 @@ async fn remove_kind(
             match registry.delete(&mut call, &options).await {
                 Ok(deletion) if deletion.done => {}
                 Ok(deletion) => remaining.add(kind, &deletion.object),
-                Err(refusal) if refusal.reason == "NotFound" => {}
-                Err(refusal) => {
+                Err(api_status) if api_status.reason == "NotFound" => {}
+                Err(api_status) => {
                     remaining.add(kind, &object);
-                    failure.get_or_insert(refusal);
+                    failure.get_or_insert(api_status);
                 }
             }
         }
@@ -339,8 +340,8 @@ impl Remaining {
 
     /// What cannot be deleted does not keep the rest.
     async fn remove_all(&mut self, registry: &Registry, kind: &Arc<Kind>, namespace: &str) {
-        if let Err(refusal) = remove_kind(registry, kind, namespace, self).await {
-            self.failures.push(refusal.message);
+        if let Err(api_status) = remove_kind(registry, kind, namespace, self).await {
+            self.failures.push(api_status.message);
         }
     }
 

@@ -31,7 +31,7 @@ struct Range<'h> {
     quality: f32,
 }
 
-/// The forms offered, for the refusal; the last one not of custom kinds.
+/// The forms offered, for the error status; the last one not of custom kinds.
 pub(crate) const OFFERED: &[&str] = &["application/json", "application/yaml", PROTOBUF];
 pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 

@@ -15,7 +15,7 @@ use schema::types::At;
 use serde_json::Value;
 
 use super::accept::Format;
-use apiserver_core::refusal::Refusal;
+use apiserver_core::api_status::ApiStatus;
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, Broken>;
 pub(crate) type Answer = Response<Body>;
@@ -84,10 +84,10 @@ where
     answer
 }
 
-/// A refusal, always in the Status form.
-pub(crate) fn refuse(refusal: &Refusal) -> Answer {
-    let mut answer = document(refusal.code, &refusal.to_status(), Format::Json);
-    let after = refusal.details.as_ref().map_or(0, |d| d.retry_after_seconds);
+/// An error status, always in the Status form.
+pub(crate) fn refuse(api_status: &ApiStatus) -> Answer {
+    let mut answer = document(api_status.code, &api_status.to_status(), Format::Json);
+    let after = api_status.details.as_ref().map_or(0, |d| d.retry_after_seconds);
     if after > 0 {
         answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(after));
     }

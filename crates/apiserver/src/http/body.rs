@@ -7,8 +7,8 @@ use http::{HeaderMap, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
 
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::body::Language;
-use apiserver_core::refusal::Refusal;
 
 /// The largest body taken, upstream's figure.
 pub(crate) const LIMIT: usize = 3 * 1024 * 1024;
@@ -32,28 +32,28 @@ impl Body {
     }
 
     /// For those who take it as it comes.
-    pub(super) fn into_incoming(self) -> Result<Incoming, Refusal> {
+    pub(super) fn into_incoming(self) -> Result<Incoming, ApiStatus> {
         match self {
             Body::Incoming(body) => Ok(body),
-            Body::Whole(_) => Err(Refusal::internal("the body was read before it was passed on")),
+            Body::Whole(_) => Err(ApiStatus::internal("the body was read before it was passed on")),
         }
     }
 }
 
 /// The whole body, if it arrives in time.
-pub(crate) async fn read(body: Body, patience: Duration) -> Result<Bytes, Refusal> {
+pub(crate) async fn read(body: Body, timeout: Duration) -> Result<Bytes, ApiStatus> {
     let body = match body {
         Body::Incoming(body) => body,
         Body::Whole(bytes) => return Ok(bytes),
     };
-    let collected = tokio::time::timeout(patience, Limited::new(body, LIMIT).collect()).await;
+    let collected = tokio::time::timeout(timeout, Limited::new(body, LIMIT).collect()).await;
     match collected {
-        Err(_) => Err(Refusal::new(408, "Timeout", "the body of the request did not arrive in time")),
+        Err(_) => Err(ApiStatus::new(408, "Timeout", "the body of the request did not arrive in time")),
         Ok(Ok(whole)) => Ok(whole.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(Refusal::too_large(format!("Request entity too large: limit is {LIMIT}")))
+            Err(ApiStatus::too_large(format!("Request entity too large: limit is {LIMIT}")))
         }
-        Ok(Err(error)) => Err(Refusal::bad_request(format!("reading the body: {error}"))),
+        Ok(Err(error)) => Err(ApiStatus::bad_request(format!("reading the body: {error}"))),
     }
 }
 
@@ -64,11 +64,11 @@ pub(crate) fn media_type(headers: &HeaderMap) -> &str {
 }
 
 /// The language of an object in a body. Nothing said is JSON.
-pub(crate) fn language(headers: &HeaderMap) -> Result<Language, Refusal> {
+pub(crate) fn language(headers: &HeaderMap) -> Result<Language, ApiStatus> {
     match media_type(headers) {
         "" | "application/json" => Ok(Language::Json),
         "application/yaml" | "application/x-yaml" | "text/yaml" => Ok(Language::Yaml),
         "application/vnd.kubernetes.protobuf" => Ok(Language::Protobuf),
-        _ => Err(Refusal::unsupported_media_type(super::accept::OFFERED)),
+        _ => Err(ApiStatus::unsupported_media_type(super::accept::OFFERED)),
     }
 }

@@ -28,7 +28,7 @@ use super::answer::{Answer, Broken};
 use super::outgoing::{self, Callee, Credential, Onward};
 use super::pages::Pages;
 use crate::auth::pki::PkiError;
-use apiserver_core::refusal::Refusal;
+use apiserver_core::api_status::ApiStatus;
 
 /// For a connection to the other end to stand.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
@@ -98,15 +98,16 @@ impl Connector {
         mut head: http::request::Parts,
         client: IpAddr,
         body: Incoming,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer, ApiStatus> {
         let unreachable = |e: io::Error| {
-            Refusal::new(503, "ServiceUnavailable", format!("dial tcp {}: {e}", target.authority()))
+            ApiStatus::new(503, "ServiceUnavailable", format!("dial tcp {}: {e}", target.authority()))
         };
         let upgrading = outgoing::upgrade(&head.headers).is_some();
         let waiting = head.extensions.remove::<hyper::upgrade::OnUpgrade>();
         let stream = tokio::time::timeout(CONNECT_TIME, self.open(target)).await;
         let stream = stream.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(unreachable)?;
-        let failed = |e: hyper::Error| Refusal::new(502, "BadGateway", format!("error dialing backend: {e}"));
+        let failed =
+            |e: hyper::Error| ApiStatus::new(502, "BadGateway", format!("error dialing backend: {e}"));
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
         supervise::spawn("kubelet_connection", async move {
@@ -119,7 +120,7 @@ impl Connector {
         let mut answer = sender.send_request(request).await.map_err(failed)?;
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             let Some(waiting) = waiting.filter(|_| upgrading) else {
-                return Err(Refusal::new(502, "BadGateway", "the backend changed the protocol unasked"));
+                return Err(ApiStatus::new(502, "BadGateway", "the backend changed the protocol unasked"));
             };
             let node = hyper::upgrade::on(&mut answer);
             supervise::spawn("upgraded_stream", join(waiting, node));
@@ -179,7 +180,7 @@ fn request(
     called: Option<&HeaderValue>,
     client: IpAddr,
     body: Incoming,
-) -> Result<Request<Incoming>, Refusal> {
+) -> Result<Request<Incoming>, ApiStatus> {
     let (authority, path) = (target.authority(), target.path.split('?').next().unwrap_or_default());
     let seen_as = format!("{}{path}", target.entrance);
     let onward = Onward {
@@ -192,7 +193,7 @@ fn request(
     let mut request = Request::new(body);
     *request.method_mut() = head.method.clone();
     *request.uri_mut() =
-        target.path.parse::<Uri>().map_err(|_| Refusal::bad_request("the path cannot be passed on"))?;
+        target.path.parse::<Uri>().map_err(|_| ApiStatus::bad_request("the path cannot be passed on"))?;
     *request.headers_mut() = outgoing::request_headers(&head.headers, &onward);
     Ok(request)
 }

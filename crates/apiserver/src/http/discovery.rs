@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::catalog::{Catalog, Group};
 use apiserver_core::kind::{Kind, Subresource, Verb};
-use apiserver_core::refusal::Refusal;
 
 /// `/api`
 pub(crate) fn api_versions(server: &str) -> Value {
@@ -22,10 +22,10 @@ pub(crate) fn group_list(catalog: &Catalog) -> Value {
 }
 
 /// `/apis/{group}`
-pub(crate) fn group(catalog: &Catalog, name: &str) -> Result<Value, Refusal> {
+pub(crate) fn group(catalog: &Catalog, name: &str) -> Result<Value, ApiStatus> {
     let groups = catalog.groups();
     let found =
-        groups.iter().find(|g| !g.name.is_empty() && g.name == name).ok_or_else(Refusal::no_resource)?;
+        groups.iter().find(|g| !g.name.is_empty() && g.name == name).ok_or_else(ApiStatus::no_resource)?;
     let mut body = group_body(found);
     body["kind"] = "APIGroup".into();
     body["apiVersion"] = "v1".into();
@@ -33,10 +33,10 @@ pub(crate) fn group(catalog: &Catalog, name: &str) -> Result<Value, Refusal> {
 }
 
 /// `/api/v1`, `/apis/{group}/{version}`
-pub(crate) fn resource_list(catalog: &Catalog, group: &str, version: &str) -> Result<Value, Refusal> {
+pub(crate) fn resource_list(catalog: &Catalog, group: &str, version: &str) -> Result<Value, ApiStatus> {
     let mut kinds = catalog.of_version(group, version).peekable();
     if kinds.peek().is_none() {
-        return Err(Refusal::no_resource());
+        return Err(ApiStatus::no_resource());
     }
     let mut resources = Vec::new();
     for kind in kinds {

@@ -6,24 +6,23 @@ use std::time::Instant;
 use api::bearer;
 use futures_util::FutureExt;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Request, header};
+use http::{HeaderValue, Request, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde::Serialize;
 use serde_json::json;
 
-use super::accept::{self, Accepted, Format};
+use super::accept::{self, Format};
 use super::answer::{self, Answer};
+use super::asking::{Asking, Peer, header_text};
 use super::body::Body;
 use super::limits::{Class, Place};
-use super::listing::Listing;
 use super::metrics::About;
 use super::path::{self, Asked};
 use super::query::Query;
-use super::server::Peer;
 use super::{App, audit, discovery, health, indent, large, openapi};
 use crate::auth::impersonate;
-use apiserver_core::refusal::Refusal;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::request::{Attributes, User, groups};
 
 /// For how long others may keep our keys, upstream's figure.
@@ -31,17 +30,6 @@ const KEYS_STAY: HeaderValue = HeaderValue::from_static("public, max-age=3600");
 
 /// Methods that are counted by name.
 const METHODS: &[&str] = &["get", "head", "post", "put", "patch", "delete", "options"];
-
-/// A request, told apart.
-#[derive(Debug)]
-pub(crate) struct Asking {
-    pub(crate) head: Parts,
-    pub(crate) query: Query,
-    pub(crate) attributes: Attributes,
-    pub(crate) listing: Option<Listing>,
-    pub(crate) fault: Option<Refusal>,
-    pub(crate) peer: Peer,
-}
 
 /// What is known of a request while it is served: for the counters and the audit log.
 #[derive(Debug, Default)]
@@ -68,10 +56,10 @@ pub(crate) async fn answer(app: Arc<App>, peer: Peer, request: Request<Incoming>
     let work = std::panic::AssertUnwindSafe(Box::pin(respond(&app, &peer, request, &mut known)));
     let answer = match work.catch_unwind().await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(refusal)) => answer::refuse(&refusal),
+        Ok(Err(api_status)) => answer::refuse(&api_status),
         Err(_) => {
             tracing::error!("a request panicked");
-            answer::refuse(&Refusal::internal("the server failed to handle the request"))
+            answer::refuse(&ApiStatus::internal("the server failed to handle the request"))
         }
     };
     let answer = if pretty && known.about.verb != "WATCH" { indent::indent(answer) } else { answer };
@@ -94,13 +82,13 @@ async fn respond(
     peer: &Peer,
     request: Request<Incoming>,
     known: &mut Known,
-) -> Result<Answer, Refusal> {
+) -> Result<Answer, ApiStatus> {
     let (mut head, body) = request.into_parts();
     check_host(&head)?;
     let query = Query::parse(head.uri.query().unwrap_or_default());
     let (query, unreadable) = match query {
         Ok(query) => (query, None),
-        Err(refusal) => (Query::default(), Some(refusal)),
+        Err(api_status) => (Query::default(), Some(api_status)),
     };
     let Asked { verb, resource, listing, fault } = path::read(&head.method, head.uri.path(), &query);
     let user = Arc::default();
@@ -116,8 +104,8 @@ async fn respond(
     // What proved it goes no further.
     impersonate::strip(&mut head.headers);
     bearer::strip(&mut head.headers);
-    if let Some(refusal) = unreadable {
-        return Err(refusal);
+    if let Some(api_status) = unreadable {
+        return Err(api_status);
     }
     if !known.stays_open {
         query.check_timeout()?;
@@ -199,13 +187,13 @@ fn micro_time(at: base::time::Wall) -> String {
 }
 
 /// A request of HTTP/1.1 says exactly once whom it is for. Otherwise somebody before us may have read another.
-fn check_host(head: &Parts) -> Result<(), Refusal> {
+fn check_host(head: &Parts) -> Result<(), ApiStatus> {
     let said = head.headers.get_all(header::HOST).iter().count();
     match (head.version, said) {
         (_, 1) => Ok(()),
-        (http::Version::HTTP_11, 0) => Err(Refusal::bad_request("missing required Host header")),
+        (http::Version::HTTP_11, 0) => Err(ApiStatus::bad_request("missing required Host header")),
         (_, 0) => Ok(()),
-        _ => Err(Refusal::bad_request("too many Host headers")),
+        _ => Err(ApiStatus::bad_request("too many Host headers")),
     }
 }
 
@@ -218,11 +206,11 @@ fn ends_conversation<B>(request: &Request<B>) -> bool {
 }
 
 /// Everything that is no resource.
-async fn plain(app: &App, asking: &Asking) -> Result<Answer, Refusal> {
+async fn plain(app: &App, asking: &Asking) -> Result<Answer, ApiStatus> {
     let accept = header_text(&asking.head.headers, header::ACCEPT);
     let format = || {
         let accepted = accept::negotiate(accept, accept::OFFERED);
-        Ok::<_, Refusal>(accepted.ok_or_else(|| Refusal::not_acceptable(accept::OFFERED))?.format)
+        Ok::<_, ApiStatus>(accepted.ok_or_else(|| ApiStatus::not_acceptable(accept::OFFERED))?.format)
     };
     let catalog = app.registry.catalog();
     let path = asking.head.uri.path().trim_end_matches('/');
@@ -265,9 +253,13 @@ async fn plain(app: &App, asking: &Asking) -> Result<Answer, Refusal> {
             let page = app.metrics.page(app);
             return Ok(answer::whole(200, base::metrics::CONTENT_TYPE, page.into()));
         }
+        (["metrics", "slis"], _) => {
+            let page = app.metrics.indicators();
+            return Ok(answer::whole(200, base::metrics::CONTENT_TYPE, page.into()));
+        }
         ([""], _) => json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/readyz", "/version"]}),
-        _ if path::verb_of(&asking.head.method).is_none() => return Err(Refusal::method_not_allowed()),
-        _ => return Err(Refusal::no_resource()),
+        _ if path::verb_of(&asking.head.method).is_none() => return Err(ApiStatus::method_not_allowed()),
+        _ => return Err(ApiStatus::no_resource()),
     };
     Ok(answer::document(200, &document, format()?))
 }
@@ -302,20 +294,4 @@ fn version(version: &str) -> Answer {
     };
     let text = serde_json::to_string_pretty(&told).unwrap_or_default();
     answer::whole(200, Format::Json.content_type(), text.into())
-}
-
-/// The form of the answer a request for a resource wants, among those there are of it.
-pub(crate) fn accepted(headers: &HeaderMap, offered: &[&str]) -> Result<Accepted, Refusal> {
-    let header = header_text(headers, header::ACCEPT);
-    accept::negotiate(header, offered).ok_or_else(|| Refusal::not_acceptable(offered))
-}
-
-/// The same where only whole objects are given. A Table of what has no columns is not to be had.
-pub(crate) fn accepted_whole(headers: &HeaderMap) -> Result<Format, Refusal> {
-    let whole = accept::negotiate_whole(header_text(headers, header::ACCEPT), accept::OFFERED);
-    whole.ok_or_else(|| Refusal::not_acceptable(accept::OFFERED))
-}
-
-pub(crate) fn header_text(headers: &HeaderMap, name: header::HeaderName) -> &str {
-    headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default()
 }

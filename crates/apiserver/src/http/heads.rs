@@ -1,7 +1,7 @@
 //! Heads of HTTP/1 requests, looked at before they are parsed.
 //!
-//! The parser takes a line feed alone for the end of a line. Somebody before us may not, and then the two do not agree on
-//! where a request ends. So requests are followed from head to head, and in a head a lone line feed is turned into a byte
+//! The parser takes a LF alone for the end of a line. Somebody before us may not, and then the two do not agree on
+//! where a request ends. So requests are followed from head to head, and in a head a lone LF is turned into a byte
 //! that the parser refuses: the client gets its 400. HTTP/2 and upgraded connections have no such lines.
 
 use std::io;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::App;
 use super::answer::{self, Answer};
 use super::query::Query;
-use apiserver_core::refusal::Refusal;
+use apiserver_core::api_status::ApiStatus;
 use store::Health;
 
 /// A thing that can be wrong.
@@ -70,11 +70,11 @@ impl<'a> State<'a> {
 }
 
 /// Answers `/livez[/check]` and its siblings.
-pub(crate) async fn serve(app: &App, path: &[&str], query: &Query) -> Result<Answer, Refusal> {
+pub(crate) async fn serve(app: &App, path: &[&str], query: &Query) -> Result<Answer, ApiStatus> {
     let (root, named) = match path {
         [root] => (*root, None),
         [root, name] => (*root, Some(*name)),
-        _ => return Err(Refusal::no_resource()),
+        _ => return Err(ApiStatus::no_resource()),
     };
     let excluded: Vec<&str> = query.all("exclude").collect();
     let wanted: Vec<&Check> = CHECKS
@@ -82,7 +82,7 @@ pub(crate) async fn serve(app: &App, path: &[&str], query: &Query) -> Result<Ans
         .filter(|c| named.map_or(!c.readiness || root == "readyz", |name| c.name == name))
         .collect();
     if wanted.is_empty() {
-        return Err(Refusal::no_resource());
+        return Err(ApiStatus::no_resource());
     }
     let state = State::of(app).await;
     let (mut lines, mut failed) = (String::new(), Vec::new());
@@ -91,7 +91,11 @@ pub(crate) async fn serve(app: &App, path: &[&str], query: &Query) -> Result<Ans
             lines.push_str(&format!("[+]{} excluded: ok\n", check.name));
             continue;
         }
-        match (check.test)(&state) {
+        let result = (check.test)(&state);
+        if named.is_none() {
+            app.metrics.checked(check.name, root, result.is_ok());
+        }
+        match result {
             Ok(()) => lines.push_str(&format!("[+]{} ok\n", check.name)),
             Err(why) => {
                 tracing::warn!(check = check.name, why, "health check failed");

@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 
 use super::accept::Format;
 use super::answer::Answer;
-use super::handler::header_text;
+use super::asking::header_text;
 use super::query::Query;
 
 const STEP: &[u8] = b"  ";

@@ -9,10 +9,10 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::answer::Answer;
+use super::asking::Asking;
 use super::body::{self, Body};
-use super::handler::Asking;
 use super::{App, verbs};
-use apiserver_core::refusal::Refusal;
+use apiserver_core::api_status::ApiStatus;
 
 /// Bodies from this size on. Most objects are smaller.
 const LARGE: u64 = 32 * 1024;
@@ -30,13 +30,13 @@ impl Default for Large {
 }
 
 /// Serves a request for a resource that was authorized.
-pub(super) async fn serve(app: &Arc<App>, asking: Asking, body: Body) -> Result<Answer, Refusal> {
+pub(super) async fn serve(app: &Arc<App>, asking: Asking, body: Body) -> Result<Answer, ApiStatus> {
     if body.most() < LARGE || asking.leads_on() {
         return verbs::serve(app, asking, body).await;
     }
     // A client that sends slowly has no place yet.
-    let whole = Body::Whole(body::read(body, app.patience.body).await?);
-    let gone = || Refusal::internal("the request was given up");
+    let whole = Body::Whole(body::read(body, app.timeouts.body).await?);
+    let gone = || ApiStatus::internal("the request was given up");
     let place = app.large.0.clone().acquire_owned().await.map_err(|_| gone())?;
     let (app, handle) = (app.clone(), Handle::current());
     let working = tokio::task::spawn_blocking(move || {
@@ -44,14 +44,4 @@ pub(super) async fn serve(app: &Arc<App>, asking: Asking, body: Body) -> Result<
         handle.block_on(verbs::serve(&app, asking, whole))
     });
     working.await.unwrap_or_else(|_| Err(gone()))
-}
-
-// === impl Asking ===
-
-impl Asking {
-    /// Whether the body is somebody else's, who takes it as it comes.
-    fn leads_on(&self) -> bool {
-        let subresource = self.attributes.resource.as_ref().map(|r| r.subresource.as_str());
-        matches!(subresource, Some("log" | "exec" | "attach" | "portforward" | "proxy"))
-    }
 }

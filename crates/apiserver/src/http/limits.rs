@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use apiserver_core::refusal::Refusal;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::request::{User, groups};
 
 /// `--max-requests-inflight`, `--max-mutating-requests-inflight`, and how many may stay open.
@@ -18,7 +18,7 @@ pub struct Limits {
 
 /// How long a slow client is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct ClientTimeouts {
     /// From the first packet to the end of the first request's head, the TLS handshake included.
     pub first: Duration,
     /// For another request, on a connection that is kept. Answers to pings are none.
@@ -73,10 +73,10 @@ impl Default for Limits {
     }
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
+impl Default for ClientTimeouts {
+    fn default() -> ClientTimeouts {
         let seconds = Duration::from_secs;
-        Patience { first: seconds(10), idle: seconds(90), body: seconds(60), stall: seconds(90) }
+        ClientTimeouts { first: seconds(10), idle: seconds(90), body: seconds(60), stall: seconds(90) }
     }
 }
 
@@ -101,7 +101,7 @@ impl InFlight {
     /// Takes a place. Below half of the limit anybody may; above it nobody may hold more than an equal share, and nobody
     /// the last quarter, so that one user's flood is that user's trouble. Administrators are let in as long as there is
     /// any place.
-    pub(crate) fn enter(&self, class: Class, user: &User) -> Result<Place, Refusal> {
+    pub(crate) fn enter(&self, class: Class, user: &User) -> Result<Place, ApiStatus> {
         let limit = self.0.limits.of(class);
         let mut state = self.state();
         let count = state.entry(class).or_default();
@@ -112,7 +112,7 @@ impl InFlight {
         let unfair = crowded && own >= share;
         if limit > 0 && (count.all >= limit || unfair) {
             let message = "The server has received too many requests and has asked us to try again later";
-            return Err(Refusal::too_many_requests(message, 1));
+            return Err(ApiStatus::too_many_requests(message, 1));
         }
         count.all += 1;
         *count.by_user.entry(user.name.as_str().into()).or_default() += 1;

@@ -7,8 +7,8 @@ use api::names;
 use api::selector::{FieldSelector, LabelSelector, SelectorError};
 
 use super::query::{Query, bad_option, parse_version};
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::options::{ListOptions, VersionMatch};
-use apiserver_core::refusal::Refusal;
 
 /// The field that names an object.
 const NAME: &str = "metadata.name";
@@ -21,12 +21,14 @@ pub(crate) struct Listing(ListOptions);
 
 impl Listing {
     /// `named` is the object that the path names, if it does: a selector may not name another.
-    pub(super) fn read(query: &Query, named: Option<&str>) -> Result<Listing, Refusal> {
+    pub(super) fn read(query: &Query, named: Option<&str>) -> Result<Listing, ApiStatus> {
         let mut options = parse(query)?;
         match named {
             Some(name) if options.fields.is_empty() => options.fields = only(name)?,
             Some(name) if options.fields.exact(NAME) != Some(name) => {
-                return Err(Refusal::bad_request("fieldSelector metadata.name doesn't match requested name"));
+                return Err(ApiStatus::bad_request(
+                    "fieldSelector metadata.name doesn't match requested name",
+                ));
             }
             _ => {}
         }
@@ -44,14 +46,14 @@ impl Listing {
 }
 
 /// The selector of one name, whatever characters it has.
-fn only(name: &str) -> Result<FieldSelector, Refusal> {
+fn only(name: &str) -> Result<FieldSelector, ApiStatus> {
     let escaped = name.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=");
-    FieldSelector::parse(&format!("{NAME}={escaped}")).map_err(|e| Refusal::bad_request(e.to_string()))
+    FieldSelector::parse(&format!("{NAME}={escaped}")).map_err(|e| ApiStatus::bad_request(e.to_string()))
 }
 
-fn parse(query: &Query) -> Result<ListOptions, Refusal> {
-    let bad = |e: SelectorError| Refusal::bad_request(e.to_string());
-    let unable = |e: SelectorError| Refusal::bad_request(format!("unable to parse requirement: {e}"));
+fn parse(query: &Query) -> Result<ListOptions, ApiStatus> {
+    let bad = |e: SelectorError| ApiStatus::bad_request(e.to_string());
+    let unable = |e: SelectorError| ApiStatus::bad_request(format!("unable to parse requirement: {e}"));
     let version_match = match query.get("resourceVersionMatch").filter(|t| !t.is_empty()) {
         None => None,
         Some("NotOlderThan") => Some(VersionMatch::NotOlderThan),
@@ -77,7 +79,7 @@ fn parse(query: &Query) -> Result<ListOptions, Refusal> {
 }
 
 /// The resourceVersion a read asks for.
-pub(super) fn version(query: &Query) -> Result<Option<u64>, Refusal> {
+pub(super) fn version(query: &Query) -> Result<Option<u64>, ApiStatus> {
     query.get("resourceVersion").filter(|t| !t.is_empty()).map(parse_version).transpose()
 }
 
@@ -86,7 +88,7 @@ pub(super) fn version(query: &Query) -> Result<Option<u64>, Refusal> {
 mod tests {
     use super::*;
 
-    fn read(query: &str, named: Option<&str>) -> Result<Listing, Refusal> {
+    fn read(query: &str, named: Option<&str>) -> Result<Listing, ApiStatus> {
         Listing::read(&Query::parse(query).unwrap(), named)
     }
 
@@ -112,8 +114,8 @@ mod tests {
         }
         assert!(read("fieldSelector=metadata.name%3Dx", Some("x")).is_ok());
         for other in ["metadata.name%3Dy", "metadata.name!%3Dx", "status.phase%3DRunning"] {
-            let refusal = read(&format!("fieldSelector={other}"), Some("x")).unwrap_err();
-            assert_eq!(refusal.code, 400, "{other}");
+            let api_status = read(&format!("fieldSelector={other}"), Some("x")).unwrap_err();
+            assert_eq!(api_status.code, 400, "{other}");
         }
         assert_eq!(read("fieldSelector=metadata.name%3Da/b", None).unwrap().name(), None);
     }

@@ -33,6 +33,8 @@ pub struct Metrics {
     durations: Histogram<8>,
     open: Gauge<7>,
     rejected: Counter<1>,
+    health: Gauge<2>,
+    health_asked: Counter<3>,
     /// Who is connected.
     pub(crate) connections: Arc<serve::Metrics>,
     started: f64,
@@ -95,6 +97,16 @@ impl Metrics {
                 "Number of requests dropped with 'Try again later' response",
                 ["request_kind"],
             ),
+            health: Gauge::new(
+                "kubernetes_healthcheck",
+                "This metric records the result of a single healthcheck.",
+                ["name", "type"],
+            ),
+            health_asked: Counter::new(
+                "kubernetes_healthchecks_total",
+                "This metric records the results of all healthcheck.",
+                ["name", "type", "status"],
+            ),
             connections: Arc::default(),
             started,
         }
@@ -125,6 +137,22 @@ impl Metrics {
     pub(crate) fn dropped(&self, class: Class) {
         let kind = if class == Class::Write { "mutating" } else { "readOnly" };
         self.rejected.inc([kind]);
+    }
+
+    /// A check was asked for with all others of `root` (`livez`).
+    pub(crate) fn checked(&self, check: &str, root: &str, passed: bool) {
+        self.health.set([check, root], f64::from(u8::from(passed)));
+        self.health_asked.inc([check, root, if passed { "success" } else { "error" }]);
+    }
+
+    /// The page at `/metrics/slis`.
+    pub(crate) fn indicators(&self) -> String {
+        let mut out = String::new();
+        for family in [&self.health as &dyn Family, &self.health_asked] {
+            // Writing to a String cannot fail.
+            let _ = family.write(&mut out);
+        }
+        out
     }
 
     /// A long-running request began or ended.

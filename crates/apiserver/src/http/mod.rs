@@ -14,6 +14,7 @@ use apiserver_core::auth::authz::Authorizer;
 
 mod accept;
 mod answer;
+mod asking;
 pub mod audit;
 mod body;
 mod connect;
@@ -22,6 +23,7 @@ mod handler;
 mod heads;
 mod health;
 mod html;
+mod in_process;
 mod indent;
 mod large;
 pub mod limits;
@@ -31,6 +33,7 @@ mod openapi;
 mod outgoing;
 mod pages;
 mod path;
+mod percent;
 mod query;
 mod server;
 mod shape;
@@ -42,8 +45,10 @@ mod websocket;
 mod wire;
 
 pub use connect::Connector;
+pub use in_process::InProcess;
 pub use large::Large;
-pub use server::{Bound, bind};
+pub(crate) use server::serve_in_process;
+pub use server::{ANSWERS_FIRST, Bound, bind};
 
 /// What every request may need. One for the whole server.
 #[derive(Debug)]
@@ -60,7 +65,7 @@ pub struct App {
     pub connector: Connector,
     pub in_flight: limits::InFlight,
     pub large: large::Large,
-    pub patience: limits::Patience,
+    pub timeouts: limits::ClientTimeouts,
     pub metrics: metrics::Metrics,
     pub audit: Option<audit::Audit>,
     /// `host:port`, as discovery tells it.

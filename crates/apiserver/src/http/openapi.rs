@@ -7,17 +7,17 @@ use http::header;
 use schema::openapi::{self, Resource, Source, Sub};
 
 use super::answer::{self, Answer};
-use super::handler::{Asking, header_text};
+use super::asking::{Asking, header_text};
 use super::{App, accept};
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::catalog::Catalog;
 use apiserver_core::kind::{Kind, Verb};
-use apiserver_core::refusal::Refusal;
 
 /// What the names of the OpenAPI 2 protobuf have in common; the older one goes on with `@v1.0`.
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2";
 
 /// `/openapi/v2`, `/openapi/v3`, `/openapi/v3/{api/v1 | apis/group/version}`.
-pub(crate) async fn serve(app: &App, asking: &Asking, parts: &[&str]) -> Result<Answer, Refusal> {
+pub(crate) async fn serve(app: &App, asking: &Asking, parts: &[&str]) -> Result<Answer, ApiStatus> {
     let catalog = app.registry.catalog();
     let mut media_type = "application/json";
     let document = match parts {
@@ -33,7 +33,7 @@ pub(crate) async fn serve(app: &App, asking: &Asking, parts: &[&str]) -> Result<
         }
         ["v3", "api", version] => one(catalog, "", version).await?,
         ["v3", "apis", group, version] => one(catalog, group, version).await?,
-        _ => return Err(Refusal::no_resource()),
+        _ => return Err(ApiStatus::no_resource()),
     };
     let packed = accept::takes_gzip(header_text(&asking.head.headers, header::ACCEPT_ENCODING))
         .then(|| answer::gzip(&document))
@@ -55,9 +55,9 @@ pub(crate) async fn serve(app: &App, asking: &Asking, parts: &[&str]) -> Result<
     Ok(answer)
 }
 
-async fn one(catalog: Arc<Catalog>, group: &str, version: &str) -> Result<Bytes, Refusal> {
+async fn one(catalog: Arc<Catalog>, group: &str, version: &str) -> Result<Bytes, ApiStatus> {
     if catalog.of_version(group, version).next().is_none() {
-        return Err(Refusal::no_resource());
+        return Err(ApiStatus::no_resource());
     }
     let (group, version) = (group.to_owned(), version.to_owned());
     write(catalog, move |kind| kind.group == group && kind.version == version, openapi::v3).await
@@ -68,13 +68,13 @@ async fn write(
     catalog: Arc<Catalog>,
     wanted: impl Fn(&Kind) -> bool + Send + 'static,
     write: fn(&[Resource<'_>]) -> Vec<u8>,
-) -> Result<Bytes, Refusal> {
+) -> Result<Bytes, ApiStatus> {
     let work = tokio::task::spawn_blocking(move || {
         let kinds: Vec<&Kind> = catalog.kinds().map(|k| &**k).filter(|kind| wanted(kind)).collect();
         let resources: Vec<Resource<'_>> = kinds.iter().map(|kind| describe(kind)).collect();
         Bytes::from(write(&resources))
     });
-    work.await.map_err(|_| Refusal::internal("writing the OpenAPI document was cut short"))
+    work.await.map_err(|_| ApiStatus::internal("writing the OpenAPI document was cut short"))
 }
 
 fn index(catalog: &Catalog) -> serde_json::Value {

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
+use super::percent::decode;
 use api::names;
-use percent::decode;
 
 use super::listing::Listing;
 use super::query::Query;
-use apiserver_core::refusal::Refusal;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::request::Resource;
 
 /// A request, told apart. Whether it is allowed and what is done both go by this one value.
@@ -20,7 +20,7 @@ pub(crate) struct Asked {
     /// Of a list, a watch or a deletecollection.
     pub(crate) listing: Option<Listing>,
     /// Why it cannot be done, for those who may know.
-    pub(crate) fault: Option<Refusal>,
+    pub(crate) fault: Option<ApiStatus>,
 }
 
 /// Tells what is asked. The query decides between list and watch, and may name the one object of either.
@@ -86,16 +86,16 @@ fn read_resource(group: &str, tail: &[&str]) -> Resource {
 }
 
 /// An escaped slash makes no longer path of a name: it would reach into other places of the store.
-fn check_names(resource: &Resource) -> Result<(), Refusal> {
+fn check_names(resource: &Resource) -> Result<(), ApiStatus> {
     let Resource { namespace, name, plural, .. } = resource;
     if !namespace.is_empty() && plural != "namespaces" && !names::path_segment(namespace).is_empty() {
-        return Err(Refusal::no_resource());
+        return Err(ApiStatus::no_resource());
     }
     let complaints = if name.is_empty() { Vec::new() } else { names::path_segment(name) };
     if complaints.is_empty() {
         return Ok(());
     }
-    Err(Refusal::bad_request(format!("Name parameter invalid: {name:?}: {}", complaints.join(";"))))
+    Err(ApiStatus::bad_request(format!("Name parameter invalid: {name:?}: {}", complaints.join(";"))))
 }
 
 // === impl Asked ===
@@ -107,8 +107,8 @@ impl Asked {
         let listing = match Listing::read(query, named) {
             Ok(listing) => listing,
             // What cannot be read narrows nothing, and is refused after all.
-            Err(refusal) => {
-                self.fault.get_or_insert(refusal);
+            Err(api_status) => {
+                self.fault.get_or_insert(api_status);
                 return;
             }
         };
@@ -159,35 +159,6 @@ pub(crate) fn beyond<'p>(path: &'p str, resource: &Resource) -> Option<&'p str> 
     // Its kind, its name, its subresource.
     before += 3;
     path.match_indices('/').nth(before - 1).map(|(at, _)| &path[at..])
-}
-
-/// Percent-encoding, as paths and queries use it.
-pub(crate) mod percent {
-    use std::borrow::Cow;
-
-    /// None when the bytes are no UTF-8 or an escape is cut short.
-    pub(crate) fn decode(text: &str) -> Option<Cow<'_, str>> {
-        if !text.contains('%') {
-            return Some(Cow::Borrowed(text));
-        }
-        let mut out = Vec::with_capacity(text.len());
-        let mut bytes = text.bytes();
-        while let Some(b) = bytes.next() {
-            if b != b'%' {
-                out.push(b);
-                continue;
-            }
-            let digit = |b: Option<u8>| b.and_then(|b| char::from(b).to_digit(16));
-            let (high, low) = (digit(bytes.next())?, digit(bytes.next())?);
-            out.push(u8::try_from(high * 16 + low).ok()?);
-        }
-        String::from_utf8(out).ok().map(Cow::Owned)
-    }
-
-    /// The same where a plus sign is a space.
-    pub(crate) fn decode_query(text: &str) -> Option<String> {
-        decode(&text.replace('+', " ")).map(Cow::into_owned)
-    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The query of a request, and the options it carries for each verb.
 
-use super::path::percent::decode_query;
+use super::percent::decode_query;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::options::{DeleteOptions, FieldValidation, WriteOptions};
-use apiserver_core::refusal::Refusal;
 
 /// The parameters of a query, decoded.
 #[derive(Clone, Debug, Default)]
@@ -11,13 +11,13 @@ pub(crate) struct Query(Vec<(String, String)>);
 // === impl Query ===
 
 impl Query {
-    pub(crate) fn parse(text: &str) -> Result<Query, Refusal> {
+    pub(crate) fn parse(text: &str) -> Result<Query, ApiStatus> {
         let pairs = text.split('&').filter(|part| !part.is_empty()).map(|part| {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             Some((decode_query(name)?, decode_query(value)?))
         });
         let pairs: Option<Vec<_>> = pairs.collect();
-        pairs.map(Query).ok_or_else(|| Refusal::bad_request("the query is not valid percent-encoded UTF-8"))
+        pairs.map(Query).ok_or_else(|| ApiStatus::bad_request("the query is not valid percent-encoded UTF-8"))
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
@@ -33,24 +33,24 @@ impl Query {
         self.get(name).is_some_and(|v| !matches!(v.to_ascii_lowercase().as_str(), "false" | "0"))
     }
 
-    pub(crate) fn number(&self, name: &str) -> Result<Option<i64>, Refusal> {
+    pub(crate) fn number(&self, name: &str) -> Result<Option<i64>, ApiStatus> {
         let Some(text) = self.get(name).filter(|t| !t.is_empty()) else { return Ok(None) };
-        let bad = |_| Refusal::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"));
+        let bad = |_| ApiStatus::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"));
         text.parse().map(Some).map_err(bad)
     }
 
     /// `?timeout=`: a duration as Go writes them, or nothing.
-    pub(crate) fn check_timeout(&self) -> Result<(), Refusal> {
+    pub(crate) fn check_timeout(&self) -> Result<(), ApiStatus> {
         let text = self.get("timeout").unwrap_or_default();
         if text.is_empty() {
             return Ok(());
         }
         check_duration(text).map_err(|why| {
-            Refusal::bad_request(format!("invalid timeout specified in the request URL - {why}"))
+            ApiStatus::bad_request(format!("invalid timeout specified in the request URL - {why}"))
         })
     }
 
-    pub(crate) fn write_options(&self, user_agent: &str) -> Result<WriteOptions, Refusal> {
+    pub(crate) fn write_options(&self, user_agent: &str) -> Result<WriteOptions, ApiStatus> {
         for value in self.all("dryRun") {
             if value != "All" {
                 let why = format!("dryRun: Unsupported value: {value:?}: supported values: \"All\"");
@@ -81,7 +81,7 @@ impl Query {
     }
 
     /// What the query adds to the DeleteOptions of the body.
-    pub(crate) fn delete_options(&self, mut options: DeleteOptions) -> Result<DeleteOptions, Refusal> {
+    pub(crate) fn delete_options(&self, mut options: DeleteOptions) -> Result<DeleteOptions, ApiStatus> {
         if let Some(grace) = self.number("gracePeriodSeconds")? {
             options.grace_seconds = Some(grace);
         }
@@ -92,16 +92,16 @@ impl Query {
 }
 
 /// A resourceVersion somebody sent.
-pub(crate) fn parse_version(text: &str) -> Result<u64, Refusal> {
+pub(crate) fn parse_version(text: &str) -> Result<u64, ApiStatus> {
     text.parse().map_err(|_| {
-        Refusal::bad_request(format!(
+        ApiStatus::bad_request(format!(
             "Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
         ))
     })
 }
 
-pub(super) fn bad_option(why: String) -> Refusal {
-    Refusal::new(422, "Invalid", format!("options is invalid: {why}"))
+pub(super) fn bad_option(why: String) -> ApiStatus {
+    ApiStatus::new(422, "Invalid", format!("options is invalid: {why}"))
 }
 
 /// Reads `1h2.5m`; says what is wrong in the words of Go's library.

@@ -1,4 +1,4 @@
-//! The listener: TLS, HTTP/1.1 and HTTP/2, patient with nobody. Who makes way when it is full, `serve` decides.
+//! The listener: TLS, HTTP/1.1 and HTTP/2, with a time limit for every step. Who makes way when it is full, `serve` decides.
 
 use std::convert::Infallible;
 use std::io;
@@ -22,12 +22,13 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::App;
+use super::asking::Peer;
 use super::handler;
 use super::heads::Strict;
-use super::limits::{CONNECTIONS, Patience};
+use super::in_process::{self, InProcess, Pipe};
+use super::limits::{CONNECTIONS, ClientTimeouts};
 use super::wire::{self, Sending};
 use crate::auth::authn;
-use crate::run::ANSWERS_FIRST;
 
 /// Bytes of a request's head.
 const HEAD_LIMIT: usize = 256 * 1024;
@@ -36,20 +37,14 @@ const HEADERS: usize = 200;
 const STREAMS: u32 = 250;
 /// An HTTP/2 peer that answers no ping for this long is gone.
 const PING_EVERY: Duration = Duration::from_secs(30);
-const PING_PATIENCE: Duration = Duration::from_secs(15);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
 /// For requests under way to finish when the server stops.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Who is at the other end of a connection.
-#[derive(Clone, Debug)]
-pub(crate) struct Peer {
-    pub(crate) address: SocketAddr,
-    pub(crate) shown: Arc<authn::Peer>,
-    /// Told when the client may stop reading for as long as it likes.
-    pub(crate) may_pause: Arc<Notify>,
-    /// Told who it is.
-    pub(crate) connection: Connection,
-}
+/// `global_queue_interval` of the loops the server runs on: what the store's threads woke is looked at before every other
+/// task. The answers of one commit are then all written before the connections they go out on are polled, and leave
+/// together. Nobody starves: a request that waits for the store was read by a task of the loop itself.
+pub const ANSWERS_FIRST: u32 = 1;
 
 /// A server whose address is taken and which nobody is served by yet.
 #[derive(Debug)]
@@ -107,7 +102,7 @@ impl Bound {
 
     /// Serves until cancelled; requests under way then get a moment to finish.
     pub async fn serve(self, app: Arc<App>, tls: Arc<rustls::ServerConfig>, token: CancellationToken) {
-        let Patience { first, idle, .. } = app.patience;
+        let ClientTimeouts { first, idle, .. } = app.timeouts;
         serve::raise_open_files();
         let connections = Connections::new(
             "apiserver",
@@ -125,31 +120,62 @@ impl Bound {
     }
 }
 
+/// Serves clients inside the process until cancelled, where there are any.
+pub(crate) async fn serve_in_process(app: Arc<App>, within: Option<&InProcess>, token: CancellationToken) {
+    let Some(listener) = within.and_then(InProcess::listener) else { return };
+    let ClientTimeouts { first, idle, .. } = app.timeouts;
+    let times = Times { first, idle, busy: None };
+    let metrics = app.metrics.connections.clone();
+    let connections =
+        Connections::new("in-process", in_process::CONNECTIONS, Proof::Identity, times, metrics);
+    let plan = Plan { farewell: FAREWELL, loops: Vec::new() };
+    let converse = move |stream, connection| converse_in_process(app.clone(), stream, connection);
+    serve::run(listener, connections, plan, token, converse).await;
+}
+
 async fn converse(app: Arc<App>, acceptor: TlsAcceptor, stream: Stream<TcpStream>, connection: Connection) {
     let Some(address) = connection.address() else { return };
     let _ = stream.get_ref().set_nodelay(true);
-    let patience = app.patience;
-    let stall = u32::try_from(patience.stall.as_millis()).unwrap_or(u32::MAX);
+    let timeouts = app.timeouts;
+    let stall = u32::try_from(timeouts.stall.as_millis()).unwrap_or(u32::MAX);
     let _ = sockopt::set_tcp_user_timeout(stream.get_ref(), stall);
     let stream = match shake_hands(&acceptor, stream).await {
         Ok(stream) => stream,
         Err(error) => return tracing::debug!(%error, %address, "TLS handshake failed"),
     };
     let shown = Arc::new(authn::Peer::new(stream.get_ref().1.peer_certificates()));
-    let may_pause = Arc::new(Notify::new());
-    let peer = Peer { address, shown, may_pause: may_pause.clone(), connection: connection.clone() };
+    let peer = Peer { address, shown, may_pause: Arc::default(), connection };
+    speak(app, peer, stream, bear_with).await;
+}
+
+/// The same over a pipe inside the process.
+async fn converse_in_process(app: Arc<App>, stream: Stream<Pipe>, connection: Connection) {
+    let Some(address) = connection.address() else { return };
+    let shown = Arc::new(authn::Peer::of_this_process(stream.get_ref().user.clone()));
+    let peer = Peer { address, shown, may_pause: Arc::default(), connection };
+    // Who does not read a pipe holds up himself.
+    speak(app, peer, stream, |_| ()).await;
+}
+
+/// Serves HTTP until one end has enough. From when a client may stop reading for as long as it likes, the stream is to `bear` it.
+async fn speak<S>(app: Arc<App>, peer: Peer, stream: S, bear: impl Fn(&S))
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (timeouts, address) = (app.timeouts, peer.address);
+    let (connection, may_pause) = (peer.connection.clone(), peer.may_pause.clone());
     let service = service_fn(move |request| {
         let (app, peer) = (app.clone(), peer.clone());
         let asking = peer.connection.ask();
         async move { Ok::<_, Infallible>(asking.answer(handler::answer(app, peer, request).await)) }
     });
-    let builder = builder(patience);
+    let builder = builder(timeouts);
     let (wire, sending) = wire::gather(stream);
     let served = builder.serve_connection_with_upgrades(TokioIo::new(Strict::new(wire)), service);
     tokio::pin!(served);
     let ended = tokio::select! {
         ended = sending.drive(served.as_mut()) => ended,
-        () = bear_with(&sending, &may_pause) => return,
+        () = bear_from(&sending, &may_pause, bear) => return,
         () = connection.finish() => {
             served.as_mut().graceful_shutdown();
             sending.drive(served).await
@@ -168,26 +194,28 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
     acceptor.accept_with(stream, |session| session.set_buffer_limit(Some(wire::ROOM))).await
 }
 
-/// From when it is told, bears with a reader that takes nothing: a log or a shell may be held by a person. Never ends.
-async fn bear_with(sending: &Sending<TlsStream<Stream<TcpStream>>>, may_pause: &Notify) {
+/// From when it is told, has the stream bear with a reader that takes nothing. Never ends.
+async fn bear_from<S>(sending: &Sending<S>, may_pause: &Notify, bear: impl Fn(&S)) {
     may_pause.notified().await;
-    sending.look(|stream| {
-        let stream = stream.get_ref().0.get_ref();
-        let _ = sockopt::set_tcp_user_timeout(stream, 0);
-        // One that is gone is found by asking.
-        let _ = sockopt::set_socket_keepalive(stream, true);
-        let _ = sockopt::set_tcp_keepidle(stream, PING_EVERY);
-        let _ = sockopt::set_tcp_keepintvl(stream, PING_PATIENCE);
-    });
+    sending.look(bear);
     std::future::pending().await
 }
 
-fn builder(patience: Patience) -> auto::Builder<TokioExecutor> {
+/// A log or a shell may be held by a person who reads nothing for a while. One that is gone is found by asking.
+fn bear_with(stream: &TlsStream<Stream<TcpStream>>) {
+    let stream = stream.get_ref().0.get_ref();
+    let _ = sockopt::set_tcp_user_timeout(stream, 0);
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, PING_EVERY);
+    let _ = sockopt::set_tcp_keepintvl(stream, PING_TIMEOUT);
+}
+
+fn builder(timeouts: ClientTimeouts) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(patience.idle)
+        .header_read_timeout(timeouts.idle)
         .max_buf_size(HEAD_LIMIT)
         .max_headers(HEADERS);
     builder
@@ -197,6 +225,6 @@ fn builder(patience: Patience) -> auto::Builder<TokioExecutor> {
         .max_header_list_size(HEAD_LIMIT as u32)
         .max_send_buf_size(64 * 1024)
         .keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_PATIENCE);
+        .keep_alive_timeout(PING_TIMEOUT);
     builder
 }

@@ -1,13 +1,15 @@
 //! Objects in the shapes clients ask for: whole, as rows of a Table, or only their metadata.
 
+use std::ops::Range;
+
 use base::time::Wall;
 use bytes::BytesMut;
 use serde_json::{Value, json};
 
 use super::accept::Shape;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::document::Document;
 use apiserver_core::kind::{Column, Kind};
-use apiserver_core::refusal::Refusal;
 use apiserver_core::selection::present;
 
 /// How objects of a request are shown.
@@ -29,7 +31,7 @@ pub(crate) enum Include {
 // === impl Include ===
 
 impl Include {
-    pub(crate) fn parse(text: Option<&str>) -> Result<Include, Refusal> {
+    pub(crate) fn parse(text: Option<&str>) -> Result<Include, ApiStatus> {
         match text {
             None | Some("" | "Metadata") => Ok(Include::Metadata),
             Some("None") => Ok(Include::Nothing),
@@ -38,7 +40,7 @@ impl Include {
                 let why = format!(
                     "includeObject: Invalid value: {other:?}: must be 'Metadata', 'Object', 'None', or empty"
                 );
-                Err(Refusal::bad_request(why))
+                Err(ApiStatus::bad_request(why))
             }
         }
     }
@@ -52,8 +54,9 @@ impl View {
     /// Appends one object in this shape, as an item of a list.
     pub(crate) fn write_item(self, kind: &Kind, document: &Document, now: Wall, out: &mut BytesMut) {
         match self.shape {
-            Shape::Whole if !kind.strategy.converts() => document.write_json(out),
-            Shape::Whole => push(out, &present(kind, document)),
+            Shape::Whole if kind.strategy.converts() => push(out, &untyped(kind, present(kind, document))),
+            Shape::Whole if kind.is_custom() => document.write_json(out),
+            Shape::Whole => write_untyped(document, out),
             Shape::Table => push(out, &self.row(kind, &present(kind, document), now)),
             Shape::Metadata => push(out, &partial(&document.to_value())),
         }
@@ -105,6 +108,72 @@ impl View {
     }
 }
 
+/// A list of the server's own kinds says once what its items are, and they do not say it again. Clients compare: the same
+/// object in a protobuf list has no place to say it.
+pub(crate) fn untyped(kind: &Kind, mut item: Value) -> Value {
+    if let (false, Some(members)) = (kind.is_custom(), item.as_object_mut()) {
+        members.remove("apiVersion");
+        members.remove("kind");
+    }
+    item
+}
+
+/// The same by text, without parsing what follows: stored members stand in the order of their names after metadata.
+fn write_untyped(document: &Document, out: &mut BytesMut) {
+    let start = out.len();
+    document.write_json(out);
+    for said in type_members(&out[start..]).into_iter().flatten().rev() {
+        let (from, to) = (start + said.start, start + said.end);
+        out.copy_within(to.., from);
+        out.truncate(out.len() - said.len());
+    }
+}
+
+/// Where `,"apiVersion":"…"` and `,"kind":"…"` stand among the members of the object itself.
+fn type_members(json: &[u8]) -> [Option<Range<usize>>; 2] {
+    let mut found = [None, None];
+    let (mut at, mut depth) = (0, 0_usize);
+    while let Some(byte) = json.get(at) {
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                let Some(end) = text_end(json, at) else { break };
+                let is_key = depth == 1 && json.get(end) == Some(&b':') && json.get(end + 1) == Some(&b'"');
+                let which = match &json[at..end] {
+                    br#""apiVersion""# if is_key => Some(0),
+                    br#""kind""# if is_key => Some(1),
+                    _ => None,
+                };
+                if let Some(which) = which {
+                    let Some(value) = text_end(json, end + 1) else { break };
+                    found[which] = Some(at.saturating_sub(1)..value);
+                    if which == 1 {
+                        break;
+                    }
+                }
+                at = end;
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    found
+}
+
+/// The end of the text that begins with the quote at `at`.
+fn text_end(json: &[u8], at: usize) -> Option<usize> {
+    let mut at = at + 1;
+    loop {
+        at += memchr::memchr2(b'"', b'\\', json.get(at..)?)?;
+        match json[at] {
+            b'"' => return Some(at + 1),
+            _ => at += 2,
+        }
+    }
+}
+
 fn quote(text: &str) -> String {
     Value::from(text).to_string()
 }
@@ -130,4 +199,49 @@ fn column(column: &Column) -> Value {
         "name": column.name, "type": column.kind, "format": column.format,
         "description": column.description, "priority": column.priority,
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use apiserver_core::document::encode;
+    use proptest::prelude::*;
+
+    fn without(object: &Value) -> Value {
+        let mut out = BytesMut::new();
+        write_untyped(&Document::new("k", 7, encode(object)), &mut out);
+        serde_json::from_slice(&out).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&out)))
+    }
+
+    fn expected(object: &Value) -> Value {
+        let mut expected = object.clone();
+        expected["metadata"]["resourceVersion"] = "7".into();
+        expected.as_object_mut().unwrap().retain(|key, _| !matches!(key.as_str(), "apiVersion" | "kind"));
+        expected
+    }
+
+    #[test]
+    fn an_item_says_not_what_it_is_and_everything_else() {
+        let trap = r#"\"},"apiVersion":"v1","kind":"Secret"\"#;
+        let owner = json!({"apiVersion": "v1", "controller": true, "kind": "Secret"});
+        for object in [
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {}}),
+            json!({"apiVersion": "v1", "data": {"kind": "x", "a": trap}, "kind": "Secret", "type": trap,
+                "metadata": {"annotations": {"kind": "a", "apiVersion": trap}, "ownerReferences": [owner]}}),
+            json!({"aggregationRule": {"kind": "x"}, "apiVersion": "v1", "kind": "K", "metadata": {"name": "a"},
+                "rules": [{"kind": "y"}]}),
+            json!({"metadata": {"name": "a"}, "spec": {"kind": "x"}}),
+        ] {
+            assert_eq!(without(&object), expected(&object));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_else_is_lost(name in ".*", a in ".*", b in ".*", key in ".*") {
+            let object = json!({"apiVersion": a, "data": {key: b}, "kind": b, "metadata": {"name": name}, "z": a});
+            prop_assert_eq!(without(&object), expected(&object));
+        }
+    }
 }

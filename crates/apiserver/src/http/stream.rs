@@ -24,9 +24,9 @@ use super::shape::View;
 use crate::registry::Registry;
 use crate::registry::list::Lister;
 use crate::registry::watch::{Event, Watcher};
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::document::Document;
 use apiserver_core::kind::Kind;
-use apiserver_core::refusal::Refusal;
 use apiserver_core::selection::present;
 
 /// Bytes put into one frame.
@@ -44,7 +44,7 @@ pub(crate) async fn list(
     view: View,
     format: Format,
     takes_gzip: bool,
-) -> Result<Answer, Refusal> {
+) -> Result<Answer, ApiStatus> {
     // The first page is at hand; with it we know whether the whole is small.
     let first = lister.next_page().await?.unwrap_or_default();
     let size: usize = first.iter().map(Document::size).sum();
@@ -69,7 +69,7 @@ pub(crate) async fn list(
     if format == Format::Yaml {
         let mut whole = Vec::new();
         while let Some(chunk) = writer.next_chunk().await {
-            whole.extend_from_slice(&chunk.map_err(|e| Refusal::internal(e.to_string()))?);
+            whole.extend_from_slice(&chunk.map_err(|e| ApiStatus::internal(e.to_string()))?);
         }
         let value: Value = serde_json::from_slice(&whole).unwrap_or_default();
         return Ok(answer::document(200, &value, format));
@@ -92,12 +92,12 @@ async fn list_protobuf(
     mut lister: Lister,
     view: View,
     first: Vec<Document>,
-) -> Result<Answer, Refusal> {
+) -> Result<Answer, ApiStatus> {
     let form = match (view.shape, kind.type_name.as_deref().and_then(At::named)) {
         (Shape::Whole, Some(at)) => protobuf::Form::Whole(at),
         _ => protobuf::Form::Metadata,
     };
-    let failed = |error: protobuf::ProtobufError| Refusal::internal(error.to_string());
+    let failed = |error: protobuf::ProtobufError| ApiStatus::internal(error.to_string());
     let (mut items, mut page) = (Vec::new(), Some(first));
     while let Some(documents) = page {
         for document in documents {
@@ -144,9 +144,9 @@ struct ListWriter {
 impl ListWriter {
     async fn next_chunk(&mut self) -> Option<Result<Bytes, Broken>> {
         while !self.over {
-            if let Err(refusal) = self.fill().await {
+            if let Err(api_status) = self.fill().await {
                 self.over = true;
-                return Some(Err(Broken(refusal.message)));
+                return Some(Err(Broken(api_status.message)));
             }
             let chunk = self.out.split().freeze();
             let Some(gzip) = &mut self.gzip else { return Some(Ok(chunk)) };
@@ -164,7 +164,7 @@ impl ListWriter {
     }
 
     /// Writes until there is a chunk's worth, or everything.
-    async fn fill(&mut self) -> Result<(), Refusal> {
+    async fn fill(&mut self) -> Result<(), ApiStatus> {
         let now = self.registry.now();
         while self.out.len() < CHUNK {
             if let Some(document) = self.page.next() {
@@ -240,7 +240,7 @@ struct WatchWriter {
     /// When the next bookmark is due.
     bookmark: Option<Instant>,
     end: Instant,
-    /// Rings at the first of the two. Kept, as the next one is, from event to event: most events come before it.
+    /// Wakes at the first of the two. Kept, as the next one is, from event to event: most events come before it.
     alarm: Pin<Box<Sleep>>,
     stopping: Pin<Box<WaitForCancellationFutureOwned>>,
     /// Whether a Table still has to say its columns.
@@ -366,9 +366,9 @@ impl WatchWriter {
                 let object = self.mark(rev, initial_events_end);
                 return self.push(out, "BOOKMARK", object);
             }
-            Event::Failed(refusal) => {
+            Event::Failed(api_status) => {
                 self.over = true;
-                return self.push(out, "ERROR", refusal.to_status());
+                return self.push(out, "ERROR", api_status.to_status());
             }
         };
         let shown = &self.watcher.selection().kind;

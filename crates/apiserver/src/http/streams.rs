@@ -11,12 +11,12 @@ use super::answer::{self, Answer};
 use super::body::Body;
 use super::connect::Target;
 use super::outgoing::{self, Callee};
-use super::path::{self, percent};
 use super::verbs::Serving;
 use super::websocket::{self, Handshake};
+use super::{path, percent};
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::doc;
 use apiserver_core::meta;
-use apiserver_core::refusal::Refusal;
 use apiserver_core::selection::{Selection, present};
 
 /// Where kubelets listen unless their Node says otherwise.
@@ -34,7 +34,7 @@ const STREAM_OPTIONS: &[(&str, &str)] =
 
 impl Serving<'_> {
     /// Serves a subresource that leads on.
-    pub(super) async fn connect(&mut self, name: &str, body: Body) -> Result<Answer, Refusal> {
+    pub(super) async fn connect(&mut self, name: &str, body: Body) -> Result<Answer, ApiStatus> {
         self.confirm_creation(name)?;
         if name == "proxy"
             && let Some(answer) = self.root_redirect()
@@ -51,7 +51,7 @@ impl Serving<'_> {
             ("pods", "proxy") => self.pod_target().await?,
             ("services", "proxy") => self.service_target().await?,
             ("nodes", "proxy") => self.node_target().await?,
-            _ => return Err(Refusal::no_resource()),
+            _ => return Err(ApiStatus::no_resource()),
         };
         // How fast it is taken is a matter of the two ends.
         self.asking.peer.may_pause.notify_one();
@@ -78,7 +78,7 @@ impl Serving<'_> {
 
     /// A WebSocket begins with a GET; what it does inside is no reading. That holds too where a kubelet is asked through
     /// us: it sees our certificate, which may do everything, so that nobody but us can hold back who may not.
-    fn confirm_creation(&self, name: &str) -> Result<(), Refusal> {
+    fn confirm_creation(&self, name: &str) -> Result<(), ApiStatus> {
         let acts = match (&*self.kind.plural, name) {
             ("pods", "exec" | "attach" | "portforward") => true,
             ("nodes", "proxy") => {
@@ -94,7 +94,7 @@ impl Serving<'_> {
         Ok(())
     }
 
-    async fn log_target(&self) -> Result<Option<Target>, Refusal> {
+    async fn log_target(&self) -> Result<Option<Target>, ApiStatus> {
         let pod = self.object().await?;
         let query = &self.asking.query;
         let container = choose_container(&pod, query.get("container").unwrap_or_default())?;
@@ -114,7 +114,7 @@ impl Serving<'_> {
         self.kubelet(node, path).await.map(Some)
     }
 
-    async fn stream_target(&self, what: &str) -> Result<Target, Refusal> {
+    async fn stream_target(&self, what: &str) -> Result<Target, ApiStatus> {
         let pod = self.object().await?;
         let (namespace, name) = (meta::namespace(&pod), meta::name(&pod));
         let query = &self.asking.query;
@@ -137,25 +137,25 @@ impl Serving<'_> {
         };
         let node = doc::text(&pod, "spec.nodeName");
         if node.is_empty() {
-            return Err(Refusal::bad_request(format!("pod {name} does not have a host assigned")));
+            return Err(ApiStatus::bad_request(format!("pod {name} does not have a host assigned")));
         }
         self.kubelet(node, format!("{place}{}", encode_query(&pairs))).await
     }
 
-    async fn pod_target(&self) -> Result<Target, Refusal> {
+    async fn pod_target(&self) -> Result<Target, ApiStatus> {
         let (scheme, name, port) = split_name(self.name(), "pod")?;
         let document = self.registry.get(&self.kind, self.namespace(), name).await?;
         let pod = present(&self.kind, &document);
         let port = match port {
             "" => first_port(&pod).unwrap_or(80),
-            text => text.parse().map_err(|_| Refusal::bad_request(format!("invalid port {text:?}")))?,
+            text => text.parse().map_err(|_| ApiStatus::bad_request(format!("invalid port {text:?}")))?,
         };
         let host = doc::text(&pod, "status.podIP").to_owned();
         check_proxyable(&host)?;
         Ok(self.beyond_us(Callee::Pod, scheme == "https", host, port))
     }
 
-    async fn service_target(&self) -> Result<Target, Refusal> {
+    async fn service_target(&self) -> Result<Target, ApiStatus> {
         let (scheme, name, port) = split_name(self.name(), "service")?;
         let document = self.registry.get(&self.kind, self.namespace(), name).await?;
         let service = present(&self.kind, &document);
@@ -165,7 +165,7 @@ impl Serving<'_> {
                 || p["name"] == port && !port.is_empty()
                 || port.parse() == Ok(doc::int(p, "port"))
         });
-        let unavailable = || Refusal::unavailable(format!("no endpoints available for service {name:?}"));
+        let unavailable = || ApiStatus::unavailable(format!("no endpoints available for service {name:?}"));
         let port_name = wanted.map(|p| doc::text(p, "name").to_owned()).ok_or_else(unavailable)?;
         let (host, port) = self.endpoint(name, &port_name).await?.ok_or_else(unavailable)?;
         check_proxyable(&host)?;
@@ -174,11 +174,11 @@ impl Serving<'_> {
 
     /// A ready endpoint of a Service. Only Pods of its namespace count, as upstream: whoever may write EndpointSlices
     /// could otherwise have us call any address we can reach.
-    async fn endpoint(&self, service: &str, port_name: &str) -> Result<Option<(String, u16)>, Refusal> {
+    async fn endpoint(&self, service: &str, port_name: &str) -> Result<Option<(String, u16)>, ApiStatus> {
         let kind = self.registry.kind("discovery.k8s.io", "v1", "endpointslices")?;
         let of = format!("kubernetes.io/service-name={service}");
         let labels =
-            api::selector::LabelSelector::parse(&of).map_err(|e| Refusal::bad_request(e.to_string()))?;
+            api::selector::LabelSelector::parse(&of).map_err(|e| ApiStatus::bad_request(e.to_string()))?;
         let selection = Selection::new(kind.clone(), self.namespace(), labels, Default::default())?;
         let (documents, _) = self.registry.list_all(selection).await?;
         for document in documents {
@@ -198,7 +198,7 @@ impl Serving<'_> {
     }
 
     /// The address of an endpoint, if it is that of the Pod it names.
-    async fn address_of_pod(&self, endpoint: &Value) -> Result<Option<String>, Refusal> {
+    async fn address_of_pod(&self, endpoint: &Value) -> Result<Option<String>, ApiStatus> {
         let reference = &endpoint["targetRef"];
         let here = [self.namespace(), ""].contains(&doc::text(reference, "namespace"));
         let Some(address) = doc::list(endpoint, "addresses").first().and_then(Value::as_str) else {
@@ -210,15 +210,15 @@ impl Serving<'_> {
         let pods = self.registry.kind("", "v1", "pods")?;
         let pod = match self.registry.get(&pods, self.namespace(), doc::text(reference, "name")).await {
             Ok(document) => present(&pods, &document),
-            Err(refusal) if refusal.code == 404 => return Ok(None),
-            Err(refusal) => return Err(refusal),
+            Err(api_status) if api_status.code == 404 => return Ok(None),
+            Err(api_status) => return Err(api_status),
         };
         let mut own = doc::list(&pod, "status.podIPs").iter().map(|ip| doc::text(ip, "ip"));
         let known = own.any(|ip| ip == address) || doc::text(&pod, "status.podIP") == address;
         Ok(known.then(|| address.to_owned()))
     }
 
-    async fn node_target(&self) -> Result<Target, Refusal> {
+    async fn node_target(&self) -> Result<Target, ApiStatus> {
         let (scheme, name, port) = split_name(self.name(), "node")?;
         let mut target = self.kubelet(name, self.rest_of_path()).await?;
         target.entrance = self.entrance();
@@ -227,22 +227,22 @@ impl Serving<'_> {
             return Ok(target);
         }
         // Whatever listens there, it is not the kubelet, and does not learn who we are.
-        let port = port.parse().map_err(|_| Refusal::bad_request(format!("invalid port {port:?}")))?;
+        let port = port.parse().map_err(|_| ApiStatus::bad_request(format!("invalid port {port:?}")))?;
         let found = tokio::net::lookup_host((target.host.as_str(), port)).await;
-        let found = found.map_err(|e| Refusal::bad_request(format!("lookup {}: {e}", target.host)))?;
+        let found = found.map_err(|e| ApiStatus::bad_request(format!("lookup {}: {e}", target.host)))?;
         found.map(|address| address.ip()).try_for_each(check_address)?;
         Ok(Target { callee: Callee::NodePort, port, tls: scheme == "https", ..target })
     }
 
     /// The kubelet of a node.
-    async fn kubelet(&self, node: &str, path: String) -> Result<Target, Refusal> {
+    async fn kubelet(&self, node: &str, path: String) -> Result<Target, ApiStatus> {
         let kind = self.registry.kind("", "v1", "nodes")?;
         let node = present(&kind, &self.registry.get(&kind, "", node).await?);
         let addresses = doc::list(&node, "status.addresses");
         let host = ADDRESS_TYPES.iter().find_map(|wanted| addresses.iter().find(|a| a["type"] == *wanted));
         let host = host.map(|a| doc::text(a, "address").to_owned()).filter(|a| !a.is_empty());
         let host = host.ok_or_else(|| {
-            Refusal::internal(format!("no preferred addresses found; known addresses: {addresses:?}"))
+            ApiStatus::internal(format!("no preferred addresses found; known addresses: {addresses:?}"))
         })?;
         let port =
             u16::try_from(doc::int(&node, "status.daemonEndpoints.kubeletEndpoint.Port")).unwrap_or_default();
@@ -257,7 +257,7 @@ impl Serving<'_> {
         Target { callee, tls, host, port, path: self.rest_of_path(), entrance: self.entrance() }
     }
 
-    async fn object(&self) -> Result<Value, Refusal> {
+    async fn object(&self) -> Result<Value, ApiStatus> {
         let document = self.registry.get(&self.kind, self.namespace(), self.name()).await?;
         Ok(present(&self.kind, &document))
     }
@@ -322,7 +322,7 @@ fn is_an_act(path: &str) -> bool {
 }
 
 /// `[scheme:]name[:port]`
-fn split_name<'t>(text: &'t str, what: &str) -> Result<(&'t str, &'t str, &'t str), Refusal> {
+fn split_name<'t>(text: &'t str, what: &str) -> Result<(&'t str, &'t str, &'t str), ApiStatus> {
     let parts = match *text.split(':').collect::<Vec<_>>() {
         [name] => ("", name, ""),
         [name, port] => ("", name, port),
@@ -330,7 +330,7 @@ fn split_name<'t>(text: &'t str, what: &str) -> Result<(&'t str, &'t str, &'t st
         _ => ("", "", ""),
     };
     if parts.1.is_empty() {
-        return Err(Refusal::bad_request(format!("invalid {what} request {text:?}")));
+        return Err(ApiStatus::bad_request(format!("invalid {what} request {text:?}")));
     }
     Ok(parts)
 }
@@ -342,17 +342,17 @@ fn first_port(pod: &Value) -> Option<u16> {
 }
 
 /// Where a Pod says it is.
-fn check_proxyable(host: &str) -> Result<(), Refusal> {
+fn check_proxyable(host: &str) -> Result<(), ApiStatus> {
     host.parse().map_err(|_| not_allowed()).and_then(check_address)
 }
 
 /// The server's own neighbourhood is not to be reached through it.
-fn check_address(address: IpAddr) -> Result<(), Refusal> {
+fn check_address(address: IpAddr) -> Result<(), ApiStatus> {
     if address.to_canonical().is_loopback() { Err(not_allowed()) } else { check_kubelet_address(address) }
 }
 
 /// A kubelet may be on this machine. It is not where clouds hand out credentials, nor everywhere.
-fn check_kubelet_address(address: IpAddr) -> Result<(), Refusal> {
+fn check_kubelet_address(address: IpAddr) -> Result<(), ApiStatus> {
     let fine = match address.to_canonical() {
         IpAddr::V4(ip) => {
             !(ip.is_link_local() || ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast())
@@ -362,27 +362,27 @@ fn check_kubelet_address(address: IpAddr) -> Result<(), Refusal> {
     if fine { Ok(()) } else { Err(not_allowed()) }
 }
 
-fn not_allowed() -> Refusal {
-    Refusal::bad_request("address not allowed")
+fn not_allowed() -> ApiStatus {
+    ApiStatus::bad_request("address not allowed")
 }
 
 /// A kubelet refuses in plain words; clients look for them in a Status.
-async fn explain(answer: Answer) -> Refusal {
+async fn explain(answer: Answer) -> ApiStatus {
     let code = answer.status().as_u16();
     let text = Limited::new(answer.into_body(), REFUSAL_MAX).collect().await;
     let text = text.map(|t| t.to_bytes()).unwrap_or_default();
     let text = String::from_utf8_lossy(&text).trim().to_owned();
     match code {
-        400 => Refusal::bad_request(text),
-        404 => Refusal::new(404, "NotFound", text),
-        422 => Refusal::new(422, "Invalid", text),
-        429 => Refusal::too_many_requests(text, 1),
-        _ => Refusal::internal(text),
+        400 => ApiStatus::bad_request(text),
+        404 => ApiStatus::new(404, "NotFound", text),
+        422 => ApiStatus::new(422, "Invalid", text),
+        429 => ApiStatus::too_many_requests(text, 1),
+        _ => ApiStatus::internal(text),
     }
 }
 
 /// The container somebody means.
-fn choose_container<'p>(pod: &'p Value, asked: &'p str) -> Result<&'p str, Refusal> {
+fn choose_container<'p>(pod: &'p Value, asked: &'p str) -> Result<&'p str, ApiStatus> {
     let names = |field: &str| -> Vec<&'p str> {
         doc::list(pod, field).iter().filter_map(|c| c["name"].as_str()).collect()
     };
@@ -395,7 +395,7 @@ fn choose_container<'p>(pod: &'p Value, asked: &'p str) -> Result<&'p str, Refus
         return if known {
             Ok(asked)
         } else {
-            Err(Refusal::bad_request(format!("container {asked} is not valid for pod {name}")))
+            Err(ApiStatus::bad_request(format!("container {asked} is not valid for pod {name}")))
         };
     }
     if let Some(preferred) =
@@ -406,14 +406,14 @@ fn choose_container<'p>(pod: &'p Value, asked: &'p str) -> Result<&'p str, Refus
     }
     match &*own {
         [only] if init.is_empty() => Ok(only),
-        [] => Err(Refusal::bad_request(format!("a container name must be specified for pod {name}"))),
+        [] => Err(ApiStatus::bad_request(format!("a container name must be specified for pod {name}"))),
         several => {
             let init = if init.is_empty() {
                 String::new()
             } else {
                 format!(" or one of the init containers: [{}]", init.join(" "))
             };
-            Err(Refusal::bad_request(format!(
+            Err(ApiStatus::bad_request(format!(
                 "a container name must be specified for pod {name}, choose one of: [{}]{init}",
                 several.join(" ")
             )))

@@ -7,20 +7,20 @@ use serde_json::{Value, json};
 use store::Health;
 
 use super::answer::{self, Answer};
+use super::asking::accepted_whole;
 use super::body::{self, Body};
-use super::handler::accepted_whole;
 use super::verbs::{Serving, read_patch};
 use crate::auth::review::{self, Access};
 use crate::auth::service_account;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::body::parse;
 use apiserver_core::kinds::component_status;
 use apiserver_core::meta;
 use apiserver_core::options::WriteOptions;
-use apiserver_core::refusal::Refusal;
 
 impl Serving<'_> {
     /// Serves one of them. Those that lead on to a node are elsewhere.
-    pub(super) async fn subresource(&self, name: &str, body: Body) -> Result<Answer, Refusal> {
+    pub(super) async fn subresource(&self, name: &str, body: Body) -> Result<Answer, ApiStatus> {
         let verb = &*self.asking.attributes.verb;
         if name != "scale" {
             // Before anything is done: who cannot read the answer does not get the act either.
@@ -41,7 +41,7 @@ impl Serving<'_> {
             ("scale", "patch") => {
                 let mut call = self.call(self.write_options()?);
                 let media_type = body::media_type(&self.asking.head.headers).to_owned();
-                let (patch, _) = read_patch(&media_type, body, self.app.patience.body).await?;
+                let (patch, _) = read_patch(&media_type, body, self.app.timeouts.body).await?;
                 let written = self.registry.patch_scale(&mut call, &patch).await;
                 self.written(&call, written)
             }
@@ -60,12 +60,12 @@ impl Serving<'_> {
                 self.plain(201, &success())
             }
             ("token", "create") => self.token(body).await,
-            _ => Err(Refusal::no_resource()),
+            _ => Err(ApiStatus::no_resource()),
         }
     }
 
     /// A review kind, or the old way to bind.
-    pub(super) async fn answer_question(&self, body: Body) -> Result<Answer, Refusal> {
+    pub(super) async fn answer_question(&self, body: Body) -> Result<Answer, ApiStatus> {
         accepted_whole(&self.asking.head.headers)?;
         if self.kind.plural == "bindings" {
             let mut binding = self.read_typed(body, "", "v1", "Binding").await?;
@@ -89,13 +89,13 @@ impl Serving<'_> {
             "subjectaccessreviews" => access(Access::Anybody, sent)?,
             "localsubjectaccessreviews" => access(Access::Local, sent)?,
             "selfsubjectrulesreviews" => review::own_rules(sent, user, authorizer)?,
-            _ => return Err(Refusal::no_resource()),
+            _ => return Err(ApiStatus::no_resource()),
         };
         self.plain(201, &answered)
     }
 
     /// How the store does: told, not kept.
-    pub(super) fn component_statuses(&self) -> Result<Answer, Refusal> {
+    pub(super) fn component_statuses(&self) -> Result<Answer, ApiStatus> {
         let store = component_status::store(ailment(&self.registry.store().health()));
         let call = self.call(WriteOptions::default());
         let mut answer = match (call.name(), self.wants_table()?) {
@@ -106,13 +106,13 @@ impl Serving<'_> {
                 self.document(200, &list)?
             }
             ("" | component_status::STORE, _) => self.document(200, &store)?,
-            (other, _) => return Err(Refusal::not_found(&self.kind, other)),
+            (other, _) => return Err(ApiStatus::not_found(&self.kind, other)),
         };
         answer::warn(&mut answer, &[component_status::DEPRECATED.to_owned()]);
         Ok(answer)
     }
 
-    async fn token(&self, body: Body) -> Result<Answer, Refusal> {
+    async fn token(&self, body: Body) -> Result<Answer, ApiStatus> {
         let mut sent = self.read_typed(body, "authentication.k8s.io", "v1", "TokenRequest").await?;
         let call = self.call(self.write_options()?);
         let said = meta::name(&sent);
@@ -120,7 +120,7 @@ impl Serving<'_> {
             let mut errors = FieldErrors::default();
             let at = Path::new("metadata").child("name");
             errors.invalid(&at, said, "must match the service account name if specified");
-            return Err(Refusal::invalid(&self.kind, call.name(), &errors));
+            return Err(ApiStatus::invalid(&self.kind, call.name(), &errors));
         }
         for (field, value) in [("name", call.name()), ("namespace", call.namespace())] {
             meta::metadata_mut(&mut sent).insert(field.to_owned(), value.into());
@@ -141,21 +141,27 @@ impl Serving<'_> {
     }
 
     /// Reads a body that is not of the path's own kind.
-    async fn read_typed(&self, body: Body, group: &str, version: &str, kind: &str) -> Result<Value, Refusal> {
+    async fn read_typed(
+        &self,
+        body: Body,
+        group: &str,
+        version: &str,
+        kind: &str,
+    ) -> Result<Value, ApiStatus> {
         let language = body::language(&self.asking.head.headers)?;
-        let bytes = body::read(body, self.app.patience.body).await?;
+        let bytes = body::read(body, self.app.timeouts.body).await?;
         let mut value = parse(&bytes, language)?.value;
         let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
         let said = value["kind"].as_str().unwrap_or(kind);
         if !value.is_object() || said != kind {
-            return Err(Refusal::bad_request(format!(
+            return Err(ApiStatus::bad_request(format!(
                 "{said} in version {:?} cannot be handled as a {kind}",
                 value["apiVersion"].as_str().unwrap_or(version)
             )));
         }
         if let Some(at) = At::kind(group, version, kind) {
             decode::conform(&mut value, at).map_err(|e| {
-                Refusal::bad_request(format!(
+                ApiStatus::bad_request(format!(
                     "{kind} in version {version:?} cannot be handled as a {kind}: {e}"
                 ))
             })?;
@@ -167,19 +173,19 @@ impl Serving<'_> {
     }
 
     /// What was allowed is in the namespace of the path: a body may not name another.
-    fn check_place(&self, body: &Value) -> Result<(), Refusal> {
+    fn check_place(&self, body: &Value) -> Result<(), ApiStatus> {
         let resource = self.asking.attributes.resource.as_ref();
         let namespace = resource.map(|r| r.namespace.as_str()).unwrap_or_default();
         let said = meta::namespace(body);
         if namespace.is_empty() || said.is_empty() || said == namespace {
             return Ok(());
         }
-        Err(Refusal::bad_request(
+        Err(ApiStatus::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
         ))
     }
 
-    fn plain(&self, code: u16, value: &Value) -> Result<Answer, Refusal> {
+    fn plain(&self, code: u16, value: &Value) -> Result<Answer, ApiStatus> {
         Ok(answer::document(code, value, accepted_whole(&self.asking.head.headers)?))
     }
 }

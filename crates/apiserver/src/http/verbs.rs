@@ -12,27 +12,27 @@ use serde_json::{Value, json};
 
 use super::accept::{Accepted, Format, OFFERED, PROTOBUF, Shape};
 use super::answer::{self, Answer};
+use super::asking::{Asking, accepted, header_text};
 use super::body::Body;
-use super::handler::{Asking, accepted, header_text};
 use super::listing::{self, Listing};
-use super::shape::{Include, View};
+use super::shape::{self, Include, View};
 use super::{App, body, path, stream};
 use crate::registry::patch::{self, Patch};
 use crate::registry::{Outcome, Registry, Written};
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::body::{Language, parse, read_object};
 use apiserver_core::call::Call;
 use apiserver_core::kind::Kind;
 use apiserver_core::meta;
 use apiserver_core::options::{DeleteOptions, ListOptions, WriteOptions};
-use apiserver_core::refusal::Refusal;
 use apiserver_core::selection::{Selection, present};
 
 /// How long a watch lasts when the client does not say: half an hour to an hour, so that they do not all end at once.
 const WATCH_LEAST: u64 = 1800;
 
 /// Serves a request for a resource that was authorized.
-pub(crate) async fn serve(app: &App, asking: Asking, body: Body) -> Result<Answer, Refusal> {
-    let Some(resource) = &asking.attributes.resource else { return Err(Refusal::no_resource()) };
+pub(crate) async fn serve(app: &App, asking: Asking, body: Body) -> Result<Answer, ApiStatus> {
+    let Some(resource) = &asking.attributes.resource else { return Err(ApiStatus::no_resource()) };
     let kind = app.registry.kind(&resource.group, &resource.version, &resource.plural)?;
     // A namespaced path for a kind without namespaces, or the other way round, is no path at all.
     let is_namespace_itself =
@@ -43,7 +43,7 @@ pub(crate) async fn serve(app: &App, asking: Asking, body: Body) -> Result<Answe
     let named_by_selector = matches!(&*asking.attributes.verb, "list" | "watch" | "deletecollection");
     if (placed && !kind.is_namespaced()) || (!placed && needs_place && !named_by_selector && kind.is_stored())
     {
-        return Err(Refusal::no_resource());
+        return Err(ApiStatus::no_resource());
     }
     if !resource.subresource.is_empty() {
         check_subresource(&kind, &asking)?;
@@ -57,20 +57,20 @@ pub(crate) async fn serve(app: &App, asking: Asking, body: Body) -> Result<Answe
     serving.dispatch(body).await
 }
 
-fn check_verb(kind: &Kind, asking: &Asking) -> Result<(), Refusal> {
+fn check_verb(kind: &Kind, asking: &Asking) -> Result<(), ApiStatus> {
     let verb = &*asking.attributes.verb;
     // The old paths watch whatever the method is.
     let fits = verb != "watch" || path::verb_of(&asking.head.method) == Some("get");
     if fits && kind.verbs.iter().any(|v| v.as_str() == verb) {
         return Ok(());
     }
-    Err(Refusal::method_not_allowed())
+    Err(ApiStatus::method_not_allowed())
 }
 
-fn check_subresource(kind: &Kind, asking: &Asking) -> Result<(), Refusal> {
+fn check_subresource(kind: &Kind, asking: &Asking) -> Result<(), ApiStatus> {
     let resource = asking.attributes.resource.as_ref();
     let name = resource.map(|r| r.subresource.as_str()).unwrap_or_default();
-    let sub = kind.subresource(name).ok_or_else(Refusal::no_resource)?;
+    let sub = kind.subresource(name).ok_or_else(ApiStatus::no_resource)?;
     let (verb, method) = (&*asking.attributes.verb, asking.head.method.as_str());
     let fits = match sub.name {
         _ if verb == "watch" => false,
@@ -79,23 +79,23 @@ fn check_subresource(kind: &Kind, asking: &Asking) -> Result<(), Refusal> {
         "proxy" => matches!(method, "GET" | "HEAD" | "OPTIONS" | "POST" | "PUT" | "PATCH" | "DELETE"),
         _ => sub.verbs.iter().any(|v| v.as_str() == verb),
     };
-    if fits { Ok(()) } else { Err(Refusal::method_not_allowed()) }
+    if fits { Ok(()) } else { Err(ApiStatus::method_not_allowed()) }
 }
 
 /// Reads a patch of the kind its media type says, with what is odd about its text.
 pub(super) async fn read_patch(
     media_type: &str,
     body: Body,
-    patience: Duration,
-) -> Result<(Patch, Vec<String>), Refusal> {
+    timeout: Duration,
+) -> Result<(Patch, Vec<String>), ApiStatus> {
     let (make, language): (fn(Value) -> Patch, Language) = match media_type {
         "application/json-patch+json" => (Patch::Json, Language::Json),
         "application/merge-patch+json" => (Patch::Merge, Language::Json),
         "application/strategic-merge-patch+json" => (Patch::Strategic, Language::Json),
         "application/apply-patch+yaml" => (Patch::Apply, Language::Yaml),
-        _ => return Err(Refusal::unsupported_media_type(patch::ACCEPTED)),
+        _ => return Err(ApiStatus::unsupported_media_type(patch::ACCEPTED)),
     };
-    let bytes = body::read(body, patience).await?;
+    let bytes = body::read(body, timeout).await?;
     let Parsed { value, complaints } = parse(&bytes, language)?;
     Ok((make(value), complaints))
 }
@@ -111,12 +111,12 @@ pub(super) struct Serving<'a> {
 // === impl Serving ===
 
 impl Serving<'_> {
-    async fn dispatch(&mut self, body: Body) -> Result<Answer, Refusal> {
+    async fn dispatch(&mut self, body: Body) -> Result<Answer, ApiStatus> {
         let subresource = self.asking.attributes.resource.as_ref().map(|r| r.subresource.clone());
         match subresource.as_deref().unwrap_or_default() {
             "" if self.kind.plural == "componentstatuses" => return self.component_statuses(),
             "" if !self.kind.is_stored() => return self.answer_question(body).await,
-            // These are the object itself, through a narrower door.
+            // These are the object itself, of which less may change.
             "" | "status" | "ephemeralcontainers" | "resize" | "approval" | "finalize" => {}
             name @ ("log" | "exec" | "attach" | "portforward" | "proxy") => {
                 return self.connect(name, body).await;
@@ -133,20 +133,20 @@ impl Serving<'_> {
             "patch" => self.patch(body).await,
             "delete" => self.delete(body).await,
             "deletecollection" => self.delete_collection(body).await,
-            _ => Err(Refusal::method_not_allowed()),
+            _ => Err(ApiStatus::method_not_allowed()),
         }
     }
 
     /// What would be kept and not be enforced is not taken.
-    fn check_served(&self) -> Result<(), Refusal> {
+    fn check_served(&self) -> Result<(), ApiStatus> {
         let writes = matches!(&*self.asking.attributes.verb, "create" | "update" | "patch");
         let Some(why) = self.kind.strategy.unserved().filter(|_| writes) else { return Ok(()) };
         let name = self.asking.attributes.resource.as_ref().map(|r| r.name.as_str()).unwrap_or_default();
         let message = format!("{} cannot be written: {why}", self.kind.kind);
-        Err(Refusal::new(405, "MethodNotAllowed", message).about(&self.kind, name))
+        Err(ApiStatus::new(405, "MethodNotAllowed", message).about(&self.kind, name))
     }
 
-    async fn get(&self) -> Result<Answer, Refusal> {
+    async fn get(&self) -> Result<Answer, ApiStatus> {
         let (accepted, view) = self.view()?;
         let call = self.call(WriteOptions::default());
         if let Some(version) = listing::version(&self.asking.query)?.filter(|v| *v > 0) {
@@ -176,7 +176,7 @@ impl Serving<'_> {
         answer::whole(200, kind, bytes)
     }
 
-    async fn list(&self) -> Result<Answer, Refusal> {
+    async fn list(&self) -> Result<Answer, ApiStatus> {
         let (accepted, view) = self.view()?;
         let options = self.listing()?;
         let lister = self.registry.list(self.selection(options)?, options).await?;
@@ -184,10 +184,10 @@ impl Serving<'_> {
         stream::list(registry, kind, lister, view, accepted.format, self.takes_gzip()).await
     }
 
-    async fn watch(&self) -> Result<Answer, Refusal> {
+    async fn watch(&self) -> Result<Answer, ApiStatus> {
         let (accepted, view) = self.view()?;
         if accepted.format == Format::Yaml {
-            return Err(Refusal::not_acceptable(&["application/json", PROTOBUF]));
+            return Err(ApiStatus::not_acceptable(&["application/json", PROTOBUF]));
         }
         let options = self.listing()?;
         let watcher = self.registry.watch(self.selection(options)?, options).await?;
@@ -199,53 +199,53 @@ impl Serving<'_> {
         Ok(stream::watch(self.registry.clone(), watcher, form, timeout, stopping))
     }
 
-    async fn create(&self, body: Body) -> Result<Answer, Refusal> {
+    async fn create(&self, body: Body) -> Result<Answer, ApiStatus> {
         let mut call = self.call(self.write_options()?);
         let language = body::language(&self.asking.head.headers)?;
-        let bytes = body::read(body, self.app.patience.body).await?;
+        let bytes = body::read(body, self.app.timeouts.body).await?;
         let outcome = match read_object(&mut call, &bytes, language) {
             Ok(object) => self.registry.create(&mut call, object).await,
-            Err(refusal) => Err(refusal),
+            Err(api_status) => Err(api_status),
         };
         self.written(&call, outcome)
     }
 
-    async fn update(&self, body: Body) -> Result<Answer, Refusal> {
+    async fn update(&self, body: Body) -> Result<Answer, ApiStatus> {
         let mut call = self.call(self.write_options()?);
         let language = body::language(&self.asking.head.headers)?;
-        let bytes = body::read(body, self.app.patience.body).await?;
+        let bytes = body::read(body, self.app.timeouts.body).await?;
         let outcome = match read_object(&mut call, &bytes, language) {
             Ok(object) => self.registry.update(&mut call, object).await,
-            Err(refusal) => Err(refusal),
+            Err(api_status) => Err(api_status),
         };
         self.written(&call, outcome)
     }
 
-    async fn patch(&self, body: Body) -> Result<Answer, Refusal> {
+    async fn patch(&self, body: Body) -> Result<Answer, ApiStatus> {
         let mut options = self.write_options()?;
         let media_type = body::media_type(&self.asking.head.headers).to_owned();
         let applies = media_type == "application/apply-patch+yaml";
         if applies {
             let said = self.asking.query.get("fieldManager").unwrap_or_default();
             if said.is_empty() {
-                return Err(Refusal::bad_request(
+                return Err(ApiStatus::bad_request(
                     "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
                 ));
             }
         } else if options.force {
             let why = "PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch";
-            return Err(Refusal::new(422, "Invalid", why));
+            return Err(ApiStatus::new(422, "Invalid", why));
         } else {
             options.force = false;
         }
-        let (patch, complaints) = read_patch(&media_type, body, self.app.patience.body).await?;
+        let (patch, complaints) = read_patch(&media_type, body, self.app.timeouts.body).await?;
         let mut call = self.call(options);
         call.complaints = complaints;
         let outcome = self.registry.patch(&mut call, &patch).await;
         self.written(&call, outcome)
     }
 
-    async fn delete(&self, body: Body) -> Result<Answer, Refusal> {
+    async fn delete(&self, body: Body) -> Result<Answer, ApiStatus> {
         let options = self.delete_options(body).await?;
         let mut call = self.call(WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() });
         let deletion = self.registry.delete(&mut call, &options).await?;
@@ -266,12 +266,13 @@ impl Serving<'_> {
         Ok(answer)
     }
 
-    async fn delete_collection(&self, body: Body) -> Result<Answer, Refusal> {
+    async fn delete_collection(&self, body: Body) -> Result<Answer, ApiStatus> {
         let options = self.delete_options(body).await?;
         let list = self.listing()?;
         let selection = self.selection(list)?;
         let mut call = self.call(WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() });
         let items = self.registry.delete_collection(&mut call, selection, list, &options).await?;
+        let items: Vec<Value> = items.into_iter().map(|item| shape::untyped(&self.kind, item)).collect();
         let body = json!({
             "kind": self.kind.list_kind, "apiVersion": self.kind.api_version(),
             "metadata": {"resourceVersion": self.registry.store().revision().to_string()}, "items": items,
@@ -279,8 +280,8 @@ impl Serving<'_> {
         self.document(200, &body)
     }
 
-    async fn delete_options(&self, body: Body) -> Result<DeleteOptions, Refusal> {
-        let bytes = body::read(body, self.app.patience.body).await?;
+    async fn delete_options(&self, body: Body) -> Result<DeleteOptions, ApiStatus> {
+        let bytes = body::read(body, self.app.timeouts.body).await?;
         let options = if bytes.is_empty() {
             DeleteOptions::default()
         } else {
@@ -291,20 +292,24 @@ impl Serving<'_> {
     }
 
     /// The answer to a write, with its warnings.
-    pub(super) fn written(&self, call: &Call, outcome: Result<Written, Refusal>) -> Result<Answer, Refusal> {
+    pub(super) fn written(
+        &self,
+        call: &Call,
+        outcome: Result<Written, ApiStatus>,
+    ) -> Result<Answer, ApiStatus> {
         let mut answer = match outcome {
             Ok(written) => {
                 let code = if written.outcome == Outcome::Created { 201 } else { 200 };
                 self.show(code, &written)?
             }
-            Err(refusal) => answer::refuse(&refusal),
+            Err(api_status) => answer::refuse(&api_status),
         };
         answer::warn(&mut answer, &call.warnings);
         Ok(answer)
     }
 
     /// What was written, in the form and shape the client wants.
-    fn show(&self, code: u16, written: &Written) -> Result<Answer, Refusal> {
+    fn show(&self, code: u16, written: &Written) -> Result<Answer, ApiStatus> {
         let (accepted, view) = self.view()?;
         match &written.document {
             Some(document) if accepted.format == Format::Json && view == View::WHOLE => {
@@ -315,7 +320,7 @@ impl Serving<'_> {
     }
 
     /// An object in the form and shape the client wants.
-    pub(super) fn document(&self, code: u16, object: &Value) -> Result<Answer, Refusal> {
+    pub(super) fn document(&self, code: u16, object: &Value) -> Result<Answer, ApiStatus> {
         let (accepted, view) = self.view()?;
         if view == View::WHOLE || object["kind"] != *self.kind.kind {
             return Ok(answer::document(code, object, accepted.format));
@@ -324,7 +329,7 @@ impl Serving<'_> {
         Ok(answer::document(code, &shaped, accepted.format))
     }
 
-    pub(super) fn view(&self) -> Result<(Accepted, View), Refusal> {
+    pub(super) fn view(&self) -> Result<(Accepted, View), ApiStatus> {
         let accepted = accepted(&self.asking.head.headers, self.offered())?;
         let include = match accepted.shape {
             Shape::Table => Include::parse(self.asking.query.get("includeObject"))?,
@@ -333,7 +338,7 @@ impl Serving<'_> {
         Ok((accepted, View { shape: accepted.shape, include }))
     }
 
-    pub(super) fn wants_table(&self) -> Result<bool, Refusal> {
+    pub(super) fn wants_table(&self) -> Result<bool, ApiStatus> {
         Ok(self.view()?.1.shape == Shape::Table)
     }
 
@@ -348,25 +353,25 @@ impl Serving<'_> {
         super::accept::takes_gzip(text)
     }
 
-    pub(super) fn write_options(&self) -> Result<WriteOptions, Refusal> {
+    pub(super) fn write_options(&self) -> Result<WriteOptions, ApiStatus> {
         let agent = header_text(&self.asking.head.headers, header::USER_AGENT);
         self.asking.query.write_options(agent)
     }
 
     /// What the request was allowed to be about.
-    fn listing(&self) -> Result<&ListOptions, Refusal> {
+    fn listing(&self) -> Result<&ListOptions, ApiStatus> {
         let listing = self.asking.listing.as_ref().map(Listing::options);
-        listing.ok_or_else(|| Refusal::internal(format!("a {} of no objects", self.asking.attributes.verb)))
+        listing.ok_or_else(|| ApiStatus::internal(format!("a {} of no objects", self.asking.attributes.verb)))
     }
 
-    fn selection(&self, options: &ListOptions) -> Result<Selection, Refusal> {
+    fn selection(&self, options: &ListOptions) -> Result<Selection, ApiStatus> {
         let namespace = self.asking.attributes.resource.as_ref().map(|r| r.namespace.as_str());
         let namespace = namespace.filter(|_| self.kind.is_namespaced()).unwrap_or_default();
         Selection::new(self.kind.clone(), namespace, options.labels.clone(), options.fields.clone())
     }
 
     /// A PUT or an apply may find nothing and create: only for those who may create.
-    fn create_refusal(&self) -> Option<Box<Refusal>> {
+    fn create_refusal(&self) -> Option<Box<ApiStatus>> {
         if !matches!(&*self.asking.attributes.verb, "update" | "patch") {
             return None;
         }

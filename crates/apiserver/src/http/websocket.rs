@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::answer::{self, Answer};
 use super::outgoing;
-use apiserver_core::refusal::Refusal;
+use apiserver_core::api_status::ApiStatus;
 
 const BINARY: &str = "binary.k8s.io";
 const BASE64: &str = "base64.binary.k8s.io";
@@ -50,7 +50,7 @@ enum Heard {
 
 /// Takes the frames of a client apart. Keeps no more than one small one.
 #[derive(Debug, Default)]
-struct Ears {
+struct FrameReader {
     buffer: BytesMut,
     /// Bytes of a message that are not looked at.
     skip: u64,
@@ -60,19 +60,19 @@ struct Ears {
 
 impl Handshake {
     /// What a request asks for; None when it does not ask for a WebSocket.
-    pub(crate) fn asked_for(headers: &HeaderMap) -> Option<Result<Handshake, Refusal>> {
+    pub(crate) fn asked_for(headers: &HeaderMap) -> Option<Result<Handshake, ApiStatus>> {
         let upgrade = outgoing::upgrade(headers)?.to_str().ok()?;
         upgrade.eq_ignore_ascii_case("websocket").then(|| Handshake::new(headers))
     }
 
-    fn new(headers: &HeaderMap) -> Result<Handshake, Refusal> {
+    fn new(headers: &HeaderMap) -> Result<Handshake, ApiStatus> {
         let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok()).map(str::trim);
         if text(header::SEC_WEBSOCKET_VERSION) != Some(VERSION) {
-            return Err(Refusal::bad_request("only version 13 of WebSocket is spoken here"));
+            return Err(ApiStatus::bad_request("only version 13 of WebSocket is spoken here"));
         }
         let key =
             text(header::SEC_WEBSOCKET_KEY).filter(|key| STANDARD.decode(key).is_ok_and(|k| k.len() == 16));
-        let key = key.ok_or_else(|| Refusal::bad_request("the WebSocket request has no proper key"))?;
+        let key = key.ok_or_else(|| ApiStatus::bad_request("the WebSocket request has no proper key"))?;
         let sum = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, format!("{key}{GUID}").as_bytes());
         Ok(Handshake { accept: STANDARD.encode(sum), protocol: protocol(headers)? })
     }
@@ -119,7 +119,7 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
 }
 
 /// The first of the client's protocols that we speak. Whoever names none gets bytes.
-fn protocol(headers: &HeaderMap) -> Result<&'static str, Refusal> {
+fn protocol(headers: &HeaderMap) -> Result<&'static str, ApiStatus> {
     let said = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|v| v.to_str().ok());
     let mut said = said.flat_map(|v| v.split(',')).map(str::trim).filter(|p| !p.is_empty()).peekable();
     if said.peek().is_none() {
@@ -128,19 +128,19 @@ fn protocol(headers: &HeaderMap) -> Result<&'static str, Refusal> {
     let spoken = said.find_map(|p| [BINARY, BASE64].into_iter().find(|ours| *ours == p));
     spoken.ok_or_else(|| {
         let why = format!("requested protocol(s) are not supported; supports {BINARY} and {BASE64}");
-        Refusal::new(403, "Forbidden", why)
+        ApiStatus::new(403, "Forbidden", why)
     })
 }
 
 /// Sends a body message by message, until it ends or the client leaves.
 async fn send(client: impl AsyncRead + AsyncWrite, source: Answer, protocol: &str) -> std::io::Result<()> {
     let (mut reader, mut writer) = tokio::io::split(client);
-    let (mut body, mut ears) = (source.into_body(), Ears::default());
+    let (mut body, mut frames) = (source.into_body(), FrameReader::default());
     // An empty message first, as upstream: the client sees that the stream stands.
     writer.write_all(&message(&[], protocol)).await?;
     loop {
         let said = tokio::select! {
-            heard = ears.listen(&mut reader) => match heard? {
+            heard = frames.listen(&mut reader) => match heard? {
                 Heard::Ping(said) => {
                     writer.write_all(&frame(PONG_FRAME, &said)).await?;
                     continue;
@@ -191,9 +191,9 @@ fn frame(kind: u8, payload: &[u8]) -> Bytes {
     out.freeze()
 }
 
-// === impl Ears ===
+// === impl FrameReader ===
 
-impl Ears {
+impl FrameReader {
     /// Cancel safe: what was read stays in the buffer.
     async fn listen(&mut self, reader: &mut (impl AsyncRead + Unpin)) -> std::io::Result<Heard> {
         loop {
@@ -268,19 +268,19 @@ mod tests {
             masked(BINARY_FRAME, &long[..300]),
             masked(CLOSE_FRAME, &NORMAL),
         ];
-        let mut ears = Ears::default();
+        let mut frames = FrameReader::default();
         let mut heard = Vec::new();
         // Byte by byte, as a network may bring it; nothing long is kept.
         for byte in said.concat() {
-            ears.buffer.put_u8(byte);
-            heard.extend(ears.hear());
-            assert!(ears.buffer.len() < 200);
+            frames.buffer.put_u8(byte);
+            heard.extend(frames.hear());
+            assert!(frames.buffer.len() < 200);
         }
         assert_eq!(heard[0], Heard::Ping(Bytes::from_static(b"are you there")));
         assert_eq!(heard[1], Heard::Leaving);
-        let mut ears = Ears::default();
-        ears.buffer.extend_from_slice(&frame(TEXT_FRAME, b"not masked"));
-        assert_eq!(ears.hear(), Some(Heard::Leaving));
+        let mut frames = FrameReader::default();
+        frames.buffer.extend_from_slice(&frame(TEXT_FRAME, b"not masked"));
+        assert_eq!(frames.hear(), Some(Heard::Leaving));
     }
 
     #[test]

@@ -10,9 +10,9 @@ use super::create::stored_form;
 use super::{Registry, addresses};
 use crate::random::new_uid;
 use crate::trouble;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::doc;
 use apiserver_core::meta;
-use apiserver_core::refusal::Refusal;
 use apiserver_core::selection::{self, Selection, present};
 use store::{Expect, WriteError};
 
@@ -41,7 +41,7 @@ impl Registry {
     }
 
     /// Makes the objects what the Services say.
-    pub(crate) async fn settle_address_objects(&self, services: &[Value]) -> Result<(), Refusal> {
+    pub(crate) async fn settle_address_objects(&self, services: &[Value]) -> Result<(), ApiStatus> {
         let kind = self.kind("networking.k8s.io", "v1", "ipaddresses")?;
         let mut wanted: HashMap<String, Value> = HashMap::new();
         for service in services {
@@ -65,7 +65,7 @@ impl Registry {
         Ok(())
     }
 
-    async fn make_address(&self, ip: &str, owner: &Value) -> Result<(), Refusal> {
+    async fn make_address(&self, ip: &str, owner: &Value) -> Result<(), ApiStatus> {
         let kind = self.kind("networking.k8s.io", "v1", "ipaddresses")?;
         let family = if ip.contains(':') { "IPv6" } else { "IPv4" };
         let mut object = json!({
@@ -82,7 +82,7 @@ impl Registry {
     }
 
     /// Only what is its own: the address may be another's by now.
-    async fn drop_address(&self, ip: &str, owner: &Value) -> Result<(), Refusal> {
+    async fn drop_address(&self, ip: &str, owner: &Value) -> Result<(), ApiStatus> {
         let kind = self.kind("networking.k8s.io", "v1", "ipaddresses")?;
         let Some(document) = self.find(&kind, "", ip).await? else { return Ok(()) };
         if doc::at(&document.to_value(), "spec.parentRef") == owner {
@@ -91,10 +91,10 @@ impl Registry {
         Ok(())
     }
 
-    fn tell(&self, ip: &str, outcome: Result<(), Refusal>) {
-        if let Err(refusal) = outcome {
+    fn tell(&self, ip: &str, outcome: Result<(), ApiStatus>) {
+        if let Err(api_status) = outcome {
             // The Service has its address all the same; the next start puts the object right.
-            tracing::warn!(ip, error = %refusal.message, "IPAddress not kept up");
+            tracing::warn!(ip, error = %api_status.message, "IPAddress not kept up");
         }
     }
 }

@@ -3,14 +3,14 @@
 use serde_json::Value;
 
 use super::{Registry, Written};
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::call::Call;
 use apiserver_core::managed_fields::{lay, read_config};
 use apiserver_core::meta;
-use apiserver_core::refusal::Refusal;
 
 impl Registry {
     /// Server-side apply: the body says all that its manager wants of the object.
-    pub(super) async fn apply(&self, call: &mut Call, sent: &Value) -> Result<Written, Refusal> {
+    pub(super) async fn apply(&self, call: &mut Call, sent: &Value) -> Result<Written, ApiStatus> {
         let config = read_config(call, sent)?;
         call.applied = true;
         let now = meta::timestamp(self.now());
@@ -19,19 +19,19 @@ impl Registry {
             if self.find(&call.kind, call.namespace(), call.name()).await?.is_some() {
                 let modified = self.modify(call, &mut |call, old| lay(call, Some(old), &config, &now)).await;
                 match modified {
-                    Err(refusal) if refusal.reason == "NotFound" => continue,
+                    Err(api_status) if api_status.reason == "NotFound" => continue,
                     outcome => return outcome,
                 }
             }
             if !call.subresource().is_empty() || !meta::uid(&config).is_empty() {
-                return Err(Refusal::not_found(&call.kind, call.name()));
+                return Err(ApiStatus::not_found(&call.kind, call.name()));
             }
             let object = lay(call, None, &config, &now)?;
             match self.create(call, object).await {
-                Err(refusal) if refusal.reason == "AlreadyExists" => {}
+                Err(api_status) if api_status.reason == "AlreadyExists" => {}
                 outcome => return outcome,
             }
         }
-        Err(Refusal::modified(&call.kind, call.name()))
+        Err(ApiStatus::modified(&call.kind, call.name()))
     }
 }

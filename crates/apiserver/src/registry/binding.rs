@@ -5,24 +5,24 @@ use api::names;
 use serde_json::{Value, json};
 
 use super::Registry;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::call::Call;
 use apiserver_core::doc::Field;
 use apiserver_core::kind::Kind;
 use apiserver_core::kinds;
 use apiserver_core::meta;
-use apiserver_core::refusal::Refusal;
 use apiserver_core::selection::present;
 
 impl Registry {
     /// Binds the Pod the call names, as the Binding says.
-    pub async fn bind(&self, call: &Call, binding: &Value) -> Result<(), Refusal> {
+    pub async fn bind(&self, call: &Call, binding: &Value) -> Result<(), ApiStatus> {
         if meta::name(binding) != call.name() {
-            return Err(Refusal::bad_request("name in URL does not match name in Binding object"));
+            return Err(ApiStatus::bad_request("name in URL does not match name in Binding object"));
         }
         let errors = complaints(binding);
         if !errors.is_empty() {
             let kind = self.kind("", "v1", "bindings")?;
-            return Err(Refusal::invalid(&kind, call.name(), &errors));
+            return Err(ApiStatus::invalid(&kind, call.name(), &errors));
         }
         let kind = self.kind("", "v1", "pods")?;
         let (name, now) = (call.name(), meta::timestamp(self.now()));
@@ -34,7 +34,7 @@ impl Registry {
             assign(&kind, pod, binding, &now)?;
             Ok(true)
         });
-        bound.await?.map(drop).ok_or_else(|| Refusal::not_found(&kind, name))
+        bound.await?.map(drop).ok_or_else(|| ApiStatus::not_found(&kind, name))
     }
 }
 
@@ -56,7 +56,7 @@ fn complaints(binding: &Value) -> FieldErrors {
     errors
 }
 
-fn assign(kind: &Kind, pod: &mut Value, binding: &Value, now: &str) -> Result<(), Refusal> {
+fn assign(kind: &Kind, pod: &mut Value, binding: &Value, now: &str) -> Result<(), ApiStatus> {
     let name = meta::name(pod).to_owned();
     for (what, field) in [("UID", "uid"), ("ResourceVersion", "resourceVersion")] {
         let (wanted, present) = (meta::text(binding, field), meta::text(pod, field));
@@ -64,13 +64,13 @@ fn assign(kind: &Kind, pod: &mut Value, binding: &Value, now: &str) -> Result<()
             let why = format!(
                 "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {present}"
             );
-            return Err(Refusal::conflict(kind, &name, &why));
+            return Err(ApiStatus::conflict(kind, &name, &why));
         }
     }
     let conflict = |why: String| {
         let mut kind = kind.clone();
         kind.plural = "pods/binding".into();
-        Err(Refusal::conflict(&kind, &name, &why))
+        Err(ApiStatus::conflict(&kind, &name, &why))
     };
     if meta::is_deleting(pod) {
         return conflict(format!("pod {name} is being deleted, cannot be assigned to a host"));
@@ -141,7 +141,8 @@ mod tests {
             assign(&kind, &mut pod, &json!({"metadata": metadata, "target": {"name": "n1"}}), "t")
                 .map(|()| pod)
         };
-        let message = |outcome: Result<Value, Refusal>| outcome.err().map(|r| r.message).unwrap_or_default();
+        let message =
+            |outcome: Result<Value, ApiStatus>| outcome.err().map(|r| r.message).unwrap_or_default();
         assert!(message(bind("v", "")).contains("UID in precondition: v, UID in object meta: u"));
         assert!(message(bind("u", "6")).contains("ResourceVersion in precondition: 6"));
         let bound = bind("u", "7").unwrap_or_default();

@@ -8,13 +8,13 @@ use super::addresses::Claim;
 use super::{Outcome, Registry, Written};
 use crate::random::{generated_name, new_uid};
 use crate::trouble;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::call::Call;
 use apiserver_core::document;
 use apiserver_core::kind::{Kind, Verb};
 use apiserver_core::kinds;
 use apiserver_core::managed_fields::own_fields;
 use apiserver_core::meta;
-use apiserver_core::refusal::Refusal;
 use store::{Entry, Expect, WriteError};
 
 /// How often a generated name may be taken already.
@@ -22,18 +22,19 @@ const TRIES: usize = 8;
 
 impl Registry {
     /// Writes a new object. It was decoded as the call's kind.
-    pub async fn create(&self, call: &mut Call, mut object: Value) -> Result<Written, Refusal> {
-        if let Some(refusal) = &call.create_refused {
-            return Err((**refusal).clone());
+    pub async fn create(&self, call: &mut Call, mut object: Value) -> Result<Written, ApiStatus> {
+        if let Some(api_status) = &call.create_refused {
+            return Err((**api_status).clone());
         }
         if call.kind.is_custom() && !call.kind.verbs.contains(&Verb::Create) {
-            let mut refusal = Refusal::method_not_allowed();
-            refusal.message = "create not allowed while custom resource definition is terminating".to_owned();
-            return Err(refusal);
+            let mut api_status = ApiStatus::method_not_allowed();
+            api_status.message =
+                "create not allowed while custom resource definition is terminating".to_owned();
+            return Err(api_status);
         }
         if !meta::text(&object, "resourceVersion").is_empty() {
             let why = "resourceVersion should not be set on objects to be created";
-            return Err(Refusal::new(500, "", why));
+            return Err(ApiStatus::new(500, "", why));
         }
         place(call, &mut object)?;
         let kind = call.kind.clone();
@@ -47,27 +48,27 @@ impl Registry {
             let name = generated_name(&base);
             meta::metadata_mut(&mut object).insert("name".to_owned(), name.into());
             match self.create_once(call, object).await {
-                Err(refusal) if refusal.reason == "AlreadyExists" => {}
+                Err(api_status) if api_status.reason == "AlreadyExists" => {}
                 outcome => return outcome,
             }
         }
         let name = base.as_str();
-        let mut refusal = Refusal::already_exists(&kind, name);
-        refusal.message = format!(
+        let mut api_status = ApiStatus::already_exists(&kind, name);
+        api_status.message = format!(
             "{} {name:?} already exists, the server was not able to generate a unique name for the object",
             kind.resource_name()
         );
-        Err(refusal)
+        Err(api_status)
     }
 
-    async fn create_once(&self, call: &mut Call, object: Value) -> Result<Written, Refusal> {
+    async fn create_once(&self, call: &mut Call, object: Value) -> Result<Written, ApiStatus> {
         let (object, claim) = self.prepare_new(call, object).await?;
         let written = match self.write_new(call, &object).await {
             Ok(Some(entry)) => Written::to_store(&call.kind, object, entry, Outcome::Created),
             Ok(None) => Written::elsewhere(object, Outcome::Created),
-            Err(refusal) => {
+            Err(api_status) => {
                 self.withdraw(call, &object, None).await;
-                return Err(refusal);
+                return Err(api_status);
             }
         };
         if let Some(claim) = claim.filter(|_| !call.options.dry_run) {
@@ -81,7 +82,7 @@ impl Registry {
         &self,
         call: &mut Call,
         mut object: Value,
-    ) -> Result<(Value, Option<Claim>), Refusal> {
+    ) -> Result<(Value, Option<Claim>), ApiStatus> {
         let kind = call.kind.clone();
         kind.strategy.set_defaults(&mut object);
         self.admit(call, &mut object, None).await?;
@@ -100,7 +101,7 @@ impl Registry {
         kinds::meta::validate(&kind, &object, &mut errors);
         kind.strategy.validate(&object, &mut errors);
         if !errors.is_empty() {
-            return Err(Refusal::invalid(&kind, meta::name(&object), &errors));
+            return Err(ApiStatus::invalid(&kind, meta::name(&object), &errors));
         }
         call.warn(kind.strategy.warnings(&object, None));
         self.admit_final(call, &object, None).await?;
@@ -108,20 +109,20 @@ impl Registry {
     }
 
     /// None for a dry run.
-    async fn write_new(&self, call: &Call, object: &Value) -> Result<Option<Entry>, Refusal> {
+    async fn write_new(&self, call: &Call, object: &Value) -> Result<Option<Entry>, ApiStatus> {
         let kind = &call.kind;
         let name = meta::name(object);
         let key = call.key(name);
         if call.options.dry_run {
             return match self.find(kind, call.namespace(), name).await? {
-                Some(_) => Err(Refusal::already_exists(kind, name)),
+                Some(_) => Err(ApiStatus::already_exists(kind, name)),
                 None => Ok(None),
             };
         }
         let stored = stored_form(kind, object);
         match self.store().put(&key, stored, Expect::Absent).await {
             Ok(entry) => Ok(Some(entry)),
-            Err(WriteError::Conflict { .. }) => Err(Refusal::already_exists(kind, name)),
+            Err(WriteError::Conflict { .. }) => Err(ApiStatus::already_exists(kind, name)),
             Err(error) => Err(trouble::of_write(&error)),
         }
     }
@@ -138,16 +139,16 @@ pub(super) fn stored_form(kind: &Kind, object: &Value) -> bytes::Bytes {
 }
 
 /// What could not be read again is not written.
-pub(super) fn check_nesting(object: &Value) -> Result<(), Refusal> {
+pub(super) fn check_nesting(object: &Value) -> Result<(), ApiStatus> {
     if nesting::exceeds(object, nesting::MAX_STORED) {
         let levels = nesting::MAX_STORED;
-        return Err(Refusal::bad_request(format!("the object nests deeper than {levels} levels")));
+        return Err(ApiStatus::bad_request(format!("the object nests deeper than {levels} levels")));
     }
     Ok(())
 }
 
 /// Puts the object where the path says it belongs, unless it says otherwise itself.
-pub(super) fn place(call: &Call, object: &mut Value) -> Result<(), Refusal> {
+pub(super) fn place(call: &Call, object: &mut Value) -> Result<(), ApiStatus> {
     let namespace = call.namespace();
     if !call.kind.is_namespaced() {
         // Upstream forgives a namespace on what has none.
@@ -161,7 +162,7 @@ pub(super) fn place(call: &Call, object: &mut Value) -> Result<(), Refusal> {
         same if same == namespace => {}
         other => {
             let _ = other;
-            return Err(Refusal::bad_request(
+            return Err(ApiStatus::bad_request(
                 "the namespace of the provided object does not match the namespace sent on the request",
             ));
         }

@@ -2,16 +2,15 @@
 
 use serde_json::Value;
 
-use super::create::stored_form;
 use super::{Registry, from_entry, is_service};
 use crate::trouble;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::call::Call;
 use apiserver_core::deletion::{Step, check_preconditions, next_step};
 use apiserver_core::document::Document;
 use apiserver_core::kind::Kind;
 use apiserver_core::meta;
 use apiserver_core::options::{DeleteOptions, ListOptions};
-use apiserver_core::refusal::Refusal;
 use apiserver_core::selection::{Selection, present};
 use store::{Expect, WriteError};
 
@@ -29,7 +28,7 @@ const TRIES: usize = 16;
 
 impl Registry {
     /// Deletes the object the call names.
-    pub async fn delete(&self, call: &mut Call, options: &DeleteOptions) -> Result<Deletion, Refusal> {
+    pub async fn delete(&self, call: &mut Call, options: &DeleteOptions) -> Result<Deletion, ApiStatus> {
         let name = call.name().to_owned();
         for _ in 0..TRIES {
             let document = self.get(&call.kind, call.namespace(), &name).await?;
@@ -40,7 +39,7 @@ impl Registry {
                 return outcome;
             }
         }
-        Err(Refusal::modified(&call.kind, &name))
+        Err(ApiStatus::modified(&call.kind, &name))
     }
 
     /// Deletes what is selected; what others delete meanwhile is not missed. Tells what was there.
@@ -50,7 +49,7 @@ impl Registry {
         selection: Selection,
         list: &ListOptions,
         options: &DeleteOptions,
-    ) -> Result<Vec<Value>, Refusal> {
+    ) -> Result<Vec<Value>, ApiStatus> {
         let mut lister = self.list(selection, list).await?;
         let mut out = Vec::new();
         while let Some(page) = lister.next_page().await? {
@@ -63,8 +62,8 @@ impl Registry {
                 }
                 match self.delete(&mut one, options).await {
                     Ok(deletion) => out.push(deletion.object),
-                    Err(refusal) if refusal.reason == "NotFound" => {}
-                    Err(refusal) => return Err(refusal),
+                    Err(api_status) if api_status.reason == "NotFound" => {}
+                    Err(api_status) => return Err(api_status),
                 }
             }
         }
@@ -78,25 +77,22 @@ impl Registry {
         options: &DeleteOptions,
         document: &Document,
         old: Value,
-    ) -> Option<Result<Deletion, Refusal>> {
+    ) -> Option<Result<Deletion, ApiStatus>> {
         let kind = &call.kind;
         let step = next_step(call, options, &old, self.now());
         let done = step == Step::Remove;
         let dry = options.dry_run || call.options.dry_run;
-        let expect = Expect::Rev(document.rev);
         let error = match step {
             Step::Leave => return Some(Ok(Deletion { object: old, done: false })),
             Step::Write(object) if dry => return Some(Ok(Deletion { object, done })),
             Step::Remove if dry => return Some(Ok(Deletion { object: old, done })),
-            Step::Write(object) => {
-                match self.store().put(&document.key, stored_form(kind, &object), expect).await {
-                    Ok(entry) => {
-                        let object = present(kind, &from_entry(entry));
-                        return Some(Ok(Deletion { object, done }));
-                    }
-                    Err(error) => error,
+            Step::Write(object) => match self.write_version(kind, document, &object).await {
+                Ok(entry) => {
+                    let object = present(kind, &from_entry(entry));
+                    return Some(Ok(Deletion { object, done }));
                 }
-            }
+                Err(error) => error,
+            },
             Step::Remove => match self.end(kind, document, &old).await {
                 Ok(()) => return Some(Ok(Deletion { object: old, done })),
                 Err(error) => error,

@@ -6,13 +6,13 @@ use api::selector::LabelSelector;
 use serde_json::{Value, json};
 
 use super::Registry;
+use apiserver_core::api_status::{ApiStatus, Cause};
 use apiserver_core::call::Call;
 use apiserver_core::deletion::check_preconditions;
 use apiserver_core::kind::Kind;
 use apiserver_core::kinds::pod;
 use apiserver_core::meta;
 use apiserver_core::options::DeleteOptions;
-use apiserver_core::refusal::{Cause, Refusal};
 use apiserver_core::selection::{Selection, present};
 
 /// How often a Pod may change while it is looked at.
@@ -30,10 +30,10 @@ enum Verdict {
 
 impl Registry {
     /// Evicts the Pod the call names.
-    pub async fn evict(&self, call: &Call, eviction: &Value) -> Result<(), Refusal> {
+    pub async fn evict(&self, call: &Call, eviction: &Value) -> Result<(), ApiStatus> {
         let said = meta::name(eviction);
         if !said.is_empty() && said != call.name() {
-            return Err(Refusal::bad_request(format!(
+            return Err(ApiStatus::bad_request(format!(
                 "name in URL does not match name in Eviction object: {} != {said}",
                 call.name()
             )));
@@ -53,14 +53,19 @@ impl Registry {
                 options.version = Some(meta::text(&pod, "resourceVersion").to_owned());
             }
             match self.disrupt(call, &kind, options).await {
-                Err(refusal) if refusal.reason == "Conflict" && !asked => {}
+                Err(api_status) if api_status.reason == "Conflict" && !asked => {}
                 outcome => return outcome,
             }
         }
-        Err(Refusal::modified(&kind, call.name()))
+        Err(ApiStatus::modified(&kind, call.name()))
     }
 
-    async fn evict_budgeted(&self, call: &Call, pod: &Value, options: DeleteOptions) -> Result<(), Refusal> {
+    async fn evict_budgeted(
+        &self,
+        call: &Call,
+        pod: &Value,
+        options: DeleteOptions,
+    ) -> Result<(), ApiStatus> {
         let kind = self.kind("", "v1", "pods")?;
         let mut asked = options.clone();
         // The Pod that was looked at, and no other of its name.
@@ -71,7 +76,9 @@ impl Registry {
             asked.version.get_or_insert_with(|| meta::text(pod, "resourceVersion").to_owned());
         }
         match (self.disrupt(call, &kind, asked).await, unhealthy) {
-            (Err(refusal), Some(budget)) if refusal.reason == "Conflict" && options.version.is_none() => {
+            (Err(api_status), Some(budget))
+                if api_status.reason == "Conflict" && options.version.is_none() =>
+            {
                 Err(too_many(in_process(&budget)))
             }
             (outcome, _) => outcome,
@@ -84,7 +91,7 @@ impl Registry {
         call: &Call,
         kind: &Arc<Kind>,
         mut options: DeleteOptions,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ApiStatus> {
         let mut deletion = Call { kind: kind.clone(), ..call.clone() };
         deletion.attributes.verb = "delete".into();
         if let Some(resource) = &mut deletion.attributes.resource {
@@ -96,7 +103,7 @@ impl Registry {
                 check_preconditions(&deletion, &options, pod)?;
                 Ok(pod::set_condition(pod, disruption(), &now))
             });
-            let marked = marked.await?.ok_or_else(|| Refusal::not_found(kind, call.name()))?;
+            let marked = marked.await?.ok_or_else(|| ApiStatus::not_found(kind, call.name()))?;
             if options.version.is_some() {
                 options.version = Some(meta::text(&marked, "resourceVersion").to_owned());
             }
@@ -105,7 +112,12 @@ impl Registry {
     }
 
     /// The name of the budget that is not touched because the Pod is not ready.
-    async fn ask_budgets(&self, call: &Call, pod: &Value, dry_run: bool) -> Result<Option<String>, Refusal> {
+    async fn ask_budgets(
+        &self,
+        call: &Call,
+        pod: &Value,
+        dry_run: bool,
+    ) -> Result<Option<String>, ApiStatus> {
         let kind = self.kind("policy", "v1", "poddisruptionbudgets")?;
         let mut selection = Selection::all(kind.clone());
         call.namespace().clone_into(&mut selection.namespace);
@@ -119,7 +131,7 @@ impl Registry {
             [] => return Ok(None),
             [budget] => budget,
             _ => {
-                return Err(Refusal::internal(
+                return Err(ApiStatus::internal(
                     "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
                 ));
             }
@@ -194,10 +206,10 @@ fn judge(pod: &Value, budget: &Value) -> Verdict {
     Verdict::Spend
 }
 
-fn too_many(why: String) -> Refusal {
+fn too_many(why: String) -> ApiStatus {
     let message = "Cannot evict pod as it would violate the pod's disruption budget.";
     let cause = Cause { reason: "DisruptionBudget".to_owned(), message: why, field: String::new() };
-    Refusal::too_many_requests(message, 10).with_causes(vec![cause])
+    ApiStatus::too_many_requests(message, 10).with_causes(vec![cause])
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Registry, from_entry};
 use crate::trouble;
+use apiserver_core::api_status::{ApiStatus, Cause};
 use apiserver_core::document::Document;
 use apiserver_core::options::{ListOptions, VersionMatch};
-use apiserver_core::refusal::{Cause, Refusal};
 use apiserver_core::selection::Selection;
 use store::{ReadError, Store};
 
@@ -55,12 +55,12 @@ const TOKEN_VERSION: &str = "meta.k8s.io/v1";
 
 impl Registry {
     /// Starts a list.
-    pub async fn list(&self, selection: Selection, options: &ListOptions) -> Result<Lister, Refusal> {
+    pub async fn list(&self, selection: Selection, options: &ListOptions) -> Result<Lister, ApiStatus> {
         self.list_by(PAGE_BYTES, selection, options).await
     }
 
     /// Starts the list that a watch begins with.
-    pub(super) async fn list_for_watch(&self, selection: Selection) -> Result<Lister, Refusal> {
+    pub(super) async fn list_for_watch(&self, selection: Selection) -> Result<Lister, ApiStatus> {
         self.list_by(WATCH_PAGE_BYTES, selection, &ListOptions::default()).await
     }
 
@@ -69,7 +69,7 @@ impl Registry {
         page_bytes: usize,
         selection: Selection,
         options: &ListOptions,
-    ) -> Result<Lister, Refusal> {
+    ) -> Result<Lister, ApiStatus> {
         let (at, after) = self.starting_point(&selection, options).await?;
         let mut lister = Lister {
             store: self.store().clone(),
@@ -91,7 +91,7 @@ impl Registry {
     }
 
     /// The whole of a small list.
-    pub async fn list_all(&self, selection: Selection) -> Result<(Vec<Document>, u64), Refusal> {
+    pub async fn list_all(&self, selection: Selection) -> Result<(Vec<Document>, u64), ApiStatus> {
         let mut lister = self.list(selection, &ListOptions::default()).await?;
         let mut out = Vec::new();
         while let Some(page) = lister.next_page().await? {
@@ -105,13 +105,13 @@ impl Registry {
         &self,
         selection: &Selection,
         options: &ListOptions,
-    ) -> Result<(Option<u64>, Option<Arc<str>>), Refusal> {
+    ) -> Result<(Option<u64>, Option<Arc<str>>), ApiStatus> {
         check_version_match(options)?;
         if let Some(text) = &options.continue_token {
             let token = Token::decode(text)?;
             if options.version.is_some_and(|v| v != 0) {
                 let why = "specifying resource version is not allowed when using continue";
-                return Err(Refusal::bad_request(why));
+                return Err(ApiStatus::bad_request(why));
             }
             let after = format!("{}{}", selection.prefix(), token.start.trim_end_matches('\0'));
             return Ok((u64::try_from(token.rv).ok().filter(|rv| *rv > 0), Some(after.into())));
@@ -132,7 +132,7 @@ impl Registry {
     }
 
     /// Refuses a revision that is still in the future.
-    pub fn reach(&self, version: u64) -> Result<(), Refusal> {
+    pub fn reach(&self, version: u64) -> Result<(), ApiStatus> {
         let current = self.store().revision();
         if version <= current {
             return Ok(());
@@ -143,19 +143,19 @@ impl Registry {
             message: "Too large resource version".to_owned(),
             field: String::new(),
         };
-        let mut refusal = Refusal::timeout(message).with_causes(vec![cause]);
-        if let Some(details) = &mut refusal.details {
+        let mut api_status = ApiStatus::timeout(message).with_causes(vec![cause]);
+        if let Some(details) = &mut api_status.details {
             details.retry_after_seconds = 1;
         }
-        Err(refusal)
+        Err(api_status)
     }
 }
 
-fn check_version_match(options: &ListOptions) -> Result<(), Refusal> {
+fn check_version_match(options: &ListOptions) -> Result<(), ApiStatus> {
     let Some(how) = options.version_match else { return Ok(()) };
     let forbidden = |why: &str| {
         let message = format!("resourceVersionMatch is invalid: resourceVersionMatch: Forbidden: {why}");
-        Err(Refusal::new(422, "Invalid", message))
+        Err(ApiStatus::new(422, "Invalid", message))
     };
     match (how, options.version) {
         _ if options.continue_token.is_some() => {
@@ -173,7 +173,7 @@ fn check_version_match(options: &ListOptions) -> Result<(), Refusal> {
 
 impl Lister {
     /// The next objects that are selected; a page may be empty. None when the list is through.
-    pub async fn next_page(&mut self) -> Result<Option<Vec<Document>>, Refusal> {
+    pub async fn next_page(&mut self) -> Result<Option<Vec<Document>>, ApiStatus> {
         if let Some(first) = self.first.take() {
             return Ok(Some(first));
         }
@@ -265,7 +265,7 @@ impl Lister {
     }
 
     /// The token is too old; says so, and how to go on regardless.
-    fn expired(&self) -> Refusal {
+    fn expired(&self) -> ApiStatus {
         let prefix = self.selection.prefix();
         let start = self.after.as_deref().and_then(|key| key.strip_prefix(&prefix)).unwrap_or_default();
         let message = "The provided continue parameter is too old to display a consistent list result. You can \
@@ -273,15 +273,15 @@ impl Lister {
                        response to retrieve the remainder of the results. Continuing with the provided token \
                        results in an inconsistent list - objects that were created, modified, or deleted between \
                        the time the first chunk was returned and now may show up in the list.";
-        let mut refusal = Refusal::expired(message);
-        refusal.details.get_or_insert_default().continue_token = Token::encode(-1, start);
-        refusal
+        let mut api_status = ApiStatus::expired(message);
+        api_status.details.get_or_insert_default().continue_token = Token::encode(-1, start);
+        api_status
     }
 }
 
-fn refuse(error: ReadError) -> Refusal {
+fn refuse(error: ReadError) -> ApiStatus {
     match error {
-        ReadError::Compacted(gone) => Refusal::expired(format!(
+        ReadError::Compacted(gone) => ApiStatus::expired(format!(
             "The resourceVersion for the provided list is too old: {} ({})",
             gone.requested, gone.compacted
         )),
@@ -297,8 +297,8 @@ impl Token {
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).unwrap_or_default())
     }
 
-    fn decode(text: &str) -> Result<Token, Refusal> {
-        let bad = |why: &str| Refusal::bad_request(format!("continue key is not valid: {why}"));
+    fn decode(text: &str) -> Result<Token, ApiStatus> {
+        let bad = |why: &str| ApiStatus::bad_request(format!("continue key is not valid: {why}"));
         let bytes = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).map_err(|_| bad("illegal base64"))?;
         let token: Token = serde_json::from_slice(&bytes).map_err(|_| bad("malformed"))?;
         if token.v != TOKEN_VERSION {

@@ -15,9 +15,9 @@ use serde_json::Value;
 use crate::admission::Chain;
 use crate::trouble;
 use apiserver_core::admission::{Operation, Review};
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::kind::Kind;
-use apiserver_core::refusal::Refusal;
-use store::{Entry, Store};
+use store::{Entry, Expect, Store, Write};
 
 mod address_objects;
 pub mod addresses;
@@ -38,6 +38,9 @@ mod tests;
 pub mod watch;
 
 use addresses::{Addresses, Claim};
+
+/// By how much an object may grow in a step of its deletion: a time stamp, a finalizer, a condition and who set them.
+const DELETION_GROWTH: usize = 4 << 10;
 
 /// Everything the verbs need. Cheap to clone.
 #[derive(Clone)]
@@ -106,9 +109,9 @@ impl Registry {
     }
 
     /// The kind, which a caller inside the server knows to exist.
-    pub fn kind(&self, group: &str, version: &str, plural: &str) -> Result<Arc<Kind>, Refusal> {
+    pub fn kind(&self, group: &str, version: &str, plural: &str) -> Result<Arc<Kind>, ApiStatus> {
         let catalog = self.0.catalog.load();
-        catalog.find(group, version, plural).cloned().ok_or_else(Refusal::no_resource)
+        catalog.find(group, version, plural).cloned().ok_or_else(ApiStatus::no_resource)
     }
 
     /// Who has which cluster address.
@@ -118,7 +121,7 @@ impl Registry {
     }
 
     /// Lets the admission chain complete an object before it is judged.
-    async fn admit(&self, call: &mut Call, object: &mut Value, old: Option<&Value>) -> Result<(), Refusal> {
+    async fn admit(&self, call: &mut Call, object: &mut Value, old: Option<&Value>) -> Result<(), ApiStatus> {
         let Some(chain) = &self.0.admission else { return Ok(()) };
         let warnings = chain.mutate(&self.review(call, old), object).await?;
         call.warn(warnings);
@@ -126,7 +129,12 @@ impl Registry {
     }
 
     /// Lets the admission chain judge what is about to be written.
-    async fn admit_final(&self, call: &mut Call, object: &Value, old: Option<&Value>) -> Result<(), Refusal> {
+    async fn admit_final(
+        &self,
+        call: &mut Call,
+        object: &Value,
+        old: Option<&Value>,
+    ) -> Result<(), ApiStatus> {
         let Some(chain) = &self.0.admission else { return Ok(()) };
         let warnings = chain.validate(&self.review(call, old), object).await?;
         call.warn(warnings);
@@ -140,19 +148,19 @@ impl Registry {
         }
     }
 
-    async fn admit_deletion(&self, call: &Call, old: &Value) -> Result<(), Refusal> {
+    async fn admit_deletion(&self, call: &Call, old: &Value) -> Result<(), ApiStatus> {
         let Some(chain) = &self.0.admission else { return Ok(()) };
         chain.delete(&Review { operation: Operation::Delete, ..self.review(call, Some(old)) }).await
     }
 
     /// Lets the admission chain judge what is sent to a subresource that stores nothing by itself.
-    pub async fn admit_sent(&self, call: &Call, sent: &Value) -> Result<(), Refusal> {
+    pub async fn admit_sent(&self, call: &Call, sent: &Value) -> Result<(), ApiStatus> {
         let Some(chain) = &self.0.admission else { return Ok(()) };
         chain.send(&self.review(call, None), sent).await
     }
 
     /// Asks admission about a Binding, which it may complete.
-    pub async fn admit_binding(&self, call: &Call, binding: &mut Value) -> Result<(), Refusal> {
+    pub async fn admit_binding(&self, call: &Call, binding: &mut Value) -> Result<(), ApiStatus> {
         let Some(chain) = &self.0.admission else { return Ok(()) };
         chain.bind(&self.review(call, None), binding).await
     }
@@ -173,14 +181,33 @@ impl Registry {
         is_service(kind).then(|| self.0.addresses.assign(object, errors))
     }
 
+    /// Writes a new version of an object, if the old one is still there. One that is being deleted may use the room that the
+    /// store keeps for deletions, unless it grows: that is how a full disk gets room again.
+    async fn write_version(
+        &self,
+        kind: &Kind,
+        old: &Document,
+        object: &Value,
+    ) -> Result<Entry, store::WriteError> {
+        let stored = create::stored_form(kind, object);
+        let is_step = meta::is_deleting(object) && stored.len() <= old.size() + DELETION_GROWTH;
+        let write = Write::put(&old.key, stored, Expect::Rev(old.rev));
+        self.store().write_one(if is_step { write.of_deletion() } else { write }).await
+    }
+
     /// One object.
-    pub async fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Result<Document, Refusal> {
+    pub async fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Result<Document, ApiStatus> {
         let found = self.find(kind, namespace, name).await?;
-        found.ok_or_else(|| Refusal::not_found(kind, name))
+        found.ok_or_else(|| ApiStatus::not_found(kind, name))
     }
 
     /// One object, if it is there.
-    pub async fn find(&self, kind: &Kind, namespace: &str, name: &str) -> Result<Option<Document>, Refusal> {
+    pub async fn find(
+        &self,
+        kind: &Kind,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Document>, ApiStatus> {
         if name.is_empty() || name.contains('/') || namespace.contains('/') {
             return Ok(None);
         }

@@ -5,9 +5,10 @@ use base::time::Wall;
 use serde_json::Value;
 
 use super::addresses::Claim;
-use super::create::{check_nesting, place, stored_form};
+use super::create::{check_nesting, place};
 use super::{Outcome, Registry, Written, is_service};
 use crate::trouble;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::call::Call;
 use apiserver_core::deletion::is_over;
 use apiserver_core::document::Document;
@@ -15,7 +16,6 @@ use apiserver_core::kind::Kind;
 use apiserver_core::kinds;
 use apiserver_core::managed_fields::own_fields;
 use apiserver_core::meta;
-use apiserver_core::refusal::Refusal;
 use apiserver_core::selection::present;
 use store::{Entry, Expect, WriteError};
 
@@ -23,9 +23,9 @@ use store::{Entry, Expect, WriteError};
 const TRIES: usize = 16;
 
 /// Makes the wanted object from the present one. Called again when the present one changed meanwhile.
-pub(super) type Propose<'p> = dyn FnMut(&mut Call, &Value) -> Result<Value, Refusal> + Send + 'p;
+pub(super) type Propose<'p> = dyn FnMut(&mut Call, &Value) -> Result<Value, ApiStatus> + Send + 'p;
 
-/// Through which door a change comes, and so what it may touch.
+/// Which subresource a change is made by, and so what it may touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// The object itself, or its `/scale`.
@@ -39,7 +39,7 @@ enum Way {
 
 impl Registry {
     /// Replaces an object, or its status when the call says so.
-    pub async fn update(&self, call: &mut Call, body: Value) -> Result<Written, Refusal> {
+    pub async fn update(&self, call: &mut Call, body: Value) -> Result<Written, ApiStatus> {
         check_identity(call, &body)?;
         if call.kind.strategy.creates_on_update()
             && call.subresource().is_empty()
@@ -55,7 +55,7 @@ impl Registry {
         &self,
         call: &mut Call,
         propose: &mut Propose<'_>,
-    ) -> Result<Written, Refusal> {
+    ) -> Result<Written, ApiStatus> {
         let name = call.name().to_owned();
         for _ in 0..TRIES {
             let document = self.get(&call.kind, call.namespace(), &name).await?;
@@ -80,13 +80,13 @@ impl Registry {
             self.settle_addresses(call, claim, &written, &old).await;
             return Ok(written);
         }
-        Err(Refusal::modified(&call.kind, &name))
+        Err(ApiStatus::modified(&call.kind, &name))
     }
 
-    async fn create_instead(&self, call: &mut Call, mut body: Value) -> Result<Written, Refusal> {
+    async fn create_instead(&self, call: &mut Call, mut body: Value) -> Result<Written, ApiStatus> {
         meta::metadata_mut(&mut body).insert("name".to_owned(), call.name().into());
         if !meta::uid(&body).is_empty() || !meta::text(&body, "resourceVersion").is_empty() {
-            return Err(Refusal::not_found(&call.kind, call.name()));
+            return Err(ApiStatus::not_found(&call.kind, call.name()));
         }
         call.attributes.verb = "create".into();
         self.create(call, body).await
@@ -98,7 +98,7 @@ impl Registry {
         call: &mut Call,
         mut new: Value,
         old: &Value,
-    ) -> Result<(Value, Option<Claim>), Refusal> {
+    ) -> Result<(Value, Option<Claim>), ApiStatus> {
         let kind = call.kind.clone();
         let strategy = &kind.strategy;
         place(call, &mut new)?;
@@ -124,7 +124,7 @@ impl Registry {
         // An address that may not change need not be complained about twice.
         let errors = if errors.is_empty() { unassigned } else { errors };
         if !errors.is_empty() {
-            return Err(Refusal::invalid(&kind, meta::name(&new), &errors));
+            return Err(ApiStatus::invalid(&kind, meta::name(&new), &errors));
         }
         call.warn(strategy.warnings(&new, Some(old)));
         self.admit_final(call, &new, Some(old)).await?;
@@ -156,22 +156,21 @@ impl Registry {
         if call.options.dry_run || (new == old && !over) {
             return Ok(None);
         }
-        let expect = Expect::Rev(document.rev);
         if over {
-            return self.store().delete(&document.key, expect).await.map(|_| None);
+            return self.store().delete(&document.key, Expect::Rev(document.rev)).await.map(|_| None);
         }
-        self.store().put(&document.key, stored_form(&call.kind, new), expect).await.map(Some)
+        self.write_version(&call.kind, document, new).await.map(Some)
     }
 }
 
 /// The body must be about the object in the path.
-fn check_identity(call: &Call, body: &Value) -> Result<(), Refusal> {
+fn check_identity(call: &Call, body: &Value) -> Result<(), ApiStatus> {
     let (asked, said) = (call.name(), meta::name(body));
     if said.is_empty() {
-        return Err(Refusal::bad_request("name must be provided"));
+        return Err(ApiStatus::bad_request("name must be provided"));
     }
     if asked != said {
-        return Err(Refusal::bad_request(format!(
+        return Err(ApiStatus::bad_request(format!(
             "the name of the object ({said}) does not match the name on the URL ({asked})"
         )));
     }
@@ -179,13 +178,13 @@ fn check_identity(call: &Call, body: &Value) -> Result<(), Refusal> {
 }
 
 /// What the new version claims to be based on.
-fn check_versions(call: &Call, new: &Value, old: &Value) -> Result<(), Refusal> {
+fn check_versions(call: &Call, new: &Value, old: &Value) -> Result<(), ApiStatus> {
     let kind = &call.kind;
     let (wanted, present) = (meta::uid(new), meta::uid(old));
     if !wanted.is_empty() && wanted != present {
         let why =
             format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {present}");
-        return Err(Refusal::conflict(kind, call.name(), &why));
+        return Err(ApiStatus::conflict(kind, call.name(), &why));
     }
     let based_on = meta::text(new, "resourceVersion");
     if based_on.is_empty() {
@@ -195,10 +194,10 @@ fn check_versions(call: &Call, new: &Value, old: &Value) -> Result<(), Refusal> 
         let mut errors = FieldErrors::default();
         let at = Path::new("metadata").child("resourceVersion");
         errors.invalid(&at, 0, "must be specified for an update");
-        return Err(Refusal::invalid(kind, call.name(), &errors));
+        return Err(ApiStatus::invalid(kind, call.name(), &errors));
     }
     if based_on != "0" && based_on != meta::text(old, "resourceVersion") {
-        return Err(Refusal::modified(kind, call.name()));
+        return Err(ApiStatus::modified(kind, call.name()));
     }
     Ok(())
 }
@@ -217,7 +216,7 @@ impl Way {
         }
     }
 
-    /// Whole parts of the object that this door does not lead to.
+    /// Whole parts of the object that this subresource does not change.
     fn keep(self, kind: &Kind, new: &mut Value, old: &Value) {
         match self {
             Way::Main | Way::Resize | Way::EphemeralContainers if kind.has_status() => {

@@ -5,10 +5,10 @@ use schema::types::At;
 use serde_json::Value;
 
 use super::{Registry, Written};
+use apiserver_core::api_status::{ApiStatus, Details};
 use apiserver_core::body;
 use apiserver_core::call::Call;
 use apiserver_core::kind::Kind;
-use apiserver_core::refusal::{Details, Refusal};
 
 /// A patch somebody sent.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub const ACCEPTED: &[&str] = &[
 
 impl Registry {
     /// Patches the object the call names, or its subresource.
-    pub async fn patch(&self, call: &mut Call, patch: &Patch) -> Result<Written, Refusal> {
+    pub async fn patch(&self, call: &mut Call, patch: &Patch) -> Result<Written, ApiStatus> {
         if let Patch::Apply(wanted) = patch {
             return self.apply(call, wanted).await;
         }
@@ -45,13 +45,13 @@ impl Registry {
 }
 
 /// What a patch made must still be an object of its kind.
-fn settle(call: &mut Call, patch: &Patch, new: &mut Value) -> Result<(), Refusal> {
+fn settle(call: &mut Call, patch: &Patch, new: &mut Value) -> Result<(), ApiStatus> {
     let kind = call.kind.clone();
     let unprocessable = |why: String| {
         let sent = patch.document().to_string();
         let shown: String = sent.chars().take(1024).collect();
         let message = format!(" \"\" is invalid: patch: Invalid value: {shown:?}: {why}");
-        Refusal::new(422, "Invalid", message)
+        ApiStatus::new(422, "Invalid", message)
     };
     if !new.is_object() {
         return Err(unprocessable("the patched document is no object".to_owned()));
@@ -68,20 +68,20 @@ fn settle(call: &mut Call, patch: &Patch, new: &mut Value) -> Result<(), Refusal
 
 impl Patch {
     /// Applies it to a document of a kind.
-    pub fn apply_to(&self, kind: &Kind, target: &mut Value) -> Result<(), Refusal> {
+    pub fn apply_to(&self, kind: &Kind, target: &mut Value) -> Result<(), ApiStatus> {
         if kind.type_name.is_none() && matches!(self, Patch::Strategic(_)) {
-            return Err(Refusal::unsupported_media_type(&[ACCEPTED[0], ACCEPTED[1], ACCEPTED[3]]));
+            return Err(ApiStatus::unsupported_media_type(&[ACCEPTED[0], ACCEPTED[1], ACCEPTED[3]]));
         }
         self.apply_at(kind.at(), target)
     }
 
     /// Applies it to a document of a type.
-    pub fn apply_at(&self, at: At<'_>, target: &mut Value) -> Result<(), Refusal> {
+    pub fn apply_at(&self, at: At<'_>, target: &mut Value) -> Result<(), ApiStatus> {
         match self {
             Patch::Json(patch) => patch::apply_json(target, patch).map_err(refuse),
             Patch::Merge(patch) | Patch::Apply(patch) => {
                 if !patch.is_object() {
-                    return Err(Refusal::bad_request("a merge patch is an object"));
+                    return Err(ApiStatus::bad_request("a merge patch is an object"));
                 }
                 patch::apply_merge(target, patch);
                 Ok(())
@@ -97,17 +97,17 @@ impl Patch {
     }
 }
 
-fn refuse(error: PatchError) -> Refusal {
+fn refuse(error: PatchError) -> ApiStatus {
     match error {
-        PatchError::Malformed(why) => Refusal::bad_request(why),
+        PatchError::Malformed(why) => ApiStatus::bad_request(why),
         PatchError::Refused(why) => {
             // Upstream keeps the reason to itself.
             tracing::debug!(why, "a patch did not apply");
             let message = "the server rejected our request due to an error in our request";
-            let mut refusal = Refusal::new(422, "Invalid", message);
-            refusal.details = Some(Box::new(Details::default()));
-            refusal
+            let mut api_status = ApiStatus::new(422, "Invalid", message);
+            api_status.details = Some(Box::new(Details::default()));
+            api_status
         }
-        PatchError::TooLarge(why) => Refusal::too_large(why),
+        PatchError::TooLarge(why) => ApiStatus::too_large(why),
     }
 }

@@ -4,11 +4,11 @@ use serde_json::Value;
 
 use super::{Registry, from_entry};
 use crate::trouble;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::custom;
 use apiserver_core::kind::Kind;
 use apiserver_core::kinds::custom_resource_definition as definition;
 use apiserver_core::meta;
-use apiserver_core::refusal::Refusal;
 use store::{Entry, Expect, ListOptions, Write};
 
 /// Objects moved in one transaction.
@@ -16,7 +16,7 @@ const AT_ONCE: usize = 100;
 
 /// Moves the objects of a definition to their own place. Where a kind of the server has the same name, objects of that
 /// kind stay: they cannot be told from those the definition's authors may have made, and are not lost.
-pub(crate) async fn relocate(registry: &Registry, object: &Value) -> Result<(), Refusal> {
+pub(crate) async fn relocate(registry: &Registry, object: &Value) -> Result<(), ApiStatus> {
     let Some(kind) = custom::stored_kind(object) else { return Ok(()) };
     let from = format!("{}{}/", Kind::ROOTS[0], kind.storage);
     let catalog = registry.catalog();
@@ -66,7 +66,7 @@ pub(crate) async fn relocate(registry: &Registry, object: &Value) -> Result<(), 
 }
 
 /// The writes that move one object.
-async fn step(registry: &Registry, to: &str, entry: Entry) -> Result<Vec<Write>, Refusal> {
+async fn step(registry: &Registry, to: &str, entry: Entry) -> Result<Vec<Write>, ApiStatus> {
     let there = registry.store().get(to).await.map_err(|e| trouble::of_read(&e))?;
     let expect = there.as_ref().map_or(Expect::Absent, |there| Expect::Rev(there.rev));
     let mut writes = vec![Write::delete(&entry.key, Expect::Rev(entry.rev))];

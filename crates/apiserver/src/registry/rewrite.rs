@@ -2,12 +2,11 @@
 
 use serde_json::Value;
 
-use super::create::stored_form;
 use super::{Registry, from_entry};
 use crate::trouble;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::deletion::is_over;
 use apiserver_core::kind::Kind;
-use apiserver_core::refusal::Refusal;
 use apiserver_core::selection::{self, present};
 use store::{Expect, WriteError};
 
@@ -22,8 +21,8 @@ impl Registry {
         kind: &Kind,
         namespace: &str,
         name: &str,
-        mut change: impl FnMut(&mut Value) -> Result<bool, Refusal>,
-    ) -> Result<Option<Value>, Refusal> {
+        mut change: impl FnMut(&mut Value) -> Result<bool, ApiStatus>,
+    ) -> Result<Option<Value>, ApiStatus> {
         for _ in 0..TRIES {
             let Some(document) = self.find(kind, namespace, name).await? else { return Ok(None) };
             let mut object = present(kind, &document);
@@ -33,8 +32,7 @@ impl Registry {
             let written = if is_over(kind, &object) {
                 self.end(kind, &document, &object).await.map(|()| None)
             } else {
-                let stored = stored_form(kind, &object);
-                let put = self.store().put(&document.key, stored, Expect::Rev(document.rev)).await;
+                let put = self.write_version(kind, &document, &object).await;
                 put.map(|entry| Some(present(kind, &from_entry(entry))))
             };
             match written {
@@ -43,11 +41,17 @@ impl Registry {
                 Err(error) => return Err(trouble::of_write(&error)),
             }
         }
-        Err(Refusal::modified(kind, name))
+        Err(ApiStatus::modified(kind, name))
     }
 
     /// Removes an object for good, if it is still the one with this uid. Says whether it was there.
-    pub async fn remove(&self, kind: &Kind, namespace: &str, name: &str, rev: u64) -> Result<bool, Refusal> {
+    pub async fn remove(
+        &self,
+        kind: &Kind,
+        namespace: &str,
+        name: &str,
+        rev: u64,
+    ) -> Result<bool, ApiStatus> {
         let key = selection::key(kind, namespace, name);
         match self.store().delete(&key, Expect::Rev(rev)).await {
             Ok(_) => Ok(true),

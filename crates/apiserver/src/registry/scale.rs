@@ -7,24 +7,24 @@ use serde_json::Value;
 
 use super::patch::Patch;
 use super::{Outcome, Registry, Written};
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::call::Call;
 use apiserver_core::kind::ScalePaths;
 use apiserver_core::kinds::scale;
 use apiserver_core::meta;
-use apiserver_core::refusal::Refusal;
 use apiserver_core::selection::present;
 
 impl Registry {
-    pub async fn get_scale(&self, call: &Call) -> Result<Value, Refusal> {
+    pub async fn get_scale(&self, call: &Call) -> Result<Value, ApiStatus> {
         let document = self.get(&call.kind, call.namespace(), call.name()).await?;
         Ok(scale::read(&present(&call.kind, &document), &paths(call)?))
     }
 
-    pub async fn update_scale(&self, call: &mut Call, wanted: &Value) -> Result<Written, Refusal> {
+    pub async fn update_scale(&self, call: &mut Call, wanted: &Value) -> Result<Written, ApiStatus> {
         self.write_scale(call, &mut |_| Ok(wanted.clone())).await
     }
 
-    pub async fn patch_scale(&self, call: &mut Call, patch: &Patch) -> Result<Written, Refusal> {
+    pub async fn patch_scale(&self, call: &mut Call, patch: &Patch) -> Result<Written, ApiStatus> {
         let at = scale_type();
         self.write_scale(call, &mut |current| {
             let mut wanted = current.clone();
@@ -37,8 +37,8 @@ impl Registry {
     async fn write_scale(
         &self,
         call: &mut Call,
-        make: &mut (dyn FnMut(&Value) -> Result<Value, Refusal> + Send),
-    ) -> Result<Written, Refusal> {
+        make: &mut (dyn FnMut(&Value) -> Result<Value, ApiStatus> + Send),
+    ) -> Result<Written, ApiStatus> {
         let paths = paths(call)?;
         let name = call.name().to_owned();
         let written = self
@@ -46,17 +46,17 @@ impl Registry {
                 let current = scale::read(old, &paths);
                 let mut wanted = make(&current)?;
                 decode::conform(&mut wanted, scale_type())
-                    .map_err(|e| Refusal::bad_request(e.to_string()))?;
+                    .map_err(|e| ApiStatus::bad_request(e.to_string()))?;
                 let said = meta::name(&wanted);
                 if !said.is_empty() && said != name {
-                    return Err(Refusal::bad_request(format!(
+                    return Err(ApiStatus::bad_request(format!(
                         "the name of the object ({said}) does not match the name on the URL ({name})"
                     )));
                 }
                 let mut errors = FieldErrors::default();
                 scale::validate(&wanted, &mut errors);
                 if !errors.is_empty() {
-                    return Err(Refusal::invalid(&call.kind, &name, &errors));
+                    return Err(ApiStatus::invalid(&call.kind, &name, &errors));
                 }
                 let mut new = old.clone();
                 let based_on = wanted["metadata"]["resourceVersion"].clone();
@@ -73,8 +73,8 @@ impl Registry {
     }
 }
 
-fn paths(call: &Call) -> Result<ScalePaths, Refusal> {
-    call.kind.strategy.scale().ok_or_else(Refusal::no_resource)
+fn paths(call: &Call) -> Result<ScalePaths, ApiStatus> {
+    call.kind.strategy.scale().ok_or_else(ApiStatus::no_resource)
 }
 
 fn scale_type() -> At<'static> {

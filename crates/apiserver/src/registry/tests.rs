@@ -11,13 +11,13 @@ use super::patch::Patch;
 use super::watch::Event;
 use super::{Outcome, Registry};
 use crate::clock::SystemClock;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::call::Call;
 use apiserver_core::catalog::Catalog;
 use apiserver_core::kind::Kind;
 use apiserver_core::kinds;
 use apiserver_core::meta;
 use apiserver_core::options::{DeleteOptions, ListOptions};
-use apiserver_core::refusal::Refusal;
 use apiserver_core::selection::{Selection, present};
 use store::Store;
 
@@ -44,7 +44,7 @@ impl Bench {
         Call::internal(self.kind(plural), verb, "ns", name)
     }
 
-    async fn create(&self, plural: &str, object: Value) -> Result<Value, Refusal> {
+    async fn create(&self, plural: &str, object: Value) -> Result<Value, ApiStatus> {
         self.registry.create(&mut self.call("create", plural, ""), object).await.map(|w| w.object)
     }
 
@@ -60,7 +60,7 @@ impl Bench {
         self.registry.find(&kind, "ns", name).await.unwrap().map(|d| present(&kind, &d))
     }
 
-    async fn delete(&self, plural: &str, name: &str, options: &DeleteOptions) -> Result<bool, Refusal> {
+    async fn delete(&self, plural: &str, name: &str, options: &DeleteOptions) -> Result<bool, ApiStatus> {
         self.registry.delete(&mut self.call("delete", plural, name), options).await.map(|d| d.done)
     }
 
@@ -73,7 +73,7 @@ impl Bench {
         &self,
         selection: Selection,
         options: &ListOptions,
-    ) -> Result<(Vec<String>, End), Refusal> {
+    ) -> Result<(Vec<String>, End), ApiStatus> {
         let mut lister = self.registry.list(selection, options).await?;
         let mut out = Vec::new();
         while let Some(page) = lister.next_page().await? {
@@ -154,9 +154,9 @@ async fn patches_of_three_kinds() {
         assert_eq!(written.object["data"], data);
     }
     let wrong = Patch::Merge(json!({"data": 7}));
-    let refusal =
+    let api_status =
         bench.registry.patch(&mut bench.call("patch", "configmaps", "a"), &wrong).await.unwrap_err();
-    assert_eq!(refusal.code, 422, "{}", refusal.message);
+    assert_eq!(api_status.code, 422, "{}", api_status.message);
 }
 
 #[tokio::test]
@@ -228,9 +228,9 @@ async fn an_old_token_is_refused_with_a_way_on() {
     let store = bench.registry.store();
     store.compact(store.revision()).await.unwrap();
     options.continue_token = end.continue_token;
-    let refusal = bench.names(all(), &options).await.unwrap_err();
-    assert_eq!((refusal.code, refusal.reason), (410, "Expired"));
-    options.continue_token = Some(refusal.details.unwrap().continue_token);
+    let api_status = bench.names(all(), &options).await.unwrap_err();
+    assert_eq!((api_status.code, api_status.reason), (410, "Expired"));
+    options.continue_token = Some(api_status.details.unwrap().continue_token);
     let (rest, _) = bench.names(all(), &options).await.unwrap();
     assert_eq!(rest, ["m2", "m3"]);
 }
@@ -271,8 +271,8 @@ async fn a_watch_from_a_forgotten_revision_says_so() {
     let options = ListOptions { version: Some(1), ..ListOptions::default() };
     let selection = bench.selection("configmaps", "", "");
     let mut watch = bench.registry.watch(selection, &options).await.unwrap();
-    let Some(Event::Failed(refusal)) = watch.next().await else { panic!("no failure") };
-    assert_eq!((refusal.code, refusal.reason), (410, "Expired"));
+    let Some(Event::Failed(api_status)) = watch.next().await else { panic!("no failure") };
+    assert_eq!((api_status.code, api_status.reason), (410, "Expired"));
     assert!(watch.next().await.is_none());
 }
 
@@ -406,20 +406,24 @@ async fn nobody_makes_a_mirror_of_a_pod_that_is_there() {
     let bench = Bench::new();
     bench.create("pods", pod("p")).await.unwrap();
     let mirror = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}});
-    for door in ["", "status", "ephemeralcontainers", "resize"] {
+    for subresource in ["", "status", "ephemeralcontainers", "resize"] {
         let mut call = bench.call("patch", "pods", "p");
         if let Some(resource) = &mut call.attributes.resource {
-            resource.subresource = door.into();
+            resource.subresource = subresource.into();
         }
-        let refusal = bench.registry.patch(&mut call, &Patch::Merge(mirror.clone())).await.unwrap_err();
-        assert!(refusal.message.contains("may not add mirror pod annotation"), "{door}: {}", refusal.message);
+        let api_status = bench.registry.patch(&mut call, &Patch::Merge(mirror.clone())).await.unwrap_err();
+        assert!(
+            api_status.message.contains("may not add mirror pod annotation"),
+            "{subresource}: {}",
+            api_status.message
+        );
     }
     let mut created = pod("m");
     created["metadata"]["annotations"] = mirror["metadata"]["annotations"].clone();
     bench.create("pods", created).await.unwrap();
     let gone = Patch::Merge(json!({"metadata": {"annotations": null}}));
-    let refusal = bench.registry.patch(&mut bench.call("patch", "pods", "m"), &gone).await.unwrap_err();
-    assert!(refusal.message.contains("may not remove or update mirror pod annotation"));
+    let api_status = bench.registry.patch(&mut bench.call("patch", "pods", "m"), &gone).await.unwrap_err();
+    assert!(api_status.message.contains("may not remove or update mirror pod annotation"));
 }
 
 #[tokio::test]

@@ -3,9 +3,9 @@
 use super::Registry;
 use super::list::Lister;
 use crate::trouble;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::document::Document;
 use apiserver_core::options::{ListOptions, VersionMatch};
-use apiserver_core::refusal::Refusal;
 use apiserver_core::selection::Selection;
 use store::{Change, ChangeKind, Compacted, Watch, WatchError};
 
@@ -22,7 +22,7 @@ pub enum Event {
         initial_events_end: bool,
     },
     /// The watch ends with this.
-    Failed(Refusal),
+    Failed(ApiStatus),
 }
 
 /// A watch in progress. It holds no events: a slow reader finds them in the store when it comes back.
@@ -54,7 +54,7 @@ enum Phase {
 impl Registry {
     /// Starts a watch. What is wrong with the request is refused; what is wrong with the revision is told as an event,
     /// as clients expect it.
-    pub async fn watch(&self, selection: Selection, options: &ListOptions) -> Result<Watcher, Refusal> {
+    pub async fn watch(&self, selection: Selection, options: &ListOptions) -> Result<Watcher, ApiStatus> {
         check(options)?;
         let prefix = selection.key().unwrap_or_else(|| selection.prefix());
         let mut watcher = Watcher {
@@ -85,9 +85,9 @@ impl Registry {
     }
 }
 
-fn check(options: &ListOptions) -> Result<(), Refusal> {
+fn check(options: &ListOptions) -> Result<(), ApiStatus> {
     let invalid = |why: &str| {
-        Err(Refusal::new(422, "Invalid", format!("ListOptions.meta.k8s.io \"\" is invalid: {why}")))
+        Err(ApiStatus::new(422, "Invalid", format!("ListOptions.meta.k8s.io \"\" is invalid: {why}")))
     };
     match (options.send_initial_events, options.version_match) {
         (Some(_), Some(VersionMatch::NotOlderThan)) | (None, None) => Ok(()),
@@ -120,7 +120,7 @@ impl Watcher {
                                 return Some(Event::Bookmark { rev: self.rev, initial_events_end: true });
                             }
                         }
-                        Err(refusal) => return Some(self.fail(refusal)),
+                        Err(api_status) => return Some(self.fail(api_status)),
                     }
                 }
                 Phase::Live(watch) => match watch.next().await {
@@ -133,8 +133,8 @@ impl Watcher {
                     }
                 },
                 Phase::Failed(gone) => {
-                    let refusal = too_old(*gone);
-                    return Some(self.fail(refusal));
+                    let api_status = too_old(*gone);
+                    return Some(self.fail(api_status));
                 }
             }
         }
@@ -184,9 +184,9 @@ impl Watcher {
         };
     }
 
-    fn fail(&mut self, refusal: Refusal) -> Event {
+    fn fail(&mut self, api_status: ApiStatus) -> Event {
         self.phase = Phase::Over;
-        Event::Failed(refusal)
+        Event::Failed(api_status)
     }
 }
 
@@ -213,6 +213,6 @@ fn judge(selection: &Selection, prefix: &str, change: &Change) -> Option<Event> 
     }
 }
 
-fn too_old(gone: Compacted) -> Refusal {
-    Refusal::expired(format!("too old resource version: {} ({})", gone.requested, gone.compacted))
+fn too_old(gone: Compacted) -> ApiStatus {
+    ApiStatus::expired(format!("too old resource version: {} ({})", gone.requested, gone.compacted))
 }

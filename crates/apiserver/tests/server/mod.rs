@@ -7,12 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver::auth::authn::Anonymous;
-use apiserver::auth::service_account::Lifetimes;
 use apiserver::auth::static_tokens::StaticTokens;
-use apiserver::http::limits::{Limits, Patience};
-use apiserver::registry::addresses::Ranges;
 use apiserver::run::{Settings, run};
-use apiserver_core::kinds::RuntimeConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
@@ -117,30 +113,9 @@ impl Answer {
 /// The usual settings of a server with its data in `<dir>/data`.
 pub(crate) fn settings(dir: &Path, tokens: &Path) -> Settings {
     Settings {
-        data_dir: dir.join("data"),
-        bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-        advertise: None,
-        client_ca_file: None,
-        kubelet_ca_file: None,
-        tls_files: None,
-        names: Vec::new(),
-        cluster_domain: "cluster.local".to_owned(),
-        ranges: Ranges::default(),
-        limits: Limits::default(),
-        patience: Patience::default(),
-        kinds: RuntimeConfig::default(),
-        audit: None,
-        history: Duration::from_mins(5),
-        event_ttl: Duration::from_hours(1),
-        service_account_issuer: "https://kubernetes.default.svc".to_owned(),
-        api_audiences: Vec::new(),
-        service_account_key_files: Vec::new(),
-        service_account_signing_key_file: None,
-        service_account_jwks_uri: None,
-        token_lifetimes: Lifetimes { max_seconds: None, extend: true },
         static_tokens: StaticTokens::read(tokens).unwrap(),
         anonymous: Anonymous::Nowhere,
-        version: "v1.36.4".to_owned(),
+        ..Settings::for_tests(&dir.join("data"))
     }
 }
 

@@ -10,11 +10,13 @@ pub use affinity::any_term_matches;
 
 use std::collections::BTreeMap;
 
+use api::pod::{QosClass, qos_class};
 use base::ids::PodUid;
 use k8s_openapi::api::core::v1::{AppArmorProfile, Pod, Taint};
 
 use crate::cri_config::is_critical;
 use crate::downward::Allocatable;
+use crate::node::conditions::Pressures;
 use crate::sysctl::Allowlist;
 
 /// Everything [`admit`] looks at.
@@ -46,6 +48,8 @@ pub struct NodeOffer {
     /// What the Node object declares; none with the gate NodeDeclaredFeatures off, and nobody asks.
     pub declared: Option<Vec<String>>,
     pub shutting_down: bool,
+    /// What the node is short of.
+    pub pressures: Pressures,
 }
 
 /// A Pod that may not run here: an event with this reason and message, and phase Failed with the
@@ -78,6 +82,7 @@ enum Predicate {
 /// then be ended (reason Preempting).
 pub fn admit(input: &AdmitInput<'_>) -> Result<Vec<PodUid>, Rejection> {
     let (pod, node) = (input.pod, input.node);
+    check_pressures(pod, node.pressures)?;
     node.sysctls.check(pod).map_err(|e| reject("SysctlForbidden", format!("forbidden sysctl: {e}")))?;
     check_platform(pod, node)?;
     let victims = check_general(input)?;
@@ -102,8 +107,9 @@ impl Rejection {
     /// apart, so that nobody can make labels at will.
     #[must_use]
     pub fn label(&self) -> &str {
-        const COUNTED: [&str; 15] = [
+        const COUNTED: [&str; 16] = [
             "AppArmor",
+            "Evicted",
             "InvalidNodeInfo",
             "NodeShutdown",
             "OutOfcpu",
@@ -129,6 +135,25 @@ impl Rejection {
 
 fn reject(reason: &str, message: impl Into<String>) -> Rejection {
     Rejection { reason: reason.to_owned(), message: message.into(), by_labels: false }
+}
+
+/// A node that is short of something lets in only what the cluster cannot do without; one that is short of memory alone
+/// also who said how much he needs, or that he does not mind.
+fn check_pressures(pod: &Pod, pressures: Pressures) -> Result<(), Rejection> {
+    let names = pressures.names();
+    if names.is_empty() || is_critical(pod) {
+        return Ok(());
+    }
+    let taint = Taint {
+        key: "node.kubernetes.io/memory-pressure".to_owned(),
+        effect: "NoSchedule".to_owned(),
+        ..Taint::default()
+    };
+    let modest = qos_class(pod) != QosClass::BestEffort || taints::is_tolerated(pod, &taint);
+    if names == ["MemoryPressure"] && modest {
+        return Ok(());
+    }
+    Err(reject("Evicted", format!("The node had condition: [{}]. ", names.join(" "))))
 }
 
 fn check_platform(pod: &Pod, node: &NodeOffer) -> Result<(), Rejection> {

@@ -14,6 +14,11 @@ pub(super) fn are_tolerated(pod: &Pod, taints: &[Taint]) -> bool {
     expelling.all(|taint| tolerations.iter().any(|t| tolerates(t, taint)))
 }
 
+pub(super) fn is_tolerated(pod: &Pod, taint: &Taint) -> bool {
+    let tolerations = pod.spec.as_ref().and_then(|s| s.tolerations.as_deref()).unwrap_or_default();
+    tolerations.iter().any(|t| tolerates(t, taint))
+}
+
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let text = |t: &Option<String>| t.clone().unwrap_or_default();
     let (effect, key, value) = (text(&toleration.effect), text(&toleration.key), text(&toleration.value));

@@ -20,6 +20,7 @@ fn node() -> NodeOffer {
         no_pod_resources: false,
         declared: None,
         shutting_down: false,
+        pressures: Pressures::default(),
     }
 }
 
@@ -244,4 +245,40 @@ fn features_the_node_lacks_and_a_node_that_goes_down() {
     let down = NodeOffer { shutting_down: true, ..node() };
     let words = "Pod was rejected as the node is shutting down.";
     assert_eq!(rejected(&pod("containers: []"), &down), ("NodeShutdown".to_owned(), words.to_owned()));
+}
+
+#[test]
+fn a_node_that_is_short_lets_in_only_whom_it_must() {
+    let best_effort = pod("{containers: [{name: c}]}");
+    let burstable = pod("{containers: [{name: c, resources: {requests: {memory: 1Mi}}}]}");
+    let tolerant = |key: &str| {
+        pod(&format!(
+            "{{containers: [{{name: c}}], tolerations: [{{key: node.kubernetes.io/{key}, operator: Exists}}]}}"
+        ))
+    };
+    let critical = pod("{priority: 2000000000, containers: [{name: c}]}");
+    let memory = Pressures { memory: true, ..Pressures::default() };
+    let both = Pressures { disk: true, ..memory };
+    let pids = Pressures { pids: true, ..Pressures::default() };
+    let table = [
+        (&best_effort, Pressures::default(), None),
+        (&best_effort, memory, Some("[MemoryPressure]")),
+        (&burstable, memory, None),
+        (&tolerant("memory-pressure"), memory, None),
+        (&tolerant("disk-pressure"), memory, Some("[MemoryPressure]")),
+        (&tolerant("memory-pressure"), both, Some("[MemoryPressure DiskPressure]")),
+        (&burstable, both, Some("[MemoryPressure DiskPressure]")),
+        (&burstable, pids, Some("[PIDPressure]")),
+        (&critical, both, None),
+    ];
+    for (pod, pressures, want) in table {
+        let node = NodeOffer { pressures, ..node() };
+        let refused = admit(&AdmitInput { pod, others: &[], node: &node }).err();
+        let told = refused.map(|r| (r.label().to_owned(), r.message));
+        assert_eq!(
+            told,
+            want.map(|w| ("Evicted".to_owned(), format!("The node had condition: {w}. "))),
+            "{pressures:?}"
+        );
+    }
 }

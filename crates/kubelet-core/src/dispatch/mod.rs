@@ -6,6 +6,7 @@
 
 mod turn;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -51,7 +52,9 @@ pub struct Unread {
 pub struct EndOrder {
     pub uid: PodUid,
     pub reason: &'static str,
-    pub message: &'static str,
+    pub message: Cow<'static, str>,
+    /// It is no fault of the Pod's: its status says DisruptionTarget.
+    pub disrupts: bool,
     /// Seconds at most.
     pub grace: i64,
 }

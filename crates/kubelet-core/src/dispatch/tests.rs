@@ -161,6 +161,24 @@ fn a_pod_that_was_deleted_by_force_keeps_no_other_out() {
     assert_eq!(bench.list(vec![pod("new"), pod("next")]), ["reject next: OutOfpods", "begin next: Rejected"]);
 }
 
+/// The scheduler counts a Pod no more once its phase says that it is over, which is before it is deleted: the Pod that it was
+/// preempted for may come first.
+#[test]
+fn a_pod_that_is_over_and_not_deleted_yet_keeps_no_other_out() {
+    let mut bench = Bench::new(&[SourceName::Api]);
+    bench.offer.allocatable.pods = 1;
+    let old = |phase: &str| {
+        let mut old = pod("old");
+        old.status.get_or_insert_default().phase = Some(phase.to_owned());
+        old
+    };
+    assert_eq!(bench.list(vec![old("Running")]), ["begin old: run"]);
+    let refused = bench.list(vec![old("Running"), pod("early")]);
+    assert_eq!(refused, ["reject early: OutOfpods", "begin early: Rejected"]);
+    let effects = bench.list(vec![old("Failed"), pod("early"), pod("new")]);
+    assert!(effects.contains(&"begin new: run".to_owned()), "{effects:?}");
+}
+
 #[test]
 fn a_manifest_also_waits_for_what_an_earlier_life_left() {
     let mut bench = Bench::new(&[SourceName::Api]);
@@ -253,7 +271,13 @@ fn only_one_search_at_a_time() {
 #[test]
 fn an_order_of_the_node_ends_who_runs() {
     let mut bench = Bench::ready(vec![pod("a")]);
-    let order = |uid: &str| EndOrder { uid: uid.into(), reason: "Terminated", message: "m", grace: 3 };
+    let order = |uid: &str| EndOrder {
+        uid: uid.into(),
+        reason: "Terminated",
+        message: "m".into(),
+        disrupts: true,
+        grace: 3,
+    };
     assert_eq!(bench.on(Event::Order(order("a"))), ["intend a: Node"]);
     assert_eq!(bench.on(Event::Order(order("b"))), [""; 0]);
 }

@@ -175,7 +175,7 @@ impl<'a> Turn<'a> {
         let Some(task) = self.state.tasks.get_mut(uid) else { return };
         let pod = task.intent.pod.clone();
         let message = PREEMPTED.to_owned();
-        let cause = KillCause::Node { reason: PREEMPTING.into(), message };
+        let cause = KillCause::Node { reason: PREEMPTING.into(), message, disrupts: true };
         task.intent.end(Kill { cause, grace: None });
         self.note(Note::Preempted { pod, shortage });
         self.intend(uid);
@@ -183,16 +183,23 @@ impl<'a> Turn<'a> {
 
     fn obey(&mut self, order: &EndOrder) {
         let Some(task) = self.state.tasks.get_mut(&order.uid).filter(|t| !t.finished) else { return };
-        let cause = KillCause::Node { reason: order.reason.to_owned(), message: order.message.to_owned() };
+        let cause = KillCause::Node {
+            reason: order.reason.to_owned(),
+            message: order.message.to_string(),
+            disrupts: order.disrupts,
+        };
         task.intent.end(Kill { cause, grace: Some(order.grace) });
         self.intend(&order.uid);
     }
 
     /// Pods that hold their place on the node. One that is ending uses its place still. One that the API server names no
-    /// more, because it was deleted by force, does not: the scheduler has given its place away already, as upstream counts.
+    /// more, because it was deleted by force, does not, nor one that was said to be over and is about to be deleted: the
+    /// scheduler has given its place away already, as upstream counts.
     fn holding(&self) -> Vec<Arc<Pod>> {
         let tasks = self.state.tasks.iter();
-        let counts = |uid: &PodUid, t: &Task| is_static(&t.intent.pod) || self.state.is_wanted(uid);
+        let counts = |uid: &PodUid, t: &Task| {
+            is_static(&t.intent.pod) || (self.state.is_wanted(uid) && !has_ended(&t.intent.pod))
+        };
         let holding = tasks.filter(|(uid, t)| t.admitted && !t.finished && counts(uid, t));
         holding.map(|(_, t)| t.intent.pod.clone()).collect()
     }

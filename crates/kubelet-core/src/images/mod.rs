@@ -1,12 +1,14 @@
 //! Images, as far as they can be decided without touching one: names, who may use which credential,
 //! what a pull record proves, how fast pulls may follow each other.
 
+mod collect;
 mod docker_config;
 mod keyring;
 mod policy;
 mod record;
 mod reference;
 
+pub use collect::{ImagePolicy, ImageUse, Present, Unused, too_little_freed};
 pub use docker_config::{BadDockerConfig, Login, Logins, read_config_json, read_dockercfg};
 pub use keyring::{Keyring, matches_url, registry_of};
 pub use policy::{BadPattern, PullPolicy, TokenBucket, Verification};

@@ -35,6 +35,15 @@ pub struct Pressures {
     pub pids: bool,
 }
 
+impl Pressures {
+    /// The conditions that hold.
+    #[must_use]
+    pub fn names(self) -> Vec<&'static str> {
+        let all = [(self.memory, "MemoryPressure"), (self.disk, "DiskPressure"), (self.pids, "PIDPressure")];
+        all.into_iter().filter(|(holds, _)| *holds).map(|(_, name)| name).collect()
+    }
+}
+
 /// One pressure, in upstream's words.
 struct Words {
     kind: &'static str,

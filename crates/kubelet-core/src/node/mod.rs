@@ -3,7 +3,6 @@
 //! * [`capacity`]: what the machine has, and what of it Pods may use.
 //! * [`addresses`]: where the node is reached.
 //! * [`conditions`]: Ready and the pressures, with the moments they changed.
-//! * [`pressure`]: when it is short of something.
 //! * [`status`]: all of it together, on top of the object the API server has.
 //! * [`register`]: the first object, and what is put right in one that is there already.
 //! * [`patch`]: the difference between two objects, as the API server wants it.
@@ -19,7 +18,6 @@ pub mod conditions;
 pub mod csi_node;
 pub mod lease;
 pub mod patch;
-pub mod pressure;
 pub mod register;
 pub mod report;
 pub mod status;

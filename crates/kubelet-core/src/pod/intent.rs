@@ -46,8 +46,8 @@ pub enum KillCause {
     DeadlineExceeded,
     /// The node would not have it: phase Failed with this reason and message, before anything was made for it.
     Rejected { reason: String, message: String },
-    /// The node ended it: phase Failed with this reason and message.
-    Node { reason: String, message: String },
+    /// The node ended it: phase Failed with this reason and message. `disrupts`: for its own sake, not for the Pod's fault.
+    Node { reason: String, message: String, disrupts: bool },
 }
 
 // === impl Intent ===

@@ -31,12 +31,10 @@ impl Builder<'_> {
                 let made = self.open_cgroups(config).await?;
                 let whole = whole(config, flags, &self.machine);
                 let node = flags.node_name(&self.machine.hostname).to_string();
-                let (recorder, token) = (recorder.clone(), token.clone());
-                let (tree, enforcing) = (made.clone(), enforce(made, whole, recorder, node));
-                supervise::spawn(
-                    "Node Allocatable",
-                    async move { token.run_until_cancelled(enforcing).await },
-                );
+                let (tree, recorder) = (made.clone(), recorder.clone());
+                supervise::spawn_restarting("node_allocatable", token.clone(), move || {
+                    enforce(made.clone(), whole.clone(), recorder.clone(), node.clone())
+                });
                 Arc::new(tree)
             }
         };

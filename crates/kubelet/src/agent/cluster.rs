@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use kubelet_core::dispatch::Known;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
+use supervise::Supervisor;
+use tokio::sync::{Mutex, watch};
 
 use crate::cluster::certificates::{self, Upkeep};
 use crate::cluster::{Cluster, event_writer, own_node};
@@ -15,8 +14,8 @@ use crate::pods::{mirrors, status_writer};
 use crate::start_error::StartError;
 
 /// Starts everything that needs the API server and is not asked for by a Pod.
-pub fn join(deps: &mut ClusterDeps<'_>) -> Result<(), StartError> {
-    tell_of_pods(deps.cluster, deps.node, &deps.known, deps.tasks, deps.token);
+pub fn join(deps: &ClusterDeps<'_>) -> Result<(), StartError> {
+    tell_of_pods(deps.cluster, deps.node, &deps.known, deps.tasks);
     let events = node::start(deps)?;
     let upkeep = Upkeep {
         cluster: deps.cluster,
@@ -27,7 +26,7 @@ pub fn join(deps: &mut ClusterDeps<'_>) -> Result<(), StartError> {
         rng_for: &|label| deps.node.rng_for(label),
         events: &events,
     };
-    certificates::start(&upkeep, deps.tasks, deps.token);
+    certificates::start(&upkeep, deps.tasks);
     Ok(())
 }
 
@@ -36,14 +35,26 @@ pub fn tell_of_pods(
     cluster: &Arc<Cluster>,
     node: &Arc<Node>,
     known: &watch::Receiver<Arc<Known>>,
-    tasks: &mut JoinSet<()>,
-    token: &CancellationToken,
+    tasks: &Supervisor,
 ) {
-    tasks.spawn(own_node::run(cluster.clone(), node.rng_for("own node"), token.clone()));
-    tasks.spawn(status_writer::run(cluster.clone(), node.clone(), token.clone()));
-    tasks.spawn(mirrors::run(cluster.clone(), node.clone(), known.clone(), token.clone()));
+    let (cluster, node) = (cluster.clone(), node.clone());
+    tasks.lasting("own_node", (cluster.clone(), node.rng_for("own node")), |(cluster, rng), end| {
+        own_node::run(cluster, rng, end)
+    });
+    tasks.lasting("status_writer", (cluster.clone(), node.clone()), |(cluster, node), end| {
+        status_writer::run(cluster, node, end)
+    });
+    let of_mirrors = (cluster.clone(), node.clone(), known.clone());
+    tasks.lasting("mirror_pods", of_mirrors, |(cluster, node, known), end| {
+        mirrors::run(cluster, node, known, end)
+    });
     if let Some(queue) = cluster.take_events() {
-        let (clock, rng) = (node.clock.clone(), node.rng_for("events"));
-        tasks.spawn(event_writer::run(cluster.clone(), clock, rng, queue, token.clone()));
+        let writer = event_writer::Writer {
+            clock: node.clock.clone(),
+            rng: node.rng_for("events"),
+            queue: Arc::new(Mutex::new(queue)),
+            cluster,
+        };
+        tasks.lasting("event_writer", writer, event_writer::Writer::run);
     }
 }

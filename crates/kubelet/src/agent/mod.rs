@@ -12,10 +12,13 @@
 //! | servers | the board, the metrics | answers |
 //! | cluster (with --kubeconfig) | the API server | Pods, and the node as others see it |
 //!
-//! All of them end when the token is cancelled; containers never do.
+//! All of them end when the token is cancelled; containers never do. One that panics is started again, except for those
+//! whose loss only a new process can make good: the dispatcher, whose Pod tasks die with it, the servers, whose ports are
+//! lost, and the watch on the lock file.
 
 mod cgroups;
 pub mod cluster;
+mod defence;
 mod images;
 mod node;
 mod pods;
@@ -36,8 +39,9 @@ use base::time::Clock;
 use base::verbosity::Verbosity;
 use kubelet_core::cgroup::Driver;
 use kubelet_core::dispatch::Known;
+use supervise::Supervisor;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{Cluster, Opening};
@@ -46,8 +50,9 @@ use crate::host::facts::{self, Machine};
 use crate::host::lock_file::{Contention, LockFile};
 use crate::host::{iptables, process};
 use crate::metrics::{Metrics, ProbeMetrics};
+use crate::node::shutdown::Shutdown;
 use crate::node::{ClusterDeps, memory_release};
-use crate::plugins;
+use crate::plugin_watcher::{self, PluginWatcher};
 use crate::pods::beat::Beat;
 use crate::pods::host_ips;
 use crate::pods::node::Node;
@@ -56,15 +61,15 @@ use crate::ports::Runtime;
 use crate::runtime::health::{RuntimeHealth, watch_health};
 use crate::runtime::observer::watch_runtime;
 use crate::server::Ports;
-use crate::volumes::VolumeFigures;
 use crate::volumes::drivers::Drivers;
+use crate::volumes::{NodeVolumes, VolumeFigures};
 
 pub use crate::start_error::StartError;
 pub use client::Proxies;
 pub use systemd::{Places, Systemd};
 
 /// How long calls to the runtime that are under way hold up the exit; systemd waits 90 s before it kills.
-const PARTING: Duration = Duration::from_secs(10);
+const EXIT_GRACE: Duration = Duration::from_secs(10);
 
 /// What the binary hands in: the configuration and the few things only it may read.
 #[derive(Debug)]
@@ -126,41 +131,12 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
         figures,
         host_ips: watch::Sender::default(),
     };
-    let (health, healthy) = watch::channel(RuntimeHealth::default());
-    let (node, volumes) = builder.node(healthy, &token).await?;
-    let node = Arc::new(node);
-    // A second kubelet is found out here, before it takes the first one's Pods for orphans.
-    let listeners = builder.listeners().await?;
-    let mut tasks = JoinSet::new();
-    if let Some(contention) = contention {
-        tasks.spawn(contention.leave(token.clone()));
-    }
-    tasks.spawn(volumes.sweep(token.clone()));
-    tasks.spawn(volumes.refresh(token.clone()));
-    tasks.spawn(volumes.measure(config.volume_stats_agg_period.to_std(), token.clone()));
-    tasks.spawn(watch_health(node.runtime.clone(), health, token.clone()));
-    tasks.spawn(watch_runtime(node.observer.clone(), token.clone()));
-    tasks.spawn(memory_release::run(node.board.clone(), token.clone()));
-    tasks.spawn(host_ips::watch_machine(builder.address_sources(), builder.host_ips.clone(), token.clone()));
-    if config.make_iptables_util_chains {
-        tasks.spawn(iptables::keep(token.clone()));
-    }
-    let beat = Beat::new(node.clock.clone());
-    let (orders, obeyed) = mpsc::channel(64);
-    let known =
-        builder.start_pods(&node, beat.clone(), (listeners.local, obeyed), &mut tasks, &token).await?;
-    if let Some(shutdown) = builder.shutdown(&node, orders) {
-        tasks.spawn(shutdown.run(token.clone()));
-    }
-    let (open, secure) = ([listeners.healthz, listeners.read_only], listeners.secure);
-    builder.start_servers(&node, beat, open, secure, &mut tasks, &token)?;
-    builder.join_cluster(&node, known, &mut tasks, &token)?;
-    tasks.spawn(plugins::run(builder.dirs.root.join(plugins::DIR), builder.registrar(), token.clone()));
-    builder.describe(&node);
-    builder.check_resolver(&node).await;
+    let tasks = Supervisor::new(token);
+    let ready = builder.ready(contention, tasks.token()).await?;
+    builder.start(ready, &tasks).await?;
     start.systemd.ready();
-    tracing::info!(node = node.facts.cri_config.name, "kubelet started");
-    supervise(tasks, token, &closing).await
+    tracing::info!(node = name, "kubelet started");
+    wait_for_the_end(&tasks, &closing).await
 }
 
 /// The lock file, if one is wanted, and a watch for whoever else wants it.
@@ -185,31 +161,21 @@ fn tune_kernel(config: &KubeletConfiguration) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Every task runs until cancelled; one that ends earlier takes the node down with a message. No new work
-/// is begun after that, and what the runtime was asked to do is waited for, though not for ever.
-async fn supervise(
-    mut tasks: JoinSet<()>,
-    token: CancellationToken,
-    closing: &cri::Closing,
-) -> Result<(), StartError> {
-    let ended = tasks.join_next().await;
-    let ordered = token.is_cancelled();
-    token.cancel();
-    let all = async {
-        while tasks.join_next().await.is_some() {}
-        closing.finished().await;
-    };
-    if tokio::time::timeout(PARTING, all).await.is_err() {
-        let (tasks, calls) = (tasks.len(), closing.unfinished());
-        tracing::warn!(tasks, calls, "exiting although not everything under way has ended");
+/// No new work is begun after the token was cancelled, and what the runtime was asked to do is waited for, though not for
+/// ever.
+async fn wait_for_the_end(tasks: &Supervisor, closing: &cri::Closing) -> Result<(), StartError> {
+    tasks.token().cancelled().await;
+    let deadline = Instant::now() + EXIT_GRACE;
+    let left = tasks.stop(EXIT_GRACE).await;
+    let finished = tokio::time::timeout_at(deadline, closing.finished()).await;
+    if left > 0 || finished.is_err() {
+        let calls = closing.unfinished();
+        tracing::warn!(tasks = left, calls, "exiting although not everything under way has ended");
     }
-    if ordered {
-        return Ok(());
+    match tasks.failure() {
+        Some(failure) => Err(StartError::new(failure.to_string())),
+        None => Ok(()),
     }
-    Err(StartError::new(match ended {
-        Some(Err(e)) => format!("a task of the agent died: {e}"),
-        _ => "a task of the agent ended early".to_owned(),
-    }))
 }
 
 /// What upstream refuses at start although the configuration is valid.
@@ -246,17 +212,85 @@ struct Builder<'a> {
     host_ips: watch::Sender<Vec<IpAddr>>,
 }
 
+/// What has to be there before the first task starts.
+struct Ready {
+    node: Arc<Node>,
+    volumes: Arc<NodeVolumes>,
+    health: watch::Sender<RuntimeHealth>,
+    listeners: servers::Listeners,
+    contention: Option<Contention>,
+}
+
 impl Builder<'_> {
+    async fn ready(
+        &self,
+        contention: Option<Contention>,
+        token: &CancellationToken,
+    ) -> Result<Ready, StartError> {
+        let (health, healthy) = watch::channel(RuntimeHealth::default());
+        let (node, volumes) = self.node(healthy, token).await?;
+        // A second kubelet is found out here, before it takes the first one's Pods for orphans.
+        let listeners = self.listeners().await?;
+        Ok(Ready { node: Arc::new(node), volumes, health, listeners, contention })
+    }
+
+    /// Starts every task of the kubelet.
+    async fn start(&self, ready: Ready, tasks: &Supervisor) -> Result<(), StartError> {
+        let Ready { node, volumes, health, listeners, contention } = ready;
+        if let Some(contention) = contention {
+            tasks.essential("lock_file", contention.leave(tasks.token().clone()));
+        }
+        self.start_upkeep(&node, health, tasks);
+        self.start_volumes(&volumes, tasks);
+        let beat = Beat::new(node.clock.clone());
+        let (orders, obeyed) = mpsc::channel(64);
+        let known = self.start_pods(&node, beat.clone(), (listeners.local, obeyed), tasks).await?;
+        self.start_defence(&node, orders.clone(), known.clone(), tasks);
+        if let Some(shutdown) = self.shutdown(&node, orders) {
+            tasks.lasting("shutdown", shutdown, Shutdown::run);
+        }
+        let (open, secure) = ([listeners.healthz, listeners.read_only], listeners.secure);
+        self.start_servers(&node, beat, open, secure, tasks)?;
+        self.join_cluster(&node, known, tasks)?;
+        let watcher = PluginWatcher::new(self.dirs.root.join(plugin_watcher::DIR), self.plugin_handlers());
+        tasks.lasting("plugin_watcher", watcher, PluginWatcher::run);
+        self.describe(&node);
+        self.check_resolver(&node).await;
+        Ok(())
+    }
+
+    /// What looks after the machine and its runtime.
+    fn start_upkeep(&self, node: &Arc<Node>, health: watch::Sender<RuntimeHealth>, tasks: &Supervisor) {
+        tasks.lasting("runtime_health", (node.runtime.clone(), health), |(runtime, health), end| {
+            watch_health(runtime, health, end)
+        });
+        tasks.lasting("observer", node.observer.clone(), watch_runtime);
+        tasks.lasting("memory_release", node.board.clone(), memory_release::run);
+        let addresses = (self.address_sources(), self.host_ips.clone());
+        tasks.lasting("host_addresses", addresses, |(sources, found), end| {
+            host_ips::watch_machine(sources, found, end)
+        });
+        if self.start.loaded.config.make_iptables_util_chains {
+            tasks.lasting("iptables_chains", (), |(), end| iptables::keep(end));
+        }
+    }
+
+    fn start_volumes(&self, volumes: &Arc<NodeVolumes>, tasks: &Supervisor) {
+        let period = self.start.loaded.config.volume_stats_agg_period.to_std();
+        tasks.lasting("volume_sweep", volumes.clone(), NodeVolumes::sweep);
+        tasks.lasting("csi_limits", volumes.clone(), NodeVolumes::refresh);
+        tasks.lasting("volume_stats", volumes.clone(), move |volumes, end| volumes.measure(period, end));
+    }
+
     /// What keeps the node and its cluster in step.
     fn join_cluster(
         &self,
         node: &Arc<Node>,
         known: watch::Receiver<Arc<Known>>,
-        tasks: &mut JoinSet<()>,
-        token: &CancellationToken,
+        tasks: &Supervisor,
     ) -> Result<(), StartError> {
         let Some(cluster) = &self.cluster else { return Ok(()) };
-        cluster::join(&mut ClusterDeps {
+        cluster::join(&ClusterDeps {
             cluster,
             node,
             known,
@@ -265,7 +299,9 @@ impl Builder<'_> {
             machine: &self.machine,
             version: &self.start.version,
             tasks,
-            token,
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

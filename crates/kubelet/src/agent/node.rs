@@ -9,6 +9,7 @@ use kubelet_core::admission::NodeOffer;
 use kubelet_core::cri_config;
 use kubelet_core::node::addresses::Sources;
 use kubelet_core::sysctl::Allowlist;
+use plugins::{Handlers, PluginType};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -92,6 +93,7 @@ impl Builder<'_> {
             own: self.own_node(),
             host_ips,
             shutting_down: watch::Sender::default(),
+            pressures: watch::Sender::default(),
             settings: settings::pods(&self.start.loaded, rng.next_u64()),
             facts,
             health,
@@ -195,6 +197,7 @@ impl Builder<'_> {
             no_pod_resources: !self.start.loaded.gates.enabled("PodLevelResources"),
             declared: crate::node::declared_features(&self.start.loaded.gates),
             shutting_down: false,
+            pressures: Default::default(),
         })
     }
 
@@ -212,6 +215,11 @@ impl Builder<'_> {
                 Ok(None)
             }
         }
+    }
+
+    /// Who takes plugins of which type: one line each.
+    pub(super) fn plugin_handlers(&self) -> Handlers {
+        Handlers::default().with(PluginType::Csi, Arc::new(self.registrar()))
     }
 
     /// Who lets CSI drivers in.

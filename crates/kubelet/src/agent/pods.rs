@@ -6,9 +6,8 @@ use std::time::Duration;
 use api::config::kubelet::Loaded;
 use kubelet_core::dispatch::Known;
 use streaming::Streams;
+use supervise::Supervisor;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use super::{Builder, StartError, settings};
 use crate::logs::Rotator;
@@ -28,8 +27,7 @@ impl Builder<'_> {
         node: &Arc<Node>,
         beat: Beat,
         (local, orders): (local_api::Bound, mpsc::Receiver<EndOrder>),
-        tasks: &mut JoinSet<()>,
-        token: &CancellationToken,
+        tasks: &Supervisor,
     ) -> Result<watch::Receiver<Arc<Known>>, StartError> {
         let Loaded { config, flags, .. } = &self.start.loaded;
         let (updates, receiver) = mpsc::channel(sources::CHANNEL);
@@ -43,33 +41,42 @@ impl Builder<'_> {
         if let Some(file) = settings::file_source(config) {
             names.push(SourceName::File);
             let (runtime, root) = (node.runtime.clone(), self.dirs.root.clone());
-            let (context, updates, token) = (context.clone(), updates.clone(), token.clone());
-            tasks.spawn(async move {
-                let heritage = token.run_until_cancelled(Heritage::find(runtime, &root)).await;
+            let parts = (file, runtime, root, context.clone(), updates.clone());
+            tasks.lasting("source_file", parts, |(file, runtime, root, context, updates), end| async move {
+                let heritage = end.run_until_cancelled(Heritage::find(runtime, &root)).await;
                 if let Some(heritage) = heritage {
-                    sources::file::run(file, context, heritage, updates, token).await;
+                    sources::file::run(file, context, heritage, updates, end).await;
                 }
             });
         }
         if let Some(url) = settings::url_source(config) {
             names.push(SourceName::Url);
-            tasks.spawn(sources::url::run(url, context.clone(), updates.clone(), token.clone()));
+            let parts = (url, context.clone(), updates.clone());
+            tasks.lasting("source_url", parts, |(url, context, updates), end| {
+                sources::url::run(url, context, updates, end)
+            });
         }
         if let Some(cluster) = &self.cluster {
             names.push(SourceName::Api);
-            let (rng, updates) = (node.rng_for("Pods"), updates.clone());
-            tasks.spawn(sources::api::run(cluster.clone(), context.clone(), rng, updates, token.clone()));
+            let parts = (cluster.clone(), context.clone(), node.rng_for("Pods"), updates.clone());
+            tasks.lasting("source_api", parts, |(cluster, context, rng, updates), end| {
+                sources::api::run(cluster, context, rng, updates, end)
+            });
         }
         names.push(SourceName::Local);
-        self.start_local(node, &context, local, updates, tasks, token).await?;
+        self.start_local(node, &context, local, updates, tasks).await?;
         let dispatcher = Dispatcher::new(node.clone(), receiver, names, beat).with_orders(orders);
         let known = dispatcher.known();
         let collection = settings::gc(config, flags, &self.dirs);
-        tasks.spawn(gc::run(node.clone(), known.clone(), collection, token.clone()));
-        tasks.spawn(dispatcher.run(token.clone()));
+        let parts = (node.clone(), known.clone(), collection);
+        tasks.lasting("container_gc", parts, |(node, known, collection), end| {
+            gc::run(node, known, collection, end)
+        });
+        // It owns the Pods' tasks, and all that it knows of them.
+        tasks.essential("dispatcher", dispatcher.run(tasks.token().clone()));
         let rotation = settings::rotation(config)?;
         let rotator = Rotator::new(rotation, node.runtime.clone(), node.clock.clone(), node.metrics.clone());
-        tasks.spawn(rotator.run(token.clone()));
+        tasks.lasting("log_rotation", rotator, Rotator::run);
         Ok(known)
     }
 
@@ -80,12 +87,13 @@ impl Builder<'_> {
         context: &Context,
         listener: local_api::Bound,
         updates: mpsc::Sender<SourceUpdate>,
-        tasks: &mut JoinSet<()>,
-        token: &CancellationToken,
+        tasks: &Supervisor,
     ) -> Result<(), StartError> {
         let opened = LocalPods::open(context.clone(), self.dirs.root.join("local-pods")).await;
         let (local, sets) = opened.map_err(|e| StartError::new(e.to_string()))?;
-        tasks.spawn(sources::local::run(sets, context.clone(), updates, token.clone()));
+        tasks.lasting("source_local", (sets, context.clone(), updates), |(sets, context, updates), end| {
+            sources::local::run(sets, context, updates, end)
+        });
         let view = Arc::new(BoardView {
             board: node.board.clone(),
             recorder: node.recorder.clone(),
@@ -93,7 +101,7 @@ impl Builder<'_> {
         });
         let streams = Streams::new(Duration::ZERO);
         let api = LocalApi { local, view, runtime: node.runtime.clone(), context: context.clone(), streams };
-        tasks.spawn(listener.serve(api, self.ports.local(), token.clone()));
+        tasks.essential("local_api", listener.serve(api, self.ports.local(), tasks.token().clone()));
         Ok(())
     }
 }

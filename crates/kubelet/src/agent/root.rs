@@ -10,11 +10,11 @@ use serde_json::Value;
 
 use super::StartError;
 use crate::pods::pod_files::PodDirs;
-use crate::{plugins, volumes};
+use crate::{plugin_watcher, volumes};
 
 /// Directories below the root that others look for, and who may enter them.
 const DIRS: [(&str, u32); 4] =
-    [("plugins", 0o750), (plugins::DIR, 0o750), ("pod-resources", 0o750), ("checkpoints", 0o700)];
+    [("plugins", 0o750), (plugin_watcher::DIR, 0o750), ("pod-resources", 0o750), ("checkpoints", 0o700)];
 
 /// What a manager of processors or memory remembers across restarts. The policy that gives nobody anything of his own
 /// has nothing to remember, but another policy may have been here before.
@@ -48,7 +48,7 @@ pub(super) fn prepare(dirs: &PodDirs) -> Result<(), StartError> {
     Ok(())
 }
 
-fn make_dirs(dirs: &PodDirs) -> Result<(), StartError> {
+pub(super) fn make_dirs(dirs: &PodDirs) -> Result<(), StartError> {
     let make = |what: &str, dir: &Path, mode| {
         let made = DirBuilder::new().recursive(true).mode(mode).create(dir);
         made.map_err(|e| StartError::new(format!("make {what} {}: {e}", dir.display())))

@@ -12,7 +12,7 @@ use crate::ports::Runtime;
 use crate::runtime::Metered;
 
 /// How long the runtime may take to answer for the first time.
-const RUNTIME_PATIENCE: Duration = Duration::from_secs(20);
+const RUNTIME_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Reaches the runtime, or says that it cannot be reached.
 pub(super) async fn connect(
@@ -28,7 +28,7 @@ pub(super) async fn connect(
     };
     let client = cri::Client::new(runtime, images, config.runtime_request_timeout.to_std());
     let client = client.with_closing(closing);
-    let deadline = tokio::time::Instant::now() + RUNTIME_PATIENCE;
+    let deadline = tokio::time::Instant::now() + RUNTIME_TIMEOUT;
     loop {
         match client.check_version().await {
             Ok(version) => {

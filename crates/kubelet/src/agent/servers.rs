@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use api::config::kubelet::Loaded;
 use streaming::Streams;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
+use supervise::Supervisor;
 
 use super::{Builder, StartError, port, settings};
 use crate::pods::beat::Beat;
@@ -63,13 +62,12 @@ impl Builder<'_> {
         beat: Beat,
         [healthz, read_only]: [Option<server::Bound>; 2],
         secure: Option<secure::Open>,
-        tasks: &mut JoinSet<()>,
-        token: &CancellationToken,
+        tasks: &Supervisor,
     ) -> Result<(), StartError> {
-        let config = &self.start.loaded.config;
+        let (config, token) = (&self.start.loaded.config, tasks.token());
         if let Some(bound) = healthz {
             let router = server::healthz_router(Checks::new(vec![Check::ping()]));
-            tasks.spawn(bound.serve(router, self.ports.healthz(), token.clone()));
+            tasks.essential("healthz_server", bound.serve(router, self.ports.healthz(), token.clone()));
         }
         let checks = Checks::new(vec![
             Check::ping(),
@@ -96,15 +94,15 @@ impl Builder<'_> {
         };
         if let Some(bound) = read_only {
             let router = server::readonly_router(views.clone());
-            tasks.spawn(bound.serve(router, self.ports.read_only(), token.clone()));
+            tasks.essential("read_only_server", bound.serve(router, self.ports.read_only(), token.clone()));
         }
         if let Some(open) = secure {
             let streams = Streams::new(config.streaming_connection_idle_timeout.to_std());
             let state = self.server_state(views, streams.clone());
             let (router, connections) = (secure::router(state), self.ports.secure());
-            tasks.spawn(open.serve(router, streams, connections, token.clone()));
+            tasks.essential("kubelet_server", open.serve(router, streams, connections, token.clone()));
         }
-        self.start_watchdog(checks, tasks, token)
+        self.start_watchdog(checks, tasks)
     }
 
     /// What is behind port 10250.
@@ -123,17 +121,13 @@ impl Builder<'_> {
         }
     }
 
-    pub(super) fn start_watchdog(
-        &self,
-        checks: Checks,
-        tasks: &mut JoinSet<()>,
-        token: &CancellationToken,
-    ) -> Result<(), StartError> {
+    pub(super) fn start_watchdog(&self, checks: Checks, tasks: &Supervisor) -> Result<(), StartError> {
         let systemd = self.start.systemd.clone();
         let limit = systemd.watchdog(std::process::id()).map_err(|e| StartError::new(e.to_string()))?;
         if let Some(limit) = limit {
-            let token = token.clone();
-            tasks.spawn(async move { systemd.watch(limit, || checks.verdict(), token).await });
+            tasks.lasting("watchdog", (systemd, checks), move |(systemd, checks), end| async move {
+                systemd.watch(limit, || checks.verdict(), end).await;
+            });
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use base::quantity::Quantity;
 use kubelet_core::cri_config::{CriSettings, SwapBehavior};
 use kubelet_core::downward::Allocatable;
 use kubelet_core::gc::GcPolicy;
-use kubelet_core::images::Verification;
+use kubelet_core::images::{ImagePolicy, Verification};
 use kubelet_core::node::capacity::{self, PodLimit, Reserved};
 
 use super::StartError;
@@ -111,6 +111,17 @@ pub(super) fn gc(config: &KubeletConfiguration, flags: &KubeletFlags, dirs: &Pod
         pod_logs: dirs.pod_logs.clone(),
         container_logs: dirs.container_logs.clone(),
         runtime: config.container_runtime_endpoint.trim_start_matches("unix://").into(),
+    }
+}
+
+/// When images that nobody uses go.
+pub(super) fn image_collection(config: &KubeletConfiguration) -> ImagePolicy {
+    let percent = |n: i32| u64::try_from(n).unwrap_or(0);
+    ImagePolicy {
+        high_percent: percent(config.image_gc_high_threshold_percent),
+        low_percent: percent(config.image_gc_low_threshold_percent),
+        min_age: config.image_minimum_gc_age.to_std(),
+        max_age: Some(config.image_maximum_gc_age.to_std()).filter(|age| !age.is_zero()),
     }
 }
 

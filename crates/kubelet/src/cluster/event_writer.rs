@@ -10,7 +10,7 @@ use client::{ClientError, Request};
 use k8s_openapi::jiff::Timestamp;
 use kubelet_core::events::{Correlator, Happened, Told};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::Cluster;
@@ -22,28 +22,24 @@ const TRIES: u32 = 12;
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// How long the last events may hold up the exit.
-const PARTING: Duration = Duration::from_secs(2);
+const LAST_EVENTS: Duration = Duration::from_secs(2);
 
-/// Runs until cancelled. What happened before that is told, if the server is quick to hear it.
-pub(crate) async fn run(
-    cluster: Arc<Cluster>,
-    clock: Arc<dyn Clock>,
-    rng: Rng,
-    queue: mpsc::Receiver<Happened>,
-    token: CancellationToken,
-) {
-    let mut writer = Writer { cluster, clock, rng, queue, correlator: Correlator::default(), unsent: None };
-    let _ = token.run_until_cancelled(writer.write()).await;
-    if tokio::time::timeout(PARTING, writer.finish()).await.is_err() {
-        tracing::warn!("events were not sent before the exit");
-    }
+/// What the task is made of.
+#[derive(Clone)]
+pub(crate) struct Writer {
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) rng: Rng,
+    /// Locked by the task that runs: a new one goes on where the last one panicked.
+    pub(crate) queue: Arc<Mutex<mpsc::Receiver<Happened>>>,
 }
 
-struct Writer {
-    cluster: Arc<Cluster>,
-    clock: Arc<dyn Clock>,
+/// The task itself.
+struct Writing<'a> {
+    cluster: &'a Cluster,
+    clock: &'a dyn Clock,
     rng: Rng,
-    queue: mpsc::Receiver<Happened>,
+    queue: &'a mut mpsc::Receiver<Happened>,
     correlator: Correlator,
     /// Under way, and perhaps not there yet. Sent twice it is still one: it keeps its name.
     unsent: Option<Told>,
@@ -52,27 +48,48 @@ struct Writer {
 // === impl Writer ===
 
 impl Writer {
+    /// Runs until cancelled. What happened before that is told, if the server is quick to hear it.
+    pub(crate) async fn run(self, token: CancellationToken) {
+        let mut queue = self.queue.lock().await;
+        let mut writing = Writing {
+            cluster: &self.cluster,
+            clock: &*self.clock,
+            rng: self.rng,
+            queue: &mut queue,
+            correlator: Correlator::default(),
+            unsent: None,
+        };
+        let _ = token.run_until_cancelled(writing.write()).await;
+        if tokio::time::timeout(LAST_EVENTS, writing.finish()).await.is_err() {
+            tracing::warn!("events were not sent before the exit");
+        }
+    }
+}
+
+// === impl Writing ===
+
+impl Writing<'_> {
     async fn write(&mut self) {
         while let Some(event) = self.queue.recv().await {
             self.unsent = self.correlator.correlate(event, self.clock.now());
             if let Some(told) = &self.unsent {
-                send(&self.cluster, told, &mut self.rng).await;
+                send(self.cluster, told, &mut self.rng).await;
             }
             self.unsent = None;
         }
     }
 
-    /// Once round, without patience.
+    /// Once round; nothing is tried again.
     async fn finish(&mut self) {
         self.queue.close();
         if let Some(told) = self.unsent.take()
-            && tell(&self.cluster, &told).await.is_err_and(|e| may_pass(&e))
+            && tell(self.cluster, &told).await.is_err_and(|e| may_pass(&e))
         {
             return;
         }
         while let Some(event) = self.queue.recv().await {
             let Some(told) = self.correlator.correlate(event, self.clock.now()) else { continue };
-            if tell(&self.cluster, &told).await.is_err_and(|e| may_pass(&e)) {
+            if tell(self.cluster, &told).await.is_err_and(|e| may_pass(&e)) {
                 return;
             }
         }
@@ -125,12 +142,13 @@ async fn tell(cluster: &Cluster, told: &Told) -> Result<(), ClientError> {
 }
 
 fn object(cluster: &Cluster, told: &Told) -> Value {
-    let Happened { about, field_path, kind, reason, message } = &told.happened;
+    let Happened { about, field_path, kind, reason, message, annotations } = &told.happened;
+    let annotations = (!annotations.is_empty()).then_some(annotations);
     let text = |t: &str| (!t.is_empty()).then(|| t.to_owned());
     json!({
         "kind": "Event",
         "apiVersion": "v1",
-        "metadata": {"name": told.name, "namespace": namespace(told)},
+        "metadata": {"name": told.name, "namespace": namespace(told), "annotations": annotations},
         "involvedObject": {
             "kind": about.kind,
             "apiVersion": "v1",

@@ -88,8 +88,13 @@ impl Cluster {
         }
         let fail = |e: client::ClientError| StartError::new(format!("--kubeconfig: {e}"));
         let unread = UnreadEvents::default();
-        let (meter, alarm) = (Some(metrics.of_requests()), Some(unread.alarm(metrics.clone(), node_name)));
-        let metered = |options: Options| Options { meter: meter.clone(), alarm: alarm.clone(), ..options };
+        let (meter, on_unreadable) =
+            (Some(metrics.of_requests()), Some(unread.handler(metrics.clone(), node_name)));
+        let metered = |options: Options| Options {
+            meter: meter.clone(),
+            on_unreadable: on_unreadable.clone(),
+            ..options
+        };
         let options = metered(pods_options(config, version));
         let client = match credentials.rotate {
             // Its certificate may still have to be asked for, or be renewed at any moment.

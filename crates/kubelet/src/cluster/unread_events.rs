@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use client::{Alarm, Unreadable};
+use client::{Unreadable, UnreadableHandler};
 use kubelet_core::events::{About, Happened};
 use tokio::sync::mpsc;
 
@@ -20,9 +20,9 @@ impl UnreadEvents {
         let _ = self.0.set(sink);
     }
 
-    pub(super) fn alarm(&self, metrics: Arc<Metrics>, node: &str) -> Alarm {
+    pub(super) fn handler(&self, metrics: Arc<Metrics>, node: &str) -> UnreadableHandler {
         let (sink, node) = (self.0.clone(), node.to_owned());
-        Alarm::new(move |unreadable| {
+        UnreadableHandler::new(move |unreadable| {
             metrics.unreadable_objects_total.inc([unreadable.kind]);
             if let Some(sink) = sink.get().filter(|_| unreadable.is_news) {
                 // A full queue means that the API server is away; the log has it.
@@ -52,6 +52,7 @@ fn event(unreadable: &Unreadable<'_>, node: &str) -> Happened {
         kind: "Warning",
         reason: "FailedDecode".to_owned(),
         message: format!("{object} is not understood, and what was known of it stays: {why}"),
+        annotations: Default::default(),
     }
 }
 
@@ -75,12 +76,12 @@ mod tests {
     async fn an_object_that_cannot_be_read_is_counted_and_told_of_once() {
         let (sink, mut told) = mpsc::channel(4);
         let (unread, metrics) = (UnreadEvents::default(), Arc::new(Metrics::default()));
-        let alarm = unread.alarm(metrics.clone(), "here");
+        let handler = unread.handler(metrics.clone(), "here");
         // Before anybody sends events, what cannot be read is counted.
-        alarm.sound(&POD);
+        handler.call(&POD);
         unread.tell_to(sink);
-        alarm.sound(&POD);
-        alarm.sound(&Unreadable { is_news: false, ..POD });
+        handler.call(&POD);
+        handler.call(&Unreadable { is_news: false, ..POD });
         let mut text = String::new();
         metrics.write(&mut text).unwrap();
         assert!(text.contains("longshore_unreadable_objects_total{kind=\"Pod\"} 3"), "{text}");

@@ -40,7 +40,7 @@ const PERIOD: Duration = Duration::from_secs(60);
 const FLUSH_POLL: Duration = Duration::from_millis(100);
 const FLUSH_POLLS: u32 = 50;
 /// One command, with the wait for the lock that all of them share.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A command that did not do what it should.
 #[derive(Debug, thiserror::Error)]
@@ -176,10 +176,10 @@ impl Family {
             |why: String, code| Failed { command: format!("{} {}", self.program, args.join(" ")), why, code };
         let mut command = Command::new(OsStr::new(&self.program));
         command.args(&args).stdin(Stdio::null()).kill_on_drop(true);
-        let ended = match tokio::time::timeout(PATIENCE, command.output()).await {
+        let ended = match tokio::time::timeout(TIMEOUT, command.output()).await {
             Ok(Ok(ended)) => ended,
             Ok(Err(e)) => return Err(failed(e.to_string(), None)),
-            Err(_) => return Err(failed(format!("no end within {} s", PATIENCE.as_secs()), None)),
+            Err(_) => return Err(failed(format!("no end within {} s", TIMEOUT.as_secs()), None)),
         };
         if ended.status.success() {
             return Ok(());

@@ -7,6 +7,7 @@ pub(crate) mod files;
 pub mod identity;
 pub(crate) mod inotify;
 pub(crate) mod iptables;
+pub(crate) mod kmsg;
 pub(crate) mod lock_file;
 pub mod net;
 pub mod process;

@@ -22,7 +22,7 @@ const UNKNOWN: &str = "org.freedesktop.systemd1.NoSuchUnit";
 const OLDEST: u32 = 0;
 
 /// For one act, as upstream waits.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Before an act is tried again whose connection broke: twice as long each time, and seven times at most, as upstream.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSES: u32 = 7;
@@ -37,7 +37,7 @@ pub(crate) struct Units {
     places: Places,
     /// Cgroups of version 2 only.
     unified: bool,
-    patience: Duration,
+    limit: Duration,
     acts: Semaphore,
     version: OnceCell<u32>,
 }
@@ -98,12 +98,12 @@ impl UnitError {
 impl Units {
     pub(crate) fn new(places: Places, unified: bool) -> Self {
         let (acts, version) = (Semaphore::new(ACTS), OnceCell::new());
-        Self { places, unified, patience: PATIENCE, acts, version }
+        Self { places, unified, limit: TIMEOUT, acts, version }
     }
 
     #[cfg(test)]
-    pub(crate) fn with_patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    pub(crate) fn with_limit(self, limit: Duration) -> Self {
+        Self { limit, ..self }
     }
 
     /// Has the slice started, with these limits. One that is there already gets the limits and stays.
@@ -179,8 +179,8 @@ impl Units {
             }
             work().await
         };
-        let late = |_| UnitError::Late { act, unit: unit.to_owned(), limit: self.patience };
-        tokio::time::timeout(self.patience, Box::pin(turn)).await.map_err(late)?
+        let late = |_| UnitError::Late { act, unit: unit.to_owned(), limit: self.limit };
+        tokio::time::timeout(self.limit, Box::pin(turn)).await.map_err(late)?
     }
 
     /// Over the system bus, as upstream; over systemd's own socket where there is none.

@@ -1,7 +1,7 @@
 //! Images on this node: pulled when a Pod needs them, with the credentials that fit, at the pace the
 //! configuration allows.
 //!
-//! [`ImagePuller::ensure`] is the one door. Behind it, [`Credentials`] collects logins from the node's
+//! [`ImagePuller::ensure`] is the one way in. Behind it, [`Credentials`] collects logins from the node's
 //! files and from exec providers, and [`Records`] remembers on disk who has proved access to what.
 
 mod credentials;

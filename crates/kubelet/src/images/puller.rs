@@ -1,4 +1,4 @@
-//! The one door to images.
+//! The one way to images.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -8,8 +8,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use bytes::Bytes;
+use cri::log::{self, Decoder, Wanted};
 use flate2::read::MultiGzDecoder;
-use kubelet_core::log_line::{self, Decoder, Wanted};
 use kubelet_core::log_rotation::{COMPRESSED, rotated_since, stem};
 
 use crate::logs::{LogDir, LogPath};
@@ -325,7 +325,7 @@ fn whole_before(file: &File, end: u64) -> io::Result<bool> {
     let mut head = [0; 256];
     let len = usize::try_from(end - 1 - begin).unwrap_or(usize::MAX).min(head.len());
     file.read_exact_at(&mut head[..len], begin)?;
-    Ok(log_line::parse_header(&head[..len]).is_none_or(|h| h.full))
+    Ok(log::parse_header(&head[..len]).is_none_or(|h| h.full))
 }
 
 #[cfg(test)]

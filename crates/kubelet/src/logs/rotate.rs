@@ -33,6 +33,7 @@ pub struct Policy {
 }
 
 /// The loop that keeps logs small.
+#[derive(Clone)]
 pub struct Rotator {
     policy: Policy,
     runtime: Arc<dyn Runtime>,

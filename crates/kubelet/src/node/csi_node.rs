@@ -14,7 +14,7 @@ use kubelet_core::node::csi_node::{
     DriverInfo, Step, node_with_driver, node_without_driver, step, with_driver, without_driver,
 };
 use kubelet_core::node::patch::status_patch;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -27,16 +27,27 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Attempts before a driver is told that it could not be entered.
 const TRIES: u32 = 5;
 
+#[derive(Clone)]
 pub(super) struct Task {
     cluster: Arc<Cluster>,
     rng: Rng,
     trouble: watch::Sender<Option<String>>,
+    /// Locked by the task that runs: a new one goes on where the last one panicked.
+    work: Arc<Mutex<Work>>,
+}
+
+/// What is to be done.
+struct Work {
+    orders: Option<mpsc::Receiver<Order>>,
+    /// Drivers to be entered, or taken out, that are not yet.
+    owed: BTreeMap<String, Option<DriverInfo>>,
 }
 
 /// The task, and what keeps the node from being ready until it is done.
 pub(super) fn task(cluster: Arc<Cluster>, rng: Rng) -> (Task, watch::Receiver<Option<String>>) {
     let (trouble, receiver) = watch::channel(Some("CSINode is not yet initialized".to_owned()));
-    (Task { cluster, rng, trouble }, receiver)
+    let work = Work { orders: cluster.take_csi_orders(), owed: BTreeMap::new() };
+    (Task { cluster, rng, trouble, work: Arc::new(Mutex::new(work)) }, receiver)
 }
 
 /// Why an entry was not made.
@@ -51,12 +62,15 @@ enum Refused {
 
 impl Task {
     /// Somebody who deletes the object gets a new one at the next start, or with the next driver, as upstream has it.
-    pub(super) async fn run(mut self, orders: Option<mpsc::Receiver<Order>>, token: CancellationToken) {
+    pub(super) async fn run(mut self, token: CancellationToken) {
+        let work = self.work.clone();
+        let mut work = work.lock().await;
         if token.run_until_cancelled(self.initialize()).await.is_none() {
             return;
         }
+        let Work { orders, owed } = &mut *work;
         match orders {
-            Some(orders) => drop(token.run_until_cancelled(Box::pin(self.serve(orders))).await),
+            Some(orders) => drop(token.run_until_cancelled(Box::pin(self.serve(orders, owed))).await),
             // The reporter listens for as long as the node runs.
             None => token.cancelled().await,
         }
@@ -86,14 +100,17 @@ impl Task {
     }
 
     /// Carries out orders; what could not be done because the server was away is done when it is back.
-    async fn serve(&mut self, mut orders: mpsc::Receiver<Order>) {
-        let mut owed: BTreeMap<String, Option<DriverInfo>> = BTreeMap::new();
+    async fn serve(
+        &mut self,
+        orders: &mut mpsc::Receiver<Order>,
+        owed: &mut BTreeMap<String, Option<DriverInfo>>,
+    ) {
         let mut pause = PAUSE_MIN;
         loop {
             let retry = sleep(pause + self.rng.up_to(pause / 10));
             tokio::select! {
                 order = orders.recv() => match order {
-                    Some(order) => self.obey(order, &mut owed).await,
+                    Some(order) => self.obey(order, owed).await,
                     None => return std::future::pending().await,
                 },
                 () = retry, if !owed.is_empty() => {
@@ -117,18 +134,19 @@ impl Task {
     }
 
     async fn obey(&mut self, order: Order, owed: &mut BTreeMap<String, Option<DriverInfo>>) {
-        owed.remove(&order.driver);
-        let done = match self.enter(&order.driver, order.info.as_ref()).await {
-            Ok(()) => Ok(()),
-            Err(Refused::Final(why)) => Err(why),
-            Err(Refused::Away(error)) => {
-                tracing::warn!(%error, driver = order.driver, "CSINode not updated yet");
-                owed.insert(order.driver, order.info);
-                Ok(())
-            }
-        };
+        // Before it is tried: should this task panic, the next one knows of it.
+        owed.insert(order.driver.clone(), order.info.clone());
+        let entered = self.enter(&order.driver, order.info.as_ref()).await;
+        if let Err(Refused::Away(error)) = &entered {
+            tracing::warn!(%error, driver = order.driver, "CSINode not updated yet");
+        } else {
+            owed.remove(&order.driver);
+        }
         if let Some(answer) = order.answer {
-            let _ = answer.send(done);
+            let _ = answer.send(match entered {
+                Err(Refused::Final(why)) => Err(why),
+                _ => Ok(()),
+            });
         }
     }
 

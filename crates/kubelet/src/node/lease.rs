@@ -19,6 +19,7 @@ use crate::cluster::Cluster;
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 
 /// Renews the node's lease.
+#[derive(Clone)]
 pub(super) struct Renewal {
     cluster: Arc<Cluster>,
     clock: Arc<dyn Clock>,

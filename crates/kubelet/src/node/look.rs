@@ -3,21 +3,18 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cri::v1;
 use kubelet_core::node::addresses::Sources;
-use kubelet_core::node::conditions::Health;
-use kubelet_core::node::pressure::{Readings, Watch};
+use kubelet_core::node::conditions::{Health, Pressures};
 use kubelet_core::node::status::{Fixed, Handler, Image, Moment, Runtime};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Instant, timeout};
 
 use super::ClusterDeps;
-use super::signals::{self, Places};
 use crate::host::facts;
 use crate::pods::node::Node;
 
@@ -25,25 +22,21 @@ use crate::pods::node::Node;
 const IMAGES_AGE: Duration = Duration::from_secs(30);
 /// How old addresses and the runtime's version may be.
 const FACTS_AGE: Duration = Duration::from_secs(30);
-/// How often memory, disks and process ids are looked at.
-const SIGNALS_AGE: Duration = Duration::from_secs(10);
 /// A resolver or runtime that takes longer is asked again at the next look.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Gathers what the status is made of.
+#[derive(Clone)]
 pub(super) struct Look {
     node: Arc<Node>,
     moment: Moment,
     storage: watch::Receiver<Option<String>>,
     in_use: watch::Receiver<Option<Vec<String>>>,
     shutting_down: watch::Receiver<bool>,
+    pressures: watch::Receiver<Pressures>,
     images_at: Option<Instant>,
     facts_at: Option<Instant>,
-    signals_at: Option<Instant>,
-    watch: Watch,
-    places: Places,
     resolving: OneAtATime<Found>,
-    reading: OneAtATime<Readings>,
 }
 
 /// A read of the kernel or the resolver that may hang. One that has not ended is waited for again before another is
@@ -52,6 +45,13 @@ struct OneAtATime<T>(Option<JoinHandle<T>>);
 
 /// The machine's addresses: by its name, towards the default route of either family, and all.
 type Found = (Vec<IpAddr>, Option<IpAddr>, Option<IpAddr>, BTreeSet<IpAddr>);
+
+// A copy begins with nothing under way.
+impl<T> Clone for OneAtATime<T> {
+    fn clone(&self) -> Self {
+        OneAtATime(None)
+    }
+}
 
 // === impl Look ===
 
@@ -75,13 +75,10 @@ impl Look {
             storage,
             in_use: w.cluster.volumes_in_use.subscribe(),
             shutting_down: w.node.shutting_down.subscribe(),
+            pressures: w.node.pressures.subscribe(),
             images_at: None,
             facts_at: None,
-            signals_at: None,
-            watch: Watch::new(&w.loaded.config),
-            places: Places { root: w.dirs.root.clone(), ..Places::default() },
             resolving: OneAtATime(None),
-            reading: OneAtATime(None),
         }
     }
 
@@ -95,6 +92,7 @@ impl Look {
             Ok(()) = self.storage.changed() => {}
             Ok(()) = self.in_use.changed() => {}
             Ok(()) = self.shutting_down.changed() => {}
+            Ok(()) = self.pressures.changed() => {}
             else => std::future::pending().await,
         }
     }
@@ -112,42 +110,17 @@ impl Look {
             self.images_at = Some(Instant::now());
             self.list_images().await;
         }
-        if self.signals_at.is_none_or(|at| at.elapsed() >= SIGNALS_AGE) {
-            self.signals_at = Some(Instant::now());
-            self.read_signals().await;
-        }
+        self.moment.pressures = *self.pressures.borrow_and_update();
         self.moment.health = self.health();
         self.moment.volumes_in_use.clone_from(&self.in_use.borrow_and_update());
         &self.moment
     }
 
     async fn list_images(&mut self) {
-        match timeout(PATIENCE, self.node.runtime.list_images()).await {
+        match timeout(TIMEOUT, self.node.runtime.list_images()).await {
             Ok(Ok(images)) => self.moment.images = images.into_iter().map(image).collect(),
             Ok(Err(error)) => tracing::warn!(%error, "images not listed"),
             Err(_) => tracing::warn!("images not listed in time"),
-        }
-    }
-
-    /// A disk that hangs leaves the last verdict standing.
-    async fn read_signals(&mut self) {
-        if self.places.images.is_none()
-            && let Ok(Ok(answer)) = timeout(PATIENCE, self.node.runtime.image_fs_info()).await
-        {
-            let place = |all: &[v1::FilesystemUsage]| {
-                let found = all.first().and_then(|f| f.fs_id.as_ref());
-                found.map(|id| PathBuf::from(&id.mountpoint)).filter(|p| p.is_absolute())
-            };
-            self.places.images = place(&answer.image_filesystems);
-            self.places.containers = place(&answer.container_filesystems);
-        }
-        let places = self.places.clone();
-        match self.reading.within(PATIENCE, move || signals::read(&places)).await {
-            Some(Ok(readings)) => {
-                self.moment.pressures = self.watch.look(&readings, self.node.now().mono);
-            }
-            Some(Err(error)) => tracing::warn!(%error, "memory and disks not read"),
-            None => tracing::warn!("memory and disks not read in time"),
         }
     }
 
@@ -192,7 +165,7 @@ impl<T: Send + 'static> OneAtATime<T> {
 /// The resolver may take its time, and reads of /proc are reads of files: off the loop.
 async fn addresses(sources: &mut Sources, resolving: &mut OneAtATime<Found>) {
     let (name, given) = (sources.hostname.clone(), sources.given.clone());
-    let asked = resolving.within(PATIENCE, move || {
+    let asked = resolving.within(TIMEOUT, move || {
         let specified = given.first().is_some_and(|ip| !ip.is_unspecified());
         let by_name: Vec<IpAddr> = match specified {
             true => Vec::new(),
@@ -218,7 +191,7 @@ async fn addresses(sources: &mut Sources, resolving: &mut OneAtATime<Found>) {
 }
 
 async fn version(node: &Node, runtime: &mut Runtime) {
-    match timeout(PATIENCE, node.runtime.version()).await {
+    match timeout(TIMEOUT, node.runtime.version()).await {
         Ok(Ok(answer)) => {
             runtime.name = answer.runtime_name;
             runtime.version = Some(answer.runtime_version);

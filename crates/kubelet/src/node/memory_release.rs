@@ -19,18 +19,18 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// Gives memory back when the Pods have come to rest, and while they rest.
 pub async fn run(board: Arc<StatusBoard>, token: CancellationToken) {
     let mut changed = board.subscribe();
-    let mut patience = QUIET;
+    let mut wait = QUIET;
     loop {
         let news = tokio::select! {
             () = token.cancelled() => return,
-            news = tokio::time::timeout(patience, changed.changed()) => news,
+            news = tokio::time::timeout(wait, changed.changed()) => news,
         };
         match news {
-            Ok(Ok(())) => patience = QUIET,
+            Ok(Ok(())) => wait = QUIET,
             Ok(Err(_)) => return token.cancelled().await,
             Err(_) => {
                 give_back().await;
-                patience = AGAIN;
+                wait = AGAIN;
             }
         }
     }

@@ -14,7 +14,6 @@ mod look;
 pub mod memory_release;
 mod reporter;
 pub mod shutdown;
-mod signals;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,9 +27,8 @@ use kubelet_core::node::NodeEvent;
 use kubelet_core::node::capacity::{PodLimit, Reserved};
 use kubelet_core::node::register::Registration;
 use kubelet_core::node::status::{Fixed, Identity};
+use supervise::Supervisor;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Cluster;
 use crate::cluster::node_events::NodeEvents;
@@ -55,19 +53,18 @@ pub struct ClusterDeps<'a> {
     pub machine: &'a Machine,
     /// `v1.36.4`
     pub version: &'a str,
-    pub tasks: &'a mut JoinSet<()>,
-    pub token: &'a CancellationToken,
+    pub tasks: &'a Supervisor,
 }
 
 /// Starts all of it; returns where to tell what happens to the node.
-pub(crate) fn start(w: &mut ClusterDeps<'_>) -> Result<NodeEvents, StartError> {
+pub(crate) fn start(w: &ClusterDeps<'_>) -> Result<NodeEvents, StartError> {
     let events = NodeEvents::new(w.node.recorder.clone(), w.cluster.node_name.clone());
     let (csi, storage) = csi_node::task(w.cluster.clone(), w.node.rng_for("CSINode"));
-    w.tasks.spawn(csi.run(w.cluster.take_csi_orders(), w.token.clone()));
+    w.tasks.lasting("csi_node", csi, csi_node::Task::run);
     let seconds = w.loaded.config.node_lease_duration_seconds;
     let lease =
         lease::Renewal::new(w.cluster.clone(), w.node.clock.clone(), seconds, w.node.rng_for("lease"));
-    w.tasks.spawn(lease.run(w.token.clone()));
+    w.tasks.lasting("lease", lease, lease::Renewal::run);
     let identity = read_identity();
     let fixed = fixed(w, &identity);
     let look = look::Look::new(w, &fixed, storage);
@@ -82,7 +79,7 @@ pub(crate) fn start(w: &mut ClusterDeps<'_>) -> Result<NodeEvents, StartError> {
         events: events.clone(),
         boot_age: identity.boot_age,
     });
-    w.tasks.spawn(reporter.run(w.token.clone()));
+    w.tasks.lasting("node_status", reporter, reporter::Reporter::run);
     events.tell(NodeEvent {
         warning: false,
         reason: "Starting".to_owned(),
@@ -156,7 +153,7 @@ fn has_device_book(root: &Path) -> bool {
 }
 
 /// Keeps a repeated complaint out of the log: the first at once, then one a minute.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Complaint {
     last: Option<tokio::time::Instant>,
 }

@@ -38,6 +38,7 @@ const FAST_FOR: Duration = Duration::from_secs(120);
 const SETTLE: Duration = Duration::from_secs(20);
 
 /// What a reporter is made of.
+#[derive(Clone)]
 pub(super) struct Parts {
     pub(super) cluster: Arc<Cluster>,
     pub(super) node: Arc<Node>,
@@ -51,6 +52,7 @@ pub(super) struct Parts {
     pub(super) boot_age: Option<Duration>,
 }
 
+#[derive(Clone)]
 pub(super) struct Reporter {
     parts: Parts,
     started: Instant,

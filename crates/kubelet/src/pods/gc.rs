@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::ids::ContainerId;
+use base::ids::{ContainerId, PodUid};
 use kubelet_core::dispatch::Known;
 use kubelet_core::gc::{self, GcInput, GcPolicy};
 use kubelet_core::observed::{ContainerState, FoundPod};
@@ -61,6 +61,27 @@ pub async fn run(
     }
 }
 
+/// Removes what dead containers there are, also those of Pods that have ended and are still listed. For who needs room.
+pub async fn reclaim(
+    node: &Node,
+    known: &watch::Receiver<Arc<Known>>,
+    settings: &GcSettings,
+) -> Result<(), String> {
+    let found = node.observer.survey().await.map_err(|e| e.to_string())?;
+    let known = known.borrow().clone();
+    let has_ended = |uid: &PodUid| node.board.get(uid.as_str()).is_some_and(|e| e.finished);
+    let in_use = known.pods.iter().filter(|uid| !has_ended(uid)).cloned().collect();
+    let input = GcInput {
+        found: &found,
+        known: &in_use,
+        sources_ready: known.sources_ready,
+        policy: settings.policy,
+        now: node.now().wall,
+    };
+    remove_dead(node, &input).await;
+    Ok(())
+}
+
 /// One collection of what belongs to Pods.
 async fn collect(
     node: &Node,
@@ -77,7 +98,14 @@ async fn collect(
         policy: settings.policy,
         now: node.now().wall,
     };
-    for removal in gc::containers_to_remove(&input) {
+    remove_dead(node, &input).await;
+    if known.sources_ready {
+        collect_logs(&input, settings).await;
+    }
+}
+
+async fn remove_dead(node: &Node, input: &GcInput<'_>) {
+    for removal in gc::containers_to_remove(input) {
         let id = removal.id.as_str();
         if removal.stop_first && node.runtime.stop_container(id, 2).await.is_err() {
             continue;
@@ -86,13 +114,10 @@ async fn collect(
             tracing::warn!(container = id, error, "dead container not removed");
         }
     }
-    for id in gc::sandboxes_to_remove(&input) {
+    for id in gc::sandboxes_to_remove(input) {
         if let Err(error) = node.runtime.remove_pod_sandbox(id.as_str()).await {
             tracing::warn!(sandbox = %id, %error, "dead sandbox not removed");
         }
-    }
-    if known.sources_ready {
-        collect_logs(&input, settings).await;
     }
 }
 

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
 use kubelet_core::admission::{NodeOffer, Rejection};
 use kubelet_core::cri_config;
 use kubelet_core::node::capacity::is_extended;
+use kubelet_core::node::conditions::Pressures;
 use tokio::sync::watch;
 
 use crate::cluster::own_node::OwnNodeView;
@@ -52,6 +53,8 @@ pub struct Node {
     pub host_ips: HostIps,
     /// The machine is going down: nobody is let in any more.
     pub shutting_down: watch::Sender<bool>,
+    /// What the node is short of, as eviction sees it.
+    pub pressures: watch::Sender<Pressures>,
     pub settings: PodSettings,
 }
 
@@ -101,15 +104,16 @@ impl Node {
     /// it will be. The runtime may have been replaced since the start.
     pub(super) fn offer_now(&self) -> Cow<'_, NodeOffer> {
         let object = self.own.as_ref().and_then(OwnNodeView::object);
-        let shutting_down = *self.shutting_down.borrow();
+        let (shutting_down, pressures) = (*self.shutting_down.borrow(), *self.pressures.borrow());
         let strict_groups = {
             let health = self.health.borrow();
             if health.answered { health.groups_policy == Some(true) } else { self.offer.strict_groups }
         };
-        if object.is_none() && !shutting_down && strict_groups == self.offer.strict_groups {
+        let is_calm = !shutting_down && pressures == Pressures::default();
+        if object.is_none() && is_calm && strict_groups == self.offer.strict_groups {
             return Cow::Borrowed(&self.offer);
         }
-        let mut offer = NodeOffer { shutting_down, strict_groups, ..self.offer.clone() };
+        let mut offer = NodeOffer { shutting_down, strict_groups, pressures, ..self.offer.clone() };
         let Some(object) = object else { return Cow::Owned(offer) };
         offer.labels = object.metadata.labels.clone().unwrap_or_default();
         offer.taints = object.spec.as_ref().and_then(|s| s.taints.clone()).unwrap_or_default();

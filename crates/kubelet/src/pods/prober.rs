@@ -173,7 +173,7 @@ impl Prober {
                     if goes_on_in_termination(spec.kind, kind) { &probes.alive } else { &probes.running };
                 worker::spawn(worker::Task {
                     spec,
-                    target: Target::new(pod.clone(), container, spec, probe),
+                    target: Arc::new(Target::new(pod.clone(), container, spec, probe)),
                     board: probes.board.clone(),
                     hands: self.hands.clone(),
                     rng: rng.child(),

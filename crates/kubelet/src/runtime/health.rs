@@ -18,7 +18,7 @@ const WORRIED: Duration = Duration::from_secs(1);
 const STARTING: Duration = Duration::from_millis(100);
 const STARTING_FOR: Duration = Duration::from_secs(120);
 /// A runtime that takes longer for this question is silent.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What CRI Status said last. Optimistic until the runtime says otherwise: a Pod that tries too early
 /// gets the runtime's own error.
@@ -73,7 +73,7 @@ pub async fn watch_health(
     let started = Instant::now();
     let mut seen = None;
     loop {
-        let answer = timeout(PATIENCE, runtime.status()).await;
+        let answer = timeout(TIMEOUT, runtime.status()).await;
         let mut next = match answer {
             Ok(Ok(answer)) => judge(answer),
             // Silence is no verdict: what the runtime said last still stands, of its network and of itself.

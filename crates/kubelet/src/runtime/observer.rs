@@ -44,7 +44,7 @@ pub struct Observer {
     revision: AtomicU64,
     /// A plain lock: held for map operations only, never across an await.
     pods: Mutex<HashMap<PodUid, watch::Sender<u64>>>,
-    /// Rung when the runtime holds a Pod that nobody watches.
+    /// Woken when the runtime holds a Pod that nobody watches.
     pub strangers: Notify,
     /// When the last relist ended, on the monotonic clock; PLEG health.
     last_relist: Mutex<Option<base::time::Mono>>,
@@ -195,7 +195,7 @@ impl Observer {
         }
     }
 
-    fn ring_all(&self) {
+    fn wake_all(&self) {
         self.lock().values().for_each(|wake| wake.send_modify(|n| *n += 1));
     }
 
@@ -348,7 +348,7 @@ fn heard(observer: &Observer, event: &v1::ContainerEventResponse) {
     match uid {
         Some(uid) if !uid.is_empty() => observer.wake(uid),
         // Events about removed sandboxes may carry no status: rather look once too often.
-        _ => observer.ring_all(),
+        _ => observer.wake_all(),
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::program::{self, Ended, how};
 
 /// Longer than any device takes that works.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Between the look at a device and its mount nobody else may format it.
 static FORMATTING: Mutex<()> = Mutex::new(());
@@ -38,7 +38,7 @@ pub(super) fn mount(device: &Path, target: &Path, manner: &Manner<'_>) -> io::Re
     let options: Vec<&str> = options.collect();
     let mut mount = Command::new("mount");
     mount.args(["-t", manner.fs_type, "-o"]).arg(options.join(",")).arg(device).arg(target);
-    done(program::run(&mut mount, PATIENCE), "mount failed").map_err(failed)
+    done(program::run(&mut mount, TIMEOUT), "mount failed").map_err(failed)
 }
 
 /// Gives a bound directory the options of its PersistentVolume.
@@ -48,7 +48,7 @@ pub(super) fn restrict(target: &Path, options: &[String]) -> io::Result<()> {
     }
     let mut mount = Command::new("mount");
     mount.arg("-o").arg(format!("remount,bind,{}", options.join(","))).arg(target);
-    done(program::run(&mut mount, PATIENCE), "mount failed")
+    done(program::run(&mut mount, TIMEOUT), "mount failed")
 }
 
 /// Checks the file system, or makes one where there is nothing.
@@ -70,7 +70,7 @@ fn prepare(device: &Path, manner: &Manner<'_>) -> io::Result<()> {
 fn holds(device: &Path) -> io::Result<bool> {
     let mut look = Command::new("blkid");
     look.args(["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export"]).arg(device);
-    let ended = program::run(&mut look, PATIENCE)?;
+    let ended = program::run(&mut look, TIMEOUT)?;
     match ended.status.code() {
         Some(0) => Ok(ended.out.lines().any(|line| line.starts_with("TYPE=") || line.starts_with("PTTYPE="))),
         // This is how it says that it found nothing.
@@ -81,7 +81,7 @@ fn holds(device: &Path) -> io::Result<bool> {
 
 /// Errors that the program leaves behind are errors; that there is no such program is none.
 fn check(device: &Path) -> io::Result<()> {
-    let ended = match program::run(Command::new("fsck").arg("-a").arg(device), PATIENCE) {
+    let ended = match program::run(Command::new("fsck").arg("-a").arg(device), TIMEOUT) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         ended => ended?,
     };
@@ -103,7 +103,7 @@ fn format(device: &Path, fs_type: &str) -> io::Result<()> {
         _ => {}
     }
     tracing::info!(device = %device.display(), fs_type, "formatting a device that holds nothing");
-    done(program::run(make.arg(device), PATIENCE), "format of disk failed")
+    done(program::run(make.arg(device), TIMEOUT), "format of disk failed")
 }
 
 fn done(ended: io::Result<Ended>, what: &str) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! emptyDir: a directory on disk, a tmpfs or a hugetlbfs, for as long as the Pod lives.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use kubelet_core::volumes::Medium;
@@ -9,14 +10,43 @@ use sys::fd;
 use sys::mount::Memory;
 
 use super::fs_group::{self, Access};
+use super::kind::{NoRoot, Tools, VolumeKind};
 use super::memory_dir;
 use super::site::Site;
+use crate::ports::MountedVolume;
 
-pub(super) const PLUGIN: &str = "kubernetes.io~empty-dir";
+const PLUGIN: &str = "kubernetes.io~empty-dir";
+
+pub(super) struct EmptyDir<'a> {
+    pub(super) medium: &'a Medium,
+    pub(super) read_only: bool,
+}
+
+// === impl EmptyDir ===
+
+impl EmptyDir<'_> {
+    fn at(&self, path: PathBuf) -> MountedVolume {
+        MountedVolume::Host { path, read_only: self.read_only }
+    }
+}
+
+impl VolumeKind for EmptyDir<'_> {
+    fn set_up(&self, site: &Site<'_>, _: &Tools<'_>) -> io::Result<MountedVolume> {
+        set_up(site, self.medium).map(|path| self.at(path))
+    }
+
+    fn standing(&self, site: &Site<'_>, _: bool) -> Option<MountedVolume> {
+        stands(site, self.medium).then(|| self.at(site.path(PLUGIN)))
+    }
+
+    fn open(&self, site: &Site<'_>) -> Result<OwnedFd, NoRoot> {
+        Ok(site.pod.open_volume(PLUGIN, site.volume)?)
+    }
+}
 
 /// Makes it once. Later calls leave it alone, whatever the containers did to it; only a volume in
 /// memory that is no longer mounted (the machine was restarted) is made again.
-pub(super) fn set_up(site: &Site<'_>, medium: &Medium) -> io::Result<PathBuf> {
+fn set_up(site: &Site<'_>, medium: &Medium) -> io::Result<PathBuf> {
     let path = site.path(PLUGIN);
     let parent = site.parent(PLUGIN)?;
     if stands(site, medium) {
@@ -47,7 +77,7 @@ pub(super) fn set_up(site: &Site<'_>, medium: &Medium) -> io::Result<PathBuf> {
 }
 
 /// Whether it was made to the end, and is there.
-pub(super) fn stands(site: &Site<'_>, medium: &Medium) -> bool {
+fn stands(site: &Site<'_>, medium: &Medium) -> bool {
     site.is_ready(PLUGIN) && is_there(site, medium)
 }
 

@@ -13,11 +13,13 @@ use sys::fd;
 use sys::mount::Memory;
 
 use super::fs_group::{self, Access};
+use super::kind::{NoRoot, Tools, VolumeKind};
 use super::site::Site;
 use super::sub_path::INSIDE;
 use super::{atomic_writer, memory_dir};
+use crate::ports::MountedVolume;
 
-pub(super) fn plugin(kind: FilesKind) -> &'static str {
+fn plugin(kind: FilesKind) -> &'static str {
     match kind {
         FilesKind::ConfigMap => "kubernetes.io~configmap",
         FilesKind::DownwardApi => "kubernetes.io~downward-api",
@@ -26,20 +28,39 @@ pub(super) fn plugin(kind: FilesKind) -> &'static str {
     }
 }
 
-/// What is in such a volume.
-pub(super) struct Content<'a> {
+pub(super) struct Files<'a> {
+    pub(super) kind: FilesKind,
     pub(super) payload: &'a Payload,
     /// Directories where containers have other volumes.
     pub(super) nested: &'a [String],
+    pub(super) size: Option<u64>,
+    pub(super) read_only: bool,
 }
 
-pub(super) fn set_up(
-    site: &Site<'_>,
-    kind: FilesKind,
-    content: &Content<'_>,
-    size: Option<u64>,
-    stamp: &mut dyn FnMut() -> String,
-) -> io::Result<PathBuf> {
+// === impl Files ===
+
+impl Files<'_> {
+    fn at(&self, path: PathBuf) -> MountedVolume {
+        MountedVolume::Host { path, read_only: self.read_only }
+    }
+}
+
+impl VolumeKind for Files<'_> {
+    fn set_up(&self, site: &Site<'_>, tools: &Tools<'_>) -> io::Result<MountedVolume> {
+        set_up(site, self, tools.stamp).map(|path| self.at(path))
+    }
+
+    fn standing(&self, site: &Site<'_>, _: bool) -> Option<MountedVolume> {
+        stands(site, self.kind).then(|| self.at(site.path(plugin(self.kind))))
+    }
+
+    fn open(&self, site: &Site<'_>) -> Result<OwnedFd, NoRoot> {
+        Ok(site.pod.open_volume(plugin(self.kind), site.volume)?)
+    }
+}
+
+fn set_up(site: &Site<'_>, content: &Files<'_>, stamp: &dyn Fn() -> String) -> io::Result<PathBuf> {
+    let Files { kind, size, .. } = *content;
     let parent = site.parent(plugin(kind))?;
     let tmpfs = Memory::Tmpfs { size, inodes: None, mode: 0o1777, noswap: true };
     let dir = match kind {
@@ -51,7 +72,7 @@ pub(super) fn set_up(
     // A file of the same name makes way for another volume, unless containers use it already.
     let is_free = |path: &&String| rustix::fs::readlinkat(&dir, top(path), Vec::new()).is_err();
     make_nested(dir.as_fd(), content.nested.iter().filter(is_free), gid)?;
-    atomic_writer::write(dir.as_fd(), content.payload, gid, stamp)?;
+    atomic_writer::write(dir.as_fd(), content.payload, gid, &mut || stamp())?;
     make_nested(dir.as_fd(), content.nested.iter(), gid)?;
     if let Some(gid) = gid {
         // The files have their group since before they became visible; only the root is left.
@@ -61,7 +82,7 @@ pub(super) fn set_up(
 }
 
 /// Whether files were written once: the link to them is made last.
-pub(super) fn stands(site: &Site<'_>, kind: FilesKind) -> bool {
+fn stands(site: &Site<'_>, kind: FilesKind) -> bool {
     let dir = site.pod.open_volume(plugin(kind), site.volume);
     dir.is_ok_and(|dir| rustix::fs::readlinkat(dir, DATA, Vec::new()).is_ok())
 }

@@ -24,16 +24,16 @@ pub(super) fn is_remote(fs_type: &str) -> bool {
 /// Unmounts, at first as one does, at last by letting go. A mount that is merely in use is never forced: others may
 /// share its server, and that one answers.
 pub(super) fn unmount(
-    patience: &Timeouts,
+    timeouts: &Timeouts,
     unmount: impl Fn(Busy) -> io::Result<()> + Send + Sync + 'static,
     is_gone: impl Fn() -> bool,
 ) -> io::Result<()> {
     let unmount: Call = Arc::new(unmount);
-    let until = Instant::now() + patience.gently;
+    let until = Instant::now() + timeouts.gently;
     let hangs = loop {
         let left = until.saturating_duration_since(Instant::now());
         // A call that was begun late does not hang yet.
-        match attempt(&unmount, Busy::Refuse, left.max(patience.by_force))? {
+        match attempt(&unmount, Busy::Refuse, left.max(timeouts.by_force))? {
             None => break true,
             Some(Err(e)) if e.raw_os_error() == Some(libc::EBUSY) => {}
             Some(done) => return done,
@@ -41,16 +41,16 @@ pub(super) fn unmount(
         if Instant::now() >= until {
             break false;
         }
-        thread::sleep(patience.pause.min(left));
+        thread::sleep(timeouts.pause.min(left));
     };
     // The call may be at what the kernel still has to write; the tree is free of it then.
     if is_gone() {
         return Ok(());
     }
-    if hangs && matches!(attempt(&unmount, Busy::Force, patience.by_force)?, Some(Ok(()))) {
+    if hangs && matches!(attempt(&unmount, Busy::Force, timeouts.by_force)?, Some(Ok(()))) {
         return Ok(());
     }
-    match attempt(&unmount, Busy::Detach, patience.by_force)? {
+    match attempt(&unmount, Busy::Detach, timeouts.by_force)? {
         Some(Ok(())) => Ok(()),
         _ if is_gone() => Ok(()),
         Some(Err(error)) => Err(error),

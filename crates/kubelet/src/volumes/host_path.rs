@@ -4,16 +4,45 @@ use std::fs::{self, FileType};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use kubelet_core::volumes::HostPathKind;
 use rustix::fs::{Mode, OFlags};
 
-pub(super) fn set_up(path: &Path, kind: HostPathKind) -> io::Result<PathBuf> {
-    if kind != HostPathKind::Unset {
-        check(path, kind)?;
+use super::kind::{NoRoot, Tools, VolumeKind};
+use super::site::Site;
+use crate::ports::MountedVolume;
+
+pub(super) struct HostPath<'a> {
+    pub(super) path: &'a Path,
+    pub(super) kind: HostPathKind,
+    pub(super) read_only: bool,
+}
+
+// === impl HostPath ===
+
+impl HostPath<'_> {
+    fn here(&self) -> MountedVolume {
+        MountedVolume::Host { path: self.path.to_owned(), read_only: self.read_only }
     }
-    Ok(path.to_owned())
+}
+
+impl VolumeKind for HostPath<'_> {
+    fn set_up(&self, _: &Site<'_>, _: &Tools<'_>) -> io::Result<MountedVolume> {
+        check(self.path, self.kind).map(|()| self.here())
+    }
+
+    fn standing(&self, _: &Site<'_>, is_known: bool) -> Option<MountedVolume> {
+        is_known.then(|| self.here())
+    }
+
+    fn open(&self, _: &Site<'_>) -> Result<OwnedFd, NoRoot> {
+        Ok(open(self.path)?)
+    }
+
+    fn is_set_up_once(&self) -> bool {
+        true
+    }
 }
 
 /// The root of the volume. Links on the way are the node's own and are followed.
@@ -23,6 +52,10 @@ pub(super) fn open(path: &Path) -> io::Result<OwnedFd> {
 
 /// The messages are upstream's.
 fn check(path: &Path, kind: HostPathKind) -> io::Result<()> {
+    // Then nobody looks.
+    if kind == HostPathKind::Unset {
+        return Ok(());
+    }
     let found = match fs::metadata(path) {
         Ok(found) => Some(found.file_type()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,

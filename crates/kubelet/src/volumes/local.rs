@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -9,19 +10,63 @@ use rustix::fs::OFlags;
 use sys::fd::{self, OWN};
 use sys::{mount, mountinfo};
 
-use super::csi::is_device;
 use super::device::Manner;
 use super::fs_group::{self, Access};
+use super::kind::{Exclusive, NoRoot, Tools, VolumeKind};
 use super::pod_queue::waiting_for;
 use super::site::{OWN_MODE, Site};
 use super::{device, host_path};
+use crate::ports::{MountedVolume, VolumeAct};
 
-pub(super) const PLUGIN: &str = "kubernetes.io~local-volume";
+const PLUGIN: &str = "kubernetes.io~local-volume";
+
+pub(super) struct Local<'a> {
+    pub(super) path: &'a Path,
+    /// The name of the PersistentVolume, and of its place in the Pod.
+    pub(super) spec_name: &'a str,
+    pub(super) manner: Manner<'a>,
+    pub(super) exclusive: bool,
+}
+
+// === impl Local ===
+
+impl Local<'_> {
+    fn site<'s>(&'s self, site: &Site<'s>) -> Site<'s> {
+        Site { volume: self.spec_name, ..*site }
+    }
+
+    fn at(&self, path: PathBuf) -> MountedVolume {
+        MountedVolume::Host { path, read_only: self.manner.read_only }
+    }
+}
+
+impl VolumeKind for Local<'_> {
+    fn set_up(&self, site: &Site<'_>, _: &Tools<'_>) -> io::Result<MountedVolume> {
+        set_up(&self.site(site), self.path, &self.manner).map(|path| self.at(path))
+    }
+
+    fn standing(&self, site: &Site<'_>, _: bool) -> Option<MountedVolume> {
+        let site = self.site(site);
+        stands(&site).then(|| self.at(site.path(PLUGIN)))
+    }
+
+    fn open(&self, site: &Site<'_>) -> Result<OwnedFd, NoRoot> {
+        Ok(site.pod.open_volume(PLUGIN, self.spec_name)?)
+    }
+
+    fn exclusive(&self) -> Option<Exclusive<'_>> {
+        self.exclusive.then_some(Exclusive { name: self.spec_name, act: VolumeAct::SetUp })
+    }
+
+    fn is_elsewhere(&self, site: &Site<'_>) -> io::Result<bool> {
+        is_elsewhere(&self.site(site))
+    }
+}
 
 /// Makes the volume appear in the Pod's place unless it is there: a directory is bound, a device mounted. The first Pod on
 /// the node gives it to its group; another that shares it takes it as it is, because a second walk would take it from
 /// the first.
-pub(super) fn set_up(site: &Site<'_>, source: &Path, manner: &Manner<'_>) -> io::Result<PathBuf> {
+fn set_up(site: &Site<'_>, source: &Path, manner: &Manner<'_>) -> io::Result<PathBuf> {
     let named = |e: io::Error| io::Error::new(e.kind(), format!("path {}: {e}", source.display()));
     let parent = site.parent(PLUGIN)?;
     let below = fd::make_dir(&parent, site.name(), OWN_MODE)?;
@@ -54,23 +99,13 @@ pub(super) fn set_up(site: &Site<'_>, source: &Path, manner: &Manner<'_>) -> io:
 }
 
 /// Whether it is bound, and was to the end.
-pub(super) fn stands(site: &Site<'_>) -> bool {
+fn stands(site: &Site<'_>) -> bool {
     let is_bound = || fd::is_mount_point(site.parent(PLUGIN)?, site.name());
     site.is_ready(PLUGIN) && is_bound().unwrap_or(false)
 }
 
-/// The device itself; containers get it under another name.
-pub(super) fn device(path: &Path) -> io::Result<PathBuf> {
-    let path =
-        path.canonicalize().map_err(|e| io::Error::new(e.kind(), format!("path {}: {e}", path.display())))?;
-    match is_device(&path) {
-        true => Ok(path),
-        false => Err(io::Error::other(format!("{} is not a block device", path.display()))),
-    }
-}
-
 /// Whether another Pod has the same volume: its name is the PersistentVolume's, so the last part of the path tells.
-pub(super) fn is_elsewhere(site: &Site<'_>) -> io::Result<bool> {
+fn is_elsewhere(site: &Site<'_>) -> io::Result<bool> {
     let path = site.real_path(PLUGIN);
     let name = path.file_name();
     let is_other = |m: &mountinfo::Mount| {

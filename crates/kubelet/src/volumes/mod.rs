@@ -1,7 +1,7 @@
 //! Volumes on this node: the adapter behind [`ports::Volumes`].
 //!
 //! What to provide is decided in [`kubelet_core::volumes`]; here each kind is a file and a line in
-//! [`set_up`]. What exists is read from the disk and the mount table each time, so a restarted agent
+//! [`kind_of`]. What exists is read from the disk and the mount table each time, so a restarted agent
 //! knows as much as one that never stopped; only what a claim was bound to is remembered, for as long as
 //! the API server is away. Every path a Pod can reach is walked by descriptor (docs/decisions/005.md),
 //! and every operation runs in its Pod's own [`pod_queue`].
@@ -18,7 +18,10 @@ mod files;
 mod force_unmount;
 mod fs_group;
 mod host_path;
+mod image;
+mod kind;
 mod local;
+mod local_device;
 mod memory_dir;
 mod nfs;
 mod pod_queue;
@@ -52,9 +55,17 @@ use crate::metrics::Metrics;
 use crate::ports::{self, Mounted, MountedVolume, NoObjects, Objects, VolumeAct, VolumeError};
 use census::Census;
 pub use csi::CsiParts;
-use csi::CsiVolumes;
+use csi::{Csi, CsiVolumes};
+use empty_dir::EmptyDir;
 use exclusive::Holders;
 pub use figures::{Amount, Figures, VolumeFigures};
+use files::Files;
+use host_path::HostPath;
+use image::Image;
+use kind::{Exclusive, NoRoot, Tools, VolumeKind};
+use local::Local;
+use local_device::LocalDevice;
+use nfs::Nfs;
 use pod_queue::{PodQueues, waiting_for};
 use ready::{Ask, Outcome, Ready};
 use site::{PodDir, Site, Tree};
@@ -79,7 +90,7 @@ struct Inner {
     clock: Arc<dyn Clock>,
     rng: Mutex<Rng>,
     holders: Holders,
-    patience: Timeouts,
+    timeouts: Timeouts,
 }
 
 // === impl NodeVolumes ===
@@ -90,13 +101,13 @@ impl NodeVolumes {
         Self::open_with(root, allocatable, clock, rng, Timeouts::default())
     }
 
-    /// [`NodeVolumes::open`] for who has more patience, or less.
+    /// [`NodeVolumes::open`] for whoever waits longer, or less long.
     pub fn open_with(
         root: &Path,
         allocatable: Allocatable,
         clock: Arc<dyn Clock>,
         rng: Rng,
-        patience: Timeouts,
+        timeouts: Timeouts,
     ) -> io::Result<Self> {
         let inner = Inner {
             tree: Tree::open(root)?,
@@ -104,7 +115,7 @@ impl NodeVolumes {
             clock: clock.clone(),
             rng: Mutex::new(rng),
             holders: Holders::default(),
-            patience,
+            timeouts,
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -133,45 +144,32 @@ impl NodeVolumes {
     /// Volumes that drivers mount.
     #[must_use]
     pub fn with_csi(mut self, parts: CsiParts) -> Self {
-        let root = self.inner.tree.path.parent().unwrap_or(&self.inner.tree.path).to_owned();
+        let root = self.inner.tree.path.parent().unwrap_or(&self.inner.tree.path);
         self.csi = Some(Arc::new(CsiVolumes::new(root, parts)));
         self
     }
 
     /// Takes care of volumes that drivers staged for Pods that are gone, until cancelled.
-    pub fn sweep(&self, token: CancellationToken) -> impl Future<Output = ()> + Send + 'static {
-        let csi = self.csi.clone();
-        async move {
-            match csi {
-                Some(csi) => csi.sweep_until(token).await,
-                None => token.cancelled().await,
-            }
+    pub async fn sweep(self: Arc<Self>, token: CancellationToken) {
+        match self.csi.clone() {
+            Some(csi) => csi.sweep_until(token).await,
+            None => token.cancelled().await,
         }
     }
 
     /// Asks drivers from time to time how many volumes they can have, until cancelled.
-    pub fn refresh(&self, token: CancellationToken) -> impl Future<Output = ()> + Send + 'static {
-        let csi = self.csi.clone();
-        async move {
-            match csi {
-                Some(csi) => csi.refresh_until(token).await,
-                None => token.cancelled().await,
-            }
+    pub async fn refresh(self: Arc<Self>, token: CancellationToken) {
+        match self.csi.clone() {
+            Some(csi) => csi.refresh_until(token).await,
+            None => token.cancelled().await,
         }
     }
 
     /// Measures what drivers tell of their volumes, until cancelled.
-    pub fn measure(
-        &self,
-        every: Duration,
-        token: CancellationToken,
-    ) -> impl Future<Output = ()> + Send + 'static {
-        let csi = self.csi.clone().filter(|_| !every.is_zero());
-        async move {
-            match csi {
-                Some(csi) => csi.measure_until(every, token).await,
-                None => token.cancelled().await,
-            }
+    pub async fn measure(self: Arc<Self>, every: Duration, token: CancellationToken) {
+        match self.csi.clone().filter(|_| !every.is_zero()) {
+            Some(csi) => csi.measure_until(every, token).await,
+            None => token.cancelled().await,
         }
     }
 
@@ -189,20 +187,26 @@ impl NodeVolumes {
         let (Source::Csi(source), Some(csi)) = (&volume.source, &self.csi) else {
             return Err(reject(VolumeAct::SetUp, &volume.name, "this node speaks to no CSI drivers".into()));
         };
-        let standing = || csi.standing(pod, uid, source);
-        let made = match error {
-            Some(error) => Err(error),
-            None => match volume.misplaced.as_ref().filter(|_| standing().is_none()) {
-                Some(why) => Err(reject(VolumeAct::CheckNode, &source.spec_name, why.clone())),
-                None => csi.set_up(pod, uid, &volume.name, source, volume.fs_group).await,
-            },
+        let made = match (error, &volume.misplaced) {
+            (Some(error), _) => Err(error),
+            (None, Some(why)) if csi.standing(uid, source).await?.is_none() => {
+                Err(reject(VolumeAct::CheckNode, &source.spec_name, why.clone()))
+            }
+            (None, _) => csi.set_up(pod, uid, &volume.name, source, volume.fs_group).await,
         };
-        Ready::of(volume.clone(), made, standing)
+        let standing = match &made {
+            Ok(_) => None,
+            Err(_) => csi.standing(uid, source).await?,
+        };
+        Ready::of(volume.clone(), made, || standing)
     }
 
     /// What drivers published for the Pod goes before anything is unmounted from under them.
     async fn take_from_drivers(&self, uid: &PodUid) -> Result<(), VolumeError> {
-        let Some(csi) = self.csi.as_ref().filter(|csi| csi.knows(uid)) else { return Ok(()) };
+        let Some(csi) = &self.csi else { return Ok(()) };
+        if !csi.knows(uid).await? {
+            return Ok(());
+        }
         let (inner, work_uid) = (Arc::clone(&self.inner), uid.clone());
         let work = move || teardown::unmount_sub_paths(&inner.tree, work_uid.as_str());
         self.take_away(uid, work).await?;
@@ -216,9 +220,9 @@ impl NodeVolumes {
         uid: &PodUid,
         work: impl FnOnce() -> Result<(), VolumeError> + Send + 'static,
     ) -> Result<(), VolumeError> {
-        let patience = self.inner.patience;
-        let done = self.queues.run(VolumeAct::Unmount, uid, patience.unmount, work).await;
-        if done.is_err() && self.queues.pass_by(VolumeAct::SubPath, uid, patience.gently) {
+        let timeouts = self.inner.timeouts;
+        let done = self.queues.run(VolumeAct::Unmount, uid, timeouts.unmount, work).await;
+        if done.is_err() && self.queues.pass_by(VolumeAct::SubPath, uid, timeouts.gently) {
             tracing::warn!(pod_uid = %uid, "a subPath is no longer waited for");
         }
         done
@@ -296,7 +300,7 @@ impl ports::Volumes for NodeVolumes {
         let work_uid = uid.clone();
         let own = self
             .queues
-            .run(VolumeAct::SetUp, &uid, self.inner.patience.set_up, move || inner.mount(&work_uid, own));
+            .run(VolumeAct::SetUp, &uid, self.inner.timeouts.set_up, move || inner.mount(&work_uid, own));
         let (own, driven) = tokio::join!(own, self.driven(pod, &uid, driven));
         let all: Vec<Outcome> = own?.into_iter().chain(driven).collect();
         self.census.have(&uid, &all);
@@ -322,14 +326,14 @@ impl ports::Volumes for NodeVolumes {
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
         let work = move || inner.sub_path(&work_uid, &desired, &want);
-        self.queues.run(VolumeAct::SubPath, &uid, self.inner.patience.set_up, work).await
+        self.queues.run(VolumeAct::SubPath, &uid, self.inner.timeouts.set_up, work).await
     }
 
     async fn unmount(&self, uid: &PodUid) -> Result<(), VolumeError> {
         self.take_from_drivers(uid).await?;
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
-        let work = move || teardown::remove_volumes(&inner.tree, &inner.patience, work_uid.as_str());
+        let work = move || teardown::remove_volumes(&inner.tree, &inner.timeouts, work_uid.as_str());
         self.take_away(uid, work).await?;
         self.forget(uid);
         Ok(())
@@ -339,7 +343,7 @@ impl ports::Volumes for NodeVolumes {
         self.take_from_drivers(uid).await?;
         let inner = Arc::clone(&self.inner);
         let work_uid = uid.clone();
-        let work = move || teardown::remove_pod(&inner.tree, &inner.patience, work_uid.as_str());
+        let work = move || teardown::remove_pod(&inner.tree, &inner.timeouts, work_uid.as_str());
         self.take_away(uid, work).await?;
         self.forget(uid);
         Ok(())
@@ -350,7 +354,7 @@ impl ports::Volumes for NodeVolumes {
         // Listing our own directory belongs to no Pod.
         let queue = PodUid::from("");
         let work = move || inner.tree.pods().map_err(|e| retry(VolumeAct::List, "pods", &e));
-        self.queues.run(VolumeAct::List, &queue, self.inner.patience.set_up, work).await
+        self.queues.run(VolumeAct::List, &queue, self.inner.timeouts.set_up, work).await
     }
 }
 
@@ -368,14 +372,15 @@ impl Inner {
         let is_known = ask.is_known();
         let (volume, error) = ask.split()?;
         let site = Site { pod, volume: &volume.name, fs_group: volume.fs_group };
-        let standing = || ready::standing(&site, &volume, is_known);
+        let kind = kind_of(&volume);
+        let standing = || kind.standing(&site, is_known);
         let made = match error {
             Some(error) => Err(error),
             None => match volume.misplaced.as_ref().filter(|_| standing().is_none()) {
                 Some(why) => Err(reject(VolumeAct::CheckNode, &volume.name, why.clone())),
                 None => {
-                    let once = (is_known && is_set_up_once(&volume.source)).then(standing).flatten();
-                    once.map_or_else(|| self.set_up_for(uid, &site, &volume), Ok)
+                    let once = (is_known && kind.is_set_up_once()).then(standing).flatten();
+                    once.map_or_else(|| self.set_up_for(uid, &site, &*kind), Ok)
                 }
             },
         };
@@ -387,18 +392,12 @@ impl Inner {
         &self,
         uid: &PodUid,
         site: &Site<'_>,
-        volume: &Desired,
+        kind: &dyn VolumeKind,
     ) -> Result<MountedVolume, VolumeError> {
-        let set_up = || self.set_up(site, volume).map_err(|e| retry(VolumeAct::SetUp, &volume.name, &e));
-        let (name, act, is_elsewhere) = match &volume.source {
-            Source::Local { spec_name, exclusive: true, .. } => {
-                let site = Site { volume: spec_name, ..*site };
-                let found = local::is_elsewhere(&site);
-                (spec_name, VolumeAct::SetUp, found.map_err(|e| retry(VolumeAct::SetUp, spec_name, &e))?)
-            }
-            Source::Device { spec_name, exclusive: true, .. } => (spec_name, VolumeAct::StageDevice, false),
-            _ => return set_up(),
-        };
+        let tools = Tools { stamp: &|| self.stamp(), program: self.timeouts.program };
+        let set_up = || kind.set_up(site, &tools).map_err(|e| retry(VolumeAct::SetUp, site.volume, &e));
+        let Some(Exclusive { name, act }) = kind.exclusive() else { return set_up() };
+        let is_elsewhere = kind.is_elsewhere(site).map_err(|e| retry(VolumeAct::SetUp, name, &e))?;
         if is_elsewhere || !self.holders.take(name, uid) {
             return Err(retry(act, name, &core::IN_USE));
         }
@@ -409,33 +408,6 @@ impl Inner {
         made
     }
 
-    /// One line per kind.
-    fn set_up(&self, site: &Site<'_>, volume: &Desired) -> io::Result<MountedVolume> {
-        let path = match &volume.source {
-            Source::EmptyDir(medium) => empty_dir::set_up(site, medium)?,
-            Source::HostPath { path, kind } => host_path::set_up(Path::new(path), *kind)?,
-            Source::Files { kind, payload, size, nested } => {
-                let content = files::Content { payload, nested };
-                files::set_up(site, *kind, &content, *size, &mut || self.stamp())?
-            }
-            Source::Nfs { share, options } => nfs::set_up(site, share, options, self.patience.program)?,
-            Source::Local { path, spec_name, fs_type, options, .. } => {
-                let site = Site { volume: spec_name, ..*site };
-                let manner = device::Manner { fs_type, options, read_only: volume.read_only };
-                local::set_up(&site, Path::new(path), &manner)?
-            }
-            Source::Device { path, .. } => {
-                let path = local::device(Path::new(path))?;
-                return Ok(MountedVolume::Device { path, read_only: volume.read_only });
-            }
-            Source::Csi(_) => return Err(io::Error::other("a driver mounts this volume")),
-            Source::Image { reference } => {
-                return Ok(MountedVolume::Image { reference: reference.clone() });
-            }
-        };
-        Ok(MountedVolume::Host { path, read_only: volume.read_only })
-    }
-
     fn sub_path(
         &self,
         uid: &PodUid,
@@ -443,27 +415,14 @@ impl Inner {
         want: &sub_path::Wanted,
     ) -> Result<PathBuf, VolumeError> {
         let pod = self.tree.pod(uid.as_str()).map_err(|e| retry(VolumeAct::SubPath, &volume.name, &e))?;
-        let of = if let Source::Nfs { share, .. } = &volume.source { share } else { &volume.name };
-        waiting_for(Some(&volume.name), format!("look for subPath {:?} of {of}", want.sub_path));
-        let root = match &volume.source {
-            Source::EmptyDir(_) => pod.open_volume(empty_dir::PLUGIN, &volume.name),
-            Source::Files { kind, .. } => pod.open_volume(files::plugin(*kind), &volume.name),
-            Source::HostPath { path, .. } => host_path::open(Path::new(path)),
-            Source::Nfs { .. } => pod.open_volume(nfs::PLUGIN, &volume.name),
-            Source::Local { spec_name, .. } => pod.open_volume(local::PLUGIN, spec_name),
-            Source::Csi(volume) => {
-                pod.open_volume(core::csi::PLUGIN_DIR, &format!("{}/mount", volume.spec_name))
-            }
-            Source::Device { .. } => {
-                let message = "a device has no subPath".to_owned();
-                return Err(reject(VolumeAct::SubPath, &volume.name, message));
-            }
-            Source::Image { .. } => {
-                let message = "the runtime resolves the subPath of an image".to_owned();
-                return Err(reject(VolumeAct::SubPath, &volume.name, message));
-            }
-        };
-        let root = root.map_err(|e| retry(VolumeAct::SubPath, &volume.name, &e))?;
+        let (kind, name) = (kind_of(volume), volume.name.as_str());
+        let of = kind.server().unwrap_or(name);
+        waiting_for(Some(name), format!("look for subPath {:?} of {of}", want.sub_path));
+        let site = Site { pod: &pod, volume: name, fs_group: None };
+        let root = kind.open(&site).map_err(|why| match why {
+            NoRoot::Failed(error) => retry(VolumeAct::SubPath, name, &error),
+            NoRoot::Never(why) => reject(VolumeAct::SubPath, name, why.to_owned()),
+        })?;
         sub_path::prepare(&pod, &root, &volume.name, want)
     }
 
@@ -485,10 +444,30 @@ pub fn share_root(root: &Path) -> io::Result<bool> {
     sys::mount::make_shared(root)
 }
 
-/// What belongs to the host is looked at when the Pod starts. What becomes of it later is not our business: nothing is
-/// made again that somebody took away.
-fn is_set_up_once(source: &Source) -> bool {
-    matches!(source, Source::HostPath { .. } | Source::Device { .. })
+/// The table of kinds: one line each.
+fn kind_of(volume: &Desired) -> Box<dyn VolumeKind + '_> {
+    let read_only = volume.read_only;
+    match &volume.source {
+        Source::EmptyDir(medium) => Box::new(EmptyDir { medium, read_only }),
+        Source::HostPath { path, kind } => {
+            Box::new(HostPath { path: Path::new(path), kind: *kind, read_only })
+        }
+        Source::Files { kind, payload, size, nested } => {
+            Box::new(Files { kind: *kind, payload, nested, size: *size, read_only })
+        }
+        Source::Nfs { share, options } => Box::new(Nfs { share, options, read_only }),
+        Source::Local { path, spec_name, fs_type, options, exclusive } => Box::new(Local {
+            path: Path::new(path),
+            spec_name,
+            manner: device::Manner { fs_type, options, read_only },
+            exclusive: *exclusive,
+        }),
+        Source::Device { path, spec_name, exclusive } => {
+            Box::new(LocalDevice { path: Path::new(path), spec_name, exclusive: *exclusive, read_only })
+        }
+        Source::Csi(volume) => Box::new(Csi(volume)),
+        Source::Image { reference } => Box::new(Image { reference }),
+    }
 }
 
 fn uid_of(pod: &Pod) -> Result<PodUid, VolumeError> {

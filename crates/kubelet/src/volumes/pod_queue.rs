@@ -64,11 +64,11 @@ impl PodQueues {
         &self,
         act: VolumeAct,
         pod: &PodUid,
-        patience: Duration,
+        limit: Duration,
         work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
     ) -> Result<T, VolumeError> {
         let queue = Arc::clone(self.all().entry(pod.clone()).or_default());
-        let result = self.run_in(act, pod, patience, &queue, work).await;
+        let result = self.run_in(act, pod, limit, &queue, work).await;
         drop(queue);
         // Whoever still waits holds the queue too; the last one leaves the map clean.
         self.all().retain(|_, queue| Arc::strong_count(queue) > 1);
@@ -79,11 +79,11 @@ impl PodQueues {
         &self,
         act: VolumeAct,
         pod: &PodUid,
-        patience: Duration,
+        limit: Duration,
         queue: &Arc<PodQueue>,
         work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
     ) -> Result<T, VolumeError> {
-        let Ok(turn) = timeout(patience, queue.turn.clone().lock_owned()).await else {
+        let Ok(turn) = timeout(limit, queue.turn.clone().lock_owned()).await else {
             return Err(self.late(act, pod, queue));
         };
         if queue.is_left() {
@@ -104,11 +104,11 @@ impl PodQueues {
         if let Err(e) = started {
             return Err(retry(act, pod.as_str(), &e));
         }
-        let soon = timeout(SLOW.min(patience), &mut answered).await;
+        let soon = timeout(SLOW.min(limit), &mut answered).await;
         drop(slot);
         let answered = match soon {
             Ok(answered) => Ok(answered),
-            Err(_) => timeout(patience.saturating_sub(SLOW), answered).await,
+            Err(_) => timeout(limit.saturating_sub(SLOW), answered).await,
         };
         match answered {
             Ok(Ok(result)) => result,

@@ -32,19 +32,19 @@ pub(super) struct Ended {
 }
 
 /// Runs a program to its end, or to ours.
-pub(super) fn run(program: &mut Command, patience: Duration) -> io::Result<Ended> {
+pub(super) fn run(program: &mut Command, limit: Duration) -> io::Result<Ended> {
     let name = program.get_program().to_owned();
     program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = program.process_group(0).spawn()?;
     let (out, err) = (listen(child.stdout.take()), listen(child.stderr.take()));
-    if let Some(status) = wait(&mut child, patience)? {
+    if let Some(status) = wait(&mut child, limit)? {
         let (out, err) = (words(out), words(err));
         return Ok(Ended { status, out, err });
     }
     // With its children: mount(8) leaves the work to a program of the file system's.
     rustix::process::kill_process_group(Pid::from_child(&child), Signal::KILL)?;
     wait(&mut child, LAST_BREATH)?;
-    Err(given_up(&name, patience))
+    Err(given_up(&name, limit))
 }
 
 /// Read aside: who fills a pipe that nobody reads never ends.
@@ -68,13 +68,13 @@ fn words(listener: JoinHandle<String>) -> String {
     if listener.is_finished() { listener.join().unwrap_or_default() } else { String::new() }
 }
 
-fn given_up(name: &OsStr, patience: Duration) -> io::Error {
-    let message = format!("{} has not ended within {}s and was killed", name.display(), patience.as_secs());
+fn given_up(name: &OsStr, limit: Duration) -> io::Error {
+    let message = format!("{} has not ended within {}s and was killed", name.display(), limit.as_secs());
     io::Error::new(io::ErrorKind::TimedOut, message)
 }
 
-fn wait(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
-    let until = Instant::now() + patience;
+fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    let until = Instant::now() + limit;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
@@ -91,8 +91,8 @@ fn wait(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>>
 mod tests {
     use super::*;
 
-    fn shell(script: &str, patience: Duration) -> io::Result<Ended> {
-        run(Command::new("sh").args(["-c", script]), patience)
+    fn shell(script: &str, limit: Duration) -> io::Result<Ended> {
+        run(Command::new("sh").args(["-c", script]), limit)
     }
 
     #[test]

@@ -1,12 +1,7 @@
 //! A volume that was ready once stays ready: one that cannot be brought up to date keeps no container from starting.
 
-use std::path::{Path, PathBuf};
-
 use kubelet_core::volumes::{Desired, Source};
-use sys::fd;
 
-use super::site::Site;
-use super::{empty_dir, files, local, nfs};
 use crate::ports::{Mounted, MountedVolume, VolumeError};
 
 /// One volume of a Pod.
@@ -90,33 +85,4 @@ pub(super) fn mounted(all: Vec<Ready>) -> Mounted {
         mounted.stale.extend(stale);
     }
     mounted
-}
-
-/// Where the volume is, if it was set up to its end and is still there. What leaves no trace on the disk counts if it
-/// `is_known` to have been ready.
-pub(super) fn standing(site: &Site<'_>, volume: &Desired, is_known: bool) -> Option<MountedVolume> {
-    let read_only = volume.read_only;
-    let host = |path: PathBuf| MountedVolume::Host { path, read_only };
-    match &volume.source {
-        Source::EmptyDir(medium) => {
-            empty_dir::stands(site, medium).then(|| host(site.path(empty_dir::PLUGIN)))
-        }
-        Source::Files { kind, .. } => {
-            files::stands(site, *kind).then(|| host(site.path(files::plugin(*kind))))
-        }
-        Source::Nfs { .. } => {
-            let is_there = fd::is_mount_point(site.parent(nfs::PLUGIN).ok()?, site.name()).ok()?;
-            is_there.then(|| host(site.path(nfs::PLUGIN)))
-        }
-        Source::Local { spec_name, .. } => {
-            let site = Site { volume: spec_name, ..*site };
-            local::stands(&site).then(|| host(site.path(local::PLUGIN)))
-        }
-        Source::HostPath { path, .. } => is_known.then(|| host(path.into())),
-        Source::Device { path, .. } => {
-            let path = local::device(Path::new(path)).ok().filter(|_| is_known)?;
-            Some(MountedVolume::Device { path, read_only })
-        }
-        Source::Image { .. } | Source::Csi(_) => None,
-    }
 }

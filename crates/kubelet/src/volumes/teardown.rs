@@ -24,10 +24,10 @@ use super::{nfs, reject, retry, sub_path};
 use crate::ports::{VolumeAct, VolumeError};
 
 /// Removes the Pod's volumes and leaves the rest of its directory, or says what is in the way.
-pub(super) fn remove_volumes(tree: &Tree, patience: &Timeouts, uid: &str) -> Result<(), VolumeError> {
+pub(super) fn remove_volumes(tree: &Tree, timeouts: &Timeouts, uid: &str) -> Result<(), VolumeError> {
     let failed = |e: &dyn std::fmt::Display| retry(VolumeAct::Unmount, uid, e);
     let pods = tree.open_pods().map_err(|e| failed(&e))?;
-    let Some(pod) = without_mounts(tree, patience, &pods, uid)? else { return Ok(()) };
+    let Some(pod) = without_mounts(tree, timeouts, &pods, uid)? else { return Ok(()) };
     set_aside(&pod).map_err(|e| failed(&e))?;
     for name in [REMOVING, sub_path::DIR] {
         tree::remove(&pod.dir, OsStr::new(name)).map_err(|e| failed(&e))?;
@@ -54,10 +54,10 @@ pub(super) fn unmount_sub_paths(tree: &Tree, uid: &str) -> Result<(), VolumeErro
 }
 
 /// Removes the Pod's directory with all its volumes, or says what is in the way.
-pub(super) fn remove_pod(tree: &Tree, patience: &Timeouts, uid: &str) -> Result<(), VolumeError> {
+pub(super) fn remove_pod(tree: &Tree, timeouts: &Timeouts, uid: &str) -> Result<(), VolumeError> {
     let failed = |e: &dyn std::fmt::Display| retry(VolumeAct::Unmount, uid, e);
     let pods = tree.open_pods().map_err(|e| failed(&e))?;
-    let Some(pod) = without_mounts(tree, patience, &pods, uid)? else { return Ok(()) };
+    let Some(pod) = without_mounts(tree, timeouts, &pods, uid)? else { return Ok(()) };
     set_aside(&pod).map_err(|e| failed(&e))?;
     tree::remove(&pods, OsStr::new(uid)).map_err(|e| failed(&e))
 }
@@ -65,7 +65,7 @@ pub(super) fn remove_pod(tree: &Tree, patience: &Timeouts, uid: &str) -> Result<
 /// The Pod's directory with nothing mounted in it any more; none if it has none.
 fn without_mounts(
     tree: &Tree,
-    patience: &Timeouts,
+    timeouts: &Timeouts,
     pods: &OwnedFd,
     uid: &str,
 ) -> Result<Option<PodDir>, VolumeError> {
@@ -78,7 +78,7 @@ fn without_mounts(
         return Ok(None);
     }
     let real = tree.real.join(uid);
-    unmount_all(pods, patience, &tree.real, &real)?;
+    unmount_all(pods, timeouts, &tree.real, &real)?;
     waiting_for(None, "remove the files of the Pod's volumes".to_owned());
     // Opened only now: a mount may have covered the Pod's directory itself.
     let flags = OFlags::PATH | OFlags::DIRECTORY;
@@ -112,7 +112,7 @@ fn exists(dir: &OwnedFd, name: &OsStr) -> io::Result<bool> {
 }
 
 /// Goes on as long as something gives way: mounts stack, and one may hide another.
-fn unmount_all(pods: &OwnedFd, patience: &Timeouts, base: &Path, pod: &Path) -> Result<(), VolumeError> {
+fn unmount_all(pods: &OwnedFd, timeouts: &Timeouts, base: &Path, pod: &Path) -> Result<(), VolumeError> {
     for _ in 0..ROUNDS {
         let mut left =
             mountinfo::below(pod).map_err(|e| retry(VolumeAct::Unmount, &name_of(pod, pod), &e))?;
@@ -129,7 +129,7 @@ fn unmount_all(pods: &OwnedFd, patience: &Timeouts, base: &Path, pod: &Path) -> 
             let what = format!("unmount {} ({} from {from})", mount.mount_point.display(), mount.fs_type);
             waiting_for(Some(&name_of(pod, &mount.mount_point)), what);
             let done = match is_share(pod, mount) {
-                true => unmount_share(pods, patience, base, mount),
+                true => unmount_share(pods, timeouts, base, mount),
                 false => unmount_one(pods, base, mount, may_detach),
             };
             match done {
@@ -160,11 +160,11 @@ fn unmount_one(pods: &OwnedFd, base: &Path, mount: &Mount, may_detach: bool) -> 
 }
 
 /// One that we mounted from a server, which may be dead.
-fn unmount_share(pods: &OwnedFd, patience: &Timeouts, base: &Path, mount: &Mount) -> io::Result<()> {
+fn unmount_share(pods: &OwnedFd, timeouts: &Timeouts, base: &Path, mount: &Mount) -> io::Result<()> {
     let (parent, name) = parent_of(pods, base, &mount.mount_point)?;
     let id = mount.id;
     let is_gone = || mountinfo::read().is_ok_and(|all| all.iter().all(|m| m.id != id));
-    force_unmount::unmount(patience, move |busy| mount::unmount(&parent, &name, busy), is_gone)
+    force_unmount::unmount(timeouts, move |busy| mount::unmount(&parent, &name, busy), is_gone)
 }
 
 fn parent_of(pods: &OwnedFd, base: &Path, mount_point: &Path) -> io::Result<(OwnedFd, OsString)> {

@@ -6,6 +6,8 @@
 //! * [`look`]: what chains that are there do with a packet.
 //! * [`walk`]: what a script does to a table, and the fate of a packet there.
 
+mod ipset;
+pub mod ipvs_chains;
 mod look;
 mod names;
 mod render;
@@ -13,6 +15,7 @@ mod saved;
 mod script;
 pub mod walk;
 
+pub use ipset::Entry;
 pub use look::look;
 pub(crate) use render::is_local as is_local_match;
 pub use render::{INVALID_DROPPED, LOCALHOST_ACCEPTED, Options, Renderer};

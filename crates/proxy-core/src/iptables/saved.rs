@@ -5,8 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::names::is_service_chain;
 use super::script::{Script, Table};
-use super::{CANARY, JUMPS, Jump, KUBELET_FIREWALL};
-use crate::ipvs;
+use super::{CANARY, JUMPS, Jump, KUBELET_FIREWALL, ipvs_chains};
 
 /// The parts that matter of an `iptables-save`, which may hold thousands of somebody else's rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,7 +76,7 @@ impl Saved {
 
     /// Whether the rules are those of ipvs, which has chains that no other mode has.
     pub fn is_of_ipvs(&self) -> bool {
-        self.chains.iter().any(|(_, chain)| ipvs::INNER_CHAINS.contains(&chain.as_str()))
+        self.chains.iter().any(|(_, chain)| ipvs_chains::INNER_CHAINS.contains(&chain.as_str()))
     }
 
     /// Chains of Service ports in the nat table.
@@ -110,8 +109,8 @@ fn target(rule: &str) -> Option<&str> {
 }
 
 fn is_ours(chain: &str) -> bool {
-    let jumps = JUMPS.iter().chain(ipvs::JUMPS).map(|jump| jump.to);
-    let fixed = jumps.chain([CANARY, super::MARK_MASQ]).chain(ipvs::INNER_CHAINS);
+    let jumps = JUMPS.iter().chain(ipvs_chains::JUMPS).map(|jump| jump.to);
+    let fixed = jumps.chain([CANARY, super::MARK_MASQ]).chain(ipvs_chains::INNER_CHAINS);
     is_service_chain(chain) || fixed.filter(|name| *name != KUBELET_FIREWALL).any(|name| name == chain)
 }
 

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::ipvs::Entry;
 use crate::objects::{Cidr, parse_ip};
 use crate::rules::Host;
 use crate::trace::Packet;
 
+use super::ipset::Entry;
 use super::script::Table;
 
 const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
@@ -79,7 +79,7 @@ impl Default for Tables {
 }
 
 impl Tables {
-    /// Does what `iptables-restore --noflush` does, and complains of what it would complain of.
+    /// Does what `iptables-restore --noflush` does, and refuses what it would refuse.
     pub fn restore(&mut self, script: &str) -> Result<(), String> {
         let mut table = None;
         for line in script.lines() {

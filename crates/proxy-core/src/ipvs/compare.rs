@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use crate::objects::{Cidr, Protocol};
 
 use super::content::{Content, Server, ServerKey};
-use super::sets::{Entry, SetId};
+use super::sets::SetId;
+use crate::iptables::Entry;
 
 /// One thing to do. They are given in an order in which traffic that is served stays served: what is needed comes
 /// before what needs it, and goes after it.

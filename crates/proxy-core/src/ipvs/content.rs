@@ -8,7 +8,8 @@ use crate::rules::{
     External, Host, List, Masquerade, NodePortAddresses, PortRules, RuleSet, Scope, Vip, VipKey, Way,
 };
 
-use super::sets::{Entry, SetId};
+use super::sets::SetId;
+use crate::iptables::Entry;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Content {

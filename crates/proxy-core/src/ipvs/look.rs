@@ -6,7 +6,8 @@ use crate::doctor::Treatment;
 use crate::trace::Packet;
 
 use super::content::{Content, ServerKey};
-use super::sets::{Entry, SetId};
+use super::sets::SetId;
+use crate::iptables::Entry;
 
 /// Every endpoint that the packet may be sent to, or what else becomes of it. Real servers that take no new connections do
 /// not count.

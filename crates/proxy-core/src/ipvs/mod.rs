@@ -22,9 +22,11 @@ pub mod walk;
 pub use compare::{Retirement, Step, compare, retirement};
 pub use content::{Content, Real, Server, ServerKey, render};
 pub use look::look;
-pub(crate) use script::INNER_CHAINS;
-pub use script::{JUMPS, Options, script};
-pub use sets::{Entry, SetId, SetKind};
+pub use script::{Options, script};
+pub use sets::{SetId, SetKind};
+
+pub use crate::iptables::Entry;
+pub use crate::iptables::ipvs_chains::JUMPS;
 
 /// Has the addresses of all Services, and is never up.
 pub const DEVICE: &str = "kube-ipvs0";

@@ -1,8 +1,6 @@
 //! The ipsets: how they are called, and what is in them.
 
-use std::net::IpAddr;
-
-use crate::objects::{Cidr, Family, Protocol};
+use crate::objects::{Family, Protocol};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SetId {
@@ -34,15 +32,6 @@ pub enum SetKind {
     IpPortIp,
     IpPortNet,
     Port,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Entry {
-    Ip(IpAddr),
-    IpPort(IpAddr, Protocol, u16),
-    IpPortIp(IpAddr, Protocol, u16, IpAddr),
-    IpPortNet(IpAddr, Protocol, u16, Cidr),
-    Port(u16),
 }
 
 /// The kernel's limit for names of sets.

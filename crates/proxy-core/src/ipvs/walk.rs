@@ -100,7 +100,7 @@ impl Kernel {
     }
 }
 
-fn named(family: Family, content: &Content) -> BTreeMap<String, Vec<super::Entry>> {
+fn named(family: Family, content: &Content) -> BTreeMap<String, Vec<crate::iptables::Entry>> {
     let named = |(set, entries): (&super::SetId, &std::collections::BTreeSet<_>)| {
         (set.name(family), entries.iter().copied().collect())
     };

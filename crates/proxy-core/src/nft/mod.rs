@@ -11,17 +11,18 @@
 //! * [`compare`]: what brings a table to its content, whatever it holds.
 //! * [`walk`]: the fate of a packet under such a table.
 
+mod affinity_ids;
 mod compare;
 mod content;
 mod digest;
 mod elements;
+mod endpoint_slots;
 mod pick;
 mod render;
-mod seats;
 mod sets;
 mod skeleton;
-mod tickets;
 pub mod walk;
+mod ways;
 mod words;
 
 pub use compare::{Findings, compare, replace};

@@ -8,7 +8,7 @@
 use nft::{Chain, Dynset, Expr, Meta, Name, Reg, Rule, Verdict};
 
 use super::sets::SetId;
-use super::words::{Door, Words};
+use super::words::{Frontend, Words};
 
 /// The least significant bits are the number of endpoints, the next ones seconds of affinity; the topmost says
 /// that the endpoints are those of this node.
@@ -68,42 +68,42 @@ impl Pick {
         (place < LOCAL_SLOTS).then_some(place)
     }
 
-    pub(super) fn chain_name(self, door: Door) -> Name {
-        let door = door.list_name(self.is_local());
+    pub(super) fn chain_name(self, frontend: Frontend) -> Name {
+        let frontend = frontend.list_name(self.is_local());
         match self.affinity() {
-            None => format!("{door}-{}", self.count()).into(),
-            Some(seconds) => format!("{door}-{}-affinity-{seconds}s", self.count()).into(),
+            None => format!("{frontend}-{}", self.count()).into(),
+            Some(seconds) => format!("{frontend}-{}-affinity-{seconds}s", self.count()).into(),
         }
     }
 
     /// Which chain this is the name of.
-    pub(super) fn of_chain(name: &str) -> Option<(Door, Self)> {
-        let read = |door: Door, is_local: bool| {
-            let rest = name.strip_prefix(door.list_name(is_local))?.strip_prefix('-')?;
+    pub(super) fn of_chain(name: &str) -> Option<(Frontend, Self)> {
+        let read = |frontend: Frontend, is_local: bool| {
+            let rest = name.strip_prefix(frontend.list_name(is_local))?.strip_prefix('-')?;
             let (count, seconds) = match rest.split_once("-affinity-") {
                 Some((count, seconds)) => (count, Some(seconds.strip_suffix('s')?.parse().ok()?)),
                 None => (rest, None),
             };
             let pick = Pick::new(count.parse().ok()?, seconds, is_local);
-            (*pick.chain_name(door) == *name).then_some((door, pick))
+            (*pick.chain_name(frontend) == *name).then_some((frontend, pick))
         };
-        Door::BOTH.into_iter().find_map(|door| read(door, false).or_else(|| read(door, true)))
+        Frontend::BOTH.into_iter().find_map(|frontend| read(frontend, false).or_else(|| read(frontend, true)))
     }
 
     /// The chain that every Service port with this pick is sent to. It does no more than draw: for the first rule of a
     /// chain that asks a map, the kernel looks at every element of the map.
-    pub(super) fn chain(self, door: Door, words: Words) -> (Chain, Vec<Rule>) {
-        let (list, mut rules) = (door.list_name(self.is_local()), Vec::new());
+    pub(super) fn chain(self, frontend: Frontend, words: Words) -> (Chain, Vec<Rule>) {
+        let (list, mut rules) = (frontend.list_name(self.is_local()), Vec::new());
         if let Some(seconds) = self.affinity() {
             let known = rule(vec![jump(&format!("{list}-known"))]);
-            let try_one = [self.draw_ticket(door, words), remember(words, seconds), known];
+            let try_one = [self.draw_affinity_id(frontend, words), remember(words, seconds), known];
             rules.extend(try_one.clone());
             // The endpoint is gone, or none that this traffic may use: another one is drawn.
             rules.push(rule(vec![jump("forget-client")]));
             rules.extend(try_one);
         }
         rules.push(rule(vec![self.draw(0), note(), go(&format!("{list}-drawn"))]));
-        (Chain { name: self.chain_name(door), hook: None }, rules)
+        (Chain { name: self.chain_name(frontend), hook: None }, rules)
     }
 
     /// Draws the number of an endpoint.
@@ -112,68 +112,68 @@ impl Pick {
         Expr::Random { modulus: self.count(), offset, into }
     }
 
-    /// Draws a ticket.
-    fn draw_ticket(self, door: Door, words: Words) -> Rule {
-        let mut exprs = words.key(door, Reg(0));
-        exprs.push(self.draw(words.key_len(door)));
-        exprs.push(map(door.affinity_slots(), Reg(0), Reg(0)));
+    /// Draws an affinity id.
+    fn draw_affinity_id(self, frontend: Frontend, words: Words) -> Rule {
+        let mut exprs = words.key(frontend, Reg(0));
+        exprs.push(self.draw(words.key_len(frontend)));
+        exprs.push(map(frontend.affinity_slots(), Reg(0), Reg(0)));
         exprs.push(note());
         rule(exprs)
     }
 }
 
-/// What all picks of a door lead to.
-pub(super) fn ends(door: Door, words: Words) -> Vec<(Chain, Vec<Rule>)> {
+/// What all picks of a frontend lead to.
+pub(super) fn ends(frontend: Frontend, words: Words) -> Vec<(Chain, Vec<Rule>)> {
     let chain = |name: &str, rules| (Chain { name: name.into(), hook: None }, rules);
     let mut chains = Vec::new();
     for is_local in [false, true] {
-        let list = door.list_name(is_local);
-        let known = vec![recall(words), send_to_holder(door, words, is_local)];
+        let list = frontend.list_name(is_local);
+        let known = vec![recall(words), send_to_holder(frontend, words, is_local)];
         chains.push(chain(&format!("{list}-known"), known));
         // A packet in flight while the list gets shorter may have drawn a number that is no more.
-        let drawn = vec![send_to_drawn(door, words), send_to_first(door, words, is_local)];
+        let drawn = vec![send_to_drawn(frontend, words), send_to_first(frontend, words, is_local)];
         chains.push(chain(&format!("{list}-drawn"), drawn));
     }
     chains
 }
 
-fn send_to_drawn(door: Door, words: Words) -> Rule {
-    let mut exprs = words.key(door, Reg(0));
-    exprs.push(Expr::Meta { key: Meta::Priority, into: Reg(0).after(words.key_len(door)) });
-    exprs.push(map(door.endpoints(), Reg(0), Reg(0)));
+fn send_to_drawn(frontend: Frontend, words: Words) -> Rule {
+    let mut exprs = words.key(frontend, Reg(0));
+    exprs.push(Expr::Meta { key: Meta::Priority, into: Reg(0).after(words.key_len(frontend)) });
+    exprs.push(map(frontend.endpoints(), Reg(0), Reg(0)));
     exprs.extend(forget(Reg(0).after(words.address_len() + 4)));
     exprs.push(words.dnat(Reg(0)));
     rule(exprs)
 }
 
-fn send_to_first(door: Door, words: Words, is_local: bool) -> Rule {
+fn send_to_first(frontend: Frontend, words: Words, is_local: bool) -> Rule {
     let mut exprs = forget(Reg(0));
-    exprs.extend(words.key(door, Reg(0)));
-    exprs.push(constant(Pick::slot(is_local, 0), Reg(0).after(words.key_len(door))));
-    exprs.push(map(door.endpoints(), Reg(0), Reg(0)));
+    exprs.extend(words.key(frontend, Reg(0)));
+    exprs.push(constant(Pick::slot(is_local, 0), Reg(0).after(words.key_len(frontend))));
+    exprs.push(map(frontend.endpoints(), Reg(0), Reg(0)));
     exprs.push(words.dnat(Reg(0)));
     rule(exprs)
 }
 
-/// To the endpoint of the ticket, if it is one that this traffic may use.
-fn send_to_holder(door: Door, words: Words, is_local: bool) -> Rule {
-    let mut exprs = words.key(door, Reg(0));
-    let ticket = Reg(0).after(words.key_len(door));
-    exprs.push(Expr::Meta { key: Meta::Priority, into: ticket });
-    exprs.push(constant(u32::from(is_local), ticket.after(4)));
-    exprs.push(map(door.affinity_endpoints(), Reg(0), Reg(0)));
+/// To the endpoint of the affinity id, if it is one that this traffic may use.
+fn send_to_holder(frontend: Frontend, words: Words, is_local: bool) -> Rule {
+    let mut exprs = words.key(frontend, Reg(0));
+    let affinity_id = Reg(0).after(words.key_len(frontend));
+    exprs.push(Expr::Meta { key: Meta::Priority, into: affinity_id });
+    exprs.push(constant(u32::from(is_local), affinity_id.after(4)));
+    exprs.push(map(frontend.affinity_endpoints(), Reg(0), Reg(0)));
     exprs.extend(forget(Reg(0).after(words.address_len() + 4)));
     exprs.push(words.dnat(Reg(0)));
     rule(exprs)
 }
 
-/// Begins the client's time anew with the ticket it has; if it has none, with the one that was drawn. What is there
+/// Begins the client's time anew with the affinity id it has; if it has none, with the one that was drawn. What is there
 /// already, an update leaves as it is.
 fn remember(words: Words, seconds: u32) -> Rule {
     memory(words, Dynset::Update, Some(u64::from(seconds) * 1000))
 }
 
-/// Finds the ticket that the client has.
+/// Finds the affinity id that the client has.
 fn recall(words: Words) -> Rule {
     let mut exprs = words.client(Reg(0));
     exprs.push(map(SetId::Affinities, Reg(0), Reg(0)));
@@ -181,18 +181,18 @@ fn recall(words: Words) -> Rule {
     rule(exprs)
 }
 
-/// The chain after which the client has no ticket.
+/// The chain after which the client has no affinity id.
 pub(super) fn forget_client(words: Words) -> Rule {
     memory(words, Dynset::Delete, None)
 }
 
 /// What is noted, for the client.
 fn memory(words: Words, op: Dynset, timeout: Option<u64>) -> Rule {
-    let (ticket, key) = (Reg(0), Reg(0).after(4));
-    let mut exprs = vec![Expr::Meta { key: Meta::Priority, into: ticket }];
+    let (affinity_id, key) = (Reg(0), Reg(0).after(4));
+    let mut exprs = vec![Expr::Meta { key: Meta::Priority, into: affinity_id }];
     exprs.extend(words.client(key));
     let set = SetId::Affinities.name().into();
-    exprs.push(Expr::Dynset { op, set, key, data: Some(ticket), timeout });
+    exprs.push(Expr::Dynset { op, set, key, data: Some(affinity_id), timeout });
     rule(exprs)
 }
 
@@ -246,7 +246,7 @@ mod tests {
         ];
         for (count, affinity, is_local, name, number) in rows {
             let pick = Pick::new(count, affinity, is_local);
-            assert_eq!(&*pick.chain_name(Door::Vip), name);
+            assert_eq!(&*pick.chain_name(Frontend::Vip), name);
             assert_eq!(pick.number(), number, "{name}");
             assert_eq!(Pick::from_number(number), pick);
         }
@@ -270,9 +270,9 @@ mod tests {
     #[test]
     fn rules_stay_within_the_registers_and_leave_the_endpoint_alone() {
         for words in crate::objects::Family::BOTH.map(Words) {
-            for door in Door::BOTH {
-                let mut chains = ends(door, words);
-                chains.push(Pick::new(5, Some(7), true).chain(door, words));
+            for frontend in Frontend::BOTH {
+                let mut chains = ends(frontend, words);
+                chains.push(Pick::new(5, Some(7), true).chain(frontend, words));
                 for exprs in chains.iter().flat_map(|(_, rules)| rules).map(|rule| &rule.exprs) {
                     assert!(exprs.iter().all(|expr| filled(expr, words).end <= 16), "{exprs:?}");
                     let Some(Expr::Dnat { .. }) = exprs.last() else { continue };

@@ -11,15 +11,15 @@ use crate::rules::{
     Change, Delta, Hairpin, NodePortAddresses, NodePortKey, NodeRules, PortRules, RuleSet, Vip, VipKey,
 };
 
+use super::affinity_ids::AffinityIds;
 use super::content::Content;
 use super::digest::Digest;
 use super::elements::{Marks, put_cluster_ip, put_hairpin, put_node_port, put_vip};
+use super::endpoint_slots::EndpointSlots;
 use super::pick::Pick;
-use super::seats::Seats;
 use super::sets::{Elements, SetId};
 use super::skeleton;
-use super::tickets::Tickets;
-use super::words::{Door, Words, address};
+use super::words::{Frontend, Words, address};
 
 /// Renders the rules of one family, and remembers which chains it has made for them.
 #[derive(Clone, Debug)]
@@ -28,14 +28,14 @@ pub struct Renderer {
     masquerade_bit: u32,
     node: Option<NodeRules>,
     /// A chain stays for a while when nobody needs it any more: the next Service with as many endpoints will.
-    picks: BTreeSet<(Door, Pick)>,
+    picks: BTreeSet<(Frontend, Pick)>,
     /// What the last digest found in use, and what had been out of use by the one before the last sweep.
-    used: BTreeSet<(Door, Pick)>,
-    idle: BTreeSet<(Door, Pick)>,
+    used: BTreeSet<(Frontend, Pick)>,
+    idle: BTreeSet<(Frontend, Pick)>,
     /// Chains that nothing leads to any more, and that go at the next sweep.
-    retired: BTreeSet<(Door, Pick)>,
-    tickets: Tickets,
-    seats: Seats,
+    retired: BTreeSet<(Frontend, Pick)>,
+    affinity_ids: AffinityIds,
+    endpoint_slots: EndpointSlots,
 }
 
 /// So many parts of the rules are rendered before it is asked again whether anybody wants the rest.
@@ -69,23 +69,23 @@ impl Renderer {
             used: BTreeSet::new(),
             idle: BTreeSet::new(),
             retired: BTreeSet::new(),
-            tickets: Tickets::default(),
-            seats: Seats::default(),
+            affinity_ids: AffinityIds::default(),
+            endpoint_slots: EndpointSlots::default(),
         }
     }
 
     /// Keeps the chains that an earlier life of ours made, used or not: a chain cannot be deleted in the same
     /// instant in which the last map that leads to it lets it go, not by every kernel.
     pub fn adopt(&mut self, is: &Content) {
-        self.tickets.adopt(is);
-        self.seats.adopt(is);
-        for door in Door::BOTH {
-            let Some((_, elements)) = is.set(door.picks().name()) else { continue };
+        self.affinity_ids.adopt(is);
+        self.endpoint_slots.adopt(is);
+        for frontend in Frontend::BOTH {
+            let Some((_, elements)) = is.set(frontend.picks().name()) else { continue };
             for element in elements {
                 let Some(number) = element.key.first_chunk() else { continue };
                 let pick = Pick::from_number(u32::from_ne_bytes(*number));
-                if pick.count() > 0 && pick_element(door, pick) == *element {
-                    self.picks.insert((door, pick));
+                if pick.count() > 0 && pick_element(frontend, pick) == *element {
+                    self.picks.insert((frontend, pick));
                 }
             }
         }
@@ -98,8 +98,8 @@ impl Renderer {
     /// The whole table.
     pub fn whole(&mut self, rules: &RuleSet) -> Content {
         let mut elements = Elements::default();
-        self.tickets.renew(rules);
-        self.seats.renew(rules);
+        self.affinity_ids.renew(rules);
+        self.endpoint_slots.renew(rules);
         parts(rules).for_each(|part| part.put(&mut elements, rules, self.marks()));
         self.picks.extend(picks_of(&elements));
         self.retired.retain(|pick| !self.picks.contains(pick));
@@ -134,30 +134,30 @@ impl Renderer {
     /// leads to a chain any more, in a later one it goes: some kernels let go of it later than of what led to it.
     pub fn sweep(&mut self) -> Vec<Message> {
         let mut messages = Vec::new();
-        for (door, pick) in std::mem::take(&mut self.retired) {
-            let name = pick.chain_name(door);
+        for (frontend, pick) in std::mem::take(&mut self.retired) {
+            let name = pick.chain_name(frontend);
             messages.extend([Message::FlushChain(name.clone()), Message::DeleteChain(name)]);
         }
-        let unused: BTreeSet<(Door, Pick)> = self.picks.difference(&self.used).copied().collect();
-        for (door, pick) in unused.intersection(&self.idle).copied() {
-            let elements = vec![pick_element(door, pick)];
-            messages.push(Message::DeleteElements(door.picks().name().into(), elements));
-            self.picks.remove(&(door, pick));
-            self.retired.insert((door, pick));
+        let unused: BTreeSet<(Frontend, Pick)> = self.picks.difference(&self.used).copied().collect();
+        for (frontend, pick) in unused.intersection(&self.idle).copied() {
+            let elements = vec![pick_element(frontend, pick)];
+            messages.push(Message::DeleteElements(frontend.picks().name().into(), elements));
+            self.picks.remove(&(frontend, pick));
+            self.retired.insert((frontend, pick));
         }
         self.idle = unused.difference(&self.retired).copied().collect();
         messages
     }
 
     fn marks(&self) -> Marks<'_> {
-        Marks { tickets: &self.tickets, seats: &self.seats }
+        Marks { affinity_ids: &self.affinity_ids, endpoint_slots: &self.endpoint_slots }
     }
 
     /// All there is but elements; the sets are in their usual order.
     fn frame(&self, node: &NodeRules) -> Content {
         let mut chains = skeleton::chains(self.words, node, self.masquerade_bit);
         let picks = self.picks.iter().chain(&self.retired);
-        chains.extend(picks.map(|(door, pick)| pick.chain(*door, self.words)));
+        chains.extend(picks.map(|(frontend, pick)| pick.chain(*frontend, self.words)));
         let sets = SetId::ALL.map(|set| (set.define(self.words.0), Vec::new())).into();
         Content { chains, sets, is_there: true, ..Content::default() }
     }
@@ -165,8 +165,8 @@ impl Renderer {
     /// The elements that belong to no Service.
     fn put_rest(&self, out: &mut Elements, node: &NodeRules) {
         put_node_port_ips(out, Some(node));
-        for (door, pick) in &self.picks {
-            out.put(door.picks(), pick_element(*door, *pick));
+        for (frontend, pick) in &self.picks {
+            out.put(frontend.picks(), pick_element(*frontend, *pick));
         }
     }
 
@@ -174,7 +174,7 @@ impl Renderer {
     pub fn change(&mut self, rules: &RuleSet, delta: &Delta) -> Vec<Message> {
         let before = Before { rules, delta };
         for port in delta.ports.iter().filter_map(|change| change.new.as_ref()) {
-            self.tickets.issue(rules, port);
+            self.affinity_ids.issue(rules, port);
         }
         let (mut old, mut new) = (Elements::default(), Elements::default());
         let (vips, node_ports) = (touched_vips(delta), touched_node_ports(delta));
@@ -189,7 +189,7 @@ impl Renderer {
             }
         }
         for change in &delta.ports {
-            self.seats.change(&change.key, change.old.as_deref(), change.new.as_deref());
+            self.endpoint_slots.change(&change.key, change.old.as_deref(), change.new.as_deref());
         }
         for part in vips.iter().filter_map(|key| Some(Part::Vip((key, rules.vips.get(key)?)))) {
             part.put(&mut new, rules, self.marks());
@@ -200,7 +200,7 @@ impl Renderer {
             part.put(&mut new, rules, self.marks());
         }
         for change in &delta.ports {
-            self.tickets.withdraw(&change.key, change.new.as_deref());
+            self.affinity_ids.withdraw(&change.key, change.new.as_deref());
         }
         for change in &delta.cluster_ips {
             put_cluster_ip(side(change, &mut old, &mut new), change.key);
@@ -234,15 +234,15 @@ impl Renderer {
     fn add_picks(&mut self, elements: &Elements) -> Vec<Message> {
         let new: BTreeSet<_> = picks_of(elements).filter(|pick| !self.picks.contains(pick)).collect();
         let mut messages = Vec::new();
-        for (door, pick) in &new {
-            if !self.retired.remove(&(*door, *pick)) {
-                let (chain, rules) = pick.chain(*door, self.words);
+        for (frontend, pick) in &new {
+            if !self.retired.remove(&(*frontend, *pick)) {
+                let (chain, rules) = pick.chain(*frontend, self.words);
                 let name = chain.name.clone();
                 messages.push(Message::AddChain(chain));
                 messages.extend(rules.into_iter().map(|rule| Message::AddRule(name.clone(), rule)));
             }
-            let elements = vec![pick_element(*door, *pick)];
-            messages.push(Message::AddElements(door.picks().name().into(), elements));
+            let elements = vec![pick_element(*frontend, *pick)];
+            messages.push(Message::AddElements(frontend.picks().name().into(), elements));
         }
         self.picks.extend(new);
         messages
@@ -274,21 +274,23 @@ pub(super) fn exchange(set: &str, old: &[Element], new: &[Element]) -> Vec<Messa
 }
 
 /// All picks that elements name. Of nobody there is nothing to pick, and no chain.
-fn picks_of(elements: &Elements) -> impl Iterator<Item = (Door, Pick)> {
-    let of = |door: Door, set: SetId| {
+fn picks_of(elements: &Elements) -> impl Iterator<Item = (Frontend, Pick)> {
+    let of = |frontend: Frontend, set: SetId| {
         elements.of(set).iter().filter_map(move |element| match &element.value {
             Some(Value::Data(data)) => {
                 let pick = Pick::from_number(u32::from_ne_bytes(*data.first_chunk()?));
-                (pick.count() > 0).then_some((door, pick))
+                (pick.count() > 0).then_some((frontend, pick))
             }
             _ => None,
         })
     };
-    Door::BOTH.into_iter().flat_map(move |door| of(door, door.all()).chain(of(door, door.local())))
+    Frontend::BOTH
+        .into_iter()
+        .flat_map(move |frontend| of(frontend, frontend.all()).chain(of(frontend, frontend.local())))
 }
 
-fn pick_element(door: Door, pick: Pick) -> Element {
-    let value = Some(Value::Verdict(Verdict::Goto(pick.chain_name(door))));
+fn pick_element(frontend: Frontend, pick: Pick) -> Element {
+    let value = Some(Value::Verdict(Verdict::Goto(pick.chain_name(frontend))));
     Element { value, ..Element::new(pick.number().to_ne_bytes()) }
 }
 

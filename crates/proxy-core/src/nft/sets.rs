@@ -33,10 +33,10 @@ pub(super) enum SetId {
     NodePortPicks,
     /// Which endpoint each client of a Service port with affinity has: written by packets.
     Affinities,
-    /// The endpoints of such Services, by the tickets that clients are remembered with.
+    /// The endpoints of such Services, by the affinity ids that clients are remembered with.
     AffinityEndpoints,
     NodePortAffinityEndpoints,
-    /// The same tickets by number, to draw one.
+    /// The same affinity ids by number, to draw one.
     AffinitySlots,
     NodePortAffinitySlots,
 }

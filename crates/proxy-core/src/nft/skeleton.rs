@@ -1,4 +1,4 @@
-//! The chains that are the same whatever Services there are: where packets enter, and how they find their door.
+//! The chains that are the same whatever Services there are: where packets enter, and how they find their frontend.
 
 use nft::{Address, Chain, Cmp, Ct, Expr, Hook, HookPoint, Kind, Meta, Reg, Rule, Verdict};
 
@@ -7,7 +7,7 @@ use crate::rules::{Detector, NodePortAddresses, NodeRules, OffCluster, Unserved}
 
 use super::pick::{ends, forget_client, go, jump, map, note, rule};
 use super::sets::SetId;
-use super::words::{Door, Words};
+use super::words::{Frontend, Words};
 
 /// Set on packets whose source is to be changed. Others may use the other bits.
 pub(super) type MasqueradeBit = u32;
@@ -28,14 +28,14 @@ pub(super) fn chains(words: Words, node: &NodeRules, mark: MasqueradeBit) -> Vec
     chains.push(plain(
         "services",
         [
-            vec![when_known(words, Door::Vip, Door::Vip.all(), "vips")],
+            vec![when_known(words, Frontend::Vip, Frontend::Vip.all(), "vips")],
             node_port_conditions(words, node).map(|c| with(c, go("nodeports"))).into_iter().collect(),
         ]
         .concat(),
     ));
     chains.extend(vips(words, node));
     chains.extend(node_ports(words, node));
-    chains.extend(Door::BOTH.into_iter().flat_map(|door| ends(door, words)));
+    chains.extend(Frontend::BOTH.into_iter().flat_map(|frontend| ends(frontend, words)));
     chains.push(plain("forget-client", vec![forget_client(words)]));
     chains.push(plain("mark-for-masquerade", vec![rule(set_mark(!mark, mark))]));
     chains.push(plain("masquerading", masquerading(words, mark)));
@@ -97,15 +97,18 @@ fn bits(load: Expr, bits: u32, op: Cmp) -> Vec<Expr> {
 // What is refused.
 
 fn checks(words: Words, node: &NodeRules) -> Vec<(Chain, Vec<Rule>)> {
-    let member = |door: Door, set: SetId, last| {
-        let mut exprs = words.key(door, Reg(0));
+    let member = |frontend: Frontend, set: SetId, last| {
+        let mut exprs = words.key(frontend, Reg(0));
         exprs.push(is_in(set));
         exprs.push(last);
         exprs
     };
     let drop = || Expr::Verdict(Verdict::Drop);
-    let refuse = |door: Door| {
-        [member(door, door.rejected(), go("reject-chain")), member(door, door.dropped(), drop())]
+    let refuse = |frontend: Frontend| {
+        [
+            member(frontend, frontend.rejected(), go("reject-chain")),
+            member(frontend, frontend.dropped(), drop()),
+        ]
     };
     let on_node_ports = |exprs: Vec<Expr>| {
         node_port_conditions(words, node).map(|conditions| rule([conditions, exprs].concat()))
@@ -114,10 +117,10 @@ fn checks(words: Words, node: &NodeRules) -> Vec<(Chain, Vec<Rule>)> {
     let code = if words.address_len() == 4 { 3 } else { 4 };
     vec![
         plain("firewall-check", vec![firewall(words)]),
-        plain("service-endpoints-check", refuse(Door::Vip).map(rule).to_vec()),
+        plain("service-endpoints-check", refuse(Frontend::Vip).map(rule).to_vec()),
         plain(
             "nodeport-endpoints-check",
-            refuse(Door::NodePort).into_iter().filter_map(on_node_ports).collect(),
+            refuse(Frontend::NodePort).into_iter().filter_map(on_node_ports).collect(),
         ),
         plain("cluster-ips-check", unserved(words, node)),
         plain("reject-chain", vec![rule(vec![Expr::Reject { code }])]),
@@ -125,9 +128,9 @@ fn checks(words: Words, node: &NodeRules) -> Vec<(Chain, Vec<Rule>)> {
 }
 
 fn firewall(words: Words) -> Rule {
-    let mut exprs = words.key(Door::Vip, Reg(0));
+    let mut exprs = words.key(Frontend::Vip, Reg(0));
     exprs.push(is_in(SetId::FirewallIps));
-    exprs.push(words.source(Reg(0).after(words.key_len(Door::Vip))));
+    exprs.push(words.source(Reg(0).after(words.key_len(Frontend::Vip))));
     exprs.push(Expr::Member { set: SetId::FirewallAllowed.name().into(), key: Reg(0), is_inverted: true });
     with(exprs, Expr::Verdict(Verdict::Drop))
 }
@@ -158,64 +161,64 @@ fn is_in(set: SetId) -> Expr {
     Expr::Member { set: set.name().into(), key: Reg(0), is_inverted: false }
 }
 
-// How a packet finds its door.
+// How a packet finds its frontend.
 
 /// Goes to the chain if the map knows the packet, with what the map says of it noted.
-fn when_known(words: Words, door: Door, known: SetId, chain: &str) -> Rule {
-    with(look_up(words, door, known), go(chain))
+fn when_known(words: Words, frontend: Frontend, known: SetId, chain: &str) -> Rule {
+    with(look_up(words, frontend, known), go(chain))
 }
 
-fn look_up(words: Words, door: Door, known: SetId) -> Vec<Expr> {
-    let mut exprs = words.key(door, Reg(0));
+fn look_up(words: Words, frontend: Frontend, known: SetId) -> Vec<Expr> {
+    let mut exprs = words.key(frontend, Reg(0));
     exprs.push(map(known, Reg(0), Reg(0)));
     exprs.push(note());
     exprs
 }
 
 /// To the chain that picks as was noted.
-fn pick(door: Door) -> Rule {
+fn pick(frontend: Frontend) -> Rule {
     let noted = Expr::Meta { key: Meta::Priority, into: Reg(0) };
-    rule(vec![noted, Expr::VerdictMap { map: door.picks().name().into(), key: Reg(0) }])
+    rule(vec![noted, Expr::VerdictMap { map: frontend.picks().name().into(), key: Reg(0) }])
 }
 
 fn vips(words: Words, node: &NodeRules) -> Vec<(Chain, Vec<Rule>)> {
-    let door = Door::Vip;
-    let mut external = words.key(door, Reg(0));
+    let frontend = Frontend::Vip;
+    let mut external = words.key(frontend, Reg(0));
     external.push(is_in(SetId::ExternalIps));
     let mut rules =
-        vec![when_known(words, door, door.local(), "local-vips"), with(external, go("marked-vips"))];
+        vec![when_known(words, frontend, frontend.local(), "local-vips"), with(external, go("marked-vips"))];
     rules.extend(off_cluster(words, node).map(|conditions| with(conditions, go("marked-vips"))));
-    rules.push(pick(door));
-    let [marked, short] = from_here(words, door, "marked-vips", "vips-from-pods");
-    vec![plain("vips", rules), plain("local-vips", sides(words, node, door)), marked, short]
+    rules.push(pick(frontend));
+    let [marked, short] = from_here(words, frontend, "marked-vips", "vips-from-pods");
+    vec![plain("vips", rules), plain("local-vips", sides(words, node, frontend)), marked, short]
 }
 
 fn node_ports(words: Words, node: &NodeRules) -> Vec<(Chain, Vec<Rule>)> {
-    let door = Door::NodePort;
+    let frontend = Frontend::NodePort;
     let rules = vec![
-        when_known(words, door, door.local(), "local-nodeports"),
-        when_known(words, door, door.all(), "marked-nodeports"),
+        when_known(words, frontend, frontend.local(), "local-nodeports"),
+        when_known(words, frontend, frontend.all(), "marked-nodeports"),
     ];
-    let [marked, short] = from_here(words, door, "marked-nodeports", "nodeports-from-pods");
-    vec![plain("nodeports", rules), plain("local-nodeports", sides(words, node, door)), marked, short]
+    let [marked, short] = from_here(words, frontend, "marked-nodeports", "nodeports-from-pods");
+    vec![plain("nodeports", rules), plain("local-nodeports", sides(words, node, frontend)), marked, short]
 }
 
 /// Where external traffic stays on its node, whoever is on the node already reaches every endpoint: Pods as
 /// they are, the node itself masqueraded.
-fn sides(words: Words, node: &NodeRules, door: Door) -> Vec<Rule> {
-    let (marked, short) = match door {
-        Door::Vip => ("marked-vips", "vips-from-pods"),
-        Door::NodePort => ("marked-nodeports", "nodeports-from-pods"),
+fn sides(words: Words, node: &NodeRules, frontend: Frontend) -> Vec<Rule> {
+    let (marked, short) = match frontend {
+        Frontend::Vip => ("marked-vips", "vips-from-pods"),
+        Frontend::NodePort => ("marked-nodeports", "nodeports-from-pods"),
     };
     let from_pods = node.detector.as_ref().map(|d| with(detect(words, d, Cmp::Equal), go(short)));
     let from_node = with(words.address_type(Address::Source, Cmp::Equal).to_vec(), go(marked));
-    from_pods.into_iter().chain([from_node, pick(door)]).collect()
+    from_pods.into_iter().chain([from_node, pick(frontend)]).collect()
 }
 
 /// What was noted may be about those who come from outside.
-fn from_here(words: Words, door: Door, marked: &str, short: &str) -> [(Chain, Vec<Rule>); 2] {
+fn from_here(words: Words, frontend: Frontend, marked: &str, short: &str) -> [(Chain, Vec<Rule>); 2] {
     let mark = rule(vec![jump("mark-for-masquerade")]);
-    let again = || vec![rule(look_up(words, door, door.all())), pick(door)];
+    let again = || vec![rule(look_up(words, frontend, frontend.all())), pick(frontend)];
     [plain(marked, [vec![mark], again()].concat()), plain(short, again())]
 }
 

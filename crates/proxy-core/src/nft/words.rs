@@ -8,11 +8,16 @@ use crate::objects::{Cidr, Family, Protocol};
 use crate::rules::{Hairpin, NodePortKey, VipKey};
 
 use super::sets::SetId;
-use super::tickets::PORT_MASK;
+
+/// The lower bits of an affinity id number the endpoints of a port, as many as there may be.
+pub(super) const ENDPOINT_BITS: u32 = 14;
+
+/// The bits that all affinity ids of a Service port share.
+pub(super) const PORT_MASK: u32 = !((1 << ENDPOINT_BITS) - 1);
 
 /// How a packet finds its Service: by an address of its own, or by a port of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Door {
+pub(super) enum Frontend {
     Vip,
     NodePort,
 }
@@ -20,15 +25,15 @@ pub(super) enum Door {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Words(pub(super) Family);
 
-// === impl Door ===
+// === impl Frontend ===
 
-impl Door {
-    pub(super) const BOTH: [Door; 2] = [Door::Vip, Door::NodePort];
+impl Frontend {
+    pub(super) const BOTH: [Frontend; 2] = [Frontend::Vip, Frontend::NodePort];
 
     fn choose(self, vip: SetId, node_port: SetId) -> SetId {
         match self {
-            Door::Vip => vip,
-            Door::NodePort => node_port,
+            Frontend::Vip => vip,
+            Frontend::NodePort => node_port,
         }
     }
 
@@ -56,13 +61,13 @@ impl Door {
         self.choose(SetId::ServicePicks, SetId::NodePortPicks)
     }
 
-    /// How the chains of this door are called that lead to all endpoints, or to those of this node.
+    /// How the chains of this frontend are called that lead to all endpoints, or to those of this node.
     pub(super) fn list_name(self, is_local: bool) -> &'static str {
         match (self, is_local) {
-            (Door::Vip, false) => "service",
-            (Door::Vip, true) => "local-service",
-            (Door::NodePort, false) => "nodeport",
-            (Door::NodePort, true) => "local-nodeport",
+            (Frontend::Vip, false) => "service",
+            (Frontend::Vip, true) => "local-service",
+            (Frontend::NodePort, false) => "nodeport",
+            (Frontend::NodePort, true) => "local-nodeport",
         }
     }
 
@@ -85,10 +90,10 @@ impl Words {
         }
     }
 
-    pub(super) fn key_len(self, door: Door) -> usize {
-        match door {
-            Door::Vip => self.address_len() + 8,
-            Door::NodePort => 8,
+    pub(super) fn key_len(self, frontend: Frontend) -> usize {
+        match frontend {
+            Frontend::Vip => self.address_len() + 8,
+            Frontend::NodePort => 8,
         }
     }
 
@@ -114,11 +119,11 @@ impl Words {
         Expr::Transport { offset: 2, len: 2, into }
     }
 
-    /// What a door knows its Services by.
-    pub(super) fn key(self, door: Door, into: Reg) -> Vec<Expr> {
+    /// What a frontend knows its Services by.
+    pub(super) fn key(self, frontend: Frontend, into: Reg) -> Vec<Expr> {
         let mut exprs = Vec::with_capacity(3);
         let mut next = into;
-        if door == Door::Vip {
+        if frontend == Frontend::Vip {
             exprs.push(self.destination(next));
             next = next.after(self.address_len());
         }
@@ -127,7 +132,7 @@ impl Words {
         exprs
     }
 
-    /// By what a client's endpoint is remembered: the part of a noted ticket that says which Service port it is for, and
+    /// By what a client's endpoint is remembered: the part of a noted affinity id that says which Service port it is for, and
     /// where the client is.
     pub(super) fn client(self, into: Reg) -> Vec<Expr> {
         let (mask, xor) = (PORT_MASK.to_ne_bytes().into(), [0; 4].into());

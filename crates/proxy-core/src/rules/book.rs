@@ -11,7 +11,7 @@ use super::claims::{Counts, Journal, Losers};
 use super::delta::Delta;
 use super::node::{Host, NodeRules, Settings};
 use super::port::{Ground, compile};
-use super::{Hairpin, HealthCheck, NodePortKey, PortRules, RuleSet, Vip, VipKey};
+use super::{Hairpin, HealthCheck, NoLocalEndpoints, NodePortKey, PortRules, RuleSet, Vip, VipKey};
 
 /// The rules of one family, and what it takes to change them in place.
 #[derive(Clone, Debug)]
@@ -24,13 +24,6 @@ pub struct Rulebook {
     cluster_ip_counts: Counts<IpAddr>,
     hairpin_counts: Counts<Hairpin>,
     no_local: NoLocalEndpoints,
-}
-
-/// Service ports whose policy is Local, which have endpoints, but none on this node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NoLocalEndpoints {
-    pub internal: usize,
-    pub external: usize,
 }
 
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use crate::objects::{Cidr, Family, PortKey, Protocol, ServiceKey};
 
-pub use book::{NoLocalEndpoints, Rulebook};
+pub use book::Rulebook;
 pub use delta::{Change, Delta};
 pub use node::{
     Detector, Host, LocalTraffic, Manners, Mode, NodePortAddresses, NodePortChoice, NodeRules, OffCluster,
@@ -155,6 +155,13 @@ pub enum Masquerade {
 pub struct Endpoint {
     pub address: SocketAddr,
     pub is_local: bool,
+}
+
+/// Service ports whose policy is Local, which have endpoints, but none on this node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NoLocalEndpoints {
+    pub internal: usize,
+    pub external: usize,
 }
 
 // === impl RuleSet ===

@@ -25,7 +25,7 @@ const CALLED: u32 = 50;
 /// Between two calls before there is an answer. The kernel keeps the way of each call for ten seconds: who calls without a
 /// break runs out of ports, and meets the ways of old calls when the rules have long changed.
 const BREATH: Duration = Duration::from_millis(5);
-const PATIENCE: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// A program to be measured.
 pub(crate) struct Program {
@@ -67,7 +67,7 @@ pub(crate) fn measure(program: &Program, mode: &str, count: u32) -> Figures {
     let vip = address(last);
     let call = || stage.node.within(|| call(vip));
     while call() != Some(b'a') {
-        assert!(began.elapsed() < PATIENCE, "{} does not serve", program.path.display());
+        assert!(began.elapsed() < TIMEOUT, "{} does not serve", program.path.display());
         thread::sleep(BREATH);
     }
     let (first, processor) = (began.elapsed(), running.processor());
@@ -80,7 +80,7 @@ pub(crate) fn measure(program: &Program, mode: &str, count: u32) -> Figures {
             let told = Instant::now();
             feeder.tell(SLICES, &object);
             while self::call(vip) != Some(name) {
-                assert!(told.elapsed() < PATIENCE, "{} does not change", program.path.display());
+                assert!(told.elapsed() < TIMEOUT, "{} does not change", program.path.display());
             }
             told.elapsed()
         }));

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use fixture::Netns;
 use proxy::backend::nft::NftDataplane;
-use proxy::knock::{Knock, Outcome};
 use proxy::ports::Dataplane;
+use proxy::yield_flag::{Outcome, YieldFlag};
 use proxy_core::objects::{Cidr, Cluster, Family};
 use proxy_core::rules::{Host, LocalTraffic, Mode, Rulebook, Settings};
 
@@ -33,7 +33,7 @@ fn measure_here(count: u32) {
     let changed = cluster.take_changes(Family::V4).unwrap();
     book.update(&cluster, &host, changed);
     let decided = start.elapsed();
-    plane.verify(book.rules(), &Knock::default()).unwrap();
+    plane.verify(book.rules(), &YieldFlag::default()).unwrap();
     // As the loop does that calls it.
     sys::memory::release().unwrap();
     let first = start.elapsed();
@@ -59,7 +59,7 @@ fn measure_here(count: u32) {
     }
     let start = Instant::now();
     let mut again = NftDataplane::open(Family::V4, 14).unwrap();
-    let faults = again.verify(book.rules(), &Knock::default()).unwrap();
+    let faults = again.verify(book.rules(), &YieldFlag::default()).unwrap();
     assert_eq!(faults, Outcome::Done(Vec::new()));
     println!("{count} Services of 2 endpoints, nftables");
     println!("  first sync        {first:>10.1?}  of which deciding {decided:.1?}");

@@ -15,18 +15,16 @@ use proxy_core::rules::{Delta, RuleSet};
 use sys::nfacct::Accounts;
 use tokio::sync::mpsc;
 
-use crate::knock::{Knock, Outcome};
 use crate::metrics::Metrics;
-use crate::ports::{Dataplane, Error};
+use crate::ports::{Dataplane, Error, IptablesError, PROGRAM_TIMEOUT};
+use crate::yield_flag::{Outcome, YieldFlag};
 
 /// Seconds to wait for the lock that programs of the old flavour share.
 const LOCK_SECONDS: &str = "5";
 /// How the programs end when they could not get what they need, such as the lock.
 const NO_RESOURCES: i32 = 4;
-/// No call takes longer, whatever the number of rules.
-const PATIENCE: Duration = Duration::from_secs(300);
 /// Of what a failing program says, this much is passed on.
-const COMPLAINT: usize = 2048;
+const MESSAGE_MAX: usize = 2048;
 const SAVE_MAX: u64 = 1 << 30;
 /// `--random-fully` is as old as this.
 const RANDOM_FULLY: (u32, u32, u32) = (1, 6, 2);
@@ -63,20 +61,6 @@ pub struct IptablesDataplane {
     canary_period: Duration,
     /// How many rules there are in the chains of all Service ports.
     rules_of_ports: usize,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum IptablesError {
-    #[error("running {program}: {cause}")]
-    Running { program: String, cause: io::Error },
-    #[error("{program} failed: {complaint}{}", near(.lines))]
-    Failed { program: String, code: Option<i32>, complaint: String, lines: String },
-    #[error("{program} did not end within {} s", PATIENCE.as_secs())]
-    Hung { program: String },
-}
-
-fn near(lines: &str) -> String {
-    if lines.is_empty() { String::new() } else { format!(" near:\n{lines}") }
 }
 
 /// Removes everything of ours from both families' tables; what is not there is no failure.
@@ -172,14 +156,14 @@ impl Programs {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(failed)?;
-        let (status, out, complaint) = converse(&mut child, input).map_err(failed)?;
+        let (status, out, message) = converse(&mut child, input).map_err(failed)?;
         match status {
             None => Err(IptablesError::Hung { program: name }),
             Some(status) if status.success() => Ok(out),
             Some(status) => {
-                let lines = input.map(|text| around(text, &complaint)).unwrap_or_default();
-                let (code, complaint) = (status.code(), complaint.trim().to_owned());
-                Err(IptablesError::Failed { program: name, code, complaint, lines })
+                let lines = input.map(|text| around(text, &message)).unwrap_or_default();
+                let (code, message) = (status.code(), message.trim().to_owned());
+                Err(IptablesError::Failed { program: name, code, message, lines })
             }
         }
     }
@@ -197,10 +181,10 @@ fn converse(
             stdout.map(|pipe| pipe.take(SAVE_MAX).read_to_end(&mut text));
             String::from_utf8_lossy(&text).into_owned()
         });
-        let complaint = scope.spawn(|| {
+        let message = scope.spawn(|| {
             let mut text = Vec::new();
             stderr.map(|mut pipe| {
-                let read = pipe.by_ref().take(COMPLAINT as u64).read_to_end(&mut text);
+                let read = pipe.by_ref().take(MESSAGE_MAX as u64).read_to_end(&mut text);
                 // The rest is read away, so that the program can end.
                 read.and_then(|_| io::copy(&mut pipe, &mut io::sink()))
             });
@@ -208,12 +192,12 @@ fn converse(
         });
         let writer = scope.spawn(|| {
             if let (Some(pipe), Some(text)) = (&mut stdin, input) {
-                // A program that ends early says why in its complaint.
+                // A program that ends early says why in its message.
                 let _ = pipe.write_all(text.as_bytes());
             }
             drop(stdin);
         });
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PROGRAM_TIMEOUT;
         let mut pause = Duration::from_micros(500);
         let status = loop {
             match child.try_wait()? {
@@ -228,16 +212,16 @@ fn converse(
             pause = (pause * 2).min(Duration::from_millis(20));
         };
         let _ = writer.join();
-        Ok((status, out.join().unwrap_or_default(), complaint.join().unwrap_or_default()))
+        Ok((status, out.join().unwrap_or_default(), message.join().unwrap_or_default()))
     })
 }
 
-/// The lines around the one a complaint names.
-fn around(text: &str, complaint: &str) -> String {
+/// The lines around the one a message names.
+fn around(text: &str, message: &str) -> String {
     const BEFORE: usize = 3;
-    let mut numbers = complaint.rsplit(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse::<usize>().ok());
+    let mut numbers = message.rsplit(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse::<usize>().ok());
     let total = text.lines().count();
-    let Some(line) = complaint.find("line").and_then(|_| numbers.find(|n| (1..=total).contains(n))) else {
+    let Some(line) = message.find("line").and_then(|_| numbers.find(|n| (1..=total).contains(n))) else {
         return String::new();
     };
     let lines = text.lines().enumerate().skip(line.saturating_sub(BEFORE + 1)).take(2 * BEFORE + 1);
@@ -300,9 +284,9 @@ fn has_accounts(metrics: &Metrics) -> bool {
 }
 
 impl Dataplane for IptablesDataplane {
-    fn verify(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
+    fn verify(&mut self, rules: &RuleSet, flag: &YieldFlag) -> Result<Outcome<Vec<String>>, Error> {
         let saved = self.programs.save()?;
-        if knock.is_heard() {
+        if flag.is_raised() {
             return Ok(Outcome::Left);
         }
         let script = self.renderer.whole(rules, &saved);
@@ -314,7 +298,7 @@ impl Dataplane for IptablesDataplane {
 
     fn apply(&mut self, rules: &RuleSet, delta: &Delta) -> Result<(), Error> {
         let Some(script) = self.renderer.change(rules, delta) else {
-            return self.verify(rules, &Knock::default()).map(drop);
+            return self.verify(rules, &YieldFlag::default()).map(drop);
         };
         self.programs.restore(&script)?;
         self.count(&script, self.rules_of_ports);
@@ -322,7 +306,7 @@ impl Dataplane for IptablesDataplane {
     }
 
     fn listen(&mut self) -> Result<mpsc::Receiver<()>, Error> {
-        let (alarm, alarms) = mpsc::channel(1);
+        let (notify, notifications) = mpsc::channel(1);
         let (programs, period) = (self.programs.clone(), self.canary_period);
         supervise::spawn("iptables canary", async move {
             loop {
@@ -330,15 +314,15 @@ impl Dataplane for IptablesDataplane {
                 let asked = programs.clone();
                 let lives = tokio::task::spawn_blocking(move || asked.has_canary()).await;
                 match lives {
-                    _ if alarm.is_closed() => return,
+                    _ if notify.is_closed() => return,
                     Ok(Ok(true)) => {}
-                    Ok(Ok(false)) => drop(alarm.try_send(())),
+                    Ok(Ok(false)) => drop(notify.try_send(())),
                     Ok(Err(error)) => tracing::warn!(%error, "not looking for the canary"),
                     Err(_) => return,
                 }
             }
         });
-        Ok(alarms)
+        Ok(notifications)
     }
 
     /// The canary is looked for, whenever it was lost. To look at everything is to write everything, which takes seconds

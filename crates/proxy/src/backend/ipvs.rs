@@ -16,8 +16,8 @@ use tokio::sync::mpsc;
 
 use self::hands::{Hands, Refused, entry};
 use super::iptables::Programs;
-use crate::knock::{Knock, Outcome};
 use crate::ports::{Dataplane, Error};
+use crate::yield_flag::{Outcome, YieldFlag};
 
 /// Every kind of scheduler that clusters use; the kernel may lack some.
 pub const SCHEDULERS: [&str; 9] = ["rr", "wrr", "lc", "wlc", "sh", "dh", "sed", "nq", "mh"];
@@ -191,11 +191,11 @@ impl IpvsDataplane {
         &mut self,
         rules: &RuleSet,
         is_new_node: bool,
-        knock: &Knock,
+        flag: &YieldFlag,
     ) -> Result<Outcome<Vec<String>>, Error> {
         let device = self.hands.links.ensure_dummy(DEVICE)?;
         let is = self.read(device)?;
-        if knock.is_heard() {
+        if flag.is_raised() {
             return Ok(Outcome::Left);
         }
         let mut should = render(rules, &self.host, &self.scheduler);
@@ -221,13 +221,13 @@ impl IpvsDataplane {
 }
 
 impl Dataplane for IpvsDataplane {
-    fn verify(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
-        self.bring(rules, self.rules_were.is_none(), knock)
+    fn verify(&mut self, rules: &RuleSet, flag: &YieldFlag) -> Result<Outcome<Vec<String>>, Error> {
+        self.bring(rules, self.rules_were.is_none(), flag)
     }
 
     fn apply(&mut self, rules: &RuleSet, delta: &Delta) -> Result<(), Error> {
         if delta.node.is_some() {
-            return self.bring(rules, true, &Knock::default()).map(drop);
+            return self.bring(rules, true, &YieldFlag::default()).map(drop);
         }
         let device = self.hands.links.ensure_dummy(DEVICE)?;
         let mut should = render(rules, &self.host, &self.scheduler);
@@ -236,16 +236,16 @@ impl Dataplane for IpvsDataplane {
         let was = std::mem::take(&mut self.known);
         match self.settle(&was, should, refused) {
             // Perhaps it is not as we thought.
-            true => self.bring(rules, false, &Knock::default()).map(drop),
+            true => self.bring(rules, false, &YieldFlag::default()).map(drop),
             false => Ok(()),
         }
     }
 
     /// Nobody tells when others change IPVS; the comparison comes often instead.
     fn listen(&mut self) -> Result<mpsc::Receiver<()>, Error> {
-        let (alarm, alarms) = mpsc::channel(1);
-        supervise::spawn("ipvs alarm", async move { alarm.closed().await });
-        Ok(alarms)
+        let (notify, notifications) = mpsc::channel(1);
+        supervise::spawn("ipvs notify", async move { notify.closed().await });
+        Ok(notifications)
     }
 }
 

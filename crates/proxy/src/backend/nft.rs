@@ -10,8 +10,8 @@ use proxy_core::rules::{Delta, Mode, NodeRules, RuleSet};
 use sys::nft::{Monitor, Nftables, Sighting};
 use tokio::sync::mpsc;
 
-use crate::knock::{Knock, Outcome};
 use crate::ports::{Dataplane, Error};
+use crate::yield_flag::{Outcome, YieldFlag};
 
 /// Somebody may change the table while we put it right; then we look again.
 const TRIES: usize = 5;
@@ -83,12 +83,12 @@ impl NftDataplane {
 
     /// Whether the kernel has what it should have, as far as we have told it anything. Reading goes on aside, so that it can
     /// be left at any time.
-    fn is_right(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<bool>, Error> {
-        let Some(should) = self.renderer.digest(rules, || !knock.is_heard()) else {
-            return Ok(if knock.is_heard() { Outcome::Left } else { Outcome::Done(false) });
+    fn is_right(&mut self, rules: &RuleSet, flag: &YieldFlag) -> Result<Outcome<bool>, Error> {
+        let Some(should) = self.renderer.digest(rules, || !flag.is_raised()) else {
+            return Ok(if flag.is_raised() { Outcome::Left } else { Outcome::Done(false) });
         };
-        let (table, ear) = (self.table.clone(), knock.clone());
-        match knock.unless(move || read_digest(&table, &ear)).map_err(Error::Thread)? {
+        let (table, flag_of_job) = (self.table.clone(), flag.clone());
+        match flag.unless_raised(move || read_digest(&table, &flag_of_job)).map_err(Error::Thread)? {
             Outcome::Done(Ok(is)) => Ok(Outcome::Done(is == should)),
             Outcome::Done(Err(Error::Nftables(sys::nft::Error::Left { .. }))) | Outcome::Left => {
                 Ok(Outcome::Left)
@@ -119,7 +119,7 @@ impl NftDataplane {
 }
 
 /// Over a socket of its own, because it may be left in the middle of an answer.
-fn read_digest(table: &TableId, knock: &Knock) -> Result<Digest, Error> {
+fn read_digest(table: &TableId, flag: &YieldFlag) -> Result<Digest, Error> {
     let mut nft = Nftables::open()?;
     let frame = read_frame(&mut nft, table)?;
     let sets = frame.own_sets();
@@ -132,7 +132,7 @@ fn read_digest(table: &TableId, knock: &Knock) -> Result<Digest, Error> {
             |d| d.forget(&set),
             |d, notice| {
                 d.hear(notice);
-                !knock.is_heard()
+                !flag.is_raised()
             },
         )?;
     }
@@ -166,8 +166,8 @@ fn read_frame(nft: &mut Nftables, table: &TableId) -> Result<Content, Error> {
 }
 
 impl Dataplane for NftDataplane {
-    fn verify(&mut self, rules: &RuleSet, knock: &Knock) -> Result<Outcome<Vec<String>>, Error> {
-        match self.is_right(rules, knock) {
+    fn verify(&mut self, rules: &RuleSet, flag: &YieldFlag) -> Result<Outcome<Vec<String>>, Error> {
+        match self.is_right(rules, flag) {
             Err(Error::Unread(_)) if self.times_unread >= MOST_UNREAD => {}
             Err(error) => {
                 self.times_unread += u32::from(matches!(error, Error::Unread(_)));
@@ -208,11 +208,13 @@ impl Dataplane for NftDataplane {
 
     fn listen(&mut self) -> Result<mpsc::Receiver<()>, Error> {
         let (monitor, table, own) = (Monitor::open()?, self.table.clone(), self.nft.port());
-        let (alarm, alarms) = mpsc::channel(1);
-        let ears = thread::Builder::new().name("nft-monitor".into());
+        let (notify, notifications) = mpsc::channel(1);
+        let monitor_thread = thread::Builder::new().name("nft-monitor".into());
         let last = self.last_to_touch.clone();
-        ears.spawn(move || listen(monitor, &table, own, &alarm, &last)).map_err(Error::Listening)?;
-        Ok(alarms)
+        monitor_thread
+            .spawn(move || listen(monitor, &table, own, &notify, &last))
+            .map_err(Error::Listening)?;
+        Ok(notifications)
     }
 
     fn last_to_touch(&self) -> Option<String> {
@@ -220,9 +222,9 @@ impl Dataplane for NftDataplane {
     }
 }
 
-/// Raises the alarm whenever others touched the table, until nobody is there to hear it.
-fn listen(mut monitor: Monitor, table: &TableId, own: u32, alarm: &mpsc::Sender<()>, last: &LastToTouch) {
-    while !alarm.is_closed() {
+/// Notifies whenever others touched the table, until nobody is there to hear it.
+fn listen(mut monitor: Monitor, table: &TableId, own: u32, notify: &mpsc::Sender<()>, last: &LastToTouch) {
+    while !notify.is_closed() {
         let heard = monitor.wait(LISTEN_MILLISECONDS).and_then(|is_any| match is_any {
             true => monitor.read(table, own).map(|(seen, _)| seen),
             false => Ok(Sighting::Nothing),
@@ -232,11 +234,11 @@ fn listen(mut monitor: Monitor, table: &TableId, own: u32, alarm: &mpsc::Sender<
             Ok(Sighting::Touched | Sighting::Lost) => {
                 let who = monitor.author().map(|who| format!("process {} ({})", who.pid, who.name));
                 *last.lock().unwrap_or_else(PoisonError::into_inner) = who;
-                // One alarm that is not heard yet is enough.
-                let _ = alarm.try_send(());
+                // One notification that waits is enough.
+                let _ = notify.try_send(());
             }
             Err(cause) => {
-                tracing::warn!(%table, %cause, "no longer hearing when others change the table");
+                tracing::warn!(%table, %cause, "no longer notified when others change the table");
                 return;
             }
         }

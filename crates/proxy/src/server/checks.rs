@@ -81,7 +81,7 @@ pub async fn serve_checks(mut watched: Watched, token: CancellationToken) {
                 }
                 Err(error) => {
                     if refused.insert(service.clone(), check.port).is_none() {
-                        watched.complain(&service, check.port, &error);
+                        watched.warn(&service, check.port, &error);
                     }
                 }
             }
@@ -97,7 +97,7 @@ pub async fn serve_checks(mut watched: Watched, token: CancellationToken) {
 // === impl Watched ===
 
 impl Watched {
-    fn complain(&self, service: &ServiceKey, port: u16, error: &BindError) {
+    fn warn(&self, service: &ServiceKey, port: u16, error: &BindError) {
         tracing::error!(%service, %error, "the load balancer cannot ask about this Service");
         let node = &self.node_name;
         let name = service.to_string();

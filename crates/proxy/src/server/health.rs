@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::not_found;
 use crate::metrics::Metrics;
-use crate::sync::{FamilyReport, Report};
+use crate::report::{FamilyReport, Report};
 use crate::watch::Seen;
 
 /// How it goes, from what the loop reports and the Node says.
@@ -26,7 +26,7 @@ pub struct Health {
     report: watch::Receiver<Report>,
     node: Seen,
     /// News that waits longer than this is a loop that does not work.
-    patience: Duration,
+    timeout: Duration,
     metrics: Arc<Metrics>,
 }
 
@@ -67,7 +67,7 @@ impl Health {
         sync_period: Duration,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { report, node, patience: 2 * sync_period, metrics }
+        Self { report, node, timeout: 2 * sync_period, metrics }
     }
 
     /// Whether no family has news that the kernel should know by now. Idle is healthy.
@@ -81,7 +81,7 @@ impl Health {
     }
 
     fn is_late(&self, pending_since: Option<Instant>) -> bool {
-        pending_since.is_some_and(|since| since.elapsed() > self.patience)
+        pending_since.is_some_and(|since| since.elapsed() > self.timeout)
     }
 
     /// What is told. `is_eligible` if it is about the Node, too.

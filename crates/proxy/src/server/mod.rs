@@ -20,13 +20,14 @@ mod health;
 mod pages;
 mod ports;
 mod profiles;
+mod state;
 mod status;
 
 pub use checks::{Watched, serve_checks};
 pub use health::{Health, router as health_router};
-pub use pages::About;
 pub use ports::Ports;
-pub use status::{SelfChecks, Status, router as status_router};
+pub use state::{About, SelfChecks, Status};
+pub use status::router as status_router;
 
 /// What is borne of a client.
 const HOW: Http1 = Http1 {

@@ -1,26 +1,15 @@
 //! Pages for people who debug: which flags are in force, what runs here and since when.
 
-use std::collections::BTreeMap;
-
 use api::zpages::Component;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 use jiff::Timestamp;
 
-use super::status::Status;
+use super::state::Status;
 
 const KUBE_PROXY: Component =
     Component { name: "kube-proxy", paths: &["/configz", "/flagz", "/healthz", "/metrics", "/proxyMode"] };
-
-/// What the pages tell.
-#[derive(Clone, Debug)]
-pub struct About {
-    /// The Kubernetes release whose contract we follow, with its `v`.
-    pub version: String,
-    pub started: Timestamp,
-    pub flags: BTreeMap<&'static str, String>,
-}
 
 pub(super) async fn flagz(State(status): State<Status>, headers: HeaderMap) -> Response {
     KUBE_PROXY.flagz(&headers, &status.about.flags).into_response()

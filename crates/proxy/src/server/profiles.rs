@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, put};
 
-use super::status::Status;
+use super::state::Status;
 
 pub(super) fn add_to(router: Router<Status>) -> Router<Status> {
     router

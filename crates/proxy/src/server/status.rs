@@ -2,41 +2,18 @@
 //! 10249.
 
 use std::fmt;
-use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
-use base::metrics::{CONTENT_TYPE, Counter, Family, Gauge, Kind, Text};
-use base::verbosity::Verbosity;
-use http::{HeaderName, HeaderValue, header};
-use serde_json::{Value, json};
+use base::metrics::{Family, Kind, Text};
+use http::header;
+use serde_json::json;
 
-use super::pages::{About, flagz, statusz};
+use super::pages::{flagz, statusz};
+use super::state::Status;
 use super::{not_found, profiles};
-use crate::metrics::Metrics;
-
-#[derive(Clone, Debug)]
-pub struct Status {
-    pub mode: &'static str,
-    /// Whether `/debug/pprof` is served.
-    pub is_profiled: bool,
-    /// How much is logged, which `/debug/flags/v` may change.
-    pub verbosity: Verbosity,
-    /// The effective configuration, as upstream writes it.
-    pub config: Arc<Value>,
-    pub metrics: Arc<Metrics>,
-    pub about: Arc<About>,
-    pub checks: Arc<SelfChecks>,
-}
-
-/// How often somebody asked this server whether it is well, and what it said.
-#[derive(Debug)]
-pub struct SelfChecks {
-    last: Gauge<2>,
-    total: Counter<3>,
-}
 
 pub fn router(status: Status) -> Router {
     let router = Router::new()
@@ -99,41 +76,16 @@ pub(super) fn plain(text: String) -> Response {
     (headers, text).into_response()
 }
 
-// === impl Status ===
-
-impl Status {
-    /// Counts, with the moment they were counted from.
-    fn measured(&self, text: String) -> Response {
-        let since = HeaderValue::from(self.about.started.as_second());
-        let headers = [
-            (header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE)),
-            (HeaderName::from_static("process-start-time-unix"), since),
-        ];
-        (headers, text).into_response()
-    }
-}
-
-// === impl SelfChecks ===
-
-impl Default for SelfChecks {
-    fn default() -> Self {
-        Self {
-            last: Gauge::new("kubernetes_healthcheck", "The last answer of a health check", ["name", "type"]),
-            total: Counter::new(
-                "kubernetes_healthchecks_total",
-                "Answers of health checks",
-                ["name", "type", "status"],
-            ),
-        }
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::sync::Arc;
+
+    use base::verbosity::Verbosity;
     use hyper::service::Service;
     use hyper_util::service::TowerToHyperService;
 
+    use super::super::state::About;
     use super::*;
 
     async fn ask(is_profiled: bool, method: &str, path: &str) -> u16 {

@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
-use crate::knock::{Knock, Outcome};
 use crate::ports::{Dataplane, Error};
+use crate::yield_flag::{Outcome, YieldFlag};
 
 use super::contest::Contest;
 use super::{FamilyReport, Gap, Inbox, Periods};
@@ -51,9 +51,9 @@ pub(super) struct Plane {
     pub(super) retry: Option<(Instant, Duration)>,
     contest: Contest,
     spending: Spending,
-    pub(super) alarms: Option<mpsc::Receiver<()>>,
+    pub(super) notifications: Option<mpsc::Receiver<()>>,
     /// Compared, and not listening yet.
-    wants_ears: bool,
+    wants_monitor: bool,
     pub(super) report: FamilyReport,
 }
 
@@ -175,8 +175,8 @@ impl Plane {
             retry: None,
             contest: Contest::default(),
             spending: Spending::new(),
-            alarms: None,
-            wants_ears: false,
+            notifications: None,
+            wants_monitor: false,
             report,
         }
     }
@@ -259,14 +259,14 @@ impl Plane {
             return Ok((self, None));
         }
         let has_news = !delta.is_empty() || self.retry.is_some();
-        let knock = Knock::default();
-        let ear = knock.clone();
+        let flag = YieldFlag::default();
+        let flag_of_job = flag.clone();
         let job = tokio::task::spawn_blocking(move || {
-            let deed = self.act(delta, must_verify, &ear);
+            let deed = self.act(delta, must_verify, &flag_of_job);
             (self, deed)
         });
         let (mut plane, deed) = match must_verify && makes_way {
-            true => inbox.attend(job, &knock, now).await?,
+            true => inbox.attend(job, &flag, now).await?,
             false => job.await?,
         };
         match deed {
@@ -337,12 +337,12 @@ impl Plane {
     }
 
     /// Makes a change, or compares everything. Blocks.
-    fn act(&mut self, delta: Delta, must_verify: bool, knock: &Knock) -> Result<Deed, Error> {
+    fn act(&mut self, delta: Delta, must_verify: bool, flag: &YieldFlag) -> Result<Deed, Error> {
         if !must_verify {
             return match self.dataplane.apply(self.book.rules(), &delta) {
                 // What others did is in the way: it has to be found out first after all.
                 Err(_) if matches!(self.trust, Trust::Touched(_)) => {
-                    Ok(self.dataplane.verify(self.book.rules(), &Knock::default())?.into())
+                    Ok(self.dataplane.verify(self.book.rules(), &YieldFlag::default())?.into())
                 }
                 done => done.map(|()| Deed::Changed),
             };
@@ -350,7 +350,7 @@ impl Plane {
         // Who compares everything does not need to know what changed, and the first time that is everything.
         let knows = matches!(self.trust, Trust::Full | Trust::Touched(_));
         let delta = knows.then_some(delta);
-        let outcome = match (self.dataplane.verify(self.book.rules(), knock), delta) {
+        let outcome = match (self.dataplane.verify(self.book.rules(), flag), delta) {
             (Err(error @ Error::Unread(_)), Some(delta)) => return self.act_unseeing(&error, &delta),
             (outcome, _) => outcome?,
         };
@@ -375,14 +375,14 @@ impl Plane {
 
     async fn tidy(mut self, inbox: &mut Inbox, quiet_until: Instant) -> Result<Self, JoinError> {
         let makes_way = self.times_untidied < MOST_TIMES_LEFT;
-        let knock = Knock::default();
-        let ear = knock.clone();
+        let flag = YieldFlag::default();
+        let flag_of_job = flag.clone();
         let job = tokio::task::spawn_blocking(move || {
-            let outcome = self.dataplane.tidy(self.book.rules(), &ear);
+            let outcome = self.dataplane.tidy(self.book.rules(), &flag_of_job);
             (self, outcome)
         });
         let (mut plane, outcome) = match makes_way {
-            true => inbox.attend(job, &knock, quiet_until).await?,
+            true => inbox.attend(job, &flag, quiet_until).await?,
             false => job.await?,
         };
         // What was left is done after whatever it made way for.
@@ -420,7 +420,7 @@ impl Plane {
         self.report.pending_since = None;
         self.report.synced_at = Some(now);
         self.report.syncs += 1;
-        self.wants_ears |= compared.is_some() && self.alarms.is_none();
+        self.wants_monitor |= compared.is_some() && self.notifications.is_none();
     }
 
     /// Others may change our rules again and again: a second kube-proxy does.
@@ -440,12 +440,12 @@ impl Plane {
     }
 
     pub(super) fn listen(&mut self) {
-        if !std::mem::take(&mut self.wants_ears) {
+        if !std::mem::take(&mut self.wants_monitor) {
             return;
         }
         match self.dataplane.listen() {
-            Ok(alarms) => {
-                self.alarms = Some(alarms);
+            Ok(notifications) => {
+                self.notifications = Some(notifications);
                 // What happened between the comparison and now went unheard.
                 if !self.dataplane.hears_the_past() {
                     self.look_at = Some(Instant::now());
@@ -453,7 +453,7 @@ impl Plane {
             }
             Err(cause) => {
                 let family = self.report.family.name();
-                tracing::warn!(family, %cause, "not hearing when others change our rules");
+                tracing::warn!(family, %cause, "not notified when others change our rules");
             }
         }
     }

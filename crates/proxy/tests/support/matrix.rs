@@ -6,8 +6,8 @@ use std::thread;
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use proxy::knock::{Knock, Outcome};
 use proxy::ports::Dataplane;
+use proxy::yield_flag::{Outcome, YieldFlag};
 use proxy_core::objects::{Cluster, Family, Protocol};
 use proxy_core::rules::{RuleSet, Rulebook, Settings};
 use proxy_core::trace::{Arrival, Fate, Packet, trace};
@@ -43,27 +43,27 @@ impl Kernel {
         let (plane, rules) = (&mut self.plane, self.book.rules());
         lab.node.ns.within(|| {
             if is_first {
-                plane.verify(rules, &Knock::default()).unwrap();
+                plane.verify(rules, &YieldFlag::default()).unwrap();
             } else {
                 plane.apply(rules, &delta).unwrap();
             }
-            assert_eq!(plane.verify(rules, &Knock::default()).unwrap(), Outcome::Done(Vec::new()));
+            assert_eq!(plane.verify(rules, &YieldFlag::default()).unwrap(), Outcome::Done(Vec::new()));
         });
     }
 
     /// Compares with the kernel; what was wrong there.
     pub(crate) fn verify(&mut self, lab: &Lab) -> Vec<String> {
         let (plane, rules) = (&mut self.plane, self.book.rules());
-        match lab.node.ns.within(|| plane.verify(rules, &Knock::default()).unwrap()) {
+        match lab.node.ns.within(|| plane.verify(rules, &YieldFlag::default()).unwrap()) {
             Outcome::Done(faults) => faults,
-            Outcome::Left => panic!("nobody knocked"),
+            Outcome::Left => panic!("nobody asked to yield"),
         }
     }
 
     /// What comes after a change.
     pub(crate) fn tidy(&mut self, lab: &Lab) {
         let (plane, rules) = (&mut self.plane, self.book.rules());
-        lab.node.ns.within(|| assert_eq!(plane.tidy(rules, &Knock::default()), Outcome::Done(())));
+        lab.node.ns.within(|| assert_eq!(plane.tidy(rules, &YieldFlag::default()), Outcome::Done(())));
     }
 
     /// As if the proxy had been started anew: what it finds is all that it knows. What was wrong in the kernel.

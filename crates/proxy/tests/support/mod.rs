@@ -34,7 +34,7 @@ const SILENCE: Duration = Duration::from_millis(400);
 
 /// How long an answer or a refusal may take. Over IPv6 a connection is refused only when the kernel asks again,
 /// a second later.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Skips where namespaces cannot be made.
 pub(crate) fn skipped() -> bool {
@@ -203,14 +203,14 @@ impl Party {
 
     /// Calls and waits long enough for an answer on a busy machine.
     pub(crate) fn call(&self, to: SocketAddr, protocol: Protocol) -> Answer {
-        self.call_for(to, protocol, PATIENCE)
+        self.call_for(to, protocol, TIMEOUT)
     }
 
-    fn call_for(&self, to: SocketAddr, protocol: Protocol, patience: Duration) -> Answer {
+    fn call_for(&self, to: SocketAddr, protocol: Protocol, timeout: Duration) -> Answer {
         let from = self.ip(Family::of(to.ip()));
         self.ns.within(|| match protocol {
-            Protocol::Tcp => call_tcp(to, patience),
-            _ => call_udp(from, to, patience),
+            Protocol::Tcp => call_tcp(to, timeout),
+            _ => call_udp(from, to, timeout),
         })
     }
 
@@ -225,9 +225,9 @@ impl Party {
     }
 }
 
-fn call_tcp(to: SocketAddr, patience: Duration) -> Answer {
+fn call_tcp(to: SocketAddr, timeout: Duration) -> Answer {
     let ask = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&to, patience)?;
+        let mut stream = TcpStream::connect_timeout(&to, timeout)?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
@@ -236,10 +236,10 @@ fn call_tcp(to: SocketAddr, patience: Duration) -> Answer {
     read(ask())
 }
 
-fn call_udp(from: IpAddr, to: SocketAddr, patience: Duration) -> Answer {
+fn call_udp(from: IpAddr, to: SocketAddr, timeout: Duration) -> Answer {
     let ask = || -> std::io::Result<String> {
         let socket = UdpSocket::bind((from, 0))?;
-        socket.set_read_timeout(Some(patience))?;
+        socket.set_read_timeout(Some(timeout))?;
         socket.connect(to)?;
         socket.send(b"?")?;
         let mut buffer = [0; 128];

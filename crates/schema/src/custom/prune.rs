@@ -2,31 +2,43 @@
 
 use serde_json::{Map, Value};
 
+use super::shape::OBJECT_META;
 use super::{Additional, Structural};
-use crate::decode::{Crumb, Step, complain};
+use crate::decode::{self, Crumb, Misfit, Step, complain};
+use crate::types::At;
 
 /// Kept in every resource, and checked elsewhere.
 const META: &[&str] = &["apiVersion", "kind", "metadata"];
 
-pub(super) fn prune(object: &mut Value, schema: &Structural, complaints: &mut Vec<String>) {
-    place(object, Some(schema), None, complaints);
+/// Drops what the schema does not know, and complains of it. The metadata of the root is not looked at: its owner has it in
+/// its form.
+pub(super) fn prune(
+    object: &mut Value,
+    schema: &Structural,
+    complaints: &mut Vec<String>,
+) -> Result<(), Misfit> {
+    let mut told = Told { complaints, misfit: None };
+    place(object, Some(schema), None, &mut told);
+    told.misfit.map_or(Ok(()), Err)
 }
 
-fn place(
-    value: &mut Value,
-    schema: Option<&Structural>,
-    at: Option<&Crumb<'_>>,
-    complaints: &mut Vec<String>,
-) {
+/// What a walk found.
+struct Told<'c> {
+    complaints: &'c mut Vec<String>,
+    /// The first metadata of an embedded resource that is none.
+    misfit: Option<Misfit>,
+}
+
+fn place(value: &mut Value, schema: Option<&Structural>, at: Option<&Crumb<'_>>, told: &mut Told<'_>) {
     match value {
-        Value::Object(map) => object(map, schema, at, complaints),
+        Value::Object(map) => object(map, schema, at, told),
         Value::Array(list) => {
             for (i, item) in list.iter_mut().enumerate() {
                 let crumb = Crumb { parent: at, step: Step::Index(i) };
                 match schema {
                     // An open list is open for its items too, unless they say otherwise.
                     Some(open) if open.keeps_unknown && open.items.is_none() => {}
-                    _ => place(item, schema.and_then(|s| s.items.as_deref()), Some(&crumb), complaints),
+                    _ => place(item, schema.and_then(|s| s.items.as_deref()), Some(&crumb), told),
                 }
             }
         }
@@ -38,28 +50,45 @@ fn object(
     map: &mut Map<String, Value>,
     schema: Option<&Structural>,
     at: Option<&Crumb<'_>>,
-    complaints: &mut Vec<String>,
+    told: &mut Told<'_>,
 ) {
     map.retain(|key, value| {
         let crumb = Crumb { parent: at, step: Step::Key(key) };
         let Some(schema) = schema else {
-            complain(complaints, "unknown", &crumb);
+            complain(told.complaints, "unknown", &crumb);
             return false;
         };
         if schema.is_embedded && META.contains(&key.as_str()) {
+            if at.is_some() && key == "metadata" && !value.is_null() {
+                metadata(value, &crumb, told);
+            }
             return true;
         }
         match (schema.child(key), &schema.additional) {
-            (Some(child), _) => place(value, Some(child), Some(&crumb), complaints),
+            (Some(child), _) => place(value, Some(child), Some(&crumb), told),
             (None, Additional::Any) => {}
             (None, _) if schema.keeps_unknown => {}
             (None, _) => {
-                complain(complaints, "unknown", &crumb);
+                complain(told.complaints, "unknown", &crumb);
                 return false;
             }
         }
         true
     });
+}
+
+/// An embedded resource's metadata is of the type every object's is, whatever the schema says of it.
+fn metadata(value: &mut Value, at: &Crumb<'_>, told: &mut Told<'_>) {
+    let Some(form) = At::named(OBJECT_META) else { return };
+    match decode::conform(value, form) {
+        Ok(within) => {
+            let below = format!("field \"{at}.");
+            told.complaints.extend(within.iter().map(|c| c.replacen("field \"", &below, 1)));
+        }
+        Err(misfit) => {
+            told.misfit.get_or_insert(misfit);
+        }
+    }
 }
 
 /// A null where the schema allows none and has nothing to put there is an absent field.

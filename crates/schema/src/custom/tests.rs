@@ -36,7 +36,7 @@ fn object(spec: Value) -> Value {
 
 fn mistakes(spec: Value) -> Vec<String> {
     let mut errors = FieldErrors::default();
-    CustomType::new(&crontab()).validate(&object(spec), &mut errors);
+    CustomType::new(&crontab()).validate(&object(spec), None, &mut errors);
     errors.iter().map(ToString::to_string).collect()
 }
 
@@ -51,7 +51,7 @@ fn unknown_fields_are_pruned() {
     let custom = CustomType::new(&crontab());
     let mut given = object(json!({"cron": "1 *", "foo": 1, "jobs": [{"name": "a", "bar": 2}],
         "any": {"free": {"deep": 1}, "known": {"x": 1, "y": 2}}, "labels": {"a": "b"},
-        "template": {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": {"x": 1}}}));
+        "template": {"apiVersion": "v1", "kind": "Pod", "metadata": {"typo": 1}, "spec": {"x": 1}}}));
     given["extra"] = json!({});
     given["metadata"]["typo"] = json!(1);
     let complaints = custom.conform(&mut given).unwrap();
@@ -61,6 +61,7 @@ fn unknown_fields_are_pruned() {
         "unknown field \"spec.any.known.y\"",
         "unknown field \"spec.foo\"",
         "unknown field \"spec.jobs[0].bar\"",
+        "unknown field \"spec.template.metadata.typo\"",
     ];
     assert_eq!(complaints, want);
     let want = object(
@@ -68,6 +69,61 @@ fn unknown_fields_are_pruned() {
         "labels": {"a": "b"}, "template": {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": {"x": 1}}}),
     );
     assert_eq!(given, want);
+}
+
+#[test]
+fn metadata_of_an_embedded_resource_is_metadata() {
+    let custom = CustomType::new(&crontab());
+    let embedded = |metadata: Value| {
+        object(json!({"cron": "1 *", "template": {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}}))
+    };
+    let message = custom.conform(&mut embedded(json!({"labels": {"a": 1}}))).unwrap_err().to_string();
+    assert!(message.contains("cannot unmarshal number"), "{message}");
+    // What is stored already is read all the same.
+    let mut stored = embedded(json!({"labels": {"a": 1}}));
+    custom.refresh(&mut stored);
+    assert_eq!(stored["spec"]["template"]["metadata"], json!({"labels": {"a": 1}}));
+}
+
+/// What a tightened schema says of an update.
+fn ratcheted(old: Value, new: Value) -> Vec<String> {
+    let mut errors = FieldErrors::default();
+    CustomType::new(&crontab()).validate(&object(new), Some(&object(old)), &mut errors);
+    errors.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn what_is_unchanged_is_not_judged_again() {
+    let old = json!({"cron": "x", "labels": {"a": 1}, "tags": ["a", 2],
+        "jobs": [{"name": "a", "retries": "many"}, {"name": "b", "retries": 1}]});
+    let with = |place: &str, value: Value| {
+        let mut new = old.clone();
+        *new.pointer_mut(place).unwrap() = value;
+        ratcheted(old.clone(), new)
+    };
+    assert_eq!(ratcheted(old.clone(), old.clone()), [""; 0]);
+    assert_eq!(with("/jobs/1/retries", json!(2)), [""; 0], "another field, another item");
+    let turned = json!([{"name": "b", "retries": 1}, {"name": "a", "retries": "many"}]);
+    assert_eq!(with("/jobs", turned), [""; 0], "items are known by their keys, not by their places");
+    for (place, value, at) in [
+        ("/cron", json!("y"), "spec.cron"),
+        ("/labels/a", json!(2), "spec.labels.a"),
+        ("/jobs/0/name", json!("c"), "spec.jobs[0].retries"),
+        ("/tags", json!(["b", 2]), "spec.tags[1]"),
+        ("/jobs/1", json!({"name": "a"}), "spec.jobs[1]"),
+    ] {
+        let mistakes = with(place, value);
+        assert!(mistakes.iter().any(|m| m.starts_with(at)), "{place}: {mistakes:?}");
+    }
+}
+
+#[test]
+fn items_that_were_repeated_before_may_stay() {
+    let old = json!({"cron": "1 *", "jobs": [{"name": "a"}, {"name": "a"}]});
+    let mut new = old.clone();
+    new["jobs"][1]["retries"] = json!(1);
+    assert_eq!(ratcheted(old, new.clone()), [""; 0]);
+    assert_eq!(mistakes(new), ["spec.jobs[1]: Duplicate value: {\"name\":\"a\"}"]);
 }
 
 #[test]
@@ -267,7 +323,7 @@ proptest! {
                 let mut object = object;
                 let _ = custom.conform(&mut object);
                 custom.set_defaults(&mut object);
-                custom.validate(&object, &mut FieldErrors::default());
+                custom.validate(&object, None, &mut FieldErrors::default());
             }
         }
     }

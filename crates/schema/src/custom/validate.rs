@@ -1,6 +1,6 @@
 //! An object against its schema, in the words of upstream's validator.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::field::{FieldErrors, Path};
 use serde_json::{Map, Value};
@@ -10,11 +10,16 @@ use super::{Checks, Structural, format};
 /// Where composite schemas put their mistakes.
 const NOWHERE: &str = "<nil>";
 
-pub(super) fn validate(object: &Value, schema: &Structural, errors: &mut FieldErrors) {
-    place(object, schema, "", errors);
+/// `old` is what the object replaces. What stands there unchanged may stay, whatever a newer schema says of it: else nobody
+/// could change anything of an object that was good when it was written.
+pub(super) fn validate(object: &Value, old: Option<&Value>, schema: &Structural, errors: &mut FieldErrors) {
+    place(object, old, schema, "", errors);
 }
 
-fn place(value: &Value, schema: &Structural, at: &str, errors: &mut FieldErrors) {
+fn place(value: &Value, old: Option<&Value>, schema: &Structural, at: &str, errors: &mut FieldErrors) {
+    if old == Some(value) {
+        return;
+    }
     if value.is_null() {
         if !schema.is_nullable && !schema.kind.is_empty() {
             wrong_type(value, &schema.kind, at, errors);
@@ -30,13 +35,19 @@ fn place(value: &Value, schema: &Structural, at: &str, errors: &mut FieldErrors)
         check(value, checks, &schema.kind, at, errors);
     }
     match value {
-        Value::Object(map) => object(map, schema, at, errors),
-        Value::Array(list) => items(list, schema, at, errors),
+        Value::Object(map) => object(map, old, schema, at, errors),
+        Value::Array(list) => items(list, old.and_then(Value::as_array), schema, at, errors),
         _ => {}
     }
 }
 
-fn object(map: &Map<String, Value>, schema: &Structural, at: &str, errors: &mut FieldErrors) {
+fn object(
+    map: &Map<String, Value>,
+    old: Option<&Value>,
+    schema: &Structural,
+    at: &str,
+    errors: &mut FieldErrors,
+) {
     if schema.is_embedded && !at.is_empty() {
         for name in ["apiVersion", "kind"] {
             if map.get(name).and_then(Value::as_str).is_none_or(str::is_empty) {
@@ -45,42 +56,72 @@ fn object(map: &Map<String, Value>, schema: &Structural, at: &str, errors: &mut 
         }
     }
     for (key, value) in map {
+        let old = old.and_then(|old| old.get(key));
         if schema.is_embedded && key == "metadata" {
             // Its form is checked by its type; a schema may ask more of the name.
             if let Some(metadata) = schema.properties.get("metadata") {
-                place(value, metadata, &below(at, key), errors);
+                place(value, old, metadata, &below(at, key), errors);
             }
             continue;
         }
         if let Some(child) = schema.child(key) {
-            place(value, child, &below(at, key), errors);
+            place(value, old, child, &below(at, key), errors);
         }
     }
 }
 
-fn items(list: &[Value], schema: &Structural, at: &str, errors: &mut FieldErrors) {
+fn items(list: &[Value], old: Option<&Vec<Value>>, schema: &Structural, at: &str, errors: &mut FieldErrors) {
+    let key_of = |item: &Value| key(item, schema);
     if let Some(items) = &schema.items {
+        let before = by_key(old.filter(|_| &*schema.list_type == "map"), key_of);
         for (i, item) in list.iter().enumerate() {
-            place(item, items, &format!("{at}[{i}]"), errors);
+            let key = if before.is_empty() { None } else { key_of(item) };
+            let old = key.and_then(|key| *before.get(&key.to_string())?);
+            place(item, old, items, &format!("{at}[{i}]"), errors);
         }
     }
-    let mut seen = BTreeSet::new();
-    for (i, item) in list.iter().enumerate() {
-        let key = match &*schema.list_type {
-            "set" => item.clone(),
-            "map" => {
-                let default = |key: &str| schema.items.as_ref()?.properties.get(key)?.default.clone();
-                let keys = schema.list_keys.iter();
-                keys.filter_map(|key| {
-                    Some((key.to_string(), item.get(&**key).cloned().or_else(|| default(key))?))
-                })
-                .collect()
-            }
-            _ => return,
-        };
-        if !seen.insert(key.to_string()) {
-            errors.duplicate(&Path::new(&format!("{at}[{i}]")), key);
+    if old.is_some_and(|old| !repeated(old, key_of).is_empty()) {
+        return;
+    }
+    for (i, key) in repeated(list, key_of) {
+        errors.duplicate(&Path::new(&format!("{at}[{i}]")), key);
+    }
+}
+
+/// Items by their keys. Only a key says which item was which; one among equals says it of neither.
+fn by_key(
+    list: Option<&Vec<Value>>,
+    key_of: impl Fn(&Value) -> Option<Value>,
+) -> BTreeMap<String, Option<&Value>> {
+    let mut found = BTreeMap::new();
+    for item in list.into_iter().flatten() {
+        if let Some(key) = key_of(item) {
+            found.entry(key.to_string()).and_modify(|one| *one = None).or_insert(Some(item));
         }
+    }
+    found
+}
+
+/// Items whose key an earlier one has.
+fn repeated(list: &[Value], key_of: impl Fn(&Value) -> Option<Value>) -> Vec<(usize, Value)> {
+    let mut seen = BTreeSet::new();
+    let keys = list.iter().enumerate().filter_map(|(i, item)| Some((i, key_of(item)?)));
+    keys.filter(|(_, key)| !seen.insert(key.to_string())).collect()
+}
+
+/// What tells an item of a set or a map from the others.
+fn key(item: &Value, schema: &Structural) -> Option<Value> {
+    match &*schema.list_type {
+        "set" => Some(item.clone()),
+        "map" => {
+            let default = |key: &str| schema.items.as_ref()?.properties.get(key)?.default.clone();
+            let keys = schema.list_keys.iter();
+            let members = keys.filter_map(|key| {
+                Some((key.to_string(), item.get(&**key).cloned().or_else(|| default(key))?))
+            });
+            Some(members.collect())
+        }
+        _ => None,
     }
 }
 
@@ -226,7 +267,7 @@ fn check_object(map: &Map<String, Value>, checks: &Checks, at: &str, errors: &mu
 fn check_composites(value: &Value, checks: &Checks, at: &str, errors: &mut FieldErrors) {
     let mistakes = |schema: &Structural| {
         let mut found = FieldErrors::default();
-        place(value, schema, at, &mut found);
+        place(value, None, schema, at, &mut found);
         found
     };
     let passes = |schema: &&Structural| mistakes(schema).is_empty();

@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn bad_patches_are_refused() {
         let keyless = pod(json!([{"image": "x"}]));
         let error = patched(pod(json!([{"name": "a"}])), keyless).unwrap_err();
         assert!(error.ends_with("does not contain declared merge key: name"), "{error}");

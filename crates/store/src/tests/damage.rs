@@ -51,10 +51,10 @@ async fn reopen(db: &[u8], wal: &[u8]) -> Result<(u64, Vec<Entry>), OpenError> {
             store.close().await;
             Ok((state.revision, state.entries))
         }
-        Err(refusal) => {
+        Err(error) => {
             assert!(fs::read(&path).unwrap() == db, "a refused file was changed");
             assert!(fs::read(format::wal_file(&path)).unwrap() == wal, "a refused log was changed");
-            Err(refusal)
+            Err(error)
         }
     }
 }
@@ -194,10 +194,10 @@ async fn a_bad_row_is_named() {
     let (mut db, _) = files(&scene.place);
     let at = db.windows(marker.len()).position(|w| w == marker).unwrap();
     db[at] ^= 1;
-    let refusal = reopen(&db, b"").await.unwrap_err();
-    let OpenError::Corrupt(corruption) = &refusal else { panic!("{refusal}") };
+    let error = reopen(&db, b"").await.unwrap_err();
+    let OpenError::Corrupt(corruption) = &error else { panic!("{error}") };
     assert_eq!(corruption.row, Some(made.rev));
-    let text = refusal.to_string();
+    let text = error.to_string();
     assert!(text.contains("store.db") && text.contains("/registry/pods/ns/marked"), "{text}");
     assert!(text.contains("nothing was changed"), "{text}");
 }
@@ -220,6 +220,179 @@ async fn newer_and_foreign_files_are_refused() {
     assert!(matches!(text, Err(OpenError::Corrupt(_))));
     let alone = reopen(b"", &[1; 64]).await;
     assert!(matches!(alone, Err(OpenError::Corrupt(_))));
+}
+
+/// Takes files away from, or cuts, a store that was killed, and opens it.
+async fn without(scene: &Scene, cut: &[(&str, Option<usize>)]) -> Result<u64, OpenError> {
+    let dir = room();
+    for file in fs::read_dir(&scene.place).unwrap().map(Result::unwrap) {
+        if !file.file_name().to_string_lossy().ends_with("-shm") {
+            fs::copy(file.path(), dir.path().join(file.file_name())).unwrap();
+        }
+    }
+    for (name, length) in cut {
+        match length {
+            Some(length) => {
+                let file = fs::OpenOptions::new().write(true).open(dir.path().join(name)).unwrap();
+                file.set_len(*length as u64).unwrap();
+            }
+            None => fs::remove_file(dir.path().join(name)).unwrap(),
+        }
+    }
+    let store = Store::open(dir.path(), Options::default())?;
+    let revision = store.revision();
+    store.close().await;
+    Ok(revision)
+}
+
+#[tokio::test]
+async fn a_file_that_was_taken_away_or_cut_is_missed() {
+    let scene = scene(30).await;
+    let revision = scene.store.revision();
+    let half = usize::try_from(scene.steps[scene.steps.len() / 2].0).unwrap();
+    let last = usize::try_from(scene.steps.last().unwrap().0).unwrap();
+    assert_eq!(without(&scene, &[]).await.unwrap(), revision);
+    let (db, wal, mark) = ("store.db", "store.db-wal", "store.revision");
+    for (cut, named) in [
+        (&[(wal, None)][..], wal),
+        (&[(wal, Some(0))], wal),
+        (&[(wal, Some(half))], wal),
+        (&[(wal, Some(last - 1))], wal),
+        (&[(db, None), (wal, None)], db),
+        (&[(db, Some(0)), (wal, Some(0))], db),
+        (&[(db, None)], db),
+    ] {
+        let told = without(&scene, cut).await.expect_err(named).to_string();
+        assert!(told.contains(named) && told.contains("backup"), "{cut:?}: {told}");
+        // The way out that it tells. A log without its file is worth keeping, and has to be moved away too.
+        if cut != [(db, None)] {
+            assert!(told.contains(mark), "{cut:?}: {told}");
+            let on = without(&scene, &[cut, &[(mark, None)]].concat()).await.unwrap();
+            assert!(on < revision, "{cut:?}: {on}");
+        }
+    }
+    // A mark that nobody can read claims nothing but that there was a store.
+    assert_eq!(without(&scene, &[(mark, Some(7))]).await.unwrap(), revision);
+    let gone = without(&scene, &[(mark, Some(0)), (db, None), (wal, None)]).await;
+    assert!(matches!(gone, Err(OpenError::Gone { .. })), "{gone:?}");
+}
+
+#[tokio::test]
+async fn an_older_copy_of_the_file_is_not_taken_for_the_store_and_no_backup_is_made_of_it() {
+    let dir = room();
+    let store = open(&dir);
+    let place = dir.path().join("s");
+    store.put("/registry/pods/a/x", bytes("1"), Expect::Any).await.unwrap();
+    store.close().await;
+    let old = fs::read(format::file(&place)).unwrap();
+    let store = open(&dir);
+    store.put("/registry/pods/a/x", bytes("2"), Expect::Any).await.unwrap();
+    store.close().await;
+    fs::write(format::file(&place), old).unwrap();
+    let copied = backup(&place, &dir.path().join("copy"));
+    assert!(matches!(copied, Err(OpenError::Rewound { found: 1, known: 2, .. })), "{copied:?}");
+    assert!(!dir.path().join("copy").exists());
+    let opened = Store::open(&place, Options::default());
+    assert!(matches!(opened, Err(OpenError::Rewound { found: 1, known: 2, .. })), "{opened:?}");
+}
+
+#[tokio::test]
+async fn the_same_backup_restored_twice_never_gives_a_revision_twice() {
+    let dir = room();
+    let (place, copy) = (dir.path().join("s"), dir.path().join("copy"));
+    let store = open(&dir);
+    store.put("/registry/pods/a/x", bytes("1"), Expect::Any).await.unwrap();
+    backup(&place, &copy).unwrap();
+    store.close().await;
+    let mut seen = 0;
+    for round in 0..3 {
+        restore(&copy, &place, true).unwrap();
+        if round == 2 {
+            // The way out of a store that is gone.
+            fs::remove_file(format::file(&place)).unwrap();
+            restore(&copy, &place, false).unwrap();
+        }
+        let store = open(&dir);
+        assert!(store.revision() > seen, "{} is not above {seen}", store.revision());
+        seen = store.put("/registry/pods/a/x", bytes("other"), Expect::Any).await.unwrap().rev;
+        store.close().await;
+    }
+}
+
+/// Everything in a directory, but what is memory only.
+fn content(place: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let files = fs::read_dir(place).unwrap().map(|f| f.unwrap().path()).filter(|p| p.is_file());
+    let named = files.map(|p| (p.file_name().unwrap().to_string_lossy().into_owned(), fs::read(p).unwrap()));
+    named.filter(|(name, _)| !name.ends_with("-shm") && !name.ends_with(".lock")).collect()
+}
+
+#[tokio::test]
+async fn what_is_no_whole_backup_is_refused_and_the_store_stays_as_it_is() {
+    let scene = scene(60).await;
+    let dir = room();
+    let copy = dir.path().join("copy");
+    backup(&scene.place, &copy).unwrap();
+    scene.store.close().await;
+    let (before, whole) = (content(&scene.place), fs::read(&copy).unwrap());
+    let bad = dir.path().join("bad");
+    let mut tries: Vec<Vec<u8>> = (0..whole.len()).step_by(1024).map(|cut| whole[..cut].to_vec()).collect();
+    tries.extend([b"apiVersion: v1".to_vec(), vec![0; 8192], b"SQLite format 3\0".repeat(600)]);
+    for (number, content) in tries.iter().enumerate() {
+        fs::write(&bad, content).unwrap();
+        let refused = restore(&bad, &scene.place, true);
+        assert!(refused.is_err(), "try {number} of {} bytes: {refused:?}", content.len());
+    }
+    for odd in [dir.path(), &dir.path().join("none"), Path::new("/dev/zero")] {
+        assert!(restore(odd, &scene.place, true).is_err(), "{}", odd.display());
+    }
+    assert!(content(&scene.place) == before, "a refused restore changed something");
+    restore(&copy, &scene.place, true).unwrap();
+}
+
+#[tokio::test]
+async fn a_backup_under_load_has_every_transaction_whole_or_not_at_all() {
+    let dir = room();
+    let store = open(&dir);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..4)
+        .map(|writer| {
+            let (store, stop) = (store.clone(), stop.clone());
+            tokio::spawn(async move {
+                for number in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        return number;
+                    }
+                    let value = Bytes::from(format!("{number} {}", "x".repeat(2000)));
+                    let writes = ["a", "b"].map(|half| {
+                        Write::put(&format!("/registry/{half}/{writer}"), value.clone(), Expect::Any)
+                    });
+                    store.transact(writes.into()).await.unwrap();
+                }
+                0
+            })
+        })
+        .collect();
+    for round in 0..5 {
+        let (copy, fresh) = (dir.path().join(format!("copy-{round}")), dir.path().join(format!("r-{round}")));
+        let place = dir.path().join("s");
+        let report = tokio::task::spawn_blocking(move || {
+            let report = backup(&place, &copy).unwrap();
+            restore(&copy, &fresh, false).unwrap();
+            (report, fresh)
+        });
+        let (report, fresh) = report.await.unwrap();
+        let restored = Store::open(&fresh, Options::default()).unwrap();
+        let page = restored.list(all("/registry/")).await.unwrap();
+        assert_eq!(page.entries.len() as u64, report.keys);
+        let (a, b) = page.entries.split_at(page.entries.len() / 2);
+        assert!(a.iter().zip(b).all(|(a, b)| a.value == b.value), "half a transaction in round {round}");
+        restored.close().await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    for writer in writers {
+        assert!(writer.await.unwrap() > 0);
+    }
+    store.close().await;
 }
 
 #[tokio::test]

@@ -13,8 +13,9 @@ use rusqlite::ErrorCode;
 
 use super::super::error::Fault;
 use super::super::health::Health;
+use super::super::high_water::HighWater;
 use super::super::{format, wal};
-use super::Writer;
+use super::{Failed, Request, Writer};
 
 /// The first wait after a try that failed too, and the longest.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -22,6 +23,14 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// A checkpoint is in the way of writes, and copies a page that was written many times once: it may take up to 16 MB
 /// of the write-ahead log (4000 pages of 4 KB) together.
 const CHECKPOINT_FRAMES: u64 = 4000;
+/// Deletions, or rows of a compaction, in one transaction that has only the reserve to write with.
+const FEW: usize = 16;
+/// Bytes of a page, the engine's usual.
+const PAGE: u64 = 4096;
+/// Steps of a compaction after a deletion on a full disk; others wait meanwhile.
+const SWEEPS: usize = 256;
+
+pub(in super::super) const NO_ROOM: Fault = Fault::Full { act: "writing to the store" };
 
 /// The last write failed, and no later one has succeeded.
 #[derive(Debug)]
@@ -52,21 +61,74 @@ impl Writer<'_> {
         self.shared.health.send_replace(Health::of(fault));
     }
 
-    /// Takes note of a transaction that is on the disk.
+    /// Takes note of a transaction that is on the disk. All is well when there is room for the next deletion, too.
     pub(super) fn note_success(&mut self) {
-        if self.trouble.take().is_some() {
-            tracing::info!("the store writes again");
-            self.shared.health.send_replace(Health::Good);
+        if self.trouble.is_none() || self.is_spending {
+            return;
+        }
+        if !self.reserve.fill() {
+            return self.note_trouble(&NO_ROOM);
+        }
+        self.trouble = None;
+        tracing::info!("the store writes again");
+        self.shared.health.send_replace(Health::Good);
+    }
+
+    /// Why no write is taken now. A full disk may have room again at any time.
+    pub(super) fn why_not_now(&mut self) -> Option<Fault> {
+        if matches!(self.trouble.as_ref()?.fault, Fault::Full { .. }) {
+            let _ = self.try_to_write();
+        }
+        match self.trouble.as_ref()?.fault.clone() {
+            full @ Fault::Full { .. } => Some(full),
+            other => Some(Fault::Stopped { cause: Arc::new(other) }),
         }
     }
 
-    /// Why no write is taken now. A full disk may have room again at any time, and a delete needs little of it.
-    pub(super) fn refusal(&mut self) -> Option<Fault> {
-        let fault = self.trouble.as_ref()?.fault.clone();
-        match fault {
-            Fault::Full { .. } => self.cut_back().err(),
-            other => Some(Fault::Stopped { cause: Arc::new(other) }),
+    /// Whether the file has so many free pages that a write makes it no larger. Then it needs the reserve only on its way
+    /// through the log; half of that stays for deletions, should the log be held by a reader.
+    pub(super) fn has_pages_for(&self, request: &Request) -> bool {
+        let free = self.conn.query_row("PRAGMA freelist_count", [], |row| row.get::<_, i64>(0));
+        let free = free.unwrap_or_default().unsigned_abs() * PAGE;
+        request.cost() <= free.min(self.reserve.held() / 2)
+    }
+
+    /// Does deletions, or steps of them, with the room that is kept for these.
+    pub(super) fn spend(&mut self, deletions: Vec<Request>) {
+        self.is_spending = true;
+        let mut left = deletions.into_iter().peekable();
+        while left.peek().is_some() {
+            let few: Vec<Request> = left.by_ref().take(FEW).collect();
+            self.reserve.release();
+            let done = match self.cut_back() {
+                Ok(()) => self.attempt(few),
+                Err(fault) => Err(Failed { fault, requests: few }),
+            };
+            if let Err(Failed { fault, requests }) = done {
+                super::refuse(requests, &fault);
+            }
+            self.reclaim();
         }
+        self.is_spending = false;
+        if let Err(fault) = self.try_to_write() {
+            tracing::debug!(error = %fault, "the disk is as full as before");
+        }
+    }
+
+    /// Makes room of what was deleted: its history goes at once, and the log becomes part of the file.
+    fn reclaim(&mut self) {
+        let mut done = self.compact(self.revision);
+        for _ in 0..SWEEPS {
+            if done.is_err() || self.swept >= self.compacted {
+                break;
+            }
+            let _ = format::empty_wal(self.conn);
+            done = self.sweep(FEW);
+        }
+        if let Err(fault) = done {
+            tracing::debug!(error = %fault, "what was deleted on a full disk still has its history");
+        }
+        let _ = format::empty_wal(self.conn);
     }
 
     /// How long until the next try to recover; None without trouble.
@@ -133,6 +195,7 @@ impl Writer<'_> {
             tracing::warn!(error = %cause, frames, "store checkpoint failed; the write-ahead log grows");
             self.checkpoint_after = self.now() + super::REST;
         }
+        self.mark.iter().for_each(HighWater::sync);
     }
 }
 

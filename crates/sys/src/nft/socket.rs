@@ -15,7 +15,7 @@ use super::{Error, socket_error};
 const MOST: usize = 256 << 20;
 
 /// Dumps come while we read, so a lost answer would mean a broken kernel; still nobody waits for ever.
-const PATIENCE_SECONDS: i64 = 30;
+const TIMEOUT_SECONDS: i64 = 30;
 
 #[derive(Debug)]
 pub(super) struct Socket {
@@ -35,7 +35,7 @@ impl Socket {
         bind(&fd, &SocketAddrNetlink::new(0, groups)).map_err(|e| socket_error("binding", e))?;
         let name = getsockname(&fd).map_err(|e| socket_error("asking for our number", e))?;
         let name = SocketAddrNetlink::try_from(name).map_err(|e| socket_error("asking for our number", e))?;
-        let timeout = libc::timeval { tv_sec: PATIENCE_SECONDS, tv_usec: 0 };
+        let timeout = libc::timeval { tv_sec: TIMEOUT_SECONDS, tv_usec: 0 };
         set(&fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &timeout)?;
         // Errors with their reason, and without the message that caused them.
         set(&fd, libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, &1_i32)?;

@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 use wire::{Call, HEAD, Kind, Message, size};
 
 /// For everything that is asked.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Signals that wait to be heard, and descriptors that wait for their message.
 const QUEUE: usize = 256;
 const LINE_MAX: usize = 512;
@@ -299,5 +299,5 @@ impl Bus {
 
 async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the bus does not answer");
-    tokio::time::timeout(PATIENCE, work).await.map_err(late)?
+    tokio::time::timeout(TIMEOUT, work).await.map_err(late)?
 }

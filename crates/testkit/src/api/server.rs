@@ -10,7 +10,7 @@ use http::Method;
 
 use super::{Client, Credentials, Outcome};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const TOKEN: &str = "benchmark-token";
 const NODE_TOKEN: &str = "benchmark-node-token";
 
@@ -135,7 +135,7 @@ impl Server {
     ) -> Outcome<Server> {
         let mut server = None;
         let mut last = String::new();
-        while begun.elapsed() < PATIENCE {
+        while begun.elapsed() < TIMEOUT {
             let asked = async {
                 let credentials = credentials()?;
                 let client = Client::connect(address, &credentials).await?;
@@ -208,7 +208,7 @@ fn free_address() -> Outcome<SocketAddr> {
 async fn wait_for_port(address: SocketAddr) -> Outcome<()> {
     let begun = Instant::now();
     while tokio::net::TcpStream::connect(address).await.is_err() {
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > TIMEOUT {
             return Err(format!("nothing listens on {address}").into());
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -23,12 +23,12 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi::registration::registration_server::{Registration, RegistrationServer};
-use csi::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 use csi::v1;
 use csi::v1::node_server::{Node, NodeServer};
 use csi::v1::volume_capability::AccessType;
 use futures_util::stream::unfold;
+use plugins::registration::registration_server::{Registration, RegistrationServer};
+use plugins::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 use rustix::mount::{MountFlags, UnmountFlags};
 use serde_json::{Value, json};
 use tokio::net::UnixListener;

@@ -41,6 +41,7 @@ impl State {
         let log_path = format!("{}/{}", home.config.log_directory, config.log_path);
         let behaviour = self.scripts.next(&pod, &metadata.name);
         if let Some(message) = behaviour.create_error {
+            self.note_refusal(sandbox, &metadata.name, now);
             return Err(fail(Code::Unknown, message));
         }
         let (id, serial) = self.fresh_id();

@@ -5,17 +5,12 @@ use std::time::Duration;
 use cri::v1::{ContainerEventResponse, ContainerEventType};
 use tokio::time::Instant;
 
-use super::state::{Container, Queue, State};
+use super::state::{Container, State, Subscriber};
 
 /// A real runtime drops events for a reader this far behind.
 const QUEUE: usize = 1000;
 /// What happens while nobody listens is kept this long for the next one who does, as containerd 2 does.
 const KEPT: Duration = Duration::from_secs(300);
-
-#[derive(Debug, Default)]
-pub(super) struct Subscriber {
-    pub(super) queue: Queue,
-}
 
 // === impl State ===
 

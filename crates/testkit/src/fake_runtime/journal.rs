@@ -22,6 +22,7 @@ pub enum Op {
     StopSandbox,
     RemoveSandbox,
     Create,
+    CreateFailed,
     Start,
     StartFailed,
     /// StopContainer was asked for, with this grace.

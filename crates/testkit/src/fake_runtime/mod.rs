@@ -236,6 +236,21 @@ impl FakeRuntime {
         })
     }
 
+    /// The time of the journal.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.with(|s, now| now - s.origin)
+    }
+
+    /// How a command ends in a container of this age; a hung one as its timeout ends it.
+    #[must_use]
+    pub fn exec_code(&self, pod: &str, container: &str, age: Duration) -> i32 {
+        self.with(|s, _| match s.scripts.exec(pod, container, &[], age) {
+            Exec::Exit { code, .. } => code,
+            Exec::Hang => 137,
+        })
+    }
+
     /// Whether a container of a Pod runs right now.
     #[must_use]
     pub fn is_running(&self, pod: &str, container: &str) -> bool {

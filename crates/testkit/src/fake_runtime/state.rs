@@ -9,7 +9,6 @@ use base::time::{Clock, Wall};
 use cri::v1;
 use tokio::time::Instant;
 
-use super::events::Subscriber;
 use super::faults::Faults;
 use super::images::Images;
 use super::journal::{Entry, Journal, Op};
@@ -88,6 +87,12 @@ pub(super) struct Exited {
     pub(super) code: i32,
     pub(super) reason: &'static str,
     pub(super) message: String,
+}
+
+/// One reader of the event stream.
+#[derive(Debug, Default)]
+pub(super) struct Subscriber {
+    pub(super) queue: Queue,
 }
 
 // === impl State ===
@@ -171,6 +176,13 @@ impl State {
         let entry = Entry { at: at - self.origin, op, pod, pod_uid, container, id: id.to_owned() };
         self.journal.push(entry);
         self.version += 1;
+    }
+
+    /// A container that was not made.
+    pub(super) fn note_refusal(&mut self, sandbox: &str, container: &str, at: Instant) {
+        let (pod, pod_uid) = self.sandboxes.get(sandbox).map(Sandbox::pod).unwrap_or_default();
+        let (at, container, id) = (at - self.origin, container.to_owned(), String::new());
+        self.journal.push(Entry { at, op: Op::CreateFailed, pod, pod_uid, container, id });
     }
 
     pub(super) fn note_image(&mut self, image: &str, op: Op, at: Instant) {

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{Agent, World};
+use super::{Agent, World, ends};
 use crate::fake_runtime::{Entry, Op};
 
 /// A probe is in the journal from its beginning; its answer may come after another one's.
 const IN_FLIGHT: Duration = Duration::from_secs(5);
 
-/// Each start makes three events, and of one object the API server is told 25 at once.
-const QUIET: i64 = 6;
+/// Of one object the API server is told so many events at once; what comes more is dropped.
+const EVENT_BURST: i64 = 25;
 
 /// A change of a Pod's Ready condition, as the board showed it.
 #[derive(Clone, Debug)]
@@ -25,16 +25,9 @@ pub struct Flip {
 
 /// Everything wrong with the end of a story: faults have stopped and time has passed.
 #[must_use]
-pub fn check(
-    world: &World,
-    agent: &Agent,
-    wanted: &[Arc<Pod>],
-    flips: &[Flip],
-    orders: &[Duration],
-) -> Vec<String> {
+pub fn check(world: &World, wanted: &[Arc<Pod>], flips: &[Flip], orders: &[Duration]) -> Vec<String> {
     let mut wrong = world.runtime.violations();
     wrong.extend(leftovers(world, wanted));
-    wrong.extend(unsettled(world, agent, wanted));
     wrong.extend(unfounded_flips(world, flips));
     wrong.extend(unfounded_stops(world, orders));
     wrong
@@ -59,32 +52,13 @@ fn leftovers(world: &World, wanted: &[Arc<Pod>]) -> Vec<String> {
 }
 
 /// Every wanted Pod is where its spec leads it, and the board says what the runtime does.
-fn unsettled(world: &World, agent: &Agent, wanted: &[Arc<Pod>]) -> Vec<String> {
-    let mut wrong = Vec::new();
-    let containers = world.runtime.containers();
-    for pod in wanted {
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        let name = pod.metadata.name.as_deref().unwrap_or_default();
-        let phase = agent.phase(uid);
-        let running = containers
-            .iter()
-            .filter(|c| c.labels.get("io.kubernetes.pod.uid").is_some_and(|u| u == uid) && c.state == 1)
-            .count();
-        match phase.as_str() {
-            "Succeeded" | "Failed" if running > 0 => {
-                wrong.push(format!("Pod {name} is {phase} with {running} containers running"));
-            }
-            "Succeeded" | "Failed" | "Running" | "Pending" => {}
-            other => wrong.push(format!("Pod {name} has phase {other:?}")),
-        }
-        let policy = pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref());
-        let deadline = pod.spec.as_ref().and_then(|s| s.active_deadline_seconds);
-        if policy == Some("Always") && deadline.is_none() && matches!(phase.as_str(), "Succeeded" | "Failed")
-        {
-            wrong.push(format!("Pod {name} with restartPolicy Always ended as {phase}"));
-        }
-    }
-    wrong
+pub(super) fn unsettled(world: &World, agent: &Agent, wanted: &[Arc<Pod>]) -> Vec<String> {
+    wanted.iter().flat_map(|pod| ends::astray(world, agent, pod, ends::LONGEST_PAUSE)).collect()
+}
+
+/// Whether nothing waits for anything: whoever has time to wait for more need not.
+pub(super) fn is_settled(world: &World, agent: &Agent, wanted: &[Arc<Pod>]) -> bool {
+    wanted.iter().all(|pod| ends::astray(world, agent, pod, Duration::ZERO).is_empty())
 }
 
 /// A Ready change follows a probe result, a start, or an exit.
@@ -113,8 +87,8 @@ fn unfounded_flips(world: &World, flips: &[Flip]) -> Vec<String> {
     wrong
 }
 
-/// No event tells of a start that was none. Of the Pod that knew only good weather every start is told, unless it was
-/// started so often that nobody wants to hear it.
+/// No event tells of a start that was none. Of the Pod that knew only good weather every start is told, unless so
+/// much happened to it that nobody wants to hear it.
 pub(super) fn untrue_events(world: &World, favoured: &str) -> Vec<String> {
     let (journal, mut starts) = (world.runtime.journal(), BTreeMap::<(&str, &str), i64>::new());
     for e in journal.entries().iter().filter(|e| e.op == Op::Start) {
@@ -126,7 +100,8 @@ pub(super) fn untrue_events(world: &World, favoured: &str) -> Vec<String> {
         let container = text("fieldPath").split(['{', '}']).nth(1).unwrap_or_default();
         *told.entry((text("uid"), container)).or_default() += event["count"].as_i64().unwrap_or(0);
     }
-    let is_quiet = starts.iter().filter(|(key, _)| key.0 == favoured).map(|(_, n)| n).sum::<i64>() <= QUIET;
+    let of_favoured = events.values().filter(|e| e["involvedObject"]["uid"] == favoured);
+    let is_quiet = of_favoured.filter_map(|e| e["count"].as_i64()).sum::<i64>() < EVENT_BURST;
     let all: BTreeSet<_> = starts.keys().chain(told.keys()).collect();
     let wrong = all.into_iter().filter_map(|key| {
         let (told, starts) = (told.get(key).copied().unwrap_or(0), starts.get(key).copied().unwrap_or(0));

@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kubelet_core::pod::{Report, Reported, report};
 use tokio::task::JoinHandle;
 
-use super::check::{Flip, check, untrue_events};
-use super::story::{Outcome, watch_ready};
+use super::check::{Flip, check, unsettled, untrue_events};
+use super::story::{Outcome, settle, watch_ready};
 use super::{Agent, Weather, World, pass, pods};
 use crate::fake_runtime::{Faults, Quirks};
 
@@ -154,7 +154,7 @@ impl Story {
         // What was held up in the storm comes first.
         pass(Duration::from_secs(120)).await;
         self.create(FAVOURED);
-        pass(Duration::from_secs(780)).await;
+        settle(&self.world, self.agent.as_ref(), &self.wanted(), Duration::from_secs(480)).await;
     }
 
     fn verdict(mut self) -> Outcome {
@@ -162,7 +162,8 @@ impl Story {
         let mut wrong = match &self.agent {
             Some(agent) => {
                 let wanted: Vec<Arc<Pod>> = self.wanted();
-                let mut wrong = check(&self.world, agent, &wanted, &flips, &self.silences());
+                let mut wrong = check(&self.world, &wanted, &flips, &self.silences());
+                wrong.extend(unsettled(&self.world, agent, &wanted));
                 wrong.extend(out_of_step(&self.world, agent));
                 wrong.extend(untrue_events(&self.world, &self.uid(FAVOURED)));
                 wrong

@@ -7,6 +7,7 @@
 pub mod api;
 mod check;
 mod cluster_story;
+mod ends;
 mod fakes;
 mod merge;
 pub mod pods;
@@ -20,6 +21,7 @@ use ::api::config::gates::Gates;
 use ::api::config::kubelet::{KubeletConfiguration, KubeletFlags, Loaded};
 use base::rng::Rng;
 use base::time::Clock;
+use client::Client;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::agent::cluster::{join, tell_of_pods};
 use kubelet::cluster::Cluster;
@@ -40,8 +42,8 @@ use kubelet::runtime::health::{RuntimeHealth, watch_health};
 use kubelet::runtime::observer::{Observer, watch_runtime};
 use kubelet_core::admission::NodeOffer;
 use kubelet_core::downward::Allocatable;
+use supervise::Supervisor;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::fake_runtime::FakeRuntime;
@@ -72,7 +74,7 @@ pub struct Agent {
     pub node: Arc<Node>,
     updates: mpsc::Sender<SourceUpdate>,
     /// Dropping the set drops every task where it stands.
-    _tasks: JoinSet<()>,
+    _tasks: Supervisor,
 }
 
 // === impl World ===
@@ -104,7 +106,13 @@ impl World {
     /// Starts a kubelet whose Pods come from the API server, which hears of them.
     #[must_use]
     pub fn boot_in_cluster(&self) -> Agent {
-        self.start(Some(Arc::new(Cluster::reached_by(self.api.client(), api::NODE))), false)
+        self.boot_in_cluster_by(self.api.client())
+    }
+
+    /// The same with a client that was made otherwise.
+    #[must_use]
+    pub fn boot_in_cluster_by(&self, client: Client) -> Agent {
+        self.start(Some(Arc::new(Cluster::reached_by(client, api::NODE))), false)
     }
 
     /// The same with all that keeps the node's own object true.
@@ -114,8 +122,8 @@ impl World {
     }
 
     fn start(&self, cluster: Option<Arc<Cluster>>, reports: bool) -> Agent {
-        let mut tasks = JoinSet::new();
         let token = CancellationToken::new();
+        let tasks = Supervisor::new(token.clone());
         let (health, healthy) = watch::channel(RuntimeHealth::default());
         let node = Arc::new(self.node(healthy, cluster.as_deref()));
         let (updates, receiver) = mpsc::channel(16);
@@ -129,15 +137,18 @@ impl World {
                 problems: Problems::default(),
             };
             let (rng, updates) = (node.rng_for("Pods"), updates.clone());
-            tasks.spawn(sources::api::run(cluster.clone(), context, rng, updates, token.clone()));
+            tasks.essential(
+                "source_api",
+                sources::api::run(cluster.clone(), context, rng, updates, token.clone()),
+            );
             match reports {
-                false => tell_of_pods(cluster, &node, &dispatcher.known(), &mut tasks, &token),
-                true => join_as_node(cluster, &node, &dispatcher, &mut tasks, &token),
+                false => tell_of_pods(cluster, &node, &dispatcher.known(), &tasks),
+                true => join_as_node(cluster, &node, &dispatcher, &tasks),
             }
         }
-        tasks.spawn(watch_health(node.runtime.clone(), health, token.clone()));
-        tasks.spawn(watch_runtime(node.observer.clone(), token.clone()));
-        tasks.spawn(dispatcher.run(token));
+        tasks.essential("runtime_health", watch_health(node.runtime.clone(), health, token.clone()));
+        tasks.essential("observer", watch_runtime(node.observer.clone(), token.clone()));
+        tasks.essential("dispatcher", dispatcher.run(token));
         Agent { board: node.board.clone(), recorder: node.recorder.clone(), node, updates, _tasks: tasks }
     }
 
@@ -168,6 +179,7 @@ impl World {
             own: cluster.map(Cluster::own_node_view),
             host_ips: HostIps::new(cluster.map(Cluster::own_node_view), watch::channel(vec![HOST]).1),
             shutting_down: tokio::sync::watch::Sender::default(),
+            pressures: tokio::sync::watch::Sender::default(),
             objects: Arc::new(kubelet::ports::NoObjects),
             board: Arc::default(),
             offer: NodeOffer {
@@ -212,6 +224,14 @@ impl Agent {
         drop(self);
     }
 
+    /// Whether the board says that the Pod is ready.
+    #[must_use]
+    pub fn is_ready(&self, uid: &str) -> bool {
+        let entry = self.board.get(uid);
+        let conditions = entry.iter().flat_map(|e| e.status.conditions.iter().flatten());
+        conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
+    }
+
     #[must_use]
     pub fn phase(&self, uid: &str) -> String {
         self.board.get(uid).and_then(|e| e.status.phase.clone()).unwrap_or_default()
@@ -219,13 +239,7 @@ impl Agent {
 }
 
 /// Joins the node to its cluster with the usual configuration, on a machine without files.
-fn join_as_node(
-    cluster: &Arc<Cluster>,
-    node: &Arc<Node>,
-    dispatcher: &Dispatcher,
-    tasks: &mut JoinSet<()>,
-    token: &CancellationToken,
-) {
+fn join_as_node(cluster: &Arc<Cluster>, node: &Arc<Node>, dispatcher: &Dispatcher, tasks: &Supervisor) {
     let loaded = Loaded {
         config: KubeletConfiguration::default(),
         flags: KubeletFlags::default(),
@@ -243,18 +257,9 @@ fn join_as_node(
     };
     let known = dispatcher.known();
     let (machine, version) = (Machine::default(), "v0.0.0");
-    let mut wiring = ClusterDeps {
-        cluster,
-        node,
-        known,
-        loaded: &loaded,
-        dirs: &dirs,
-        machine: &machine,
-        version,
-        tasks,
-        token,
-    };
-    if let Err(error) = join(&mut wiring) {
+    let deps =
+        ClusterDeps { cluster, node, known, loaded: &loaded, dirs: &dirs, machine: &machine, version, tasks };
+    if let Err(error) = join(&deps) {
         tracing::error!(%error, "the node does not join");
     }
 }

@@ -11,8 +11,7 @@ use Kind::{
 use Standing::{Honoured as YES, InPart, Inert as INERT, NotYet as NO};
 
 /// What eviction settings do as long as nothing evicts.
-const NO_EVICTION: Standing = InPart("the node's conditions follow it; nothing is evicted yet");
-const HARD: Standing = InPart("allocatable and the node's conditions follow it; nothing is evicted yet");
+const ALARM: Standing = InPart("the kernel is asked to say when memory runs out whether it is set or not");
 const ENFORCED: Standing = InPart("pods is enforced; the rest not yet");
 
 /// A field whose zero means unset.
@@ -99,10 +98,10 @@ pub const FIELDS: &[Field] = &[
     plain("registryBurst", Int32, D::Int(10), YES),
     pointer("serializeImagePulls", Bool, D::Bool(true), YES),
     pointer("maxParallelImagePulls", Int32, D::Absent, YES),
-    plain("imageMinimumGCAge", Duration, D::Text("2m0s"), NO),
-    empty("imageMaximumGCAge", Duration, NO),
-    pointer("imageGCHighThresholdPercent", Int32, D::Int(85), NO),
-    pointer("imageGCLowThresholdPercent", Int32, D::Int(80), NO),
+    plain("imageMinimumGCAge", Duration, D::Text("2m0s"), YES),
+    empty("imageMaximumGCAge", Duration, YES),
+    pointer("imageGCHighThresholdPercent", Int32, D::Int(85), YES),
+    pointer("imageGCLowThresholdPercent", Int32, D::Int(80), YES),
     plain("imagePullCredentialsVerificationPolicy", Text, D::Text("NeverVerifyPreloadedImages"), YES),
     empty("preloadedImagesVerificationAllowlist", TextList, YES),
     // DNS and network
@@ -132,14 +131,14 @@ pub const FIELDS: &[Field] = &[
     pointer("enforceNodeAllocatable", TextList, D::List(&["pods"]), ENFORCED),
     empty("qosReserved", TextMap, NO),
     // Eviction
-    empty("evictionHard", TextMap, HARD),
-    empty("evictionSoft", TextMap, NO_EVICTION),
-    empty("evictionSoftGracePeriod", TextMap, NO_EVICTION),
-    empty("evictionMinimumReclaim", TextMap, NO_EVICTION),
-    plain("evictionPressureTransitionPeriod", Duration, D::Text("5m0s"), NO_EVICTION),
-    empty("evictionMaxPodGracePeriod", Int32, NO),
-    pointer("mergeDefaultEvictionSettings", Bool, D::Bool(false), HARD),
-    empty("kernelMemcgNotification", Bool, NO),
+    empty("evictionHard", TextMap, YES),
+    empty("evictionSoft", TextMap, YES),
+    empty("evictionSoftGracePeriod", TextMap, YES),
+    empty("evictionMinimumReclaim", TextMap, YES),
+    plain("evictionPressureTransitionPeriod", Duration, D::Text("5m0s"), YES),
+    empty("evictionMaxPodGracePeriod", Int32, YES),
+    pointer("mergeDefaultEvictionSettings", Bool, D::Bool(false), YES),
+    empty("kernelMemcgNotification", Bool, ALARM),
     // CPU and NUMA
     plain("cpuManagerPolicy", Text, D::Text("none"), NO),
     empty("cpuManagerPolicyOptions", TextMap, NO),

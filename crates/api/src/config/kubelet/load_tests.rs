@@ -348,9 +348,13 @@ fn settings_not_acted_on_are_named() {
     );
     assert_eq!(loaded.not_honoured, ["--cpu-manager-policy"]);
     assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
-    let loaded = with_config("evictionHard: {memory.available: 1Gi}\nfeatureGates: {MemoryQoS: true}\n", &[]);
+    let loaded = with_config("kernelMemcgNotification: true\nfeatureGates: {MemoryQoS: true}\n", &[]);
     assert_eq!(loaded.not_honoured, ["featureGates.MemoryQoS"]);
-    assert!(loaded.warnings[0].starts_with("evictionHard is honoured in part: "), "{:?}", loaded.warnings);
+    assert!(
+        loaded.warnings[0].starts_with("kernelMemcgNotification is honoured in part: "),
+        "{:?}",
+        loaded.warnings
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use base::duration::GoDuration;
 use serde_json::Value;
 
 use super::fields::FIELDS;
-use super::types::Mode;
+use super::types::{KubeProxyConfiguration, Mode};
 use crate::config::doc;
 use crate::config::file::Doc;
 
@@ -64,6 +64,21 @@ fn share_blocks(doc: &mut Doc) {
         let said = doc::get(doc, &from).filter(|v| !v.is_null()).cloned();
         if let Some(value) = said.filter(|_| doc::get(doc, &to).is_none_or(Value::is_null)) {
             doc::set(doc, &to, value);
+        }
+    }
+}
+
+// === impl KubeProxyConfiguration ===
+
+impl Default for KubeProxyConfiguration {
+    /// What a configuration that sets nothing gives.
+    fn default() -> Self {
+        let mut doc = Doc::new();
+        fill(&mut doc);
+        match Self::from_doc(doc) {
+            Ok(config) => config,
+            // A test keeps the field table and the type equal, so this cannot be met at run time.
+            Err(e) => panic!("the field table and the configuration type disagree: {e}"),
         }
     }
 }

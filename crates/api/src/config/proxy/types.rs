@@ -143,19 +143,6 @@ pub struct ProxyFlags {
 
 // === impl KubeProxyConfiguration ===
 
-impl Default for KubeProxyConfiguration {
-    /// What a configuration that sets nothing gives.
-    fn default() -> Self {
-        let mut doc = Doc::new();
-        super::defaults::fill(&mut doc);
-        match Self::from_doc(doc) {
-            Ok(config) => config,
-            // A test keeps the field table and the type equal, so this cannot be met at run time.
-            Err(e) => panic!("the field table and the configuration type disagree: {e}"),
-        }
-    }
-}
-
 impl KubeProxyConfiguration {
     /// Decodes a checked and defaulted document.
     pub(super) fn from_doc(mut doc: Doc) -> Result<Self, serde_json::Error> {

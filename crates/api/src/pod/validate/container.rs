@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{
     Container, ContainerPort, ContainerRestartRule, EphemeralContainer, ResourceRequirements,
 };
 
-use super::{Scope, Stage, env, handlers, mounts, one_of, requirements, security};
+use super::{Scope, Stage, env, handlers, mounts, one_of, port_number, requirements, security};
 use crate::field::{FieldErrors, Path};
 use crate::names;
 
@@ -151,11 +151,11 @@ fn ports(errors: &mut FieldErrors, ports: Option<&[ContainerPort]>, at: &Path) {
     for (i, port) in ports.into_iter().flatten().enumerate() {
         let at = at.index(i);
         if let Some(name) = port.name.as_deref().filter(|n| !n.is_empty()) {
-            let complaints = names::port_name(name);
-            if complaints.is_empty() && !seen.insert(name) {
+            let messages = names::port_name(name);
+            if messages.is_empty() && !seen.insert(name) {
                 errors.duplicate(&at.child("name"), name);
             }
-            errors.each(&at.child("name"), name, complaints);
+            errors.each(&at.child("name"), name, messages);
         }
         if port.container_port == 0 {
             errors.required(&at.child("containerPort"), "");
@@ -169,12 +169,6 @@ fn ports(errors: &mut FieldErrors, ports: Option<&[ContainerPort]>, at: &Path) {
             errors.each(&at.child("hostIP"), ip, names::ip(ip));
         }
         one_of(errors, port.protocol.as_deref(), &["SCTP", "TCP", "UDP"], &at.child("protocol"));
-    }
-}
-
-pub(super) fn port_number(errors: &mut FieldErrors, port: i32, at: &Path) {
-    for message in names::port_number(i64::from(port)) {
-        errors.invalid(at, port, message);
     }
 }
 

@@ -5,8 +5,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::container::port_number;
-use super::{Scope, non_negative, one_of};
+use super::{Scope, non_negative, one_of, port_number};
 use crate::field::{FieldErrors, Path};
 use crate::names;
 

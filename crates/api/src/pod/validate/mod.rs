@@ -270,6 +270,12 @@ pub(super) fn one_of(errors: &mut FieldErrors, value: Option<&str>, supported: &
     }
 }
 
+pub(super) fn port_number(errors: &mut FieldErrors, port: i32, at: &Path) {
+    for message in names::port_number(i64::from(port)) {
+        errors.invalid(at, port, message);
+    }
+}
+
 pub(super) fn non_negative(errors: &mut FieldErrors, value: i64, at: &Path) {
     if value < 0 {
         errors.invalid(at, value, "must be greater than or equal to 0");

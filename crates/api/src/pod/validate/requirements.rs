@@ -110,9 +110,9 @@ fn amount(errors: &mut FieldErrors, name: &str, quantity: &Quantity, at: &Path) 
 }
 
 fn container_name(errors: &mut FieldErrors, name: &str, at: &Path) {
-    let complaints = names::qualified_name(name);
-    if !complaints.is_empty() {
-        return errors.each(at, name, complaints);
+    let messages = names::qualified_name(name);
+    if !messages.is_empty() {
+        return errors.each(at, name, messages);
     }
     let standard = matches!(name, "cpu" | "memory" | "ephemeral-storage") || is_huge_pages(name);
     if !name.contains('/') && !standard {
@@ -124,9 +124,9 @@ fn container_name(errors: &mut FieldErrors, name: &str, at: &Path) {
 }
 
 fn pod_name(errors: &mut FieldErrors, name: &str, at: &Path) {
-    let complaints = names::qualified_name(name);
-    if !complaints.is_empty() {
-        errors.each(at, name, complaints);
+    let messages = names::qualified_name(name);
+    if !messages.is_empty() {
+        errors.each(at, name, messages);
     } else if !is_pod_level(name) {
         errors.unsupported(at, name, &["cpu", "hugepages-", "memory"]);
     }

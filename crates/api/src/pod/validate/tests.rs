@@ -402,8 +402,8 @@ fn volumes() {
             "spec.volumes[0].hostPath.path: Invalid value: \"/a/../b\": must not contain '..'",
         ),
         (
-            json!({"name": "x", "hostPath": {"path": "/", "type": "Door"}}),
-            "spec.volumes[0].hostPath.type: Unsupported value: \"Door\"",
+            json!({"name": "x", "hostPath": {"path": "/", "type": "Gate"}}),
+            "spec.volumes[0].hostPath.type: Unsupported value: \"Gate\"",
         ),
         (
             json!({"name": "x", "emptyDir": {"sizeLimit": "-1"}}),

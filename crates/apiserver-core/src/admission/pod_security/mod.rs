@@ -6,14 +6,14 @@ mod level;
 use serde_json::Value;
 
 use super::{Operation, Review, Warnings};
+use crate::api_status::ApiStatus;
 use crate::doc;
-use crate::refusal::Refusal;
 use level::{Level, Policy};
 
 pub use level::Standard;
 
 /// Judges a Pod, or what makes Pods, by the labels of its namespace.
-pub fn validate(labels: &Value, review: &Review<'_>, object: &Value) -> Result<Warnings, Refusal> {
+pub fn validate(labels: &Value, review: &Review<'_>, object: &Value) -> Result<Warnings, ApiStatus> {
     let Some((metadata, spec)) = pod_of(review, object) else { return Ok(Warnings::new()) };
     let (policy, _) = Policy::read(labels);
     if policy.is_privileged() {
@@ -35,12 +35,12 @@ pub fn validate(labels: &Value, review: &Review<'_>, object: &Value) -> Result<W
 
 /// Judges the labels of a namespace: one that says nonsense is refused. Answers the standard that the Pods already
 /// there have to be held against, where it is tighter than before.
-pub fn validate_namespace(review: &Review<'_>, object: &Value) -> Result<Option<Standard>, Refusal> {
+pub fn validate_namespace(review: &Review<'_>, object: &Value) -> Result<Option<Standard>, ApiStatus> {
     let (policy, errors) = Policy::read(&object["metadata"]["labels"]);
     let old = review.old.map(|old| Policy::read(&old["metadata"]["labels"]));
     let was_fine = old.as_ref().is_none_or(|(_, errors)| errors.is_empty());
     if !errors.is_empty() && was_fine {
-        return Err(Refusal::invalid(review.kind, doc::text(object, "metadata.name"), &errors));
+        return Err(ApiStatus::invalid(review.kind, doc::text(object, "metadata.name"), &errors));
     }
     let Some((before, _)) = old else { return Ok(None) };
     let tighter = policy.enforce.level > before.enforce.level

@@ -124,7 +124,7 @@ fn append(object: &mut Value, field: &str, more: impl Iterator<Item = Value>) {
 }
 
 fn fill_aggregates(objects: &mut [(RbacKind, Value)]) {
-    // An aggregate may feed another (view feeds edit feeds admin): twice round reaches them all, a third changes nothing.
+    // An aggregate may be part of another (view of edit, edit of admin): twice round reaches them all, a third changes nothing.
     for _ in 0..3 {
         let roles: Vec<Value> =
             objects.iter().filter(|(k, _)| *k == RbacKind::ClusterRole).map(|(_, o)| o.clone()).collect();

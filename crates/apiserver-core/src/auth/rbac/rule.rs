@@ -123,7 +123,7 @@ impl Rule {
         out
     }
 
-    /// The rule as upstream's refusals print it.
+    /// The rule as upstream's error statuses print it.
     fn describe(&self) -> String {
         let parts: Vec<String> = [
             ("APIGroups", &self.groups),

@@ -165,7 +165,7 @@ fn stored(object: &Value) -> Value {
     stored
 }
 
-/// What of the object lies in annotations here is not for every door either.
+/// What of the object lies in annotations here is not for every subresource either.
 fn keep_annotations(new: &mut Value, old: &Value, names: &[&str]) {
     let kept = names.iter().map(|name| (*name, annotation(old, name).map(str::to_owned)));
     for (name, text) in kept.collect::<Vec<_>>() {

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn statuses() {
         assert_eq!(
             complaints(|s| s["template"]["spec"]["restartPolicy"] = json!("Always")),
             "spec.template.spec.restartPolicy: Required value: valid values: \"OnFailure\", \"Never\""

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn statuses() {
         for (spec, want) in [
             (json!({"containers": []}), "spec.containers: Required value"),
             (json!({"containers": [{"name": "a"}]}), "spec.containers[0].image: Required value"),

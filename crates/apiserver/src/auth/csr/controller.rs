@@ -11,9 +11,9 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::auth::pki::Ca;
 use crate::objects::{Objects, Stored, places};
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::auth::authz::Authorizer;
 use apiserver_core::doc;
-use apiserver_core::refusal::Refusal;
 use store::{ChangeKind, Expect, Watch, WatchError};
 
 const SWEEP: Duration = Duration::from_secs(600);
@@ -22,8 +22,8 @@ const SWEEP: Duration = Duration::from_secs(600);
 pub async fn run(objects: Objects, authorizer: Arc<Authorizer>, ca: Arc<Ca>, clock: Arc<dyn Clock>) {
     loop {
         let revision = objects.store().revision();
-        if let Err(refusal) = sweep(&objects, &authorizer, &ca, clock.now().wall).await {
-            tracing::warn!(error = %refusal.message, "looking through signing requests failed");
+        if let Err(api_status) = sweep(&objects, &authorizer, &ca, clock.now().wall).await {
+            tracing::warn!(error = %api_status.message, "looking through signing requests failed");
         }
         let prefix = places::SIGNING_REQUESTS.prefix("");
         let Ok(mut watch) = objects.store().watch(&prefix, revision) else { continue };
@@ -37,7 +37,7 @@ pub async fn run(objects: Objects, authorizer: Arc<Authorizer>, ca: Arc<Ca>, clo
 }
 
 /// Looks at all requests once.
-pub async fn sweep(objects: &Objects, authorizer: &Authorizer, ca: &Ca, now: Wall) -> Result<(), Refusal> {
+pub async fn sweep(objects: &Objects, authorizer: &Authorizer, ca: &Ca, now: Wall) -> Result<(), ApiStatus> {
     for stored in objects.list(places::SIGNING_REQUESTS, "").await? {
         handle(objects, authorizer, ca, stored, now).await?;
     }
@@ -64,10 +64,10 @@ async fn follow(
         let outcome = match objects.find(places::SIGNING_REQUESTS, "", name).await {
             Ok(Some(stored)) => handle(objects, authorizer, ca, stored, clock.now().wall).await,
             Ok(None) => Ok(()),
-            Err(refusal) => Err(refusal),
+            Err(api_status) => Err(api_status),
         };
-        if let Err(refusal) = outcome {
-            tracing::warn!(request = name, error = %refusal.message, "handling a signing request failed");
+        if let Err(api_status) = outcome {
+            tracing::warn!(request = name, error = %api_status.message, "handling a signing request failed");
         }
     }
 }
@@ -79,13 +79,13 @@ async fn handle(
     ca: &Ca,
     Stored { object, rev }: Stored,
     now: Wall,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiStatus> {
     let name = doc::text(&object, "metadata.name");
     match step(&object, authorizer, now) {
         Step::Nothing => {}
         Step::Sign(made) => {
             let (mut next, leaf) = *made;
-            let certificate = ca.issue(&leaf).map_err(|e| Refusal::internal(e.to_string()))?;
+            let certificate = ca.issue(&leaf).map_err(|e| ApiStatus::internal(e.to_string()))?;
             let certificate = STANDARD.encode(pem::encode("CERTIFICATE", &certificate));
             next["status"]["certificate"] = certificate.into();
             objects.put(places::SIGNING_REQUESTS, &next, Expect::Rev(rev)).await?;

@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::PkiError;
 
@@ -50,6 +50,21 @@ pub(super) fn read_if_there(path: &Path) -> Result<Option<String>, PkiError> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(cause) => Err(PkiError::File { act: "reading", path: path.to_owned(), cause }),
     }
+}
+
+/// The first file of a directory, by name, that is none of these.
+pub(super) fn first_besides(dir: &Path, names: &[&str]) -> Result<Option<PathBuf>, PkiError> {
+    let list = || -> io::Result<Option<PathBuf>> {
+        let mut others = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if !names.iter().any(|name| entry.file_name() == *name) {
+                others.push(entry.path());
+            }
+        }
+        Ok(others.into_iter().min())
+    };
+    list().map_err(|cause| PkiError::File { act: "listing", path: dir.to_owned(), cause })
 }
 
 #[cfg(test)]

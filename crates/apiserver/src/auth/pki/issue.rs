@@ -8,7 +8,7 @@ use base::time::Wall;
 use x509_parser::prelude::FromDer;
 
 use super::PkiError;
-use apiserver_core::x509::{Leaf, Subject, Usage, backdated, der, pem};
+use apiserver_core::x509::{Leaf, Subject, Usage, der, pem};
 
 /// A private key (P-256) and the public key it belongs to.
 pub struct Key {
@@ -39,6 +39,9 @@ const CLIENT_AUTH: &[u64] = &[1, 3, 6, 1, 5, 5, 7, 3, 2];
 
 /// Ten years: as long as a machine lives, as upstream's tools choose.
 const CA_LIFE: Duration = Duration::from_secs(3650 * 24 * 3600);
+/// It begins two years ago: a clock that was ahead at the first start is set back some day, and nobody believes an authority
+/// that is yet to begin.
+const CA_PAST: i64 = 730 * 24 * 3600;
 
 // === impl Key ===
 
@@ -113,7 +116,7 @@ impl Ca {
             subject.der(),
             subject.der(),
             &public_key,
-            (backdated(now), not_after),
+            (Wall::from_secs(now.secs() - CA_PAST), not_after),
             &extensions.concat(),
         )?;
         let certificate = signed(&body, &key)?;
@@ -254,7 +257,7 @@ fn key_identifier(public_key: &[u8]) -> Vec<u8> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use apiserver_core::x509::AlternativeNames;
+    use apiserver_core::x509::{AlternativeNames, backdated};
 
     #[test]
     fn an_issued_certificate_says_what_was_asked_and_verifies() {

@@ -5,8 +5,10 @@
 //!                apiserver.crt, apiserver.key    what we show (unless --tls-cert-file says otherwise)
 //!                apiserver-kubelet-client.*      what we show to kubelets
 //!                admin.*                         the person in admin.kubeconfig
-//!                sa.key                          signs service account tokens
+//!                sa.key, sa.pub                  signs service account tokens, and what checks them
 //! ```
+//!
+//! Half of a pair is never made up for in silence: what the lost half stood for, others may still believe.
 
 use std::io;
 use std::net::IpAddr;
@@ -33,6 +35,9 @@ pub use tls::{ClientCas, Identity, Serving};
 /// A certificate of ours lives a year and is renewed when less than a third of it is left.
 const LEAF_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// No clock that is right says less: the first of January 2026.
+const MADE: i64 = 1_767_225_600;
+
 /// The name of the files of what we show to kubelets.
 const KUBELET_CLIENT: &str = "apiserver-kubelet-client";
 
@@ -46,6 +51,12 @@ pub enum PkiError {
     In { path: PathBuf, cause: Box<PkiError> },
     #[error("the authority in {0} has expired; move the pki directory away to make a new one")]
     Expired(PathBuf),
+    #[error("the clock says {0}, before this program was made: set it, and start again")]
+    Clock(jiff::Timestamp),
+    /// Half of a pair, or the authority of what is there, was taken away.
+    #[error("{} is missing, but {} is there: restore it from a backup, or remove {} on purpose to have {}",
+            path.display(), beside.display(), remove.display(), made)]
+    Missing { path: PathBuf, beside: PathBuf, remove: PathBuf, made: &'static str },
 }
 
 // === impl PkiError ===
@@ -59,7 +70,9 @@ impl PkiError {
                 matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
             }
             PkiError::In { cause, .. } => cause.is_want_of_room(),
-            PkiError::Crypto(_) | PkiError::Expired(_) => false,
+            PkiError::Crypto(_) | PkiError::Expired(_) | PkiError::Clock(_) | PkiError::Missing { .. } => {
+                false
+            }
         }
     }
 }
@@ -155,12 +168,26 @@ impl Pki {
 
     /// The service account signing key, made at first use.
     pub fn service_account_key(&self) -> Result<String, PkiError> {
-        let path = self.settings.dir.join("sa.key");
-        if let Some(text) = files::read_if_there(&path)? {
-            return Ok(text);
+        let (path, public) = (self.settings.dir.join("sa.key"), self.settings.dir.join("sa.pub"));
+        let text = match files::read_if_there(&path)? {
+            Some(text) => text,
+            None if public.exists() => {
+                let made = "a new key (every token signed with the old one is then worthless)";
+                return Err(PkiError::Missing { path, beside: public.clone(), remove: public, made });
+            }
+            None => {
+                let text = Key::generate()?.to_pem();
+                files::write_private(&path, text.as_bytes())?;
+                text
+            }
+        };
+        // A key that is not ours to read is somebody else's to keep.
+        if !public.exists()
+            && let Ok(key) = read_key(&text)
+        {
+            let half = pem::encode("PUBLIC KEY", &key.public_key());
+            or_without_room(files::write_private(&public, half.as_bytes()))?;
         }
-        let text = Key::generate()?.to_pem();
-        files::write_private(&path, text.as_bytes())?;
         Ok(text)
     }
 
@@ -257,17 +284,32 @@ fn open_ca(dir: &Path, now: Wall) -> Result<Ca, PkiError> {
     let (cert_path, key_path) = (dir.join("ca.crt"), dir.join("ca.key"));
     let within = |cause| PkiError::In { path: cert_path.clone(), cause: Box::new(cause) };
     let there = (files::read_if_there(&cert_path)?, files::read_if_there(&key_path)?);
-    if let (Some(certificate), Some(key)) = there {
-        let certificate = tls::certificates(&certificate)
-            .into_iter()
-            .next()
-            .ok_or_else(|| within(PkiError::Crypto("finding a certificate")))?;
-        let key = read_key(&key).map_err(within)?;
-        let ca = Ca::load(&certificate, key).map_err(within)?;
-        if ca.not_after() <= now {
-            return Err(PkiError::Expired(cert_path));
+    let lost = match there {
+        (Some(certificate), Some(key)) => {
+            let certificate = tls::certificates(&certificate)
+                .into_iter()
+                .next()
+                .ok_or_else(|| within(PkiError::Crypto("finding a certificate")))?;
+            let key =
+                read_key(&key).map_err(|cause| PkiError::In { path: key_path, cause: Box::new(cause) })?;
+            let ca = Ca::load(&certificate, key).map_err(within)?;
+            if ca.not_after() <= now {
+                return Err(PkiError::Expired(cert_path));
+            }
+            return Ok(ca);
         }
-        return Ok(ca);
+        (Some(_), None) => Some((key_path.clone(), cert_path.clone())),
+        // The key is written first. Alone it is what a first start left that was cut short; beside others it is not.
+        (None, key) => files::first_besides(dir, &["ca.key", "ca.key.new", "ca.crt.new"])?
+            .map(|other| (cert_path.clone(), if key.is_some() { key_path.clone() } else { other })),
+    };
+    if let Some((path, beside)) = lost {
+        let made = "a new authority (every certificate of the old one is then worthless)";
+        return Err(PkiError::Missing { path, beside, remove: dir.to_owned(), made });
+    }
+    // A machine without a battery wakes in 1970; an authority of that year would have ended long ago when the clock is set.
+    if now.secs() < MADE {
+        return Err(PkiError::Clock(jiff::Timestamp::from_second(now.secs()).unwrap_or_default()));
     }
     let ca = Ca::create(&format!("longshore-ca@{}", now.secs()), now)?;
     // The key first: a certificate without its key would stand for an authority nobody can use.
@@ -348,14 +390,19 @@ fn believed(ca: &Ca, client_ca: &str) -> Vec<CertificateDer<'static>> {
     std::iter::once(own).chain(tls::certificates(client_ca)).collect()
 }
 
-/// The pair in `<dir>/<file>.crt` and `.key`; a new one when it is missing, ends soon or is not what is wanted.
+/// The pair in `<dir>/<file>.crt` and `.key`; a new one when it is missing, ends soon or is not what is wanted. The key is written
+/// first, so a certificate without one was robbed of it.
 fn ensure_leaf(dir: &Path, file: &str, ca: &Ca, wanted: &Wanted, now: Wall) -> Result<Pair, PkiError> {
     let (cert_path, key_path) = (dir.join(format!("{file}.crt")), dir.join(format!("{file}.key")));
-    if let (Some(certificate), Some(key)) =
-        (files::read_if_there(&cert_path)?, files::read_if_there(&key_path)?)
-        && is_good(&certificate, &key, ca, wanted, now)
-    {
-        return Ok(Pair { certificate, key });
+    match (files::read_if_there(&cert_path)?, files::read_if_there(&key_path)?) {
+        (Some(certificate), Some(key)) if is_good(&certificate, &key, ca, wanted, now) => {
+            return Ok(Pair { certificate, key });
+        }
+        (Some(_), None) => {
+            let (beside, made) = (cert_path.clone(), "a new pair");
+            return Err(PkiError::Missing { path: key_path, beside, remove: cert_path, made });
+        }
+        _ => {}
     }
     let key = Key::generate()?;
     let life = i64::try_from(LEAF_LIFE.as_secs()).unwrap_or(i64::MAX);
@@ -484,10 +531,64 @@ mod tests {
     }
 
     #[test]
+    fn a_lost_half_is_told_and_nothing_is_made_in_its_place() {
+        // What is taken away, and whether the next start may make it anew.
+        for (lost, is_refused) in [
+            (&["ca.key"][..], true),
+            (&["ca.crt"], true),
+            (&["ca.key", "ca.crt"], true),
+            (&["sa.key"], true),
+            (&["apiserver.key"], true),
+            (&["admin.key"], true),
+            // A crash can leave a key without its certificate, and either can be made again from the authority.
+            (&["apiserver.crt"], false),
+            (&["apiserver.key", "apiserver.crt"], false),
+            (&["sa.pub"], false),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let start = || {
+                let pki = Pki::open(settings(dir.path()), NOW)?;
+                Ok((pki.admin(NOW)?.certificate, pki.service_account_key()?))
+            };
+            let first: (String, String) = start().unwrap_or_else(|e: PkiError| panic!("{e}"));
+            lost.iter().for_each(|name| std::fs::remove_file(dir.path().join(name)).unwrap());
+            let again = start();
+            assert_eq!(again.is_err(), is_refused, "{lost:?}: {again:?}");
+            let Err(error) = again else {
+                assert_eq!(again.unwrap(), first, "{lost:?}");
+                continue;
+            };
+            let told = error.to_string();
+            assert!(told.contains("is missing") && told.contains("backup"), "{told}");
+            assert!(lost.iter().any(|name| told.contains(name)), "{told}");
+            assert!(lost.iter().all(|name| !dir.path().join(name).exists()), "{lost:?} was made anew");
+        }
+    }
+
+    #[test]
+    fn a_first_start_that_was_cut_short_is_made_up_for() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("ca.key"), Key::generate().unwrap().to_pem()).unwrap();
+        std::fs::write(dir.path().join("ca.crt.new"), "hal").unwrap();
+        Pki::open(settings(dir.path()), NOW).unwrap();
+    }
+
+    #[test]
+    fn a_damaged_key_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        Pki::open(settings(dir.path()), NOW).unwrap();
+        std::fs::write(dir.path().join("ca.key"), "").unwrap();
+        let told = Pki::open(settings(dir.path()), NOW).unwrap_err().to_string();
+        assert!(told.contains("ca.key"), "{told}");
+    }
+
+    #[test]
     fn a_new_authority_replaces_every_leaf_and_an_expired_one_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let before = Pki::open(settings(dir.path()), NOW).unwrap().admin(NOW).unwrap();
-        std::fs::remove_file(dir.path().join("ca.crt")).unwrap();
+        let ca = Ca::create("another", NOW).unwrap();
+        std::fs::write(dir.path().join("ca.key"), ca.key().to_pem()).unwrap();
+        std::fs::write(dir.path().join("ca.crt"), ca.certificate_pem()).unwrap();
         let pki = Pki::open(settings(dir.path()), NOW).unwrap();
         assert_ne!(pki.admin(NOW).unwrap().certificate, before.certificate);
         let late = Wall::from_secs(NOW.secs() + 11 * YEAR);
@@ -552,6 +653,43 @@ mod tests {
         assert_eq!((meta.ino(), meta.permissions().mode() & 0o777), (inode, 0o600));
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.contains("server: https://127.0.0.1:6443") && text.contains("client-key-data: "));
+    }
+
+    #[test]
+    fn a_clock_a_year_ahead_or_behind_costs_nothing_once_it_is_right() {
+        // The clock at the first start, and how it is set afterwards.
+        for (first, later) in
+            [(NOW.secs() + YEAR, vec![0]), (NOW.secs() - YEAR, vec![0]), (NOW.secs(), vec![-YEAR, YEAR, 0])]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            let pki = Pki::open(settings(dir.path()), Wall::from_secs(first)).unwrap();
+            let authority = pki.ca().certificate().to_vec();
+            for at in later {
+                let now = Wall::from_secs(NOW.secs() + at);
+                pki.refresh(now).unwrap();
+                let again = Pki::open(settings(dir.path()), now).unwrap();
+                assert_eq!(again.ca().certificate(), authority, "the authority stays");
+                for pki in [&pki, &again] {
+                    for der in [leaf(pki), pki.kubelet_client().leaf().unwrap().to_vec(), authority.clone()] {
+                        let (_, cert) = x509_parser::certificate::X509Certificate::from_der(&der).unwrap();
+                        let (from, until) = (cert.validity().not_before, cert.validity().not_after);
+                        assert!(
+                            from.timestamp() <= now.secs() && now.secs() < until.timestamp(),
+                            "{first} {at}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_authority_is_made_by_a_clock_that_was_never_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let told = Pki::open(settings(dir.path()), Wall::from_secs(60)).unwrap_err().to_string();
+        assert!(told.contains("1970") && told.contains("clock"), "{told}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        Pki::open(settings(dir.path()), NOW).unwrap();
     }
 
     #[test]

@@ -317,7 +317,7 @@ async fn an_apply_tells_fields_that_are_not_declared_and_then_keys_that_stand_tw
         call.complaints = complaints.iter().map(|c| (*c).to_owned()).collect();
         call.options.field_validation = how;
         let outcome = bench.registry.patch(&mut call, &Patch::Apply(wanted)).await;
-        outcome.map(|_| call.warnings).map_err(|refusal| (refusal.code, refusal.message))
+        outcome.map(|_| call.warnings).map_err(|api_status| (api_status.code, api_status.message))
     };
     let foo =
         json!({"apiVersion": "example.com/v1", "kind": "Foo", "metadata": {"name": "a"}, "spec": {"n": 1}});

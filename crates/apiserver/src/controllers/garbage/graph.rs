@@ -10,13 +10,27 @@ use apiserver_core::meta;
 #[derive(Debug, Default)]
 pub(super) struct Graph {
     /// Key of an object to its owners.
-    owners: HashMap<Box<str>, Vec<Reference>>,
+    owners: HashMap<Box<str>, Owned>,
     /// Uid of an owner to the keys of what it owns.
     dependents: HashMap<Box<str>, HashSet<Box<str>>>,
-    /// Uid of an owner to how many of its dependents hold it back.
-    blockers: HashMap<Box<str>, usize>,
-    /// Owners that wait for their dependents to go: uid to key.
-    waiting: HashMap<Box<str>, Box<str>>,
+    /// Uid of an owner to the namespaces of the dependents that ask to hold it back, and how many there are in each.
+    blockers: HashMap<Box<str>, HashMap<Box<str>, usize>>,
+    /// Owners that wait for their dependents to go, by uid.
+    waiting: HashMap<Box<str>, Waiting>,
+}
+
+/// An object that says who owns it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Owned {
+    /// Empty for what is in none.
+    namespace: Box<str>,
+    owners: Vec<Reference>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Waiting {
+    key: Box<str>,
+    namespace: Box<str>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,20 +58,20 @@ impl Graph {
     /// Learns who owns an object, and whether it waits for what it owns.
     pub(super) fn see(&mut self, key: &str, object: &Value) -> News {
         let references = doc::list(object, "metadata.ownerReferences").iter();
-        let now: Vec<Reference> = references.filter_map(Reference::read).collect();
+        let namespace: Box<str> = meta::namespace(object).into();
+        let now =
+            Owned { namespace: namespace.clone(), owners: references.filter_map(Reference::read).collect() };
         if waits(object) {
-            self.waiting.insert(meta::uid(object).into(), key.into());
+            self.waiting.insert(meta::uid(object).into(), Waiting { key: key.into(), namespace });
         } else {
             self.waiting.remove(meta::uid(object));
         }
-        if self.owners.get(key).map_or(now.is_empty(), |before| *before == now) {
+        if self.owners.get(key).map_or(now.owners.is_empty(), |before| *before == now) {
             return News::default();
         }
-        let before = self.owners.remove(key).unwrap_or_default();
-        self.detach(key, &before);
+        let relieved = self.part(key);
         self.attach(key, &now);
-        let relieved = self.relieved(&before);
-        let owned_anew = !now.is_empty();
+        let owned_anew = !now.owners.is_empty();
         if owned_anew {
             self.owners.insert(key.into(), now);
         }
@@ -67,9 +81,7 @@ impl Graph {
     /// Forgets an object. Tells which owners waited for it last.
     pub(super) fn forget(&mut self, key: &str, uid: &str) -> Vec<Box<str>> {
         self.waiting.remove(uid);
-        let before = self.owners.remove(key).unwrap_or_default();
-        self.detach(key, &before);
-        self.relieved(&before)
+        self.part(key)
     }
 
     pub(super) fn dependents(&self, uid: &str) -> Vec<Box<str>> {
@@ -82,7 +94,7 @@ impl Graph {
 
     /// Whether an object that waits for its dependents waits, through others that wait too, for itself.
     pub(super) fn is_in_circle(&self, uid: &str) -> bool {
-        let uids: HashMap<&str, &str> = self.waiting.iter().map(|(uid, key)| (&**key, &**uid)).collect();
+        let uids: HashMap<&str, &str> = self.waiting.iter().map(|(uid, w)| (&*w.key, &**uid)).collect();
         let (mut seen, mut next) = (HashSet::new(), vec![uid]);
         while let Some(owner) = next.pop() {
             for key in self.dependents.get(owner).into_iter().flatten().filter(|key| self.blocks(key, owner))
@@ -97,24 +109,38 @@ impl Graph {
         false
     }
 
+    /// Whether a dependent holds back an owner that waits. What is in a namespace owns nothing outside of it.
     fn blocks(&self, key: &str, owner: &str) -> bool {
-        self.owners.get(key).into_iter().flatten().any(|r| r.blocks && *r.uid == *owner)
+        let (Some(owned), Some(waiting)) = (self.owners.get(key), self.waiting.get(owner)) else {
+            return false;
+        };
+        waiting.may_own_in(&owned.namespace) && owned.owners.iter().any(|r| r.blocks && *r.uid == *owner)
     }
 
-    fn attach(&mut self, key: &str, now: &[Reference]) {
-        for Reference { uid, blocks } in now {
+    fn attach(&mut self, key: &str, now: &Owned) {
+        for Reference { uid, blocks } in &now.owners {
             self.dependents.entry(uid.clone()).or_default().insert(key.into());
             if *blocks {
-                *self.blockers.entry(uid.clone()).or_default() += 1;
+                *self.blockers.entry(uid.clone()).or_default().entry(now.namespace.clone()).or_default() += 1;
             }
         }
     }
 
-    fn detach(&mut self, key: &str, before: &[Reference]) {
-        for Reference { uid, blocks } in before {
-            if *blocks && let Some(count) = self.blockers.get_mut(uid) {
-                *count -= 1;
-                if *count == 0 {
+    /// Takes an object from its owners. Tells which of them nothing holds back any more.
+    fn part(&mut self, key: &str) -> Vec<Box<str>> {
+        let Some(before) = self.owners.remove(key) else { return Vec::new() };
+        self.detach(key, &before);
+        self.relieved(&before.owners)
+    }
+
+    fn detach(&mut self, key: &str, before: &Owned) {
+        for Reference { uid, blocks } in &before.owners {
+            if *blocks && let Some(counts) = self.blockers.get_mut(uid) {
+                if let Some(count) = counts.get_mut(&before.namespace) {
+                    *count -= 1;
+                }
+                counts.retain(|_, count| *count > 0);
+                if counts.is_empty() {
                     self.blockers.remove(uid);
                 }
             }
@@ -130,8 +156,20 @@ impl Graph {
     /// The owners among these that wait and are held back by nothing. While something still does, there is no use in
     /// looking at an owner again for each of its dependents that goes.
     fn relieved(&self, owners: &[Reference]) -> Vec<Box<str>> {
-        let free = owners.iter().filter(|r| !self.blockers.contains_key(&r.uid));
-        free.filter_map(|r| self.waiting.get(&r.uid).cloned()).collect()
+        let waiting = owners.iter().filter_map(|r| Some((r, self.waiting.get(&r.uid)?)));
+        let free = waiting.filter(|(r, owner)| {
+            let mut namespaces = self.blockers.get(&r.uid).into_iter().flat_map(HashMap::keys);
+            !namespaces.any(|namespace| owner.may_own_in(namespace))
+        });
+        free.map(|(_, owner)| owner.key.clone()).collect()
+    }
+}
+
+// === impl Waiting ===
+
+impl Waiting {
+    fn may_own_in(&self, namespace: &str) -> bool {
+        may_own(&self.namespace, namespace)
     }
 }
 
@@ -142,6 +180,12 @@ impl Reference {
         let uid = reference["uid"].as_str()?;
         Some(Reference { uid: uid.into(), blocks: reference["blockOwnerDeletion"] == true })
     }
+}
+
+/// Whether what is in the one namespace, or in none, can own what is in the other. Otherwise whoever writes in one namespace
+/// could hold back deletions in another.
+pub(super) fn may_own(owner: &str, dependent: &str) -> bool {
+    owner.is_empty() || owner == dependent
 }
 
 /// Whether an object is ending and waits for its dependents to go first.
@@ -201,5 +245,24 @@ mod tests {
         let mut graph = Graph::default();
         graph.see("/a", &object("a", &[("a", true)], true));
         assert!(graph.is_in_circle("a"));
+    }
+
+    #[test]
+    fn only_what_an_owner_can_own_holds_it_back() {
+        // The owner's namespace, the dependent's, and whether that holds the owner back.
+        for (owner, other, holds) in [("x", "x", true), ("x", "y", false), ("x", "", false), ("", "y", true)]
+        {
+            let mut graph = Graph::default();
+            let place = |mut object: Value, namespace: &str| {
+                object["metadata"]["namespace"] = namespace.into();
+                object
+            };
+            graph.see("/owner", &place(object("o", &[], true), owner));
+            graph.see("/own", &place(object("own", &[("o", true)], false), owner));
+            graph.see("/other", &place(object("other", &[("o", true), ("other", true)], true), other));
+            let relieved = graph.forget("/own", "own");
+            assert_eq!(relieved.is_empty(), holds, "{owner:?} {other:?}");
+            assert_eq!(graph.blocks("/other", "o"), holds, "{owner:?} {other:?}");
+        }
     }
 }

@@ -14,15 +14,15 @@ use client::workqueue::{RetryPauses, WorkQueue};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use self::graph::{Graph, waits};
+use self::graph::{Graph, may_own, waits};
 use super::{Located, locate};
 use crate::registry::Registry;
+use apiserver_core::api_status::ApiStatus;
 use apiserver_core::call::Call;
 use apiserver_core::doc;
 use apiserver_core::document::Document;
 use apiserver_core::meta;
 use apiserver_core::options::{DeleteOptions, Propagation};
-use apiserver_core::refusal::Refusal;
 use apiserver_core::selection::{Selection, present};
 use store::ChangeKind;
 
@@ -38,8 +38,8 @@ pub(crate) async fn run(registry: Registry) {
     loop {
         let mut collector =
             Collector { registry: registry.clone(), graph: Graph::default(), queue: WorkQueue::new(PAUSES) };
-        if let Err(refusal) = collector.follow().await {
-            tracing::warn!(error = %refusal.message, "the garbage collector lost its watch; starting over");
+        if let Err(api_status) = collector.follow().await {
+            tracing::warn!(error = %api_status.message, "the garbage collector lost its watch; starting over");
         }
         tokio::time::sleep(REST).await;
     }
@@ -73,11 +73,11 @@ enum Owner {
 // === impl Collector ===
 
 impl Collector {
-    async fn follow(&mut self) -> Result<(), Refusal> {
+    async fn follow(&mut self) -> Result<(), ApiStatus> {
         let revision = self.registry.store().revision();
         self.load().await?;
         let watch = self.registry.store().watch("/", revision);
-        let mut watch = watch.map_err(|e| Refusal::expired(e.to_string()))?;
+        let mut watch = watch.map_err(|e| ApiStatus::expired(e.to_string()))?;
         loop {
             // Everything that is known goes first: decisions are made on the newest picture there is.
             while let Some(change) = watch.try_next() {
@@ -90,7 +90,7 @@ impl Collector {
             let due = self.queue.due().unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
             tokio::select! {
                 change = watch.next() => {
-                    let change = change.map_err(|e| Refusal::unavailable(e.to_string()))?;
+                    let change = change.map_err(|e| ApiStatus::unavailable(e.to_string()))?;
                     self.note(&change);
                 }
                 () = tokio::time::sleep_until(due) => self.queue.wake(Instant::now()),
@@ -98,7 +98,7 @@ impl Collector {
         }
     }
 
-    async fn load(&mut self) -> Result<(), Refusal> {
+    async fn load(&mut self) -> Result<(), ApiStatus> {
         let catalog = self.registry.catalog();
         for kind in catalog.places() {
             let mut lister = self.registry.list(Selection::all(kind.clone()), &Default::default()).await?;
@@ -147,16 +147,16 @@ impl Collector {
     async fn attempt(&mut self, work: Work) {
         let outcome = self.do_work(&work).await;
         self.queue.done(&work);
-        let Err(refusal) = outcome else { return self.queue.forget(&work) };
+        let Err(api_status) = outcome else { return self.queue.forget(&work) };
         match self.queue.retry(work.clone(), Instant::now()) {
-            LOUD => tracing::warn!(?work, error = %refusal.message, "collecting keeps failing"),
+            LOUD => tracing::warn!(?work, error = %api_status.message, "collecting keeps failing"),
             times => {
-                tracing::debug!(?work, times, error = %refusal.message, "collecting failed; trying again")
+                tracing::debug!(?work, times, error = %api_status.message, "collecting failed; trying again")
             }
         }
     }
 
-    async fn do_work(&mut self, work: &Work) -> Result<(), Refusal> {
+    async fn do_work(&mut self, work: &Work) -> Result<(), ApiStatus> {
         let (Work::Judge(key) | Work::Foreground(key) | Work::Orphan(key)) = work;
         let Some(located) = locate(&self.registry.catalog(), key) else { return Ok(()) };
         let Located { kind, namespace, name } = &located;
@@ -169,7 +169,7 @@ impl Collector {
         }
     }
 
-    async fn judge(&mut self, located: &Located, object: &Value) -> Result<(), Refusal> {
+    async fn judge(&mut self, located: &Located, object: &Value) -> Result<(), ApiStatus> {
         let references = doc::list(object, "metadata.ownerReferences");
         if references.is_empty() {
             return Ok(());
@@ -203,7 +203,7 @@ impl Collector {
         self.delete(located, object, propagation).await
     }
 
-    async fn foreground(&mut self, located: &Located, object: &Value) -> Result<(), Refusal> {
+    async fn foreground(&mut self, located: &Located, object: &Value) -> Result<(), ApiStatus> {
         if !waits(object) {
             return Ok(());
         }
@@ -217,7 +217,7 @@ impl Collector {
             let blocks = doc::list(&value, "metadata.ownerReferences")
                 .iter()
                 .any(|r| r["uid"] == uid && r["blockOwnerDeletion"] == true);
-            blocked |= blocks;
+            blocked |= blocks && may_own(&located.namespace, &dependent.namespace);
             if !meta::is_deleting(&value) {
                 self.queue.add(Work::Judge(key));
             }
@@ -229,7 +229,7 @@ impl Collector {
         if self.graph.is_in_circle(uid) { self.unblock(located).await } else { Ok(()) }
     }
 
-    async fn orphan(&mut self, located: &Located, object: &Value) -> Result<(), Refusal> {
+    async fn orphan(&mut self, located: &Located, object: &Value) -> Result<(), ApiStatus> {
         let uid = meta::uid(object);
         for key in self.graph.dependents(uid) {
             if let Some(dependent) = locate(&self.registry.catalog(), &key) {
@@ -240,7 +240,7 @@ impl Collector {
     }
 
     /// Removes references to owners that are gone.
-    async fn disown(&self, located: &Located, gone: &[&str]) -> Result<(), Refusal> {
+    async fn disown(&self, located: &Located, gone: &[&str]) -> Result<(), ApiStatus> {
         let Located { kind, namespace, name } = located;
         let drop_references = |object: &mut Value| {
             let references = doc::list(object, "metadata.ownerReferences");
@@ -257,7 +257,7 @@ impl Collector {
     }
 
     /// Holds back none of its owners any more.
-    async fn unblock(&self, located: &Located) -> Result<(), Refusal> {
+    async fn unblock(&self, located: &Located) -> Result<(), ApiStatus> {
         let Located { kind, namespace, name } = located;
         let unblock = |object: &mut Value| {
             let mut changed = false;
@@ -272,7 +272,7 @@ impl Collector {
 
     /// The write that takes the last finalizer also ends the object: a deletion of its own would ask again what
     /// shall become of the dependents.
-    async fn drop_finalizer(&self, located: &Located, finalizer: &str) -> Result<(), Refusal> {
+    async fn drop_finalizer(&self, located: &Located, finalizer: &str) -> Result<(), ApiStatus> {
         let Located { kind, namespace, name } = located;
         let drop_it = |object: &mut Value| {
             let had = meta::finalizers(object).any(|f| f == finalizer);
@@ -282,7 +282,7 @@ impl Collector {
         self.registry.rewrite(kind, namespace, name, drop_it).await.map(drop)
     }
 
-    async fn delete(&self, located: &Located, object: &Value, how: Propagation) -> Result<(), Refusal> {
+    async fn delete(&self, located: &Located, object: &Value, how: Propagation) -> Result<(), ApiStatus> {
         let options = DeleteOptions {
             uid: Some(meta::uid(object).to_owned()),
             version: Some(meta::text(object, "resourceVersion").to_owned()),
@@ -292,12 +292,12 @@ impl Collector {
         let mut call = Call::internal(located.kind.clone(), "delete", &located.namespace, &located.name);
         match self.registry.delete(&mut call, &options).await {
             Ok(_) => Ok(()),
-            Err(refusal) if refusal.reason == "NotFound" => Ok(()),
-            Err(refusal) => Err(refusal),
+            Err(api_status) if api_status.reason == "NotFound" => Ok(()),
+            Err(api_status) => Err(api_status),
         }
     }
 
-    async fn state_of(&self, reference: &Value, dependent: &Located) -> Result<Owner, Refusal> {
+    async fn state_of(&self, reference: &Value, dependent: &Located) -> Result<Owner, ApiStatus> {
         let catalog = self.registry.catalog();
         let (version, kind) = (doc::text(reference, "apiVersion"), doc::text(reference, "kind"));
         // A kind that is not served may come back: nothing is deleted on its account.

@@ -51,7 +51,7 @@ impl Bench {
         let options = DeleteOptions { propagation: how, ..DeleteOptions::default() };
         let done = self.registry.delete(&mut self.call("delete", what, name), &options).await;
         // The collector may have been quicker.
-        assert!(done.map_or_else(|refusal| refusal.reason == "NotFound", |_| true));
+        assert!(done.map_or_else(|api_status| api_status.reason == "NotFound", |_| true));
     }
 
     async fn get(&self, (group, plural): (&str, &str), name: &str) -> Option<Value> {
@@ -168,6 +168,24 @@ async fn a_circle_of_owners_ends_under_foreground_deletion() {
         }
         bench.until_gone(&["a", "b", "c"]).await;
     }
+}
+
+/// Somebody who writes in one namespace only names an owner in another, and never lets his object go.
+#[tokio::test]
+async fn nobody_holds_back_a_deletion_in_another_namespace() {
+    let bench = Bench::new();
+    let owner = bench.map("owner", &[]).await;
+    bench.map("dependent", &[&owner]).await;
+    let foreign = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "foreign", "finalizers": ["example.com/never"], "ownerReferences": [reference(&owner)]},
+    });
+    let maps = bench.registry.kind("", "v1", "configmaps").unwrap();
+    bench.registry.create(&mut Call::internal(maps, "create", "elsewhere", ""), foreign).await.unwrap();
+    bench.delete(MAPS, "owner", Some(Propagation::Foreground)).await;
+    let gone = bench.until_gone(&["owner"]);
+    let changes = tokio::time::timeout(Duration::from_secs(60), gone).await.expect("the owner goes");
+    assert_eq!(deleted(&changes), ["dependent", "owner"]);
 }
 
 #[tokio::test]

@@ -75,8 +75,7 @@ impl View<'_> {
 
     /// The node ended the Pod; said together with the terminal phase.
     fn disruption(self, out: &PodStatus) -> Option<Draft> {
-        let Some(KillCause::Node { reason, message }) = self.input.kill else { return None };
-        let disrupts = matches!(reason.as_str(), "Evicted" | "Preempting" | "Terminated");
+        let Some(KillCause::Node { reason, message, disrupts }) = self.input.kill else { return None };
         if !disrupts || !is_terminal(out.phase.as_deref()) {
             return None;
         }

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodStatus};
 use super::super::policy::{is_sidecar, restarts_after_exit};
 use super::containers::{RESTARTING_ALL, exit_of, find};
 use super::{KillCause, View, is_terminal};
-use crate::observed::ContainerState;
+use crate::observed::{Container as Instance, ContainerState};
 
 /// Regular containers and sidecars by state.
 #[derive(Default)]
@@ -60,7 +60,7 @@ impl View<'_> {
                 "DeadlineExceeded".into(),
                 "Pod was active on the node longer than the specified deadline".into(),
             )),
-            KillCause::Rejected { reason, message } | KillCause::Node { reason, message } => {
+            KillCause::Rejected { reason, message } | KillCause::Node { reason, message, .. } => {
                 Some((reason.clone(), message.clone()))
             }
             _ => None,
@@ -135,12 +135,17 @@ impl View<'_> {
     }
 
     fn restartable(self, c: &Container, exit_code: i32, reason: &str) -> bool {
-        let newest = self.input.observed.newest(&c.name).filter(|i| i.state == ContainerState::Exited);
+        let is_to_run = |i: &Instance| match i.state {
+            ContainerState::Running => false,
+            ContainerState::Exited => self.comes_back(c, i),
+            // It will be started, whatever became of the one before it.
+            ContainerState::Created | ContainerState::Unknown => !self.ending(),
+        };
         restarts_after_exit(c, self.spec, exit_code)
             || reason == RESTARTING_ALL
             // Those that were killed to be restarted with the one that asked for it have no rule of their own.
             || (!self.ending() && self.asks_restart_of_all())
-            || newest.is_some_and(|i| self.comes_back(c, i))
+            || self.input.observed.newest(&c.name).is_some_and(is_to_run)
     }
 }
 

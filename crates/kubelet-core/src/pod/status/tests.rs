@@ -195,8 +195,16 @@ fn evicted() {
     case.kill = Some(KillCause::Node {
         reason: "Evicted".into(),
         message: "The node was low on resource: memory. ".into(),
+        disrupts: true,
     });
     insta::assert_snapshot!(case.yaml());
+    case.kill = Some(KillCause::Node {
+        reason: "Evicted".into(),
+        message: "Usage of EmptyDir volume \"v\" exceeds the limit \"1Ki\". ".into(),
+        disrupts: false,
+    });
+    let own_fault = case.yaml();
+    assert!(own_fault.contains("reason: Evicted") && !own_fault.contains("DisruptionTarget"), "{own_fault}");
 }
 
 #[test]

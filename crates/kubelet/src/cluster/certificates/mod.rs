@@ -19,9 +19,8 @@ use base::time::{Clock, Wall};
 use client::{Client, Options};
 use kubelet_core::node::certificate::client_names;
 use rustls::sign::CertifiedKey;
+use supervise::Supervisor;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use super::Cluster;
 use super::node_events::NodeEvents;
@@ -67,7 +66,7 @@ pub(crate) struct Upkeep<'a> {
 }
 
 /// Keeps the certificates fresh from now on.
-pub(crate) fn start(w: &Upkeep<'_>, tasks: &mut JoinSet<()>, token: &CancellationToken) {
+pub(crate) fn start(w: &Upkeep<'_>, tasks: &Supervisor) {
     let Loaded { config, flags, .. } = w.loaded;
     let cluster = w.cluster;
     let dir = Path::new(&flags.cert_dir);
@@ -91,7 +90,7 @@ pub(crate) fn start(w: &Upkeep<'_>, tasks: &mut JoinSet<()>, token: &Cancellatio
             }
             None => rotation,
         };
-        tasks.spawn(rotation.run(token.clone()));
+        tasks.lasting("client_certificate", rotation, Rotation::run);
     }
     if let (false, Some((certificate, _))) =
         (cluster.credentials.rotate, &cluster.credentials.config.identity.certificate)
@@ -99,13 +98,17 @@ pub(crate) fn start(w: &Upkeep<'_>, tasks: &mut JoinSet<()>, token: &Cancellatio
         let wanted = Wanted::Client(client_names(&cluster.node_name));
         let countdown =
             Countdown::new(&parts(Purpose::Client, "kubelet-client", wanted, "client certificate"));
-        tasks.spawn(countdown.watch(certificate.clone(), token.clone()));
+        tasks.lasting(
+            "certificate_expiry",
+            (countdown, certificate.clone()),
+            |(countdown, certificate), end| countdown.watch(certificate, end),
+        );
     }
     if config.server_tls_bootstrap {
         let wanted = Wanted::Serving(cluster.node_name.clone(), cluster.own_node());
         let rotation =
             Rotation::new(parts(Purpose::Serving, "kubelet-server", wanted, "serving certificate"))
                 .publishing(cluster.serving.clone());
-        tasks.spawn(rotation.run(token.clone()));
+        tasks.lasting("serving_certificate", rotation, Rotation::run);
     }
 }

@@ -33,12 +33,13 @@ const LOOK: Duration = Duration::from_secs(30);
 const PAUSE_MIN: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(32);
 /// How long somebody may take to approve: a later certificate, and the first one.
-const PATIENCE: Duration = Duration::from_secs(15 * 60);
-const FIRST_PATIENCE: Duration = Duration::from_secs(3600);
+const TIMEOUT: Duration = Duration::from_secs(15 * 60);
+const FIRST_TIMEOUT: Duration = Duration::from_secs(3600);
 /// A node that is refused for so long starts again, and reads its kubeconfig again: somebody may have put a new one
 /// there. What it runs keeps running.
 const GIVE_UP: Duration = Duration::from_secs(300);
 
+#[derive(Clone)]
 pub(super) struct Parts {
     pub(super) purpose: Purpose,
     pub(super) store: Store,
@@ -51,12 +52,14 @@ pub(super) struct Parts {
 }
 
 /// Which names the certificate is to carry.
+#[derive(Clone)]
 pub(super) enum Wanted {
     Client(Names),
     /// Those of the node's addresses, whatever they are at the moment.
     Serving(Arc<str>, watch::Receiver<OwnNode>),
 }
 
+#[derive(Clone)]
 pub(super) struct Rotation {
     parts: Parts,
     /// How to ask without a certificate, and where the first key is kept meanwhile.
@@ -66,6 +69,7 @@ pub(super) struct Rotation {
 }
 
 /// Says loudly, but once for each step, that a certificate's end comes nearer.
+#[derive(Clone)]
 pub(super) struct Countdown {
     purpose: Purpose,
     clock: Arc<dyn Clock>,
@@ -110,8 +114,8 @@ impl Rotation {
                 let gone = held.as_ref().is_none_or(|h| h.is_expired(self.now()));
                 let answers = matches!(&error, SigningError::Api(e) if e.code().is_some());
                 lost = lost.filter(|_| gone).or_else(|| gone.then(Instant::now));
-                let patience_is_over = lost.is_some_and(|since| since.elapsed() > GIVE_UP);
-                if self.parts.purpose == Purpose::Client && answers && patience_is_over {
+                let is_too_late = lost.is_some_and(|since| since.elapsed() > GIVE_UP);
+                if self.parts.purpose == Purpose::Client && answers && is_too_late {
                     tracing::error!("the node has no valid client certificate and gets none: starting again");
                     return;
                 }
@@ -178,8 +182,8 @@ impl Rotation {
             Some((client, path)) => {
                 let key = first_key(path).map_err(SigningError::Key)?;
                 let name = Some(signing::bootstrap_name(&key, &names));
-                let patience = (FIRST_PATIENCE, rng);
-                let pem = signing::certificate(client, Purpose::Client, &key, &names, name, patience).await;
+                let limit = (FIRST_TIMEOUT, rng);
+                let pem = signing::certificate(client, Purpose::Client, &key, &names, name, limit).await;
                 if matches!(pem, Err(SigningError::Refused { .. })) {
                     // The same key would find the same answer for ever.
                     let forgotten = remove(path);
@@ -190,7 +194,7 @@ impl Rotation {
             None => {
                 let key = Key::generate().map_err(SigningError::Key)?;
                 let (client, purpose) = (self.parts.client.clone(), self.parts.purpose);
-                let asking = signing::certificate(&client, purpose, &key, &names, None, (PATIENCE, rng));
+                let asking = signing::certificate(&client, purpose, &key, &names, None, (TIMEOUT, rng));
                 // Whoever signs late must not sign for names that the node has no more.
                 let pem = tokio::select! {
                     pem = asking => pem?,

@@ -59,7 +59,7 @@ pub(super) async fn certificate(
     key: &Key,
     names: &Names,
     name: Option<String>,
-    (patience, rng): (Duration, Rng),
+    (limit, rng): (Duration, Rng),
 ) -> Result<String, SigningError> {
     let request = key.request(names).map_err(SigningError::Key)?;
     let metadata = match &name {
@@ -86,9 +86,9 @@ pub(super) async fn certificate(
     };
     tracing::info!(name, signer = purpose.signer(), "certificate asked for");
     let waiting = wait(client, &name, rng);
-    match tokio::time::timeout(patience, waiting).await {
+    match tokio::time::timeout(limit, waiting).await {
         Ok(result) => result,
-        Err(_) => Err(SigningError::Unsigned { name, after: patience }),
+        Err(_) => Err(SigningError::Unsigned { name, after: limit }),
     }
 }
 

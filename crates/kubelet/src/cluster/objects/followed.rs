@@ -67,8 +67,8 @@ impl Followed {
     /// object is not watched any longer than it takes to see it.
     pub(super) fn watch(
         self: &Arc<Self>,
-        rng: Rng,
-        changed: impl Fn(&Key) + Send + 'static,
+        mut rng: Rng,
+        changed: impl Fn(&Key) + Clone + Send + Sync + 'static,
         token: &CancellationToken,
     ) {
         let (this, token) = (self.clone(), token.clone());
@@ -76,34 +76,31 @@ impl Followed {
             field_selector: format!("metadata.name={}", self.key.name),
             ..Resource::new(self.key.collection())
         };
-        let mut watcher = Watcher::new(self.client.clone(), resource, rng);
-        let watching = async move {
-            loop {
-                let known = match watcher.next().await {
-                    Event::Listed(all) => all.first().map_or(Known::Missing, |raw| this.read(raw)),
-                    Event::Applied(raw) => this.read(&raw),
-                    Event::Deleted(_) => Known::Missing,
-                };
-                let settled = known.is_immutable();
-                let first = matches!(this.known.borrow().1, Known::Nothing);
-                this.set(known);
-                // Who waits for the first word hears it, unless he has given up.
-                if !first || this.given_up.swap(false, Ordering::Relaxed) {
-                    changed(&this.key);
-                }
-                if settled {
-                    return;
-                }
-            }
-        };
-        let stop = self.stop.clone();
-        supervise::spawn("watch of a ConfigMap or Secret", async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = token.cancelled() => {}
-                () = watching => {}
-            }
+        supervise::spawn_restarting("watch_of_an_object", self.stop.clone(), move || {
+            let mut watcher = Watcher::new(this.client.clone(), resource.clone(), rng.child());
+            let (this, changed, token) = (this.clone(), changed.clone(), token.clone());
+            async move { _ = token.run_until_cancelled(this.keep_current(&mut watcher, &changed)).await }
         });
+    }
+
+    async fn keep_current(&self, watcher: &mut Watcher, changed: &(impl Fn(&Key) + Sync)) {
+        loop {
+            let known = match watcher.next().await {
+                Event::Listed(all) => all.first().map_or(Known::Missing, |raw| self.read(raw)),
+                Event::Applied(raw) => self.read(&raw),
+                Event::Deleted(_) => Known::Missing,
+            };
+            let settled = known.is_immutable();
+            let first = matches!(self.known.borrow().1, Known::Nothing);
+            self.set(known);
+            // Who waits for the first word hears it, unless he has given up.
+            if !first || self.given_up.swap(false, Ordering::Relaxed) {
+                changed(&self.key);
+            }
+            if settled {
+                return;
+            }
+        }
     }
 
     pub(super) fn stop(&self) {

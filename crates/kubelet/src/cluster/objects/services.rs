@@ -1,17 +1,16 @@
 //! The cluster's Services, as far as environment variables tell of them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use api::pod::static_pod::SOURCE_ANNOTATION;
 use base::rng::Rng;
-use client::{Client, Event, Resource, Watcher};
+use client::reflector::{Cache, Identity, Key, Reader, Reflector};
+use client::{Client, Resource};
 use k8s_openapi::api::core::v1::{self as core, Pod};
 use kubelet_core::services::{Port, Service, service_env};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// How long the first container of a node waits for the list.
@@ -19,15 +18,13 @@ const FIRST_LIST: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Services {
-    known: Arc<Known>,
+    /// Those without an address of their own are known and not told of.
+    known: Cache<Option<Service>>,
 }
 
-#[derive(Debug, Default)]
-struct Known {
-    /// Held for map operations only.
-    services: Mutex<BTreeMap<(String, String), Service>>,
-    listed: watch::Sender<bool>,
-}
+/// Reads few fields of each Service.
+#[derive(Debug)]
+struct FewFields(Client);
 
 /// The few fields that matter; a cluster may have many Services.
 #[derive(Deserialize)]
@@ -38,9 +35,14 @@ struct Read {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Named {
     namespace: String,
     name: String,
+    #[serde(default)]
+    uid: String,
+    #[serde(default)]
+    resource_version: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -64,17 +66,21 @@ struct SpecPort {
 
 impl Services {
     /// Watches until cancelled. Headless Services have no address to tell and are not asked for.
-    pub(super) fn new(client: Client, rng: Rng, token: CancellationToken) -> Self {
-        let known = Arc::new(Known::default());
+    pub(super) fn new(client: Client, mut rng: Rng, token: CancellationToken) -> Self {
+        let known = Cache::new(Vec::new());
         let resource = Resource {
             label_selector: "!service.kubernetes.io/headless".to_owned(),
             ..Resource::new("/api/v1/services")
         };
-        let mut watcher = Watcher::new(client.clone(), resource, rng);
         let writer = known.clone();
-        supervise::spawn("watch of Services", async move {
-            while let Some(event) = token.run_until_cancelled(watcher.next()).await {
-                writer.take(event, &client);
+        supervise::spawn_restarting("watch_of_services", token, move || {
+            let (reader, cache) = (FewFields(client.clone()), writer.clone());
+            let (client, resource) = (client.clone(), resource.clone());
+            let mut reflector = Reflector::with_cache(client, resource, rng.child(), reader, cache);
+            async move {
+                loop {
+                    reflector.next().await;
+                }
             }
         });
         Self { known }
@@ -83,47 +89,37 @@ impl Services {
     /// The variables for a Pod. Only a static Pod starts without having heard of Services.
     pub(super) async fn env(&self, pod: &Pod) -> Result<BTreeMap<String, String>, String> {
         let source = pod.metadata.annotations.as_ref().and_then(|a| a.get(SOURCE_ANNOTATION));
-        let mut listed = self.known.listed.subscribe();
-        if source.is_some_and(|s| s == "api") {
-            let first = listed.wait_for(|listed| *listed);
-            if !matches!(tokio::time::timeout(FIRST_LIST, first).await, Ok(Ok(_))) {
-                return Err("services have not yet been read at least once, cannot construct envvars".into());
-            }
+        if source.is_some_and(|s| s == "api")
+            && tokio::time::timeout(FIRST_LIST, self.known.synced()).await.is_err()
+        {
+            return Err("services have not yet been read at least once, cannot construct envvars".into());
         }
-        let services = self.known.services.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(service_env(pod, services.values()))
+        Ok(self.known.with_all(|all| service_env(pod, all.filter_map(|(_, service)| service.as_ref()))))
     }
 }
 
-// === impl Known ===
+// === impl FewFields ===
 
-impl Known {
-    fn take(&self, event: Event, client: &Client) {
-        let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
-        let decode = |raw: &RawValue| {
-            let few = serde_json::from_str::<Read>(raw.get()).ok();
-            few.or_else(|| client.read::<core::Service>(raw).any().map(Read::of))
+impl Reader for FewFields {
+    type Object = Option<Service>;
+    type Kept = Option<Service>;
+
+    fn read(&self, raw: Box<RawValue>) -> client::Read<(Identity, Option<Service>)> {
+        let few = serde_json::from_str::<Read>(raw.get()).ok();
+        let Some(few) = few.or_else(|| self.0.read::<core::Service>(&raw).any().map(Read::of)) else {
+            return client::Read::Nothing;
         };
-        match event {
-            Event::Listed(all) => {
-                let all = all.iter().filter_map(|raw| decode(raw)).filter_map(Read::into_service);
-                *services = all.map(|s| ((s.namespace.clone(), s.name.clone()), s)).collect();
-                self.listed.send_replace(true);
-            }
-            Event::Applied(raw) => {
-                let Some(read) = decode(&raw) else { return };
-                let key = (read.metadata.namespace.clone(), read.metadata.name.clone());
-                match read.into_service() {
-                    Some(service) => _ = services.insert(key, service),
-                    None => _ = services.remove(&key),
-                }
-            }
-            Event::Deleted(raw) => {
-                if let Some(read) = decode(&raw) {
-                    services.remove(&(read.metadata.namespace, read.metadata.name));
-                }
-            }
-        }
+        let Named { namespace, name, uid, resource_version } = &few.metadata;
+        let identity = Identity {
+            key: Key::new(namespace, name),
+            uid: uid.clone(),
+            revision: resource_version.parse().unwrap_or_default(),
+        };
+        client::Read::Whole((identity, few.into_service()))
+    }
+
+    fn keep(&self, service: &Option<Service>) -> Option<Service> {
+        service.clone()
     }
 }
 
@@ -142,6 +138,8 @@ impl Read {
             metadata: Named {
                 namespace: meta.namespace.unwrap_or_default(),
                 name: meta.name.unwrap_or_default(),
+                uid: meta.uid.unwrap_or_default(),
+                resource_version: meta.resource_version.unwrap_or_default(),
             },
             spec: Spec {
                 cluster_ip: spec.cluster_ip.unwrap_or_default(),

@@ -94,7 +94,7 @@ async fn a_bus_that_is_restarted_is_asked_again() {
 #[tokio::test]
 async fn one_that_hangs_costs_its_time_and_is_named() {
     let Bench { fake, units, _dir } = bench(true);
-    let units = units.with_patience(Duration::from_millis(50));
+    let units = units.with_limit(Duration::from_millis(50));
     fake.set_mood(Mood::Hangs);
     let error = units.change(&all_pods("").unwrap(), &limits(1)).await.unwrap_err();
     assert_eq!(

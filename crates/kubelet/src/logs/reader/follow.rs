@@ -28,7 +28,7 @@ pub async fn read(
 ) -> io::Result<mpsc::Receiver<io::Result<Bytes>>> {
     let cursor = blocking(move || Cursor::open(&path, &options)).await?;
     let (sender, receiver) = mpsc::channel(QUEUE);
-    supervise::spawn("log reader", async move {
+    supervise::spawn("log_reader", async move {
         if let Err(error) = pump(cursor, options, &ended, &sender).await {
             // The reader may be gone; then nobody wants to know.
             let _ = sender.send(Err(error)).await;
@@ -49,7 +49,7 @@ pub async fn stream(
     let receiver = read(path, options, ended.clone()).await?;
     if options.follow {
         let ended = ended.clone();
-        supervise::spawn("end of a followed log", async move {
+        supervise::spawn("end_of_a_followed_log", async move {
             while writes() {
                 tokio::select! {
                     () = ended.cancelled() => return,

@@ -37,6 +37,7 @@ const WHY: &str = "Kubelet needs time to handle node shutdown";
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
 /// Watches over the end of the machine.
+#[derive(Clone)]
 pub struct Shutdown {
     pub node: Arc<Node>,
     /// None on a standalone node.
@@ -130,7 +131,8 @@ impl Shutdown {
         tracing::info!(priority = period.priority, seconds, pods = uids.len(), "ending Pods");
         for (uid, entry) in uids.iter().zip(&group) {
             let grace = shutdown::grace(period, &entry.pod);
-            let order = EndOrder { uid: uid.clone(), reason: "Terminated", message: MESSAGE, grace };
+            let (reason, message) = ("Terminated", MESSAGE.into());
+            let order = EndOrder { uid: uid.clone(), reason, message, disrupts: true, grace };
             if self.orders.send(order).await.is_err() {
                 return;
             }

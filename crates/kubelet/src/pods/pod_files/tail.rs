@@ -1,6 +1,6 @@
 //! The end of a log in the CRI format, as people would read it.
 
-use kubelet_core::log_line::parse_header;
+use cri::log::parse_header;
 
 const MAX_LINES: usize = 80;
 const MAX_BYTES: usize = 2048;

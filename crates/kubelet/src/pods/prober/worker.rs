@@ -1,11 +1,9 @@
 //! The task of one probe.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::rng::Rng;
-use futures_util::FutureExt;
 use kubelet_core::probe::{Outcome, ProbeKind, ProbeSpec, Seen, Worker, first_tick_spread};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -15,34 +13,23 @@ use super::attempt::{Said, Target};
 use super::{Board, Hands, SeenPod};
 use crate::events::EventType;
 
+#[derive(Clone)]
 pub(super) struct Task {
     pub(super) spec: ProbeSpec,
-    pub(super) target: Target,
+    pub(super) target: Arc<Target>,
     pub(super) board: Arc<Board>,
     pub(super) hands: Arc<Hands>,
     pub(super) rng: Rng,
     pub(super) token: CancellationToken,
 }
 
-/// Runs until the token is cancelled. A panic costs one period and the memory of the probe.
-pub(super) fn spawn(mut task: Task) {
-    supervise::spawn("probe", async move {
-        let token = task.token.clone();
-        // The order to end is looked at first: one that came before the task's first turn, or with the tick of a probe,
-        // is the last word. A container that is gone is not asked once more.
-        let work = async {
-            loop {
-                let _panic = AssertUnwindSafe(task.run()).catch_unwind().await;
-                let container = &task.target.container.name;
-                tracing::error!(pod_uid = task.uid(), container, "probe task panicked, starting it again");
-                tokio::time::sleep(task.spec.period).await;
-            }
-        };
-        tokio::select! {
-            biased;
-            () = token.cancelled() => {}
-            _ = work => {}
-        }
+/// Runs until the token is cancelled. A panic costs a pause and the memory of the probe.
+pub(super) fn spawn(task: Task) {
+    // The order to end is looked at first: one that came before the task's first turn, or with the tick of a probe, is the
+    // last word. A container that is gone is not asked once more.
+    supervise::spawn_restarting("probe", task.token.clone(), move || {
+        let mut task = task.clone();
+        async move { match task.run().await {} }
     });
 }
 

@@ -72,8 +72,15 @@ pub enum LocalError {
 }
 
 /// The sets the source is to emit; given to [`run`].
+#[derive(Clone, Debug)]
+pub struct LocalSets(Arc<Mutex<Sets>>);
+
+/// Locked by the task that runs: a new one goes on where the last one panicked.
 #[derive(Debug)]
-pub struct LocalSets(mpsc::Receiver<Vec<Arc<Pod>>>);
+struct Sets {
+    queue: mpsc::Receiver<Vec<Arc<Pod>>>,
+    last: Option<Vec<Arc<Pod>>>,
+}
 
 impl Classify for LocalError {
     fn class(&self) -> Class {
@@ -87,21 +94,25 @@ impl Classify for LocalError {
 
 /// Emits the sets until the token is cancelled or nobody listens.
 pub async fn run(
-    mut sets: LocalSets,
+    sets: LocalSets,
     context: Context,
     tx: mpsc::Sender<SourceUpdate>,
     token: CancellationToken,
 ) {
     let mut outlet = Outlet::new(SourceName::Local, &context, tx, &token);
+    let mut sets = sets.0.lock().await;
     loop {
-        let set = tokio::select! {
-            () = token.cancelled() => return,
-            set = sets.0.recv() => set,
-        };
-        let Some(set) = set else { return };
-        if !outlet.emit(set).await {
+        if let Some(last) = sets.last.clone()
+            && !outlet.emit(last).await
+        {
             return;
         }
+        let next = tokio::select! {
+            () = token.cancelled() => return,
+            next = sets.queue.recv() => next,
+        };
+        let Some(next) = next else { return };
+        sets.last = Some(next);
     }
 }
 
@@ -146,7 +157,8 @@ impl LocalPods {
         // An empty channel has room.
         let _ = held.sets.try_send(held.set());
         let local = Self { context, directory, held: Mutex::new(held) };
-        Ok((Arc::new(local), LocalSets(receiver)))
+        let sets = Sets { queue: receiver, last: None };
+        Ok((Arc::new(local), LocalSets(Arc::new(Mutex::new(sets)))))
     }
 
     /// Creates the Pod, or replaces the one of the same name if the manifest differs.

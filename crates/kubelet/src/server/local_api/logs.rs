@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
+use cri::log::Wanted;
 use futures_util::Stream;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kubelet_core::log_choice;
-use kubelet_core::log_line::Wanted;
 use serde::Deserialize;
 
 use super::{ApiError, LocalApi};

@@ -4,10 +4,10 @@ use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use base::time::Wall;
+use cri::log::{Output, Wanted};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use kubelet_core::log_choice;
-use kubelet_core::log_line::{Output, Wanted};
 
 use super::query::Query;
 use super::state::{Found, Refusal, ServerState, Target};
@@ -116,7 +116,7 @@ fn read(query: &Query, split_streams: bool) -> Result<Asked, Refusal> {
     };
     let ago = number("sinceSeconds")?;
     let time = query.get("sinceTime").filter(|t| !t.is_empty() && *t != "null");
-    let time = time.map(|t| kubelet_core::log_line::parse_time(t).ok_or_else(unclear)).transpose()?;
+    let time = time.map(|t| cri::log::parse_time(t).ok_or_else(unclear)).transpose()?;
     asked.since = match (ago, time) {
         (Some(_), Some(_)) => return Err(invalid()),
         (Some(seconds), None) if seconds < 1 => return Err(invalid()),
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn parameters_are_read_as_upstream_does() {
         let all = Asked::default;
-        let time = |t| kubelet_core::log_line::parse_time(t).map(Since::Time);
+        let time = |t| cri::log::parse_time(t).map(Since::Time);
         let rows: Vec<(&str, Result<Asked, u16>)> = vec![
             ("", Ok(all())),
             (

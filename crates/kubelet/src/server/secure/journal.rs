@@ -25,7 +25,7 @@ const NAME_MAX: usize = 256;
 const TAIL_MAX: i64 = 100_000;
 const PATTERN_MAX: usize = 1024;
 /// For all of it: who asks for more asks for less at a time.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const PIECE: usize = 32 << 10;
 /// Programs that search the journal at once: a pattern may be made to cost much.
 const AT_ONCE: usize = 16;
@@ -157,8 +157,8 @@ impl Asked {
             return Refusal(StatusCode::TOO_MANY_REQUESTS, text).into_response();
         };
         let (pieces, body) = log_files::channel();
-        supervise::spawn("log query", async move {
-            let copying = tokio::time::timeout(PATIENCE, self.copy(root, &pieces));
+        supervise::spawn("log_query", async move {
+            let copying = tokio::time::timeout(TIMEOUT, self.copy(root, &pieces));
             // A search that finds nothing writes nothing: only this tells that nobody waits for it any more.
             tokio::select! {
                 _ = copying => {}

@@ -13,7 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::sockopt;
-use serve::{Connection, Connections, Limit, Patience, Plan, Stream, Within};
+use serve::{Connection, Connections, IdleTimeoutStream, Limit, Plan, Stream, Within};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +30,7 @@ const HEAD_LIMIT: usize = 1 << 20;
 const HEADERS: usize = 200;
 /// A silent peer is asked whether it lives this often, and given up when it does not answer.
 const PING_EVERY: Duration = Duration::from_secs(30);
-const PING_PATIENCE: Duration = Duration::from_secs(15);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
 const PINGS: u32 = 3;
 /// For the body of a request to arrive.
 const BODY_TIME: Duration = Duration::from_secs(60);
@@ -85,9 +85,9 @@ async fn converse(server: Server, stream: Stream<TcpStream>, connection: Connect
     let address = connection.address();
     server.identity.refresh().await;
     let times = server.times;
-    let patience = Limit::new(times.stall);
+    let write_limit = Limit::new(times.stall);
     // Below the encryption, where every byte that is taken counts. Reading is watched by whoever reads a head.
-    let stream = Patience::with(stream, Limit::new(Limit::NEVER), patience.clone());
+    let stream = IdleTimeoutStream::with(stream, Limit::new(Limit::NEVER), write_limit.clone());
     let stream = match server.acceptor.accept(stream).await {
         Ok(stream) => stream,
         Err(error) => return tracing::debug!(%error, ?address, "TLS handshake failed"),
@@ -96,12 +96,13 @@ async fn converse(server: Server, stream: Stream<TcpStream>, connection: Connect
     let (router, guard) = (server.router, server.guard);
     let asked = connection.clone();
     let service = service_fn(move |request| {
-        let (router, guard, peer, patience) = (router.clone(), guard.clone(), peer.clone(), patience.clone());
+        let (router, guard, peer, write_limit) =
+            (router.clone(), guard.clone(), peer.clone(), write_limit.clone());
         let (asking, asked) = (asked.ask(), asked.clone());
         async move {
             let follows = follows(request.uri());
             let answer = answer(router, &guard, &peer, &asked, request).await;
-            patience.set(match answer.status() {
+            write_limit.set(match answer.status() {
                 // Streams have an idea of their own of how long nothing may move.
                 StatusCode::SWITCHING_PROTOCOLS => Limit::NEVER,
                 StatusCode::OK if follows => times.pause,
@@ -164,6 +165,6 @@ fn watch_over(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     let _ = sockopt::set_socket_keepalive(stream, true);
     let _ = sockopt::set_tcp_keepidle(stream, PING_EVERY);
-    let _ = sockopt::set_tcp_keepintvl(stream, PING_PATIENCE);
+    let _ = sockopt::set_tcp_keepintvl(stream, PING_TIMEOUT);
     let _ = sockopt::set_tcp_keepcnt(stream, PINGS);
 }

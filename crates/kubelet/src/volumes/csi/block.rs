@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, symlink};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use csi::v1::NodePublishVolumeRequest;
@@ -67,22 +67,24 @@ impl CsiVolumes {
     ) -> Result<MountedVolume, VolumeError> {
         let volume = &job.volume;
         let refuse = |e: String| failed(VolumeAct::StageDevice, volume, e);
-        self.check_alone(job).map_err(|e| refuse(e.to_owned()))?;
+        self.check_alone(job).await.map_err(refuse)?;
         let session = self.session(&volume.driver).await.map_err(|e| {
             refuse(format!("{PLUGIN}: blockMapper.SetUpDevice failed to get CSI client: {e}"))
         })?;
         let context = self.publish_context(volume, attaches).await.map_err(|e| {
             refuse(format!("{PLUGIN}: blockMapper.SetupDevice failed to get volume attachment: {e}"))
         })?;
-        let places = Places::new(&self.root, &volume.spec_name);
-        books::write(&places.data(), &volume.data(self.parts.storage.node_name()))
-            .map_err(|e| refuse(format!("{PLUGIN}: failed to save volume info data: {e}")))?;
+        let places = self.disk.device_places(&volume.spec_name);
+        let (at, data) = (places.data(), volume.data(self.parts.storage.node_name()));
+        let recorded = self.try_on_disk(move |_| books::write(&at, &data)).await;
+        recorded.map_err(|e| refuse(format!("{PLUGIN}: failed to save volume info data: {e}")))?;
         self.stage_device(&session, job, &places, &context).await.map_err(refuse)?;
         let refuse = |e: String| failed(VolumeAct::Map, volume, e);
         let device = self.publish_device(&session, job, object, &places, context).await.map_err(refuse)?;
-        self.set_mark(job).map_err(|e| refuse(e.to_string()))?;
+        self.set_mark(job).await.map_err(|e| refuse(e.to_string()))?;
         self.expand(&session, job, &device).await;
-        self.mapped(job).ok_or_else(|| refuse(format!("{} is no block device", device.display())))
+        let mapped = self.standing(&job.uid, volume).await?;
+        mapped.ok_or_else(|| refuse(format!("{} is no block device", device.display())))
     }
 
     async fn stage_device(
@@ -97,7 +99,8 @@ impl CsiVolumes {
             return Ok(());
         }
         let secrets = self.secrets(volume.stage_secret.as_ref(), "NodeStageSecretRef").await?;
-        books::make_mount_point(&places.staging).map_err(|e| {
+        let at = places.staging.clone();
+        self.try_on_disk(move |_| books::make_mount_point(&at)).await.map_err(|e| {
             format!(
                 "{PLUGIN}: blockMapper.stageVolumeForBlock failed to create dir {}: {e}",
                 places.staging.display()
@@ -120,13 +123,18 @@ impl CsiVolumes {
         let volume = &job.volume;
         self.check_wanted(job)?;
         let secrets = self.secrets(volume.publish_secret.as_ref(), "NodePublishSecretRef").await?;
-        let device = self.device(job);
-        books::make_dir(&places.publish_dir).map_err(|e| {
-            let dir = places.publish_dir.display();
-            format!("{PLUGIN}: blockMapper.publishVolumeForBlock failed to create dir {dir}:  {e}")
-        })?;
-        // The link is the Pod's record of the device, so it comes before the device.
-        self.link(job, &device).map_err(|e| format!("link {}: {e}", device.display()))?;
+        let device = self.disk.device(job.uid.as_str(), &volume.spec_name);
+        let (dir, uid, name) = (places.publish_dir.clone(), job.uid.clone(), volume.spec_name.clone());
+        let made = self.on_disk(move |disk| {
+            books::make_dir(&dir).map_err(|e| {
+                let dir = dir.display();
+                format!("{PLUGIN}: blockMapper.publishVolumeForBlock failed to create dir {dir}:  {e}")
+            })?;
+            // The link is the Pod's record of the device, so it comes before the device.
+            let device = disk.device(uid.as_str(), &name);
+            disk.link(uid.as_str(), &name).map_err(|e| format!("link {}: {e}", device.display()))
+        });
+        made.await.map_err(|e| e.to_string())??;
         let request = NodePublishVolumeRequest {
             publish_context: context,
             // Also to a driver that does not stage devices, as upstream has it: it may attach them there.
@@ -138,29 +146,6 @@ impl CsiVolumes {
         };
         let done = self.ask_to_publish(session, job, request).await;
         done.map(|()| device).map_err(|e| e.to_string())
-    }
-
-    /// The device, if its set-up came to its end and it is still there.
-    pub(super) fn mapped(&self, job: &Job) -> Option<MountedVolume> {
-        let path = self.device(job);
-        let is_there = self.has_mark(job) && is_device(&path);
-        is_there.then_some(MountedVolume::Device { path, read_only: job.volume.read_only })
-    }
-
-    fn device(&self, job: &Job) -> PathBuf {
-        Places::new(&self.root, &job.volume.spec_name).publish_dir.join(job.uid.as_str())
-    }
-
-    fn link(&self, job: &Job, device: &Path) -> io::Result<()> {
-        let dir = books::devices_of_pod(&self.root, job.uid.as_str());
-        books::make_dir(&dir)?;
-        let link = dir.join(&job.volume.spec_name);
-        match std::fs::read_link(&link) {
-            Ok(there) if there == device => return Ok(()),
-            Ok(_) => std::fs::remove_file(&link)?,
-            Err(_) => {}
-        }
-        symlink(device, link)
     }
 }
 

@@ -157,9 +157,9 @@ impl CsiVolumes {
         let volume = &job.volume;
         match (session.offers.stage, volume.block) {
             (false, _) => String::new(),
-            (true, true) => text(&super::block::Places::new(&self.root, &volume.spec_name).staging),
+            (true, true) => text(&self.disk.device_places(&volume.spec_name).staging),
             (true, false) => {
-                let dir = books::staging(&self.root).join(&volume.driver).join(staging_name(&volume.handle));
+                let dir = self.disk.staging().join(&volume.driver).join(staging_name(&volume.handle));
                 text(&dir.join(books::GLOBAL_MOUNT))
             }
         }

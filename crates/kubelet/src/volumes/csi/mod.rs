@@ -15,7 +15,9 @@
 
 mod block;
 mod books;
+mod disk;
 mod expand;
+mod kind;
 mod mount;
 mod refresh;
 mod request;
@@ -25,7 +27,7 @@ mod tear_down;
 mod volume_queue;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -43,6 +45,8 @@ use crate::volumes::VolumeFigures;
 use crate::volumes::drivers::registration::Registrar;
 use crate::volumes::drivers::{Drivers, Measured};
 pub(super) use block::is_device;
+use disk::Disk;
+pub(super) use kind::Csi;
 use volume_queue::VolumeQueues;
 
 /// How long a driver that has not registered is waited for: after a restart, all of them come back at once.
@@ -66,8 +70,7 @@ impl std::fmt::Debug for CsiParts {
 
 /// The volumes that drivers mount on this node.
 pub(super) struct CsiVolumes {
-    /// The kubelet's root, as the operator calls it and drivers know it.
-    root: PathBuf,
+    disk: Disk,
     parts: CsiParts,
     queues: VolumeQueues,
     /// Held for set operations only.
@@ -109,10 +112,10 @@ struct Job {
 // === impl CsiVolumes ===
 
 impl CsiVolumes {
-    pub(super) fn new(root: PathBuf, parts: CsiParts) -> Self {
+    pub(super) fn new(root: &Path, parts: CsiParts) -> Self {
         let queues = VolumeQueues::new(parts.measured.clock.clone());
         Self {
-            root,
+            disk: Disk::new(root),
             parts,
             queues,
             state: Mutex::default(),
@@ -140,10 +143,9 @@ impl CsiVolumes {
         })?;
         let job = Job { pod: pod.clone(), uid: uid.clone(), volume: volume.clone(), group };
         let republish = object.as_ref().and_then(|o| o.spec.requires_republish) == Some(true);
-        let there = self.is_ready(&job);
-        if there.is_some() {
-            self.mend_record(&job).map_err(|e| fail(format!("write the record of the volume anew: {e}")))?;
-        }
+        let (of, node) = (job.clone(), self.parts.storage.node_name().to_owned());
+        let there = self.try_on_disk(move |disk| disk.found(&of, &node)).await;
+        let there = there.map_err(|e| fail(format!("look for the volume and its record: {e}")))?;
         self.note_size(&job, there.is_none());
         let grows = !matches!(self.expansion(&job, true), Expansion::Nothing);
         if let Some(ready) = there.clone().filter(|_| !republish && !grows) {
@@ -174,7 +176,7 @@ impl CsiVolumes {
         let queue =
             volume_queue::Errand { act: VolumeAct::SetUp, volume: volume.spec_name.clone(), key: name };
         let operation = self.parts.measured.begin(if volume.block { "map_volume" } else { "volume_mount" });
-        let ready = self.queues.run(queue, volume_queue::MOUNT_PATIENCE, Box::pin(work)).await;
+        let ready = self.queues.run(queue, volume_queue::MOUNT_TIMEOUT, Box::pin(work)).await;
         self.parts.measured.end(operation, &volume.driver, ready.is_ok());
         let ready = ready?;
         self.note((uid.clone(), own_name.to_owned()), volume, &ready);
@@ -200,29 +202,27 @@ impl CsiVolumes {
 
     /// A volume for one Pod at a time is not given to a second one, not even while the first is leaving. Asked in the
     /// volume's queue, and records are written before drivers are asked, so two that come at once are told apart.
-    fn check_alone(&self, job: &Job) -> Result<(), &'static str> {
-        let name = job.volume.unique_name();
-        match job.volume.is_exclusive() && self.has_another(&name, job.uid.as_str()) {
-            true => Err(IN_USE),
-            false => Ok(()),
+    async fn check_alone(&self, job: &Job) -> Result<(), String> {
+        if !job.volume.is_exclusive() {
+            return Ok(());
         }
-    }
-
-    /// A volume that is in place although its record is not: whoever takes it away will need one.
-    fn mend_record(&self, job: &Job) -> std::io::Result<()> {
-        let dir = match job.volume.block {
-            true => block::Places::new(&self.root, &job.volume.spec_name).data(),
-            false => self.target(job),
-        };
-        match books::read(&dir) {
-            Some(_) => Ok(()),
-            None => books::write(&dir, &job.volume.data(self.parts.storage.node_name())),
+        let (name, uid) = (job.volume.unique_name(), job.uid.clone());
+        match self.on_disk(move |disk| disk.has_another(&name, uid.as_str())).await {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(IN_USE.to_owned()),
+            Err(error) => Err(error.to_string()),
         }
     }
 
     /// Where the volume is, if it was published for the Pod, now or in an earlier life of the agent.
-    pub(super) fn standing(&self, pod: &Arc<Pod>, uid: &PodUid, volume: &CsiVolume) -> Option<MountedVolume> {
-        self.is_ready(&Job { pod: pod.clone(), uid: uid.clone(), volume: volume.clone(), group: None })
+    pub(super) async fn standing(
+        &self,
+        uid: &PodUid,
+        volume: &CsiVolume,
+    ) -> Result<Option<MountedVolume>, VolumeError> {
+        let (uid, of) = (uid.clone(), volume.clone());
+        let standing = self.on_disk(move |disk| disk.standing(uid.as_str(), &of)).await;
+        standing.map_err(|e| failed(VolumeAct::SetUp, volume, e.to_string()))
     }
 
     /// Remembers what can be measured.
@@ -234,14 +234,6 @@ impl CsiVolumes {
             self.lock().published.insert(key, stats::Published { driver, handle, claim, path }).is_none();
         if is_new {
             self.unmeasured.notify_one();
-        }
-    }
-
-    /// Where the volume is, if it was set up to the end and nobody took it away.
-    fn is_ready(&self, job: &Job) -> Option<MountedVolume> {
-        match job.volume.block {
-            true => self.mapped(job),
-            false => self.mounted(job),
         }
     }
 

@@ -9,9 +9,7 @@ use csi::{Capabilities, Driver};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::CSIDriver;
 use kubelet_core::references::TokenWant;
-use kubelet_core::volumes::csi::{
-    PLUGIN, PLUGIN_DIR, SecretRef, TOKENS, group_policy, pod_attributes, staging_name,
-};
+use kubelet_core::volumes::csi::{PLUGIN, SecretRef, TOKENS, group_policy, pod_attributes, staging_name};
 
 use super::request::{capability, merged};
 use super::{CsiVolumes, Job, REGISTRATION, books, failed, volume_queue};
@@ -27,9 +25,6 @@ pub(super) struct Session {
     pub(super) offers: Capabilities,
 }
 
-/// Marks a volume whose set-up came to its end, in the place where other kinds have theirs.
-const READY: &str = "ready";
-
 impl CsiVolumes {
     /// Stages, publishes and gives the volume to the Pod's group, as far as that is not done yet.
     pub(super) async fn mount(
@@ -39,7 +34,7 @@ impl CsiVolumes {
         attaches: bool,
     ) -> Result<MountedVolume, VolumeError> {
         let volume = &job.volume;
-        self.check_alone(job).map_err(|e| failed(VolumeAct::SetUp, volume, e))?;
+        self.check_alone(job).await.map_err(|e| failed(VolumeAct::SetUp, volume, e))?;
         let stage = if volume.is_persistent() { VolumeAct::Stage } else { VolumeAct::SetUp };
         let missing = |e: String| match volume.is_persistent() {
             true => format!("{PLUGIN}: attacher.MountDevice failed to create newCsiDriverClient: {e}"),
@@ -55,21 +50,23 @@ impl CsiVolumes {
         }
         let path = self.publish(&session, job, object, context, staging.as_deref()).await;
         let path = path.map_err(|e| failed(VolumeAct::SetUp, volume, e))?;
-        if !self.has_mark(job) {
+        let fail = |e: io::Error| failed(VolumeAct::SetUp, volume, e.to_string());
+        let (uid, name) = (job.uid.clone(), volume.spec_name.clone());
+        let is_new = !self.on_disk(move |disk| disk.has_mark(uid.as_str(), &name)).await.map_err(fail)?;
+        if is_new {
             self.give_away(job, object, session.offers, &path)
                 .await
                 .map_err(|e| failed(VolumeAct::SetUp, volume, e))?;
-            self.set_mark(job).map_err(|e| failed(VolumeAct::SetUp, volume, e.to_string()))?;
+            self.set_mark(job).await.map_err(fail)?;
         }
         self.expand(&session, job, &path).await;
         Ok(MountedVolume::Host { path, read_only: volume.read_only })
     }
 
-    /// The published volume, if its set-up came to its end and it is still mounted.
-    pub(super) fn mounted(&self, job: &Job) -> Option<MountedVolume> {
-        let path = self.target(job).join(books::MOUNT);
-        let is_there = self.has_mark(job) && books::is_mounted(&path);
-        is_there.then_some(MountedVolume::Host { path, read_only: job.volume.read_only })
+    /// The set-up of the volume came to its end.
+    pub(super) async fn set_mark(&self, job: &Job) -> io::Result<()> {
+        let (uid, name) = (job.uid.clone(), job.volume.spec_name.clone());
+        self.try_on_disk(move |disk| disk.set_mark(uid.as_str(), &name)).await
     }
 
     pub(super) async fn session(&self, name: &str) -> Result<Session, String> {
@@ -97,26 +94,31 @@ impl CsiVolumes {
         context: &BTreeMap<String, String>,
     ) -> Result<Option<PathBuf>, String> {
         let volume = &job.volume;
-        let dir = books::staging(&self.root).join(&volume.driver).join(staging_name(&volume.handle));
+        let dir = self.disk.staging().join(&volume.driver).join(staging_name(&volume.handle));
         let target = dir.join(books::GLOBAL_MOUNT);
         let name = volume.unique_name();
         if !session.offers.stage {
             return Ok(None);
         }
-        if self.lock().staged.contains(&name) && books::read(&dir).is_some() {
+        let at = dir.clone();
+        let was_known = self.on_disk(move |_| books::read(&at).is_some()).await.map_err(|e| e.to_string())?;
+        if was_known && self.lock().staged.contains(&name) {
             return Ok(Some(target));
         }
         let secrets = self.secrets(volume.stage_secret.as_ref(), "NodeStageSecretRef").await?;
-        let was_known = books::read(&dir).is_some();
-        let io =
-            |e: io::Error| format!("{PLUGIN}: attacher.MountDevice failed to create dir {target:?}:  {e}");
-        books::make_mount_point(&target).map_err(io)?;
-        books::write(&dir, &volume.staged_data())
-            .map_err(|e| format!("{PLUGIN}: failed to save volume info data: {e}"))?;
+        let (at, mount, data) = (dir.clone(), target.clone(), volume.staged_data());
+        let recorded = self.try_on_disk(move |_| {
+            books::make_mount_point(&mount).map_err(|e| {
+                io::Error::other(format!("attacher.MountDevice failed to create dir {mount:?}:  {e}"))
+            })?;
+            let failed = |e| io::Error::other(format!("failed to save volume info data: {e}"));
+            books::write(&at, &data).map_err(failed)
+        });
+        recorded.await.map_err(|e| format!("{PLUGIN}: {e}"))?;
         if let Err(error) = self.ask_to_stage(session, job, &target, context, secrets).await {
             // A driver that is done with it left nothing behind, unless an earlier attempt did.
             if error.is_final() && !was_known {
-                let _ = books::close(&dir, books::GLOBAL_MOUNT);
+                let _ = self.try_on_disk(move |_| books::close(&dir, books::GLOBAL_MOUNT)).await;
             }
             return Err(error.to_string());
         }
@@ -134,7 +136,7 @@ impl CsiVolumes {
     ) -> Result<PathBuf, String> {
         let volume = &job.volume;
         self.check_wanted(job)?;
-        let dir = self.target(job);
+        let dir = self.disk.target(job.uid.as_str(), &volume.spec_name);
         let target = dir.join(books::MOUNT);
         let mut secrets = self.secrets(volume.publish_secret.as_ref(), "NodePublishSecretRef").await?;
         let mut attributes = attributes(job, object);
@@ -145,8 +147,13 @@ impl CsiVolumes {
                 false => attributes = merged(&attributes, tokens),
             }
         }
-        let was_known = books::read(&dir).is_some();
-        books::write(&dir, &volume.data(self.parts.storage.node_name()))
+        let (at, data) = (dir.clone(), volume.data(self.parts.storage.node_name()));
+        let recorded = self.try_on_disk(move |_| {
+            let was_known = books::read(&at).is_some();
+            books::write(&at, &data).map(|()| was_known)
+        });
+        let was_known = recorded
+            .await
             .map_err(|e| format!("{PLUGIN}: mounter.SetUpAt failed to save volume info data: {e}"))?;
         let request = NodePublishVolumeRequest {
             publish_context: context,
@@ -159,7 +166,7 @@ impl CsiVolumes {
         if let Err(error) = self.ask_to_publish(session, job, request).await {
             // What was published once stays: its Pod may be running on it.
             if error.is_final() && !was_known {
-                let _ = books::close(&dir, books::MOUNT);
+                let _ = self.try_on_disk(move |_| books::close(&dir, books::MOUNT)).await;
             }
             return Err(error.to_string());
         }
@@ -262,32 +269,6 @@ impl CsiVolumes {
         };
         let done = volume_queue::on_thread(give).await;
         done.map_err(|e| format!("applyFSGroup failed for vol {}: {e}", job.volume.handle))
-    }
-
-    /// The directory of the volume's books in the Pod's.
-    pub(super) fn target(&self, job: &Job) -> PathBuf {
-        books::of_pod(&self.root, job.uid.as_str()).join(&job.volume.spec_name)
-    }
-
-    pub(super) fn has_mark(&self, job: &Job) -> bool {
-        self.mark(job.uid.as_str(), &job.volume.spec_name).join(READY).exists()
-    }
-
-    pub(super) fn set_mark(&self, job: &Job) -> io::Result<()> {
-        let dir = self.mark(job.uid.as_str(), &job.volume.spec_name);
-        books::make_dir(&dir)?;
-        std::fs::write(dir.join(READY), "")
-    }
-
-    pub(super) fn drop_mark(&self, uid: &str, name: &str) -> io::Result<()> {
-        let dir = self.mark(uid, name);
-        books::remove_empty(&dir.join(READY))?;
-        books::remove_empty(&dir)
-    }
-
-    fn mark(&self, uid: &str, name: &str) -> PathBuf {
-        let of_pod = self.root.join("pods").join(uid).join("plugins");
-        of_pod.join(PLUGIN_DIR).join(name)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::volumes::{Amount, Figures};
 type Key = (PodUid, String);
 
 /// A driver that takes longer is asked again the next time.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A volume that a Pod has, and the claim by which it has it.
 #[derive(Clone, Debug)]
@@ -93,7 +93,7 @@ impl CsiVolumes {
             let answer = self.parts.measured.call(name, "NodeGetVolumeStats", call).await;
             answer.map_err(|error| tracing::debug!(%error, volume = handle, "volume not measured")).ok()
         };
-        tokio::time::timeout(PATIENCE, asked).await.ok().flatten()
+        tokio::time::timeout(TIMEOUT, asked).await.ok().flatten()
     }
 }
 

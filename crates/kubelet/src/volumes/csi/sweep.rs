@@ -3,7 +3,7 @@
 //! It works from the disk, so it also finds what a crash left between staging and publishing.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use futures_util::future::join_all;
 use kubelet_core::volumes::csi::needs_attach;
 use tokio_util::sync::CancellationToken;
 
-use super::block::Places;
-use super::books::{Entry, Kept};
+use super::books::Entry;
+use super::disk::{Disk, Place, Staged};
 use super::{CsiVolumes, books, named, volume_queue};
 use crate::ports::{VolumeAct, VolumeError};
 
@@ -21,22 +21,6 @@ const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(120);
 /// The long look, in case a hint was lost.
 const SLOW: Duration = Duration::from_secs(600);
-
-/// A staged volume.
-#[derive(Clone, Debug)]
-struct Staged {
-    entry: Entry,
-    /// As people call it.
-    name: String,
-    place: Place,
-}
-
-#[derive(Clone, Debug)]
-enum Place {
-    /// The directory that holds `globalmount`.
-    Mount(PathBuf),
-    Device,
-}
 
 impl CsiVolumes {
     /// Sweeps whenever there may be something, until cancelled.
@@ -59,21 +43,24 @@ impl CsiVolumes {
     /// One pass. True if something is left to be done.
     async fn sweep(self: &Arc<Self>) -> bool {
         // Before anything is waited for.
-        self.settle_in_use().await;
-        let corrupt = self.corrupt_on_disk();
+        let settled = self.settle_in_use().await;
+        let found = self.on_disk(|disk| (disk.corrupt(), disk.published(), disk.staged())).await;
+        let (Ok(()), Ok((corrupt, published, staged))) = (settled, found) else {
+            tracing::warn!("the disk could not be searched for volumes that nobody uses");
+            return true;
+        };
         for dir in &corrupt {
             let dir = dir.display();
             tracing::warn!(%dir, "nothing is unstaged while it is not known which volume a Pod has here");
         }
-        let published = self.published_on_disk();
         let is_unused =
             |staged: &Staged| !self.is_wanted(&staged.entry) && !published.contains(&staged.entry);
-        let unused = self.staged_on_disk().into_iter().filter(|s| corrupt.is_empty() && is_unused(s));
+        let unused = staged.into_iter().filter(|s| corrupt.is_empty() && is_unused(s));
         let done = join_all(unused.map(|staged| self.unstage(staged))).await;
         let left: Vec<VolumeError> = done.into_iter().filter_map(Result::err).collect();
         left.iter().for_each(|error| tracing::warn!(%error, "volume not unstaged yet"));
-        self.settle_in_use().await;
-        !left.is_empty() || !corrupt.is_empty()
+        let settled = self.settle_in_use().await;
+        !left.is_empty() || !corrupt.is_empty() || settled.is_err()
     }
 
     async fn unstage(self: &Arc<Self>, staged: Staged) -> Result<(), VolumeError> {
@@ -87,37 +74,29 @@ impl CsiVolumes {
             let done = this.unstage_now(&staged, &name).await;
             done.map_err(|e| named(VolumeAct::Unstage, &staged.name, e))
         };
-        let done = self.queues.run(errand, volume_queue::UNMOUNT_PATIENCE, Box::pin(work)).await;
+        let done = self.queues.run(errand, volume_queue::UNMOUNT_TIMEOUT, Box::pin(work)).await;
         self.parts.measured.end(operation, &driver, done.is_ok());
         done
     }
 
     async fn unstage_now(&self, staged: &Staged, unique: &str) -> Result<(), String> {
         // Somebody may have come for it while we waited for our turn, or for the driver.
-        let is_used = || {
-            let is_published = || self.published_on_disk().contains(&staged.entry);
-            self.is_wanted(&staged.entry) || !self.corrupt_on_disk().is_empty() || is_published()
-        };
-        if is_used() {
+        if self.is_used(&staged.entry).await? {
             return Ok(());
         }
         let session = self.session(&staged.entry.driver).await?;
-        if is_used() {
+        if self.is_used(&staged.entry).await? {
             return Ok(());
         }
         self.lock().staged.remove(unique);
-        type Close = Box<dyn Fn() -> std::io::Result<()> + Send + Sync>;
-        let (path, is_staged, close): (PathBuf, bool, Close) = match &staged.place {
+        let (path, is_staged) = match &staged.place {
             // Nobody looks whether it is there: what is mounted there may hang whoever looks, or be dead.
-            Place::Mount(dir) => {
-                let (path, dir) = (dir.join(books::GLOBAL_MOUNT), dir.clone());
-                (path, true, Box::new(move || books::close(&dir, books::GLOBAL_MOUNT)))
-            }
+            Place::Mount(dir) => (dir.join(books::GLOBAL_MOUNT), true),
             Place::Device => {
-                let places = Places::new(&self.root, &staged.name);
-                let path = places.staging.clone();
-                let is_there = books::is_mounted(&path) || path.symlink_metadata().is_ok();
-                (path, is_there, Box::new(move || places.close()))
+                let path = self.disk.device_places(&staged.name).staging;
+                let at = path.clone();
+                let look = move |_: &Disk| books::is_mounted(&at) || at.symlink_metadata().is_ok();
+                (path, self.on_disk(look).await.map_err(|e| e.to_string())?)
             }
         };
         if session.offers.stage && is_staged {
@@ -130,13 +109,31 @@ impl CsiVolumes {
             let done = self.parts.measured.call(&session.name, "NodeUnstageVolume", call).await;
             done.map_err(|e| e.to_string())?;
         }
-        close().map_err(|e| format!("clean up {}: {e}", path.display()))
+        let staged = staged.clone();
+        let closed = self.try_on_disk(move |disk| match &staged.place {
+            Place::Mount(dir) => books::close(dir, books::GLOBAL_MOUNT),
+            Place::Device => disk.device_places(&staged.name).close(),
+        });
+        closed.await.map_err(|e| format!("clean up {}: {e}", path.display()))
+    }
+
+    /// Whether a Pod wants or has the volume, or may have it.
+    async fn is_used(&self, entry: &Entry) -> Result<bool, String> {
+        if self.is_wanted(entry) {
+            return Ok(true);
+        }
+        let of = entry.clone();
+        let is_on_disk =
+            self.on_disk(move |disk| !disk.corrupt().is_empty() || disk.published().contains(&of));
+        // Once more: the look took its time.
+        is_on_disk.await.map(|is_on_disk| is_on_disk || self.is_wanted(entry)).map_err(|e| e.to_string())
     }
 
     /// What the node says is in use: what a Pod wants or has, and what is still staged.
-    async fn settle_in_use(&self) {
+    async fn settle_in_use(&self) -> io::Result<()> {
         let mut on_disk = BTreeSet::new();
-        for entry in self.staged_on_disk().into_iter().map(|s| s.entry).chain(self.published_on_disk()) {
+        let (staged, published) = self.on_disk(|disk| (disk.staged(), disk.published())).await?;
+        for entry in staged.into_iter().map(|s| s.entry).chain(published) {
             // A driver that cannot be asked about may need its volumes attached.
             let object = self.parts.storage.driver(&entry.driver).await.ok().flatten();
             if !entry.ephemeral && needs_attach(object.as_deref()) {
@@ -151,57 +148,11 @@ impl CsiVolumes {
         state.in_use.clone_from(&in_use);
         state.settled = true;
         self.parts.storage.report_in_use(in_use.into_iter().collect());
+        Ok(())
     }
 
     fn is_wanted(&self, entry: &Entry) -> bool {
         self.lock().wanted.contains_key(&entry.unique_name())
-    }
-
-    fn staged_on_disk(&self) -> Vec<Staged> {
-        let root = books::staging(&self.root);
-        let mut all = Vec::new();
-        for (driver, dir) in books::names(&root) {
-            if driver == books::DEVICES {
-                let spec_names = books::names(&dir).into_iter().map(|(name, _)| name);
-                let devices = spec_names.filter(|n| n != "staging" && n != "publish").filter_map(|name| {
-                    let entry = books::read(&Places::new(&self.root, &name).data())?;
-                    Some(Staged { entry, name, place: Place::Device })
-                });
-                all.extend(devices);
-            } else {
-                all.extend(books::list(&dir).into_iter().map(|Kept { dir, entry, .. }| Staged {
-                    name: entry.handle.clone(),
-                    entry,
-                    place: Place::Mount(dir),
-                }));
-            }
-        }
-        all
-    }
-
-    /// Every volume that some Pod's directory tells of.
-    fn published_on_disk(&self) -> Vec<Entry> {
-        self.pods_on_disk().flat_map(|uid| self.entries_of(&uid)).collect()
-    }
-
-    /// Whether another Pod's directory tells of the volume.
-    pub(super) fn has_another(&self, unique: &str, uid: &str) -> bool {
-        let others = self.pods_on_disk().filter(|other| other != uid);
-        others.flat_map(|other| self.entries_of(&other)).any(|entry| entry.unique_name() == unique)
-    }
-
-    fn entries_of(&self, uid: &str) -> impl Iterator<Item = Entry> + use<> {
-        let mounts = books::list(&books::of_pod(&self.root, uid));
-        mounts.into_iter().chain(self.devices_of(uid)).map(|kept| kept.entry)
-    }
-
-    /// The records of Pods' volumes that tell nothing: any staged volume may be theirs.
-    fn corrupt_on_disk(&self) -> Vec<PathBuf> {
-        self.pods_on_disk().flat_map(|uid| self.corrupt_of(&uid)).map(|corrupt| corrupt.dir).collect()
-    }
-
-    fn pods_on_disk(&self) -> impl Iterator<Item = String> + use<> {
-        books::names(&self.root.join("pods")).into_iter().map(|(uid, _)| uid)
     }
 }
 
@@ -219,6 +170,7 @@ mod tests {
     use kubelet_core::references::TokenWant;
     use kubelet_core::volumes::csi::{ClaimRef, SecretRef, key};
     use kubelet_core::volumes::expand::News;
+    use tokio::sync::Notify;
 
     use super::*;
     use crate::events::Recorder;
@@ -230,7 +182,7 @@ mod tests {
 
     /// What the node said is in use, word for word.
     #[derive(Default)]
-    struct Told(Mutex<Vec<Vec<String>>>);
+    struct Told(Mutex<Vec<Vec<String>>>, Notify);
 
     #[async_trait]
     impl Storage for Told {
@@ -260,6 +212,7 @@ mod tests {
 
         fn report_in_use(&self, volumes: Vec<String>) {
             self.0.lock().unwrap().push(volumes);
+            self.1.notify_one();
         }
 
         fn node_name(&self) -> &str {
@@ -283,7 +236,7 @@ mod tests {
             recorder: Recorder::new(clock),
             figures: Arc::default(),
         };
-        Arc::new(CsiVolumes::new(root.to_owned(), parts))
+        Arc::new(CsiVolumes::new(root, parts))
     }
 
     #[tokio::test(start_paused = true)]
@@ -304,7 +257,7 @@ mod tests {
             let volumes = volumes.clone();
             async move { volumes.sweep().await }
         });
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        told.1.notified().await;
         use_one("newer");
         assert!(!sweeping.is_finished());
         let left = "kubernetes.io/csi/d^left";

@@ -17,9 +17,9 @@ use super::named;
 use crate::ports::{VolumeAct, VolumeError};
 
 /// How long a Pod that is to start waits before it says what for.
-pub(super) const MOUNT_PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const MOUNT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a Pod that is to go waits before it names its blocker.
-pub(super) const UNMOUNT_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Nothing here recurses.
 const STACK: usize = 512 << 10;
@@ -57,11 +57,11 @@ impl VolumeQueues {
     pub(super) async fn run<T: Send + 'static>(
         &self,
         errand: Errand,
-        patience: Duration,
+        limit: Duration,
         work: impl Future<Output = Result<T, VolumeError>> + Send + 'static,
     ) -> Result<T, VolumeError> {
         let queue = self.all().entry(errand.key.clone()).or_default().clone();
-        let result = self.run_in(&queue, &errand, patience, work).await;
+        let result = self.run_in(&queue, &errand, limit, work).await;
         drop(queue);
         // Whoever still works or waits holds the queue too; the last one leaves the map clean.
         self.all().retain(|_, queue| Arc::strong_count(queue) > 1);
@@ -72,22 +72,22 @@ impl VolumeQueues {
         &self,
         queue: &Arc<VolumeQueue>,
         errand: &Errand,
-        patience: Duration,
+        limit: Duration,
         work: impl Future<Output = Result<T, VolumeError>> + Send + 'static,
     ) -> Result<T, VolumeError> {
         // Nothing to retry: whoever is asked again will say the same until the driver has answered.
         let late =
             || VolumeError { class: Class::Wait, ..named(errand.act, &errand.volume, self.describe(queue)) };
-        let Ok(turn) = timeout(patience, queue.turn.clone().lock_owned()).await else { return Err(late()) };
+        let Ok(turn) = timeout(limit, queue.turn.clone().lock_owned()).await else { return Err(late()) };
         queue.begin(format!("{} it", errand.act), self.clock.now().mono);
         let mine = queue.clone();
-        let task = supervise::spawn("CSI operation", async move {
+        let task = supervise::spawn("csi_operation", async move {
             let result = STEP.scope(mine.clone(), work).await;
             *mine.busy() = None;
             drop(turn);
             result
         });
-        match timeout(patience, task).await {
+        match timeout(limit, task).await {
             Ok(Ok(Some(result))) => result,
             Ok(_) => Err(named(errand.act, &errand.volume, "the operation panicked")),
             Err(_) => Err(late()),
@@ -162,13 +162,13 @@ mod tests {
             let _ = hang.await;
             Ok(1)
         };
-        let late = queues.run(errand("a"), MOUNT_PATIENCE, work).await.unwrap_err();
+        let late = queues.run(errand("a"), MOUNT_TIMEOUT, work).await.unwrap_err();
         assert!(late.message.contains("driver d to answer NodePublishVolume"), "{late}");
-        assert_eq!(queues.run(errand("b"), MOUNT_PATIENCE, async { Ok(2) }).await.unwrap(), 2);
-        let late = queues.run(errand("a"), UNMOUNT_PATIENCE, async { Ok(3) }).await.unwrap_err();
+        assert_eq!(queues.run(errand("b"), MOUNT_TIMEOUT, async { Ok(2) }).await.unwrap(), 2);
+        let late = queues.run(errand("a"), UNMOUNT_TIMEOUT, async { Ok(3) }).await.unwrap_err();
         assert!(late.message.contains("NodePublishVolume"), "{late}");
         release.send(()).unwrap();
-        assert_eq!(queues.run(errand("a"), UNMOUNT_PATIENCE, async { Ok(4) }).await.unwrap(), 4);
+        assert_eq!(queues.run(errand("a"), UNMOUNT_TIMEOUT, async { Ok(4) }).await.unwrap(), 4);
         assert!(queues.all().is_empty());
     }
 

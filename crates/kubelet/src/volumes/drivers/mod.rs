@@ -49,10 +49,10 @@ impl Drivers {
     }
 
     /// The driver, if it is there or comes within the given time.
-    pub async fn wait_for(&self, name: &str, patience: Duration) -> Result<csi::Driver, String> {
+    pub async fn wait_for(&self, name: &str, limit: Duration) -> Result<csi::Driver, String> {
         let mut all = self.all.subscribe();
         let there = all.wait_for(|all| all.contains_key(name));
-        let found = tokio::time::timeout(patience, there).await;
+        let found = tokio::time::timeout(limit, there).await;
         let endpoint = found.ok().and_then(|all| all.ok()?.get(name).map(|d| d.endpoint.clone()));
         let endpoint = endpoint
             .ok_or_else(|| format!("driver name {name} not found in the list of registered CSI drivers"))?;

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use csi::registration::PluginInfo;
+use async_trait::async_trait;
 use kubelet_core::node::csi_node::DriverInfo;
 use kubelet_core::volumes::csi::{PLUGIN, highest_version, is_driver_name};
+use plugins::Handler;
+use plugins::registration::PluginInfo;
 
 use super::{DEADLINE, Drivers, Measured, Registered};
 use crate::cluster::csi_orders::CsiNodeOrders;
@@ -22,14 +24,6 @@ pub struct Registrar {
 // === impl Registrar ===
 
 impl Registrar {
-    /// Checks what a plugin says of itself before anything is done about it.
-    pub fn validate(&self, info: &PluginInfo, socket: &Path) -> Result<Vec<u64>, String> {
-        let endpoint = endpoint_of(info, socket);
-        self.version(info, socket).map_err(|e| {
-            format!("validation failed for CSI Driver {} at endpoint {}: {e}", info.name, endpoint.display())
-        })
-    }
-
     fn version(&self, info: &PluginInfo, socket: &Path) -> Result<Vec<u64>, String> {
         let (name, versions) = (&info.name, &info.supported_versions);
         if name.is_empty() {
@@ -59,18 +53,6 @@ impl Registrar {
         Ok(version)
     }
 
-    /// Makes the driver known here and, where there is an API server, in the node's CSINode.
-    pub async fn register(&self, info: &PluginInfo, socket: &Path, version: Vec<u64>) -> Result<(), String> {
-        let endpoint = endpoint_of(info, socket);
-        let driver = Registered { endpoint: endpoint.clone(), socket: socket.to_owned(), version };
-        self.drivers.set(&info.name, driver);
-        let installed = self.install(&info.name, &endpoint).await;
-        if installed.is_err() {
-            self.deregister(&info.name, socket);
-        }
-        installed
-    }
-
     /// Asks a driver anew what it says of this node.
     pub async fn refresh(&self, name: &str) -> Result<(), String> {
         let missing = || format!("driver name {name} not found in the list of registered CSI drivers");
@@ -94,9 +76,30 @@ impl Registrar {
             })
             .await
     }
+}
 
-    /// The driver that came by this socket is gone.
-    pub fn deregister(&self, name: &str, socket: &Path) {
+#[async_trait]
+impl Handler for Registrar {
+    fn validate(&self, info: &PluginInfo, socket: &Path) -> Result<(), String> {
+        let endpoint = endpoint_of(info, socket);
+        self.version(info, socket).map(drop).map_err(|e| {
+            format!("validation failed for CSI Driver {} at endpoint {}: {e}", info.name, endpoint.display())
+        })
+    }
+
+    /// Makes the driver known here and, where there is an API server, in the node's CSINode.
+    async fn register(&self, info: &PluginInfo, socket: &Path) -> Result<(), String> {
+        let (version, endpoint) = (self.version(info, socket)?, endpoint_of(info, socket));
+        let driver = Registered { endpoint: endpoint.clone(), socket: socket.to_owned(), version };
+        self.drivers.set(&info.name, driver);
+        let installed = self.install(&info.name, &endpoint).await;
+        if installed.is_err() {
+            self.deregister(&info.name, socket);
+        }
+        installed
+    }
+
+    fn deregister(&self, name: &str, socket: &Path) {
         if self.drivers.remove(name, socket)
             && let Some(orders) = &self.csi_node
         {

@@ -20,7 +20,7 @@ fn the_defaults_are_valid() {
     assert_eq!(problems(json!({})), Vec::<String>::new());
 }
 
-/// Each row: what to set, and the paths that must be complained about.
+/// Each row: what to set, and the paths that must be reported.
 #[test]
 fn ranges_enumerations_and_dependencies() {
     let none: &[&str] = &[];

@@ -94,6 +94,17 @@ fn what_was_stopped_because_it_was_edited_has_not_ended() {
 }
 
 #[test]
+fn a_pod_whose_next_instance_waits_for_its_start_has_not_ended() {
+    for policy in ["OnFailure", "Never"] {
+        // Stopped by its liveness probe, it said 0; the start of the next one failed and is held back.
+        let next = Instance { state: ContainerState::Created, restart_count: 1, ..instance("app") };
+        let mut case = Case::new(&two(policy), vec![next, exited("app", 0), exited("db", 0)]);
+        case.waiting.insert("app".into(), wait("CrashLoopBackOff", "back-off 10s"));
+        assert_eq!(phase(&case.status()), "Running", "{policy}");
+    }
+}
+
+#[test]
 fn an_ending_pod_gets_a_terminal_phase_once_nothing_runs() {
     let mut case = Case::new(&two("Always"), vec![instance("app"), exited("db", 0)]);
     case.publish();

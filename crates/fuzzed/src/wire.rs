@@ -1,0 +1,78 @@
+//! Frames and messages of peers: streaming servers and clients, systemd, the kernel.
+
+use bytes::BytesMut;
+use nft::wire::{Attributes, Messages};
+use nft::{Author, Generation, Notice};
+use streaming::websocket::Role;
+use streaming::{spdy as frames, websocket as sockets};
+use systemd::bus::wire;
+
+/// A server's SPDY frames, in one piece and cut into small ones: the same is read.
+pub fn spdy(bytes: &[u8]) {
+    let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+        let mut decoder = frames::Decoder::default();
+        let mut found = Vec::new();
+        for piece in pieces {
+            decoder.buffer().extend_from_slice(piece);
+            loop {
+                match decoder.next_frame() {
+                    Ok(Some(frame)) => found.push(frame),
+                    Ok(None) => break,
+                    Err(e) => return (found, Some(e)),
+                }
+            }
+        }
+        (found, None)
+    };
+    assert_eq!(read(&mut [bytes].into_iter()), read(&mut bytes.chunks(7)));
+}
+
+/// WebSocket messages, to a server and to a client, in one piece and cut into small ones.
+pub fn websocket(bytes: &[u8]) {
+    for role in [Role::Server, Role::Client] {
+        let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+            let mut decoder = sockets::Decoder::new(role);
+            let mut found = Vec::new();
+            for piece in pieces {
+                decoder.buffer().extend_from_slice(piece);
+                loop {
+                    match decoder.next_message() {
+                        Ok(Some(message)) => found.push(message),
+                        Ok(None) => break,
+                        Err(e) => return (found, Some(e)),
+                    }
+                }
+            }
+            (found, None)
+        };
+        assert_eq!(read(&mut [bytes].into_iter()), read(&mut bytes.chunks(3)));
+    }
+    let mut out = BytesMut::new();
+    sockets::put_binary(&mut out, None, &[bytes]);
+    let mut decoder = sockets::Decoder::new(Role::Client);
+    decoder.buffer().unsplit(out);
+    if let Ok(Some(message)) = decoder.next_message() {
+        assert_eq!(message, sockets::Message::Binary(bytes.to_vec().into()));
+    }
+}
+
+/// A message of the system bus.
+pub fn dbus(bytes: &[u8]) {
+    if let Some(head) = bytes.first_chunk::<{ wire::HEAD }>() {
+        let _ = wire::size(head);
+    }
+    let Some(message) = wire::Message::read(bytes) else { return };
+    let _ = (message.text(), message.object(), message.variant_text());
+    let _ = (message.job(), message.truth(), message.large());
+}
+
+/// A datagram of the kernel, as an answer and as a notice about nf_tables.
+pub fn netlink(bytes: &[u8]) {
+    for (header, body) in Messages(bytes) {
+        let _ = (Generation::read(header, body), Author::read(header, body), Notice::read(header, body));
+        let _ = Attributes(body).flat_map(|a| a.nested()).count();
+    }
+    for attribute in Attributes(bytes) {
+        let _ = (attribute.u8(), attribute.u32(), attribute.u64(), attribute.text());
+    }
+}

@@ -1,0 +1,74 @@
+//! What defends the node: figures, eviction, collection of images, word of processes killed for want of memory.
+
+use std::sync::Arc;
+
+use api::config::kubelet::Loaded;
+use kubelet_core::cgroup;
+use kubelet_core::dispatch::{EndOrder, Known};
+use kubelet_core::oom::Killed;
+use supervise::Supervisor;
+use tokio::sync::{mpsc, watch};
+
+use super::{Builder, settings};
+use crate::events::EventType;
+use crate::eviction::image_gc::ImageCollector;
+use crate::eviction::{self, Settings};
+use crate::host::kmsg;
+use crate::pods::node::Node;
+use crate::stats::{self, PodCgroups, Sampler};
+
+impl Builder<'_> {
+    pub(super) fn start_defence(
+        &self,
+        node: &Arc<Node>,
+        orders: mpsc::Sender<EndOrder>,
+        known: watch::Receiver<Arc<Known>>,
+        tasks: &Supervisor,
+    ) {
+        let Loaded { config, flags, .. } = &self.start.loaded;
+        let sampler = Arc::new(self.sampler(node));
+        let policy = settings::image_collection(config);
+        let images = Arc::new(ImageCollector::new(node.clone(), sampler.clone(), policy));
+        tasks.lasting("image_gc", images.clone(), ImageCollector::run);
+        let parts = eviction::Parts {
+            node: node.clone(),
+            sampler,
+            images,
+            orders,
+            known,
+            collection: settings::gc(config, flags, &self.dirs),
+            settings: Settings::new(config),
+        };
+        tasks.lasting("eviction", parts, eviction::run);
+        tasks.lasting("oom_watcher", node.clone(), |node, end| {
+            kmsg::watch(move |killed| tell_of_killed(&node, &killed), end)
+        });
+    }
+
+    fn sampler(&self, node: &Arc<Node>) -> Sampler {
+        Sampler::new(stats::Parts {
+            runtime: node.runtime.clone(),
+            board: node.board.clone(),
+            clock: self.clock.clone(),
+            metrics: self.metrics.clone(),
+            root: self.dirs.root.clone(),
+            pod_logs: self.dirs.pod_logs.clone(),
+            cgroups: self.pod_cgroups(),
+        })
+    }
+
+    /// Where the cgroups of Pods are; none where each is the runtime's business.
+    fn pod_cgroups(&self) -> Option<PodCgroups> {
+        let config = &self.start.loaded.config;
+        let all = cgroup::all_pods(&config.cgroup_root).ok().filter(|_| config.cgroups_per_qos)?;
+        Some(PodCgroups { hand: sys::cgroup::Hierarchies::find().ok()?, all, driver: self.driver })
+    }
+}
+
+fn tell_of_killed(node: &Node, killed: &Killed) {
+    let Killed { process, pid, limit_of } = killed;
+    tracing::info!(process, pid, limit_of, "the kernel killed a process for want of memory");
+    if let Some(message) = killed.system_message() {
+        node.recorder.node(&node.facts.cri_config.name, EventType::Warning, "SystemOOM", message);
+    }
+}

@@ -1,0 +1,287 @@
+//! From what the runtime, the cgroups and the disk say to the figures of each Pod.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use api::pod::qos_class;
+use base::ids::PodUid;
+use base::time::{Now, Wall};
+use cri::v1;
+use kubelet_core::cgroup;
+use kubelet_core::eviction::rank::is_ephemeral;
+use kubelet_core::stats::{
+    CgroupStats, ContainerStats, CpuStats, Interface, MemoryStats, PodStats, Rates, SwapStats, Usage, proc,
+};
+
+use super::disk_use::PodDisk;
+use super::{Depth, PodCgroups};
+use crate::pods::status_board::Entry;
+
+pub(super) struct Input {
+    pub(super) entries: Vec<Entry>,
+    pub(super) containers: Vec<v1::ContainerStats>,
+    pub(super) disk: BTreeMap<PodUid, Arc<PodDisk>>,
+    pub(super) cgroups: Option<PodCgroups>,
+    pub(super) depth: Depth,
+    pub(super) now: Now,
+    pub(super) rates: Arc<Mutex<Rates>>,
+}
+
+/// Reads cgroups as it goes: off the loop.
+pub(super) fn assemble(input: Input) -> Vec<PodStats> {
+    let Input { entries, containers, disk, cgroups, depth, now, rates } = input;
+    let mut by_pod: HashMap<String, Vec<v1::ContainerStats>> = HashMap::new();
+    for stats in containers {
+        let uid = stats.attributes.as_ref().and_then(|a| a.labels.get("io.kubernetes.pod.uid")).cloned();
+        if let Some(uid) = uid {
+            by_pod.entry(uid).or_default().push(stats);
+        }
+    }
+    let mut rates = rates.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut of = |entry: Entry| {
+        let meta = &entry.pod.metadata;
+        let uid = meta.uid.clone().unwrap_or_default();
+        let disk = disk.get(uid.as_str()).cloned();
+        let found = by_pod.remove(&uid).unwrap_or_default();
+        let mut containers: Vec<ContainerStats> =
+            found.into_iter().filter_map(|s| container(&entry, s, disk.as_deref())).collect();
+        containers.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut pod = PodStats {
+            name: meta.name.clone().unwrap_or_default(),
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            started: entry.status.start_time.as_ref().map(|t| t.0.as_second()),
+            containers,
+            uid,
+            ..PodStats::default()
+        };
+        sum_up(&mut pod, now.wall);
+        if let Some(disk) = disk.filter(|_| depth > Depth::Brief) {
+            add_disk(&mut pod, &entry, &disk);
+        }
+        if let Some(cgroups) = cgroups.as_ref().filter(|_| depth > Depth::Brief) {
+            add_cgroups(&mut pod, &entry, cgroups, depth, now);
+        }
+        add_rates(&mut pod, &mut rates, now);
+        pod
+    };
+    entries.into_iter().map(&mut of).collect()
+}
+
+/// A running container of the Pod; what ended, or belongs to nobody, is left out.
+fn container(entry: &Entry, stats: v1::ContainerStats, disk: Option<&PodDisk>) -> Option<ContainerStats> {
+    let about = stats.attributes?;
+    let name = about.labels.get("io.kubernetes.container.name")?.clone();
+    let status = kubelet_core::log_choice::find(&entry.status, &name)?;
+    let ours = status.container_id.as_deref().is_some_and(|id| id.ends_with(&about.id));
+    let running = status.state.as_ref().and_then(|s| s.running.as_ref()).filter(|_| ours)?;
+    let layer = stats.writable_layer.as_ref();
+    Some(ContainerStats {
+        image: status.image.clone(),
+        started: running.started_at.as_ref().map(|t| t.0.as_second()),
+        cpu: stats.cpu.as_ref().map(cpu),
+        memory: stats.memory.as_ref().map(memory),
+        swap: stats.swap.as_ref().map(|s| SwapStats {
+            at: Wall(s.timestamp),
+            available: value(s.swap_available_bytes.as_ref()),
+            used: value(s.swap_usage_bytes.as_ref()),
+        }),
+        rootfs: layer.and_then(|l| {
+            let bytes = value(l.used_bytes.as_ref())?;
+            let inodes = value(l.inodes_used.as_ref()).unwrap_or(0);
+            Some((Wall(l.timestamp), Usage { bytes, inodes }))
+        }),
+        logs: disk.and_then(|d| d.logs.get(&name).copied()),
+        id: about.id,
+        name,
+        io: None,
+        cgroup: None,
+    })
+}
+
+fn cpu(cpu: &v1::CpuUsage) -> CpuStats {
+    CpuStats {
+        at: Wall(cpu.timestamp),
+        nanos: value(cpu.usage_core_nano_seconds.as_ref()),
+        nano_cores: value(cpu.usage_nano_cores.as_ref()),
+        stalls: None,
+    }
+}
+
+fn memory(memory: &v1::MemoryUsage) -> MemoryStats {
+    MemoryStats {
+        at: Wall(memory.timestamp),
+        // The runtime writes zero where there is no limit.
+        available: value(memory.available_bytes.as_ref()).filter(|n| *n > 0),
+        usage: value(memory.usage_bytes.as_ref()),
+        working_set: value(memory.working_set_bytes.as_ref()),
+        rss: value(memory.rss_bytes.as_ref()),
+        faults: value(memory.page_faults.as_ref()),
+        major_faults: value(memory.major_page_faults.as_ref()),
+        stalls: None,
+    }
+}
+
+fn value(value: Option<&v1::UInt64Value>) -> Option<u64> {
+    value.map(|v| v.value)
+}
+
+/// A Pod is its containers, until its own cgroup says more.
+fn sum_up(pod: &mut PodStats, at: Wall) {
+    fn sum(of: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+        of.flatten().fold(None, |sum, n| Some(sum.unwrap_or(0u64).saturating_add(n)))
+    }
+    let cpus = || pod.containers.iter().filter_map(|c| c.cpu);
+    let memories = || pod.containers.iter().filter_map(|c| c.memory);
+    let swaps = || pod.containers.iter().filter_map(|c| c.swap);
+    pod.cpu = cpus().next().map(|_| CpuStats {
+        at,
+        nanos: sum(cpus().map(|c| c.nanos)),
+        nano_cores: sum(cpus().map(|c| c.nano_cores)),
+        stalls: None,
+    });
+    pod.memory = memories().next().map(|_| MemoryStats {
+        at,
+        available: None,
+        usage: sum(memories().map(|m| m.usage)),
+        working_set: sum(memories().map(|m| m.working_set)),
+        rss: sum(memories().map(|m| m.rss)),
+        faults: sum(memories().map(|m| m.faults)),
+        major_faults: sum(memories().map(|m| m.major_faults)),
+        stalls: None,
+    });
+    pod.swap = swaps().next().map(|_| SwapStats {
+        at,
+        available: sum(swaps().map(|s| s.available)),
+        used: sum(swaps().map(|s| s.used)),
+    });
+}
+
+fn add_disk(pod: &mut PodStats, entry: &Entry, disk: &PodDisk) {
+    pod.volumes = disk.volumes.clone();
+    let spec = entry.pod.spec.as_ref();
+    let ephemeral = spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| is_ephemeral(v));
+    let volumes: Usage = ephemeral.filter_map(|v| disk.volumes.get(&v.name)).map(|v| v.used).sum();
+    let layers: Usage = pod.containers.iter().filter_map(|c| c.rootfs).map(|(_, usage)| usage).sum();
+    // Logs of containers that ended are the Pod's all the same.
+    let logs: Usage = disk.logs.values().copied().sum();
+    pod.ephemeral = Some(volumes + layers + logs + disk.others);
+}
+
+fn add_cgroups(pod: &mut PodStats, entry: &Entry, cgroups: &PodCgroups, depth: Depth, now: Now) {
+    let Ok(name) = cgroup::of_pod(&cgroups.all, qos_class(&entry.pod), &pod.uid) else { return };
+    let path = cgroups.path(&name);
+    let own = cgroups.read(&path);
+    pod.processes = own.processes;
+    if let Some(found) = own.memory {
+        let stalls = own.memory_stalls;
+        pod.memory = Some(MemoryStats {
+            at: now.wall,
+            available: found.limit.map(|limit| limit.saturating_sub(found.working_set)),
+            usage: Some(found.usage),
+            working_set: Some(found.working_set),
+            rss: Some(found.rss),
+            faults: Some(found.faults),
+            major_faults: Some(found.major_faults),
+            stalls,
+        });
+    }
+    if let Some(nanos) = own.cpu_nanos {
+        pod.cpu =
+            Some(CpuStats { at: now.wall, nanos: Some(nanos), nano_cores: None, stalls: own.cpu_stalls });
+    }
+    pod.io = own.io_stalls;
+    pod.cgroup = Some((format!("/{path}"), own));
+    if depth == Depth::Full {
+        add_children(pod, entry, cgroups, &path, now.wall);
+    }
+}
+
+/// The cgroups of containers carry their ids in their names; the one that is nobody's is the sandbox's.
+fn add_children(pod: &mut PodStats, entry: &Entry, cgroups: &PodCgroups, path: &str, at: Wall) {
+    let children = cgroups.hand.children(path).unwrap_or_default();
+    for child in children {
+        let below = format!("{path}/{child}");
+        let Some(id) = container_id(&child) else { continue };
+        let found = pod.containers.iter_mut().find(|c| c.id == id);
+        match found {
+            Some(container) => {
+                let own = cgroups.read(&below);
+                enrich(container, &own);
+                container.cgroup = Some((format!("/{below}"), own));
+            }
+            None if is_of_ended(entry, id) => {}
+            None => {
+                if pod.network.is_none() && !on_host_network(entry) {
+                    pod.network = network(cgroups, &below).map(|all| (at, all));
+                }
+                pod.sandbox = Some((id.to_owned(), format!("/{below}"), cgroups.read(&below)));
+            }
+        }
+    }
+}
+
+fn enrich(container: &mut ContainerStats, own: &CgroupStats) {
+    if let Some(cpu) = &mut container.cpu {
+        cpu.stalls = own.cpu_stalls;
+    }
+    if let Some(memory) = &mut container.memory {
+        memory.stalls = own.memory_stalls;
+    }
+    container.io = own.io_stalls;
+}
+
+/// `<64 hex digits>` or `cri-containerd-<64 hex digits>.scope`.
+fn container_id(child: &str) -> Option<&str> {
+    let word = child.strip_suffix(".scope").unwrap_or(child);
+    let id = word.rsplit('-').next()?;
+    (id.len() >= 32 && id.bytes().all(|b| b.is_ascii_hexdigit())).then_some(id)
+}
+
+fn is_of_ended(entry: &Entry, id: &str) -> bool {
+    let status = &entry.status;
+    let lists =
+        [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
+    let mut ids = lists.into_iter().flatten().flatten().filter_map(|s| s.container_id.as_deref());
+    ids.any(|known| known.ends_with(id))
+}
+
+fn on_host_network(entry: &Entry) -> bool {
+    entry.pod.spec.as_ref().and_then(|s| s.host_network).unwrap_or(false)
+}
+
+/// As a process of the Pod's sandbox sees it.
+fn network(cgroups: &PodCgroups, path: &str) -> Option<Vec<Interface>> {
+    let pid = cgroups.hand.processes(path).ok()?.into_iter().next()?;
+    let text = std::fs::read_to_string(format!("/proc/{pid}/net/dev")).ok()?;
+    Some(proc::interfaces(&text))
+}
+
+/// What nobody told as a rate is told from two looks.
+fn add_rates(pod: &mut PodStats, rates: &mut Rates, now: Now) {
+    let mut rate = |cpu: &mut Option<CpuStats>, key: &str| {
+        let Some(cpu) = cpu else { return };
+        if let (None, Some(nanos)) = (cpu.nano_cores, cpu.nanos) {
+            cpu.nano_cores = rates.of(key, nanos, now.mono);
+        }
+    };
+    rate(&mut pod.cpu, &pod.uid);
+    for container in &mut pod.containers {
+        rate(&mut container.cpu, &container.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_containers_cgroup_is_known_by_its_name() {
+        let id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+        for name in [id.to_owned(), format!("cri-containerd-{id}.scope"), format!("crio-{id}.scope")] {
+            assert_eq!(container_id(&name), Some(id), "{name}");
+        }
+        for name in ["init.scope", "system.slice", "0123", ""] {
+            assert_eq!(container_id(name), None, "{name}");
+        }
+    }
+}

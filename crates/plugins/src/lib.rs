@@ -1,0 +1,31 @@
+//! Plugins of the kubelet: programs that it reaches over a socket below its root, and that register with it.
+//!
+//! [`registration`] is generated from `proto/`. [`Plugin`] speaks to a registration socket, and [`Handlers`] is the table that
+//! says who takes plugins of which type: a new type is one [`Handler`] and one line in the table. [`call`] is how any
+//! service behind a socket is reached. Which sockets there are, the kubelet finds out.
+
+pub mod call;
+mod error;
+mod handlers;
+mod plugin;
+
+pub use error::{Error, Result};
+pub use generated::registration;
+pub use handlers::{Handler, Handlers, Known, PluginType};
+pub use plugin::Plugin;
+pub use tonic::Code;
+
+#[allow(
+    clippy::all,
+    clippy::unwrap_used,
+    clippy::large_futures,
+    missing_debug_implementations,
+    unreachable_pub,
+    deprecated
+)]
+mod generated {
+    /// Messages, clients and servers of package `pluginregistration`.
+    pub mod registration {
+        tonic::include_proto!("pluginregistration");
+    }
+}
