@@ -12,7 +12,7 @@ use apiserver::auth::authn::Anonymous;
 use apiserver::auth::service_account::Lifetimes;
 use apiserver::auth::static_tokens::StaticTokens;
 use apiserver::http::audit;
-use apiserver::http::limits::{Limits, Patience};
+use apiserver::http::limits::{ClientTimeouts, Limits};
 use apiserver::registry::addresses::Ranges;
 use apiserver::run::{Settings, Up, run};
 use apiserver_core::kinds::RuntimeConfig;
@@ -81,7 +81,7 @@ fn settings(config: ApiServer) -> Result<Settings, String> {
             writes: config.max_writes_inflight,
             ..Limits::default()
         },
-        patience: Patience::default(),
+        timeouts: ClientTimeouts::default(),
         kinds: RuntimeConfig::new(config.runtime_config).map_err(|e| format!("--runtime-config: {e}"))?,
         audit: config.audit.map(|log| audit::Settings {
             path: log.path,
@@ -104,6 +104,7 @@ fn settings(config: ApiServer) -> Result<Settings, String> {
             Some(false) => Anonymous::Nowhere,
         },
         version: KUBERNETES.to_owned(),
+        in_process: None,
     })
 }
 

@@ -35,10 +35,11 @@ fn script(shell: &str) -> Option<String> {
 }
 
 /// The agents, and what flags they take.
-fn agents() -> [(&'static str, Vec<Flag>); 3] {
+fn agents() -> [(&'static str, Vec<Flag>); 4] {
     [
         ("kubelet", kubelet::flags::table()),
         ("kube-proxy", proxy::flags::table()),
+        ("kube-scheduler", api::config::scheduler::FLAGS.to_vec()),
         ("apiserver", api::config::apiserver::FLAGS.to_vec()),
     ]
 }

@@ -10,12 +10,14 @@ mod agent_cmd;
 mod apiserver_cmd;
 mod completion;
 mod console;
+mod controllers_cmd;
 mod doctor_cmd;
 mod files;
 mod kubelet_cmd;
 mod logging;
 mod pods_cmd;
 mod proxy_cmd;
+mod scheduler_cmd;
 
 /// The Kubernetes release whose contract the agents follow.
 const KUBERNETES: &str = "v1.36.4";
@@ -25,6 +27,8 @@ const COMMANDS: &[(&str, &str)] = &[
     ("kubelet", "Run the Pods of this machine"),
     ("apiserver", "Serve the Kubernetes API for this machine"),
     ("kube-proxy", "Make Services work on this machine"),
+    ("kube-controller-manager", "Run the controllers: what is asked for becomes Pods"),
+    ("kube-scheduler", "Find a node for every Pod"),
     ("pods", "Give Pods to this machine's kubelet, and see how they do"),
     ("doctor", "Find out why a Service does not work"),
     ("completion", "Print a completion script for bash, zsh or fish"),
@@ -48,6 +52,8 @@ fn agent(name: &str) -> Option<fn(&[OsString]) -> ExitCode> {
         "kubelet" => Some(kubelet_cmd::main),
         "kube-apiserver" => Some(apiserver_cmd::main),
         "kube-proxy" => Some(proxy_cmd::main),
+        "kube-controller-manager" => Some(controllers_cmd::main),
+        "kube-scheduler" => Some(scheduler_cmd::main),
         _ => None,
     }
 }
@@ -61,6 +67,8 @@ fn dispatch(args: &[OsString]) -> ExitCode {
         Some("kubelet") => kubelet_cmd::main(rest),
         Some("apiserver" | "kube-apiserver") => apiserver_cmd::main(rest),
         Some("kube-proxy") => proxy_cmd::main(rest),
+        Some("kube-controller-manager") => controllers_cmd::main(rest),
+        Some("kube-scheduler") => scheduler_cmd::main(rest),
         Some("pods") => pods_cmd::main(rest),
         Some("doctor") => doctor_cmd::main(rest),
         Some("completion") => completion::main(rest),
@@ -87,10 +95,10 @@ fn usage() -> String {
          Usage:\n  longshore <command> [flags]\n  longshore --version\n\nCommands:\n",
     );
     for (name, help) in COMMANDS {
-        text.push_str(&format!("  {name:<12}{help}\n"));
+        text.push_str(&format!("  {name:<25}{help}\n"));
     }
     text.push_str(
-        "\nInstalled under the name of an agent (kubelet, kube-apiserver, kube-proxy), the program is that agent.\n",
+        "\nInstalled under the name of an agent (kubelet, kube-apiserver, kube-proxy,\n         kube-controller-manager, kube-scheduler), the program is that agent.\n",
     );
     text
 }
@@ -101,7 +109,7 @@ mod tests {
 
     #[test]
     fn the_program_answers_to_the_names_of_its_agents() {
-        for name in ["kubelet", "kube-apiserver", "kube-proxy"] {
+        for name in ["kubelet", "kube-apiserver", "kube-proxy", "kube-controller-manager", "kube-scheduler"] {
             assert!(
                 agent(name).is_some_and(|main| main(&["--version".into()]) == ExitCode::SUCCESS),
                 "{name}"

@@ -12,6 +12,7 @@ use base::flags::FlagError;
 pub mod apiserver;
 mod check;
 mod compatibility;
+pub mod controllers;
 pub mod doc;
 mod file;
 pub mod flag;
@@ -19,6 +20,7 @@ pub mod gates;
 pub mod kubelet;
 mod logging;
 pub mod proxy;
+pub mod scheduler;
 
 pub use compatibility::compatibility;
 pub use logging::{Logging, LoggingOptions, OutputRouting, VModule};

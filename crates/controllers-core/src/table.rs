@@ -1,0 +1,47 @@
+//! The controllers, one line each.
+
+use std::collections::BTreeSet;
+
+use crate::controller::Row;
+use crate::deployment;
+use crate::endpoints;
+use crate::node;
+use crate::pod_gc;
+use crate::replica_set;
+use crate::resource::Resource;
+use crate::taint_eviction;
+
+/// Every controller there is. `--controllers` chooses among them.
+pub const CONTROLLERS: &[Row] = &[
+    deployment::DEPLOYMENT,
+    endpoints::ENDPOINT_SLICE_CONTROLLER,
+    endpoints::ENDPOINTS_CONTROLLER,
+    node::NODE_TAINTS,
+    node::NODE_HEALTH,
+    pod_gc::POD_GC,
+    replica_set::REPLICA_SET,
+    replica_set::REPLICATION_CONTROLLER,
+    taint_eviction::TAINT_EVICTION,
+];
+
+/// Everything that any of them looks at.
+#[must_use]
+pub fn resources() -> BTreeSet<Resource> {
+    CONTROLLERS.iter().flat_map(Row::resources).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_controllers_share_a_queue_or_a_former_name() {
+        let mut queues = BTreeSet::new();
+        for row in CONTROLLERS {
+            assert!(queues.insert(row.queue), "{} twice", row.queue);
+            let same =
+                CONTROLLERS.iter().filter(|other| row.aliases.iter().any(|alias| other.answers_to(alias)));
+            assert!(same.into_iter().all(|other| other.name == row.name), "{}", row.name);
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! kube-controller-manager: the loops that carry out what `controllers-core` decides.
+//!
+//! * [`port`]: what the loops need of an API server; [`http`] is the real one.
+//! * [`account`]: the same with the rights of one controller's ServiceAccount.
+//! * [`feed`]: list and watch of each resource, once, into the shared cache; tells every controller what changed.
+//! * [`control_loop`]: the queue and the workers of one controller; [`executor`] carries out its plans.
+//! * [`barrier`]: why no key is looked at before the caches have seen what was written for it.
+//! * [`recorder`]: events, correlated.
+//! * [`agent`]: all of it together.
+
+pub mod account;
+pub mod agent;
+pub mod barrier;
+pub mod control_loop;
+pub mod executor;
+pub mod feed;
+pub mod http;
+pub mod metrics;
+pub mod port;
+mod queue;
+pub mod recorder;

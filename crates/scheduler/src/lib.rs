@@ -1,0 +1,21 @@
+//! kube-scheduler: watches the cluster, asks `scheduler_core` where each Pod goes, and tells the API server.
+//!
+//! * [`agent`]: the process: configuration, tasks.
+//! * [`informers`]: watched objects become records and are handed to the loop.
+//! * [`state`]: what the loop knows, and how news change it.
+//! * [`turn`]: one Pod's turn, from the queue to a node or back.
+//! * [`bind`]: what is done for a Pod that has a node: volumes, binding.
+//! * [`evict`]: Pods are told to make way.
+//! * [`status`]: what a Pod's status says of its scheduling.
+//! * [`events`]: what users are told.
+//! * [`metrics`]: upstream's names.
+
+pub mod agent;
+mod bind;
+mod events;
+mod evict;
+mod informers;
+pub mod metrics;
+mod state;
+mod status;
+mod turn;

@@ -1,0 +1,163 @@
+//! Deployments on a whole cluster: our API server, our controllers, our kubelet, a containerd, and kubectl's words for it all.
+#![allow(clippy::unwrap_used)]
+
+use std::fs::File;
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+use testkit::cluster::Cluster;
+
+/// The controllers, as a process of their own. Killed without warning when dropped.
+struct Controllers(Child);
+
+impl Controllers {
+    fn start(c: &Cluster) -> Controllers {
+        let log =
+            File::options().create(true).append(true).open(c.node.dir().join("controllers.log")).unwrap();
+        let mut command = c.node.command(c.binary());
+        command
+            .arg("kube-controller-manager")
+            .arg(format!("--kubeconfig={}", c.server.kubeconfig().display()))
+            .args(["--leader-elect=false", "--v=4"])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
+        Controllers(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Controllers {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A Deployment of Pods on the one node; there is no scheduler here.
+fn deployment(name: &str, replicas: u32, strategy: &str) -> String {
+    format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{ name: {name} }}\nspec:\n  replicas: {replicas}\n  \
+         selector: {{ matchLabels: {{ app: {name} }} }}\n  strategy: {strategy}\n  template:\n    \
+         metadata: {{ labels: {{ app: {name} }} }}\n    spec:\n      nodeName: demo\n      \
+         automountServiceAccountToken: false\n      dnsPolicy: Default\n      terminationGracePeriodSeconds: 1\n      \
+         containers:\n      - name: c\n        image: localhost/busybox:v1\n        imagePullPolicy: Never\n        \
+         command: [sh, -c, 'trap exit TERM; while :; do sleep 0.2; done']\n"
+    )
+}
+
+const ROLLING: &str = "{ type: RollingUpdate, rollingUpdate: { maxSurge: 1, maxUnavailable: 0 } }";
+
+fn items(c: &Cluster, what: &str, app: &str) -> Vec<Value> {
+    let text = c.run(&["get", what, "-l", &format!("app={app}"), "-o", "json"]);
+    let list: Value = serde_json::from_str(&text).unwrap();
+    list["items"].as_array().cloned().unwrap_or_default()
+}
+
+/// Waits until kubectl says that the rollout is done.
+fn rolled_out(c: &Cluster, name: &str) {
+    let target = format!("deployment/{name}");
+    let said = c.run(&["rollout", "status", &target, "--timeout=180s"]);
+    assert!(said.contains("successfully rolled out"), "{said}");
+}
+
+fn counts(c: &Cluster, name: &str) -> Vec<Option<i64>> {
+    let text = c.run(&["get", "deployment", name, "-o", "json"]);
+    let object: Value = serde_json::from_str(&text).unwrap();
+    let count = |what: &&str| object["status"][what].as_i64();
+    ["replicas", "updatedReplicas", "readyReplicas", "availableReplicas", "unavailableReplicas"]
+        .iter()
+        .map(count)
+        .collect()
+}
+
+fn settled(c: &Cluster, name: &str, replicas: i64) {
+    let want = vec![Some(replicas), Some(replicas), Some(replicas), Some(replicas), None];
+    c.eventually("the counts to be exact", || (counts(c, name) == want).then_some(()));
+}
+
+/// How many Pods of it are there and not on their way out.
+fn living(c: &Cluster, app: &str) -> usize {
+    items(c, "pods", app).iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).count()
+}
+
+#[test]
+fn a_deployment_lives_through_all_that_kubectl_does_to_it() {
+    let Some(c) = Cluster::usual() else { return };
+    let controllers = Controllers::start(&c);
+    c.create(&deployment("web", 2, ROLLING));
+    rolled_out(&c, "web");
+    settled(&c, "web", 2);
+
+    // Killed in the middle of a scale: the next one goes on where it was.
+    c.run(&["scale", "deployment/web", "--replicas=6"]);
+    drop(controllers);
+    let _controllers = Controllers::start(&c);
+    settled(&c, "web", 6);
+    assert_eq!(living(&c, "web"), 6);
+    c.run(&["scale", "deployment/web", "--replicas=3"]);
+    settled(&c, "web", 3);
+    c.eventually("the others to be gone", || (items(&c, "pods", "web").len() == 3).then_some(()));
+
+    // A new template, step by step.
+    c.run(&["set", "env", "deployment/web", "COLOUR=blue"]);
+    rolled_out(&c, "web");
+    settled(&c, "web", 3);
+    let sets = items(&c, "replicasets", "web");
+    assert_eq!(sets.len(), 2, "{sets:?}");
+    let history = c.run(&["rollout", "history", "deployment/web"]);
+    assert!(history.contains("\n1 ") && history.contains("\n2 "), "{history}");
+
+    // And back: the old set gets a new revision, and no third one is made.
+    c.run(&["rollout", "undo", "deployment/web"]);
+    rolled_out(&c, "web");
+    settled(&c, "web", 3);
+    let history = c.run(&["rollout", "history", "deployment/web"]);
+    assert!(!history.contains("\n1 ") && history.contains("\n2 ") && history.contains("\n3 "), "{history}");
+    assert_eq!(items(&c, "replicasets", "web").len(), 2);
+
+    // A pause holds a change back until it ends.
+    c.run(&["rollout", "pause", "deployment/web"]);
+    c.run(&["set", "env", "deployment/web", "COLOUR=red"]);
+    c.eventually("the pause to be noted", || {
+        c.run(&["get", "deployment", "web", "-o", "json"]).contains("DeploymentPaused").then_some(())
+    });
+    c.run(&["scale", "deployment/web", "--replicas=4"]);
+    c.eventually("the old set to be scaled", || (living(&c, "web") == 4).then_some(()));
+    assert_eq!(items(&c, "replicasets", "web").len(), 2, "nothing was rolled out");
+    c.run(&["rollout", "resume", "deployment/web"]);
+    rolled_out(&c, "web");
+    settled(&c, "web", 4);
+
+    let events = c.run(&["get", "events", "--field-selector", "reason=ScalingReplicaSet"]);
+    assert!(
+        events.contains("Scaled up replica set web-") && events.contains("Scaled down replica set web-"),
+        "{events}"
+    );
+
+    c.run(&["delete", "deployment", "web"]);
+    c.eventually("everything of it to be gone", || {
+        (items(&c, "replicasets", "web").is_empty() && items(&c, "pods", "web").is_empty()).then_some(())
+    });
+}
+
+#[test]
+fn who_recreates_never_runs_two_templates_at_once() {
+    let Some(c) = Cluster::usual() else { return };
+    let _controllers = Controllers::start(&c);
+    c.create(&deployment("solo", 2, "{ type: Recreate }"));
+    rolled_out(&c, "solo");
+    let hashes = || {
+        let pods = items(&c, "pods", "solo");
+        let hash = |pod: &Value| pod["metadata"]["labels"]["pod-template-hash"].as_str().unwrap().to_owned();
+        let hashes: std::collections::BTreeSet<String> = pods.iter().map(hash).collect();
+        (hashes.len(), pods.len())
+    };
+    c.run(&["set", "env", "deployment/solo", "COLOUR=blue"]);
+    c.eventually("the new ones to run", || {
+        let (templates, _) = hashes();
+        assert!(templates <= 1, "two templates at once");
+        (counts(&c, "solo")[..2] == [Some(2), Some(2)]).then_some(())
+    });
+    rolled_out(&c, "solo");
+    settled(&c, "solo", 2);
+}
