@@ -53,6 +53,12 @@ impl<K: Hash + Eq> Backoff<K> {
         (until > now).then_some(until)
     }
 
+    /// The same, counted from its last failure.
+    #[must_use]
+    pub fn blocked_since_failure(&self, key: &K, now: Mono) -> Option<Mono> {
+        self.blocked_until(key, self.entries.get(key)?.updated, now)
+    }
+
     /// The current delay of a key, zero if it never failed.
     #[must_use]
     pub fn delay(&self, key: &K) -> Duration {
@@ -92,5 +98,7 @@ mod tests {
         b.fail("k", Mono(S(100)));
         assert_eq!(b.blocked_until(&"k", Mono(S(100)), Mono(S(105))), Some(Mono(S(110))));
         assert_eq!(b.blocked_until(&"k", Mono(S(90)), Mono(S(105))), None);
+        assert_eq!(b.blocked_since_failure(&"k", Mono(S(105))), Some(Mono(S(110))));
+        assert_eq!(b.blocked_since_failure(&"never", Mono(S(105))), None);
     }
 }

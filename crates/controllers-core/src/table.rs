@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::controller::Row;
+use crate::daemon_set;
 use crate::deployment;
 use crate::endpoints;
 use crate::node;
@@ -13,6 +14,7 @@ use crate::taint_eviction;
 
 /// Every controller there is. `--controllers` chooses among them.
 pub const CONTROLLERS: &[Row] = &[
+    daemon_set::DAEMON_SET,
     deployment::DEPLOYMENT,
     endpoints::ENDPOINT_SLICE_CONTROLLER,
     endpoints::ENDPOINTS_CONTROLLER,

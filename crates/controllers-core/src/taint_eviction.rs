@@ -47,10 +47,10 @@ struct NodeSpec {
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct Taint {
+pub(crate) struct Taint {
     key: String,
     value: Option<String>,
-    effect: String,
+    pub(crate) effect: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -67,7 +67,7 @@ struct PodSpec {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Toleration {
+pub(crate) struct Toleration {
     key: Option<String>,
     operator: Option<String>,
     value: Option<String>,
@@ -143,7 +143,7 @@ impl Evictions {
 // === impl Toleration ===
 
 impl Toleration {
-    fn tolerates(&self, taint: &Taint) -> bool {
+    pub(crate) fn tolerates(&self, taint: &Taint) -> bool {
         let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         let is_effect = given(&self.effect).is_none_or(|effect| effect == taint.effect);
         let key = given(&self.key);
@@ -177,9 +177,14 @@ fn stay(taints: &[Taint], tolerations: &[Toleration]) -> Stay {
     stay
 }
 
-fn no_execute(node: &Object) -> Vec<Taint> {
+/// All taints of a Node.
+pub(crate) fn taints(node: &Object) -> Vec<Taint> {
     let doc: NodeDoc = node.part().unwrap_or_default();
-    let mut taints = doc.spec.taints.unwrap_or_default();
+    doc.spec.taints.unwrap_or_default()
+}
+
+fn no_execute(node: &Object) -> Vec<Taint> {
+    let mut taints = taints(node);
     taints.retain(|taint| taint.effect == "NoExecute");
     taints
 }

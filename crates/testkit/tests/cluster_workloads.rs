@@ -55,9 +55,27 @@ fn items(c: &Cluster, what: &str, app: &str) -> Vec<Value> {
 
 /// Waits until kubectl says that the rollout is done.
 fn rolled_out(c: &Cluster, name: &str) {
-    let target = format!("deployment/{name}");
-    let said = c.run(&["rollout", "status", &target, "--timeout=180s"]);
+    let said = rollout(c, "status", &format!("deployment/{name}"));
     assert!(said.contains("successfully rolled out"), "{said}");
+}
+
+fn rollout(c: &Cluster, what: &str, target: &str) -> String {
+    match what {
+        "status" => c.run(&["rollout", "status", target, "--timeout=180s"]),
+        what => c.run(&["rollout", what, target]),
+    }
+}
+
+/// The manifest of a Deployment as another kind.
+fn as_kind(kind: &str, name: &str, more: &str) -> String {
+    let manifest = deployment(name, 1, "x").replace("kind: Deployment", &format!("kind: {kind}"));
+    manifest.replace("  replicas: 1\n", more).replace("  strategy: x\n", "")
+}
+
+/// The names of those that are there.
+fn names(c: &Cluster, what: &str, app: &str) -> Vec<String> {
+    let name = |item: &Value| item["metadata"]["name"].as_str().unwrap().to_owned();
+    items(c, what, app).iter().map(name).collect()
 }
 
 fn counts(c: &Cluster, name: &str) -> Vec<Option<i64>> {
@@ -160,4 +178,41 @@ fn who_recreates_never_runs_two_templates_at_once() {
     });
     rolled_out(&c, "solo");
     settled(&c, "solo", 2);
+}
+
+#[test]
+fn a_daemon_set_follows_its_node_and_its_template() {
+    let Some(c) = Cluster::usual() else { return };
+    let _controllers = Controllers::start(&c);
+    c.create(&as_kind("DaemonSet", "agent", ""));
+    let said = rollout(&c, "status", "daemonset/agent");
+    assert!(said.contains("successfully rolled out"), "{said}");
+    let first = names(&c, "pods", "agent");
+    assert_eq!(first.len(), 1, "{first:?}");
+
+    // A new template replaces the Pod, and the old one comes back under a new number.
+    c.run(&["set", "env", "daemonset/agent", "COLOUR=blue"]);
+    rollout(&c, "status", "daemonset/agent");
+    let second = names(&c, "pods", "agent");
+    assert!(second.len() == 1 && second != first, "{first:?} {second:?}");
+    let history = rollout(&c, "history", "daemonset/agent");
+    assert!(history.contains("\n1 ") && history.contains("\n2 "), "{history}");
+    rollout(&c, "undo", "daemonset/agent");
+    rollout(&c, "status", "daemonset/agent");
+    let history = rollout(&c, "history", "daemonset/agent");
+    assert!(!history.contains("\n1 ") && history.contains("\n2 ") && history.contains("\n3 "), "{history}");
+    assert_eq!(items(&c, "controllerrevisions", "agent").len(), 2);
+
+    // A taint that drives it out, and its end.
+    c.run(&["taint", "node", "demo", "example.com/out=:NoExecute"]);
+    c.eventually("the Pod to leave", || names(&c, "pods", "agent").is_empty().then_some(()));
+    c.run(&["taint", "node", "demo", "example.com/out:NoExecute-"]);
+    rollout(&c, "status", "daemonset/agent");
+    c.eventually("a Pod to come back", || (living(&c, "agent") == 1).then_some(()));
+
+    c.run(&["delete", "daemonset", "agent"]);
+    c.eventually("everything of it to be gone", || {
+        (names(&c, "pods", "agent").is_empty() && names(&c, "controllerrevisions", "agent").is_empty())
+            .then_some(())
+    });
 }

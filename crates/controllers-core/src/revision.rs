@@ -1,0 +1,121 @@
+//! ControllerRevisions: the templates that a DaemonSet or a StatefulSet has had.
+
+use std::sync::Arc;
+
+use base::time::Wall;
+use schema::decode::conform;
+use schema::types::At;
+use serde_json::{Value, json};
+
+use crate::claim::owned_metadata;
+use crate::object::{Object, Unreadable};
+use crate::plan::Act;
+use crate::resource::CONTROLLER_REVISIONS;
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Revision {
+    pub(crate) object: Arc<Object>,
+    pub(crate) number: i64,
+    /// What it holds, in the one form of [`encode`].
+    pub(crate) data: Vec<u8>,
+}
+
+/// What a revision of a template holds: a patch that puts the template back. Upstream compares it byte by byte, so it is what
+/// Go's types would write: nothing that is empty, but `resources: {}`.
+pub(crate) fn data(owner: &Object, template: &Value) -> Result<Value, Unreadable> {
+    let mut template = template.clone();
+    if let Some(at) = At::named("io.k8s.api.core.v1.PodTemplateSpec") {
+        conform(&mut template, at).map_err(|error| owner.unreadable(format!("spec.template: {error}")))?;
+    }
+    template["$patch"] = json!("replace");
+    Ok(json!({"spec": {"template": template}}))
+}
+
+/// Sorted, compact, and with the characters escaped that Go escapes.
+pub(crate) fn encode(data: &Value) -> Vec<u8> {
+    let text = data.to_string();
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                escaped.push_str(&format!("\\u{:04x}", u32::from(c)));
+            }
+            c => escaped.push(c),
+        }
+    }
+    escaped.into_bytes()
+}
+
+/// A revision to be made.
+pub(crate) fn create(
+    owner: &Object,
+    name: &str,
+    mut labels: Value,
+    hash: (&str, &str),
+    data: &Value,
+    number: i64,
+) -> Act {
+    if !labels.is_object() {
+        labels = json!({});
+    }
+    labels[hash.0] = json!(hash.1);
+    let annotations = owner.value()["metadata"]["annotations"].take();
+    let mut metadata = json!({"name": name, "labels": labels});
+    if annotations.is_object() {
+        metadata["annotations"] = annotations;
+    }
+    let body = json!({"metadata": owned_metadata(owner, metadata), "data": data, "revision": number});
+    Act::create(CONTROLLER_REVISIONS, &owner.meta.namespace, body)
+}
+
+/// By number, then age, then name: the last is the newest.
+pub(crate) fn sort(revisions: &mut [Revision]) {
+    revisions.sort_by(|a, b| a.order().cmp(&b.order()));
+}
+
+// === impl Revision ===
+
+impl Revision {
+    pub(crate) fn read(object: Arc<Object>) -> Revision {
+        let mut value = object.value();
+        let data = value["data"].take();
+        Revision { number: value["revision"].as_i64().unwrap_or(0), data: encode(&data), object }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.object.meta.name
+    }
+
+    /// The same template under a higher number.
+    pub(crate) fn renumber(&self, number: i64) -> Act {
+        Act::update(&self.object, |value| value["revision"] = json!(number))
+    }
+
+    fn order(&self) -> (i64, Option<Wall>, &str) {
+        (self.number, self.object.meta.created, self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn the_data_is_what_go_would_write() {
+        let template = json!({"metadata": {"labels": {"app": "a"}, "creationTimestamp": null, "annotations": {}}, "spec": {
+            "hostNetwork": false, "terminationGracePeriodSeconds": 0, "volumes": [],
+            "containers": [{"name": "c", "image": "i", "command": ["sh", "-c", "a <b && c>d\u{2028}"], "env": null}]}});
+        let owner = testing::pod("x").object();
+        let text = data(&owner, &template).map(|data| encode(&data)).unwrap_or_default();
+        let want = concat!(
+            r#"{"spec":{"template":{"$patch":"replace","metadata":{"labels":{"app":"a"}},"spec":{"containers":[{"#,
+            r#""command":["sh","-c","a \u003cb \u0026\u0026 c\u003ed\u2028"],"image":"i","name":"c","resources":{}}],"#,
+            r#""terminationGracePeriodSeconds":0}}}}"#
+        );
+        assert_eq!(String::from_utf8_lossy(&text), want);
+        let misfit = data(&owner, &json!({"spec": {"containers": "many"}}));
+        assert!(misfit.is_err(), "a template that is none is told");
+    }
+}
