@@ -124,9 +124,10 @@ async fn run(options: Options) -> Result<ExitCode, PodsError> {
                 console::err(&format!("{words}\n"));
                 false
             });
-            let begin = format!("/exec?stdin={}&tty={}", u8::from(*stdin), u8::from(tty));
+            let stdin = *stdin && (tty || !session::is_spent(&mut std::io::stdin().lock()));
+            let begin = format!("/exec?stdin={}&tty={}", u8::from(stdin), u8::from(tty));
             let query: String = std::iter::once(begin).chain(container).chain(words).collect();
-            session::run(&options.socket, &pod_path(&options, name, &query), *stdin, tty).await
+            session::run(&options.socket, &pod_path(&options, name, &query), stdin, tty).await
         }
         Command::Exec { name, container, command, .. } => {
             let query =

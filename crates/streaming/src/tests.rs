@@ -92,6 +92,36 @@ async fn a_command_is_translated_from_its_first_byte_to_its_end() {
     assert_eq!(b.hear().await, Message::Close(Some(websocket::NORMAL)));
 }
 
+/// A shim that is just starting the command would never see it.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_empty_input_waits_until_the_command_has_started() {
+    let end = spdy::Frame::Data { stream: STDIN, bytes: "".into(), last: true };
+    for (messages, waits) in [
+        (&[&[255, 0][..]][..], true),
+        (&[&[0][..], &[255, 0]], true),
+        (&[&[255, 0][..], &[0, b'x'], &[255, 0]], true),
+        (&[&[0, b'x'][..], &[255, 0]], false),
+    ] {
+        let mut b = Bench::new(ALL, Duration::ZERO);
+        b.accept(4).await;
+        let begun = Instant::now();
+        for message in messages {
+            b.say(message).await;
+        }
+        while b.receive().await != end {
+            assert!(!waits, "{messages:?}: the end comes first");
+        }
+        assert_eq!(begun.elapsed() >= Duration::from_secs(1), waits, "{messages:?}");
+        // What is open so long has started: nothing is kept back.
+        let mut late = Bench::new(ALL, Duration::ZERO);
+        late.accept(4).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let begun = Instant::now();
+        late.say(&[255, 0]).await;
+        assert_eq!((late.receive().await, begun.elapsed()), (end.clone(), Duration::ZERO));
+    }
+}
+
 #[tokio::test]
 async fn pings_are_answered_on_both_sides() {
     let mut b = Bench::new(ALL, Duration::ZERO);

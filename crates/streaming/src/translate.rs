@@ -15,6 +15,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::spdy::{self, Encoder, Frame};
 use super::websocket::{self, Decoder, Message, Role};
@@ -29,12 +30,26 @@ const CLOSE: u8 = 255;
 
 /// The error stream is opened first.
 const ERROR_STREAM: u32 = 1;
+/// How long the end of an input without a byte is kept back. containerd's shim opens its end of the input as the command
+/// starts; what is closed at that very moment it never sees closed, and the command waits for ever. A byte of input
+/// makes containerd wait for the shim, so only empty input is in danger.
+const EMPTY_INPUT: Duration = Duration::from_secs(1);
 /// A Status on the error stream; longer ones are cut.
 const STATUS_MAX: usize = 64 << 10;
 
 /// The streams that were opened: channel and id.
 #[derive(Clone, Debug)]
 struct Opened(Vec<(u8, u32)>);
+
+/// How far the client's input has come.
+#[derive(Clone, Copy, Debug)]
+enum Input {
+    /// No byte so far, since then.
+    Empty(Instant),
+    Begun,
+    /// It ended without a byte; the runtime hears of it then.
+    EndsAt(Instant),
+}
 
 /// What the loop from the client has to send for the other one.
 enum Errand {
@@ -84,12 +99,15 @@ where
     W: AsyncWrite + Unpin,
 {
     let (mut decoder, mut out, mut to) = (Decoder::new(Role::Server), BytesMut::new(), Some(to));
+    let mut input = Input::Empty(Instant::now());
     loop {
         loop {
             match decoder.next_message() {
                 Ok(Some(Message::Binary(bytes) | Message::Text(bytes))) => {
                     activity.mark();
-                    streams.put(&mut out, &bytes);
+                    if !input.keeps_back(&bytes) {
+                        streams.put(&mut out, &bytes);
+                    }
                 }
                 // One that asks too often is answered less often.
                 Ok(Some(Message::Ping(payload))) => drop(pong.try_send(payload)),
@@ -106,6 +124,10 @@ where
         tokio::select! {
             n = from.read_buf(decoder.buffer()) => if n? == 0 { return Ok(websocket::NORMAL) },
             Some(Errand::Ping(id)) = errands.recv() => spdy::put_ping(&mut out, id),
+            () = input.ends() => {
+                input = Input::Begun;
+                streams.put(&mut out, &[CLOSE, STDIN]);
+            }
         }
     }
 }
@@ -200,6 +222,28 @@ fn failure(why: &str) -> Vec<u8> {
         "details": {"causes": [{"message": why}]}, "code": 500,
     });
     status.to_string().into_bytes()
+}
+
+// === impl Input ===
+
+impl Input {
+    /// Learns from a message; whether the runtime is not to hear it yet.
+    fn keeps_back(&mut self, message: &[u8]) -> bool {
+        match (*self, message) {
+            (Self::Empty(since), [CLOSE, STDIN, ..]) => *self = Self::EndsAt(since + EMPTY_INPUT),
+            (Self::Empty(_), [STDIN, _, ..]) => *self = Self::Begun,
+            _ => {}
+        }
+        // Of an input that has ended there is no more to hear.
+        matches!((*self, message), (Self::EndsAt(_), [CLOSE, STDIN, ..] | [STDIN, ..]))
+    }
+
+    async fn ends(&self) {
+        match self {
+            Self::EndsAt(then) => tokio::time::sleep_until(*then).await,
+            Self::Empty(_) | Self::Begun => std::future::pending().await,
+        }
+    }
 }
 
 // === impl Opened ===

@@ -1,6 +1,6 @@
 //! `longshore pods exec -it`: a command with the caller's keyboard and screen.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,6 +11,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use kubelet::server::local_api::Refusal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
 use streaming::CHANNELS;
 use streaming::websocket::{self, Decoder, Message, Role};
@@ -70,6 +71,16 @@ pub(super) fn lends_terminal(stdin: bool, tty: bool, is_terminal: bool) -> Resul
         (true, false) => Err("Unable to use a TTY - input is not a terminal or the right kind of file"),
         (lent, _) => Ok(lent),
     }
+}
+
+/// Whether input has ended before it began, as that of `</dev/null` has. Such a command gets no input at all, which is the
+/// same to it: containerd's shim can lose the end of an input that ends just as the command starts, and the command
+/// then waits for it for ever.
+pub(super) fn is_spent<I: AsFd + BufRead>(input: &mut I) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let ready = poll(&mut [PollFd::from_borrowed_fd(input.as_fd(), PollFlags::IN)], Some(&now));
+    // What is read here stays in the buffer, for whoever reads next.
+    ready.is_ok_and(|n| n > 0) && input.fill_buf().is_ok_and(<[u8]>::is_empty)
 }
 
 /// Runs it to its end. With `stdin` our input is the command's; with `tty` so is our terminal.
@@ -228,7 +239,11 @@ fn conclude(bytes: &[u8]) -> Result<ExitCode, PodsError> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use std::io::BufReader;
+    use std::os::fd::BorrowedFd;
+
     use super::*;
 
     #[test]
@@ -244,6 +259,39 @@ mod tests {
         ] {
             assert_eq!(lends_terminal(stdin, tty, is_terminal), want, "{stdin} {tty} {is_terminal}");
         }
+    }
+
+    #[test]
+    fn input_that_has_ended_is_told_from_input_that_has_not_begun() {
+        struct Input(BufReader<std::io::PipeReader>);
+        impl AsFd for Input {
+            fn as_fd(&self) -> BorrowedFd<'_> {
+                self.0.get_ref().as_fd()
+            }
+        }
+        impl Read for Input {
+            fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+                self.0.read(buffer)
+            }
+        }
+        impl BufRead for Input {
+            fn fill_buf(&mut self) -> std::io::Result<&[u8]> {
+                self.0.fill_buf()
+            }
+            fn consume(&mut self, n: usize) {
+                self.0.consume(n);
+            }
+        }
+        let (from, mut to) = std::io::pipe().unwrap();
+        let mut input = Input(BufReader::new(from));
+        assert!(!is_spent(&mut input), "somebody may still write");
+        to.write_all(b"word").unwrap();
+        assert!(!is_spent(&mut input));
+        drop(to);
+        let mut text = String::new();
+        input.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "word", "nothing is lost by looking");
+        assert!(is_spent(&mut input));
     }
 
     #[test]
