@@ -20,11 +20,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::account::{Account, WithToken};
 use crate::control_loop::{ControlLoop, Shared};
-use crate::feed::Feed;
 use crate::http::Http;
 use crate::metrics::Metrics;
 use crate::port::Api;
 use crate::recorder::Recorder;
+use crate::resource_informer::ResourceInformer;
 
 /// What the controllers of a process need.
 #[derive(Debug)]
@@ -184,14 +184,14 @@ fn watch(
     supervisor.restart("watch of a resource", move || {
         let path = client::Resource::new(resource.path(""));
         let mut watcher = Watcher::new(client.clone(), path, rng.clone()).from_store();
-        let mut feed = Feed::new(resource, cache.clone(), &loops);
+        let mut informer = ResourceInformer::new(resource, cache.clone(), &loops);
         let token = token.clone();
         async move {
             let all = async {
                 loop {
                     let piece = watcher.next_piece().await;
                     let revision = watcher.revision().and_then(|text| text.parse().ok()).unwrap_or(0);
-                    if !feed.take(piece, revision) {
+                    if !informer.take(piece, revision) {
                         watcher.list_again();
                     }
                 }

@@ -2,7 +2,7 @@
 //!
 //! * [`port`]: what the loops need of an API server; [`http`] is the real one.
 //! * [`account`]: the same with the rights of one controller's ServiceAccount.
-//! * [`feed`]: list and watch of each resource, once, into the shared cache; tells every controller what changed.
+//! * [`resource_informer`]: list and watch of each resource, once, into the shared cache; tells every controller what changed.
 //! * [`control_loop`]: the queue and the workers of one controller; [`executor`] carries out its plans.
 //! * [`barrier`]: why no key is looked at before the caches have seen what was written for it.
 //! * [`recorder`]: events, correlated.
@@ -13,9 +13,9 @@ pub mod agent;
 pub mod barrier;
 pub mod control_loop;
 pub mod executor;
-pub mod feed;
 pub mod http;
 pub mod metrics;
 pub mod port;
 mod queue;
 pub mod recorder;
+pub mod resource_informer;

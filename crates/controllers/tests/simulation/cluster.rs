@@ -9,9 +9,9 @@ use base::rng::Rng;
 use base::time::{Clock, Mono, Now, Wall};
 use client::Piece;
 use controllers::control_loop::{ControlLoop, Shared};
-use controllers::feed::Feed;
 use controllers::metrics::Metrics;
 use controllers::recorder::Recorder;
+use controllers::resource_informer::ResourceInformer;
 use controllers_core::cache::Cache;
 use controllers_core::controller::Row;
 use controllers_core::resource::{DEPLOYMENTS, PODS, REPLICA_SETS, Resource};
@@ -157,8 +157,8 @@ impl Cluster {
         let loops: Vec<Arc<ControlLoop>> = rows.iter().map(run).collect();
         self.tasks.spawn(async move { teller.run().await });
         for resource in resources {
-            let feed = Feed::new(resource, cache.clone(), &loops);
-            self.tasks.spawn(watch(self.server.clone(), resource, feed, self.rng.child()));
+            let informer = ResourceInformer::new(resource, cache.clone(), &loops);
+            self.tasks.spawn(watch(self.server.clone(), resource, informer, self.rng.child()));
         }
         for one in loops {
             for _ in 0..3 {
@@ -185,7 +185,7 @@ fn raw(value: &Value) -> Box<RawValue> {
 }
 
 /// Lists, then tells what happened, late. When the log does not go back so far, it lists again.
-async fn watch(server: Arc<Server>, resource: Resource, mut feed: Feed, mut rng: Rng) {
+async fn watch(server: Arc<Server>, resource: Resource, mut informer: ResourceInformer, mut rng: Rng) {
     let mut seen = 0;
     loop {
         tokio::time::sleep(rng.up_to(Duration::from_millis(120))).await;
@@ -207,15 +207,15 @@ async fn watch(server: Arc<Server>, resource: Resource, mut feed: Feed, mut rng:
             }
         };
         if let Some(items) = listed {
-            feed.take(Piece::Begin, 0);
-            items.into_iter().for_each(|item| _ = feed.take(Piece::Item(item), 0));
-            feed.take(Piece::End, revision);
+            informer.take(Piece::Begin, 0);
+            items.into_iter().for_each(|item| _ = informer.take(Piece::Item(item), 0));
+            informer.take(Piece::End, revision);
         }
         for (at, is_gone, value) in news {
             tokio::time::sleep(rng.up_to(Duration::from_millis(20))).await;
-            feed.take(if is_gone { Piece::Deleted(value) } else { Piece::Applied(value) }, at);
+            informer.take(if is_gone { Piece::Deleted(value) } else { Piece::Applied(value) }, at);
         }
-        feed.take(Piece::Bookmark, revision);
+        informer.take(Piece::Bookmark, revision);
         seen = revision;
     }
 }

@@ -11,7 +11,7 @@ use crate::control_loop::ControlLoop;
 
 /// Owned by the task that watches.
 #[derive(Debug)]
-pub struct Feed {
+pub struct ResourceInformer {
     resource: Resource,
     cache: Arc<Cache>,
     /// Those who watch or read it.
@@ -21,14 +21,14 @@ pub struct Feed {
     has_unnamed: bool,
 }
 
-// === impl Feed ===
+// === impl ResourceInformer ===
 
-impl Feed {
+impl ResourceInformer {
     #[must_use]
-    pub fn new(resource: Resource, cache: Arc<Cache>, loops: &[Arc<ControlLoop>]) -> Feed {
+    pub fn new(resource: Resource, cache: Arc<Cache>, loops: &[Arc<ControlLoop>]) -> ResourceInformer {
         let looks = |one: &&Arc<ControlLoop>| one.row().resources().any(|known| known == resource);
         let loops = loops.iter().filter(looks).cloned().collect();
-        Feed { resource, cache, loops, listing: Vec::new(), has_unnamed: false }
+        ResourceInformer { resource, cache, loops, listing: Vec::new(), has_unnamed: false }
     }
 
     /// Takes what was received, which is everything up to `revision`. False: something could not be named, list again.
