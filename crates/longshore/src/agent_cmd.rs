@@ -1,9 +1,14 @@
 //! What the commands of agents have in common: from what the loader says to a run, and the first lines of the log.
 
+use std::fmt::Display;
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
 
 use api::config::{LoadError, Logging, Outcome};
 use base::verbosity::Verbosity;
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{self, SignalKind};
+use tokio_util::sync::CancellationToken;
 
 use crate::{KUBERNETES, console, logging};
 
@@ -39,4 +44,61 @@ pub(crate) fn begin_log(settings: &Logging, warnings: &[String], not_honoured: &
         tracing::warn!(%setting, "setting is not honoured yet");
     }
     verbosity
+}
+
+/// Runs the agent until it ends, or until SIGTERM or SIGINT, which cancels its token. Who asks twice does not want to wait.
+pub(crate) async fn run_until_signal<E: Display>(
+    agent: impl Future<Output = Result<(), E>>,
+    token: CancellationToken,
+) -> Result<(), String> {
+    let signal = |kind| unix::signal(kind).map_err(|e| format!("listen for signals: {e}"));
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut agent = Box::pin(agent);
+    tokio::select! {
+        ended = &mut agent => return ended.map_err(|e| e.to_string()),
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    tracing::info!("stopping");
+    token.cancel();
+    tokio::select! {
+        ended = &mut agent => ended.map_err(|e| e.to_string()),
+        _ = term.recv() => Ok(()),
+        _ = int.recv() => Ok(()),
+    }
+}
+
+/// The event loop of one agent, with so many threads for short work that blocks.
+pub(crate) fn event_loop(blocking_threads: usize) -> Result<Runtime, String> {
+    Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(blocking_threads)
+        .thread_keep_alive(Duration::from_secs(2))
+        .build()
+        .map_err(|e| format!("start the event loop: {e}"))
+}
+
+/// How the process ends, by what `name` said at its end.
+pub(crate) fn exit_code(name: &str, ended: Result<(), String>) -> ExitCode {
+    let Err(error) = ended else { return ExitCode::SUCCESS };
+    tracing::error!(error, "{name} failed");
+    console::err(&format!("Error: {error}\n"));
+    ExitCode::FAILURE
+}
+
+/// Host and port of the API server, as the environment of a Pod names them.
+pub(crate) fn in_cluster() -> (Option<String>, Option<String>) {
+    let variable = |name| std::env::var(name).ok();
+    (variable("KUBERNETES_SERVICE_HOST"), variable("KUBERNETES_SERVICE_PORT"))
+}
+
+/// The machine's name, as the kernel has it.
+pub(crate) fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Where an agent's random numbers begin: another at every start.
+pub(crate) fn seed() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    now.as_nanos() as u64 ^ u64::from(std::process::id())
 }

@@ -18,11 +18,12 @@ use apiserver::run::{Settings, Up, run};
 use apiserver_core::kinds::RuntimeConfig;
 use base::flags;
 use serde_json::Value;
-use tokio::signal::unix::{self, SignalKind};
 use tokio_util::sync::CancellationToken;
 
 use self::copies::Act;
-use crate::{KUBERNETES, console, logging};
+use crate::{KUBERNETES, agent_cmd, console, logging};
+
+const NAME: &str = "apiserver";
 
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
     if let Some((word, rest)) = args.split_first()
@@ -57,7 +58,7 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
     });
     match read {
         Ok((settings, log)) => start(settings, &log),
-        Err(error) => fail(&error),
+        Err(error) => agent_cmd::exit_code(NAME, Err(error)),
     }
 }
 
@@ -135,30 +136,18 @@ fn start(settings: Settings, log: &Logging) -> ExitCode {
         .build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
-        Err(error) => return fail(&format!("start the event loop: {error}")),
+        Err(error) => return agent_cmd::exit_code(NAME, Err(format!("start the event loop: {error}"))),
     };
-    match runtime.block_on(serve(settings)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error),
-    }
+    agent_cmd::exit_code(NAME, runtime.block_on(serve(settings)))
 }
 
 /// Runs until SIGTERM or SIGINT.
 async fn serve(settings: Settings) -> Result<(), String> {
     let token = CancellationToken::new();
-    let signal = |kind| unix::signal(kind).map_err(|e| format!("listen for signals: {e}"));
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let resting = supervise::spawn("memory release", rest());
-    let mut server = Box::pin(run(settings, tell_systemd, token.clone()));
-    tokio::select! {
-        ended = &mut server => return ended.map_err(|e| e.to_string()),
-        _ = term.recv() => {}
-        _ = int.recv() => {}
-    }
-    tracing::info!("stopping");
+    let ended = agent_cmd::run_until_signal(run(settings, tell_systemd, token.clone()), token).await;
     resting.abort();
-    token.cancel();
-    server.await.map_err(|e| e.to_string())
+    ended
 }
 
 /// Hands memory back once the work of the start is done, and again after busy times (docs/decisions/009.md).
@@ -192,12 +181,6 @@ fn tell_systemd(_: &Up) {
     {
         tracing::warn!(%error, "systemd not notified");
     }
-}
-
-fn fail(error: &str) -> ExitCode {
-    tracing::error!(error, "apiserver failed");
-    console::err(&format!("Error: {error}\n"));
-    ExitCode::FAILURE
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
 
 use api::config::controllers::{Controllers, FLAGS, LeaderElection};
 use api::config::{ConfigError, LoadError, Outcome};
@@ -13,10 +12,11 @@ use client::{Client, Config, Meter, Options};
 use controllers::agent::{self, Start};
 use controllers::metrics::Metrics;
 use serde_json::Value;
-use tokio::signal::unix::{self, SignalKind};
 use tokio_util::sync::CancellationToken;
 
-use crate::{KUBERNETES, agent_cmd, console};
+use crate::{KUBERNETES, agent_cmd};
+
+const NAME: &str = "kube-controller-manager";
 
 /// Reads the command line, tells every mistake, or runs.
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
@@ -36,7 +36,7 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
     }
     match Controllers::read(&parsed.values) {
         Ok(config) => run(config),
-        Err(error) => fail(&error),
+        Err(error) => agent_cmd::exit_code(NAME, Err(error)),
     }
 }
 
@@ -49,25 +49,7 @@ fn help() -> String {
 fn run(config: Controllers) -> ExitCode {
     sys::memory::keep_one_heap();
     agent_cmd::begin_log(&config.logging, &[], &config.not_honoured);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(4)
-        .thread_keep_alive(Duration::from_secs(2))
-        .build();
-    let ended = match runtime {
-        Ok(runtime) => runtime.block_on(serve(config)),
-        Err(error) => Err(format!("start the event loop: {error}")),
-    };
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error),
-    }
-}
-
-fn fail(error: &str) -> ExitCode {
-    tracing::error!(error, "kube-controller-manager failed");
-    console::err(&format!("Error: {error}\n"));
-    ExitCode::FAILURE
+    agent_cmd::exit_code(NAME, agent_cmd::event_loop(4).and_then(|runtime| runtime.block_on(serve(config))))
 }
 
 /// Runs until SIGTERM or SIGINT, or until the Lease is lost.
@@ -77,42 +59,18 @@ async fn serve(config: Controllers) -> Result<(), String> {
     }
     let metrics = Metrics::default();
     let client = connect(&config, &metrics).await?;
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let seed = now.as_nanos() as u64 ^ u64::from(std::process::id());
+    let seed = agent_cmd::seed();
     let mut tuning = config.tuning.clone();
     tuning.root_ca = config.root_ca_file.as_deref().map(read).transpose()?;
     tuning.service_account_key = config.service_account_key_file.as_deref().map(read).transpose()?;
     let start = Start { client, tuning, chosen: config.chosen, seed, metrics };
     let token = CancellationToken::new();
-    let signal = |kind| unix::signal(kind).map_err(|e| format!("listen for signals: {e}"));
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let mut agent =
-        Box::pin(agent::run(start, config.leader.map(|leader| terms(leader, seed)), token.clone()));
-    tokio::select! {
-        ended = &mut agent => return ended.map_err(|e| e.to_string()),
-        _ = term.recv() => {}
-        _ = int.recv() => {}
-    }
-    tracing::info!("stopping");
-    token.cancel();
-    agent.await.map_err(|e| e.to_string())
+    let terms = config.leader.map(|leader| terms(leader, seed));
+    agent_cmd::run_until_signal(agent::run(start, terms, token.clone()), token).await
 }
 
 async fn connect(config: &Controllers, metrics: &Metrics) -> Result<Client, String> {
-    let mut access = match (&config.kubeconfig, &config.server) {
-        (Some(path), _) => Config::load(path).map_err(|e| e.to_string())?,
-        (None, Some(server)) => Config::plain(server),
-        (None, None) => {
-            let (host, port) = (
-                std::env::var("KUBERNETES_SERVICE_HOST").ok(),
-                std::env::var("KUBERNETES_SERVICE_PORT").ok(),
-            );
-            Config::in_cluster(host.as_deref(), port.as_deref()).map_err(|e| e.to_string())?
-        }
-    };
-    if let Some(server) = &config.server {
-        access.server = server.trim_end_matches('/').to_owned();
-    }
+    let access = access(config, &agent_cmd::in_cluster()).map_err(|e| e.to_string())?;
     let (qps, burst) = config.rate.unwrap_or_default();
     let meter = metrics.clone();
     let options = Options {
@@ -128,8 +86,16 @@ async fn connect(config: &Controllers, metrics: &Metrics) -> Result<Client, Stri
     Client::new(access, options).await.map_err(|e| e.to_string())
 }
 
+fn access(
+    config: &Controllers,
+    in_cluster: &(Option<String>, Option<String>),
+) -> Result<Config, client::ConfigError> {
+    let kubeconfig = config.kubeconfig.as_deref().unwrap_or(Path::new("")).to_string_lossy();
+    Config::of_flags(&kubeconfig, config.server.as_deref().unwrap_or_default(), in_cluster)
+}
+
 fn terms(leader: LeaderElection, seed: u64) -> Terms {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = agent_cmd::hostname();
     let LeaderElection { namespace, name, lease_duration, renew_deadline, retry_period } = leader;
     Terms {
         namespace,
@@ -143,4 +109,38 @@ fn terms(leader: LeaderElection, seed: u64) -> Terms {
 
 fn read(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|e| format!("read {}: {e}", path.display()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_of_the_server_is_found_as_kubectl_finds_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("kubeconfig");
+        let text = "current-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
+                    clusters: [{name: k, cluster: {server: 'https://named:6443'}}]\nusers: [{name: u, user: {}}]\n";
+        std::fs::write(&file, text).unwrap();
+        let kubeconfig = format!("--kubeconfig={}", file.display());
+        let table: [(&[&str], Option<&str>); 7] = [
+            (&["--master=10.0.0.1:6443"], Some("https://10.0.0.1:6443")),
+            (&["--master=http://10.0.0.1:8080/"], Some("http://10.0.0.1:8080")),
+            (&[&kubeconfig], Some("https://named:6443")),
+            (&[&kubeconfig, "--master=other:6443"], Some("https://other:6443")),
+            (&["--kubeconfig=/no/such/file"], None),
+            (&[], Some("https://10.96.0.1:443")),
+            (&["--master="], Some("https://10.96.0.1:443")),
+        ];
+        let in_cluster = (Some("10.96.0.1".to_owned()), Some("443".to_owned()));
+        for (args, want) in table {
+            let parsed = flags::parse(FLAGS, args.iter().map(OsString::from)).unwrap();
+            let config = Controllers::read(&parsed.values).unwrap();
+            let found = access(&config, &in_cluster).ok();
+            assert_eq!(found.map(|c| c.server).as_deref(), want, "{args:?}");
+        }
+        let nowhere = access(&Controllers::read(&Default::default()).unwrap(), &(None, None));
+        assert!(nowhere.is_err(), "{nowhere:?}");
+    }
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 use api::config::kubelet::{Loaded, load};
 use base::verbosity::Verbosity;
 use kubelet::agent::{self, Places, Proxies, Start, Systemd};
-use tokio::signal::unix::{self, SignalKind};
 use tokio_util::sync::CancellationToken;
 
 use crate::files::RealFiles;
-use crate::{KUBERNETES, agent_cmd, console};
+use crate::{KUBERNETES, agent_cmd};
 
+const NAME: &str = "kubelet";
 /// For file work to finish when the agent has ended.
 const BLOCKED_WORK: Duration = Duration::from_secs(1);
 
@@ -26,29 +26,15 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
 fn run(loaded: Loaded) -> ExitCode {
     sys::memory::keep_one_heap();
     let verbosity = agent_cmd::begin_log(&loaded.config.logging, &loaded.warnings, &loaded.not_honoured);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        // Blocking work is short file work; hung mounts have threads of their own.
-        .max_blocking_threads(8)
-        .thread_keep_alive(Duration::from_secs(2))
-        .build();
-    let runtime = match runtime {
+    // Blocking work is short file work; hung mounts have threads of their own.
+    let runtime = match agent_cmd::event_loop(8) {
         Ok(runtime) => runtime,
-        Err(error) => return fail(&format!("start the event loop: {error}")),
+        Err(error) => return agent_cmd::exit_code(NAME, Err(error)),
     };
     let ended = runtime.block_on(serve(loaded, verbosity));
     // File work that hangs holds its thread. A process that is to end does not wait for it.
     runtime.shutdown_timeout(BLOCKED_WORK);
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error),
-    }
-}
-
-fn fail(error: &str) -> ExitCode {
-    tracing::error!(error, "kubelet failed");
-    console::err(&format!("Error: {error}\n"));
-    ExitCode::FAILURE
+    agent_cmd::exit_code(NAME, ended)
 }
 
 /// The system bus, where the environment says that it is elsewhere than usual.
@@ -79,20 +65,5 @@ async fn serve(loaded: Loaded, verbosity: Verbosity) -> Result<(), String> {
         version: KUBERNETES.to_owned(),
         verbosity,
     };
-    let signal = |kind| unix::signal(kind).map_err(|e| format!("listen for signals: {e}"));
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let mut agent = Box::pin(agent::run(start, token.clone()));
-    tokio::select! {
-        ended = &mut agent => return ended.map_err(|e| e.to_string()),
-        _ = term.recv() => {}
-        _ = int.recv() => {}
-    }
-    tracing::info!("stopping; containers keep running");
-    token.cancel();
-    tokio::select! {
-        ended = &mut agent => ended.map_err(|e| e.to_string()),
-        // Who asks twice does not want to wait for the runtime.
-        _ = term.recv() => Ok(()),
-        _ = int.recv() => Ok(()),
-    }
+    agent_cmd::run_until_signal(agent::run(start, token.clone()), token).await
 }
