@@ -5,7 +5,7 @@
 
 mod encode;
 
-pub use encode::{Form, encode, list, watch_frame, write_item};
+pub use encode::{Form, LIST_TAIL, encode, list_head, watch_frame, write_item};
 
 use std::collections::HashMap;
 use std::sync::OnceLock;

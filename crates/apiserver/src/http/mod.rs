@@ -27,6 +27,7 @@ mod in_process;
 mod indent;
 mod large;
 pub mod limits;
+mod list_body;
 mod listing;
 pub mod metrics;
 mod openapi;

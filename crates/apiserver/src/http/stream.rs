@@ -1,6 +1,6 @@
-//! Bodies that are made while they are sent: lists page by page, watches event by event.
+//! Watches: bodies that are made while they are sent, event by event.
 //!
-//! Nothing is made before the client took what was made before it: a slow reader costs one chunk. A watch asks whether it
+//! Nothing is made before the client took what was made before it, and a watch asks whether it
 //! was taken: those who send it would take more and keep it. So one that nobody reads costs 64 KB at most, of which 32 are the
 //! connection's, or as much as one object that is larger.
 
@@ -12,185 +12,22 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream::{self, Stream};
 use schema::protobuf;
-use schema::types::At;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::accept::{Format, Shape};
-use super::answer::{self, Answer, Broken, Gzip};
+use super::answer::{self, Answer, Broken};
 use super::shape::View;
 use crate::registry::Registry;
-use crate::registry::list::Lister;
 use crate::registry::watch::{Event, Watcher};
-use apiserver_core::api_status::ApiStatus;
-use apiserver_core::document::Document;
-use apiserver_core::kind::Kind;
 use apiserver_core::selection::present;
 
 /// Bytes put into one frame.
-const CHUNK: usize = 64 * 1024;
-/// The same of a watch.
 const WATCH_CHUNK: usize = 8 * 1024;
 /// How often a quiet watch is told how far it is.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
-
-/// A list as an answer.
-pub(crate) async fn list(
-    registry: Registry,
-    kind: Arc<Kind>,
-    mut lister: Lister,
-    view: View,
-    format: Format,
-    takes_gzip: bool,
-) -> Result<Answer, ApiStatus> {
-    // The first page is at hand; with it we know whether the whole is small.
-    let first = lister.next_page().await?.unwrap_or_default();
-    let size: usize = first.iter().map(Document::size).sum();
-    let compress = takes_gzip && format == Format::Json && (lister.has_more() || size > answer::WORTH_GZIP);
-    if format == Format::Protobuf {
-        return list_protobuf(&kind, lister, view, first).await;
-    }
-    let (head, close) = view.list_frame(&kind);
-    let mut writer = ListWriter {
-        registry,
-        kind,
-        lister,
-        view,
-        page: first.into_iter(),
-        out: BytesMut::with_capacity(size.min(CHUNK) + head.len() + 64),
-        close,
-        first: true,
-        gzip: compress.then(Gzip::new),
-        over: false,
-    };
-    writer.out.put_slice(head.as_bytes());
-    if format == Format::Yaml {
-        let mut whole = Vec::new();
-        while let Some(chunk) = writer.next_chunk().await {
-            whole.extend_from_slice(&chunk.map_err(|e| ApiStatus::internal(e.to_string()))?);
-        }
-        let value: Value = serde_json::from_slice(&whole).unwrap_or_default();
-        return Ok(answer::document(200, &value, format));
-    }
-    let chunks = stream::unfold(writer, async |mut writer| {
-        let chunk = writer.next_chunk().await?;
-        Some((chunk, writer))
-    });
-    let mut answer = answer::stream(format.content_type(), chunks);
-    if compress {
-        let gzip = http::HeaderValue::from_static("gzip");
-        answer.headers_mut().insert(http::header::CONTENT_ENCODING, gzip);
-    }
-    Ok(answer)
-}
-
-/// The whole of it at once: its length stands before it.
-async fn list_protobuf(
-    kind: &Kind,
-    mut lister: Lister,
-    view: View,
-    first: Vec<Document>,
-) -> Result<Answer, ApiStatus> {
-    let form = match (view.shape, kind.type_name.as_deref().and_then(At::named)) {
-        (Shape::Whole, Some(at)) => protobuf::Form::Whole(at),
-        _ => protobuf::Form::Metadata,
-    };
-    let failed = |error: protobuf::ProtobufError| ApiStatus::internal(error.to_string());
-    let (mut items, mut page) = (Vec::new(), Some(first));
-    while let Some(documents) = page {
-        for document in documents {
-            protobuf::write_item(&mut items, &present(kind, &document), form).map_err(failed)?;
-        }
-        page = lister.next_page().await?;
-    }
-    let (version, name) = match form {
-        protobuf::Form::Whole(_) => (kind.api_version(), kind.list_kind.to_string()),
-        protobuf::Form::Metadata => ("meta.k8s.io/v1".to_owned(), "PartialObjectMetadataList".to_owned()),
-    };
-    let body = protobuf::list(&version, &name, &list_metadata(&lister), &items).map_err(failed)?;
-    Ok(answer::whole(200, Format::Protobuf.content_type(), body.into()))
-}
-
-/// What a list that is over says of itself.
-fn list_metadata(lister: &Lister) -> Value {
-    let end = lister.end();
-    let mut metadata = json!({"resourceVersion": lister.revision.to_string()});
-    if let Some(token) = end.continue_token {
-        metadata["continue"] = token.into();
-    }
-    if let Some(remaining) = end.remaining.filter(|n| *n > 0) {
-        metadata["remainingItemCount"] = remaining.into();
-    }
-    metadata
-}
-
-struct ListWriter {
-    registry: Registry,
-    kind: Arc<Kind>,
-    lister: Lister,
-    view: View,
-    page: std::vec::IntoIter<Document>,
-    out: BytesMut,
-    close: &'static str,
-    first: bool,
-    gzip: Option<Gzip>,
-    over: bool,
-}
-
-// === impl ListWriter ===
-
-impl ListWriter {
-    async fn next_chunk(&mut self) -> Option<Result<Bytes, Broken>> {
-        while !self.over {
-            if let Err(api_status) = self.fill().await {
-                self.over = true;
-                return Some(Err(Broken(api_status.message)));
-            }
-            let chunk = self.out.split().freeze();
-            let Some(gzip) = &mut self.gzip else { return Some(Ok(chunk)) };
-            let Some(mut packed) = gzip.push(&chunk) else { return Some(Err(Broken("gzip".to_owned()))) };
-            if self.over
-                && let Some(tail) = self.gzip.take().and_then(Gzip::finish)
-            {
-                packed = [packed, tail].concat().into();
-            }
-            if !packed.is_empty() {
-                return Some(Ok(packed));
-            }
-        }
-        None
-    }
-
-    /// Writes until there is a chunk's worth, or everything.
-    async fn fill(&mut self) -> Result<(), ApiStatus> {
-        let now = self.registry.now();
-        while self.out.len() < CHUNK {
-            if let Some(document) = self.page.next() {
-                if !std::mem::take(&mut self.first) {
-                    self.out.put_u8(b',');
-                }
-                self.view.write_item(&self.kind, &document, now, &mut self.out);
-                continue;
-            }
-            match self.lister.next_page().await? {
-                Some(page) => self.page = page.into_iter(),
-                None => {
-                    self.write_end();
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn write_end(&mut self) {
-        let tail = format!("{},\"metadata\":{}}}\n", self.close, list_metadata(&self.lister));
-        self.out.put_slice(tail.as_bytes());
-        self.over = true;
-    }
-}
 
 /// How the events of a watch are told, and whether with bookmarks.
 #[derive(Clone, Copy, Debug)]
@@ -446,6 +283,7 @@ mod tests {
     use crate::registry::addresses::{Addresses, Ranges};
     use apiserver_core::call::Call;
     use apiserver_core::catalog::Catalog;
+    use apiserver_core::kind::Kind;
     use apiserver_core::kinds;
     use apiserver_core::options::ListOptions;
     use apiserver_core::selection::Selection;

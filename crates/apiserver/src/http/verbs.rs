@@ -16,7 +16,7 @@ use super::asking::{Asking, accepted, header_text};
 use super::body::Body;
 use super::listing::{self, Listing};
 use super::shape::{self, Include, View};
-use super::{App, body, path, stream};
+use super::{App, body, list_body, path, stream};
 use crate::registry::patch::{self, Patch};
 use crate::registry::{Outcome, Registry, Written};
 use apiserver_core::api_status::ApiStatus;
@@ -181,7 +181,7 @@ impl Serving<'_> {
         let options = self.listing()?;
         let lister = self.registry.list(self.selection(options)?, options).await?;
         let (registry, kind) = (self.registry.clone(), self.kind.clone());
-        stream::list(registry, kind, lister, view, accepted.format, self.takes_gzip()).await
+        list_body::list(registry, kind, lister, view, accepted.format, self.takes_gzip()).await
     }
 
     async fn watch(&self) -> Result<Answer, ApiStatus> {

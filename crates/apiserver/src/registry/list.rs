@@ -20,8 +20,8 @@ const PAGE_BYTES: usize = 1 << 20;
 /// The same for the objects a watch begins with: whoever never reads it holds one page for as long as it stands.
 const WATCH_PAGE_BYTES: usize = 16 << 10;
 
-/// A list in progress.
-#[derive(Debug)]
+/// A list in progress. A clone goes on by itself, from the same place in the same revision.
+#[derive(Clone, Debug)]
 pub struct Lister {
     store: Store,
     selection: Selection,

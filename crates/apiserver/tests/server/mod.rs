@@ -48,16 +48,8 @@ impl Server {
         let running = tokio::spawn(async move { running.await.unwrap() });
         let address = told.await.unwrap().address;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, address.port()));
-        let ca = CertificateDer::from_pem_file(dir.path().join("data/pki/ca.crt")).unwrap();
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(ca).unwrap();
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Server { address, connector: TlsConnector::from(Arc::new(config)), token, running, dir }
+        let connector = connector(&dir.path().join("data/pki/ca.crt"));
+        Server { address, connector, token, running, dir }
     }
 
     /// Ends it, and waits until its files are closed.
@@ -108,6 +100,19 @@ impl Answer {
         assert_eq!(value["code"], self.code, "{value}");
         value
     }
+}
+
+/// A client that believes servers of this authority.
+pub(crate) fn connector(ca: &Path) -> TlsConnector {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(ca).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    TlsConnector::from(Arc::new(config))
 }
 
 /// The usual settings of a server with its data in `<dir>/data`.

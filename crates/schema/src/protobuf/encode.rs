@@ -39,14 +39,26 @@ pub fn write_item(out: &mut Vec<u8>, object: &Value, form: Form<'_>) -> Outcome 
     nested(out, 2, |out| write_object(out, object, form))
 }
 
-/// A list of items that are written already.
-pub fn list(api_version: &str, kind: &str, metadata: &Value, items: &[u8]) -> Result<Vec<u8>, ProtobufError> {
+/// What stands before the items of a list that take `length` bytes together.
+pub fn list_head(
+    api_version: &str,
+    kind: &str,
+    metadata: &Value,
+    length: usize,
+) -> Result<Vec<u8>, ProtobufError> {
     let at = At::named(LIST_META).ok_or_else(|| ProtobufError::Unknown(LIST_META.to_owned()))?;
-    let mut raw = Vec::with_capacity(items.len() + 64);
-    nested(&mut raw, 1, |out| write_message(out, metadata, at, 0))?;
-    raw.extend_from_slice(items);
-    Ok(envelope(api_version, kind, &raw))
+    let mut said = Vec::new();
+    nested(&mut said, 1, |out| write_message(out, metadata, at, 0))?;
+    let mut out = Vec::new();
+    write_names(&mut out, api_version, kind);
+    tag(&mut out, 2, BYTES);
+    varint(&mut out, (said.len() + length) as u64);
+    out.extend_from_slice(&said);
+    Ok(out)
 }
+
+/// What stands after them, and after every object: neither encoded nor of another type. Upstream says so, in empty words.
+pub const LIST_TAIL: &[u8] = b"\x1a\x00\x22\x00";
 
 /// One event of a watch: its length, its type, and an object in its envelope.
 #[must_use]
@@ -64,17 +76,19 @@ pub fn watch_frame(event: &str, object: &[u8]) -> Vec<u8> {
 
 fn envelope(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(raw.len() + api_version.len() + kind.len() + 32);
+    write_names(&mut out, api_version, kind);
+    bytes(&mut out, 2, raw);
+    out.extend_from_slice(LIST_TAIL);
+    out
+}
+
+fn write_names(out: &mut Vec<u8>, api_version: &str, kind: &str) {
     out.extend_from_slice(MAGIC);
-    let _ = nested(&mut out, 1, |out| {
+    let _ = nested(out, 1, |out| {
         bytes(out, 1, api_version.as_bytes());
         bytes(out, 2, kind.as_bytes());
         Ok(())
     });
-    bytes(&mut out, 2, raw);
-    // Neither encoded nor of another type: upstream says so, in empty words.
-    bytes(&mut out, 3, b"");
-    bytes(&mut out, 4, b"");
-    out
 }
 
 fn write_object(out: &mut Vec<u8>, object: &Value, form: Form<'_>) -> Outcome {
@@ -468,6 +482,24 @@ mod tests {
         }
     }
 
+    /// A list as one message.
+    fn whole(api_version: &str, kind: &str, metadata: &Value, items: &[u8]) -> Vec<u8> {
+        let mut raw = Vec::new();
+        nested(&mut raw, 1, |out| write_message(out, metadata, At::named(LIST_META).unwrap(), 0)).unwrap();
+        raw.extend_from_slice(items);
+        let mut out = MAGIC.to_vec();
+        let names = |out: &mut Vec<u8>| {
+            bytes(out, 1, api_version.as_bytes());
+            bytes(out, 2, kind.as_bytes());
+            Ok(())
+        };
+        nested(&mut out, 1, names).unwrap();
+        bytes(&mut out, 2, &raw);
+        bytes(&mut out, 3, b"");
+        bytes(&mut out, 4, b"");
+        out
+    }
+
     #[test]
     fn lists_and_events_are_put_together_from_parts() {
         let at = find("v1", "Pod").unwrap();
@@ -476,7 +508,9 @@ mod tests {
             write_item(&mut items, &json!({"metadata": {"name": name}}), Form::Whole(at)).unwrap();
         }
         let metadata = json!({"resourceVersion": "9", "continue": "t", "remainingItemCount": 2});
-        let bytes = list("v1", "PodList", &metadata, &items).unwrap();
+        let head = list_head("v1", "PodList", &metadata, items.len()).unwrap();
+        let bytes = [&*head, &*items, LIST_TAIL].concat();
+        assert_eq!(bytes, whole("v1", "PodList", &metadata, &items));
         let read = decode(&bytes, find).unwrap().value;
         assert_eq!(read["metadata"], metadata);
         assert_eq!(read["items"], json!([{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]));
