@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket}
 use std::path::Path;
 
 use kubelet_core::node::capacity;
+use kubelet_core::stats::proc;
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
@@ -83,7 +84,7 @@ pub fn read_machine(root: &Path) -> io::Result<Machine> {
         cpus: online_cpus().unwrap_or(1),
         online: read(ONLINE).ok(),
         tasks: most_tasks(),
-        memory: parse_meminfo(&fs::read_to_string("/proc/meminfo")?),
+        memory: memory(&fs::read_to_string("/proc/meminfo")?),
         numa_nodes: numa_nodes(Path::new("/sys/devices/system/node")),
         cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
         swap_controller: limits_swap(
@@ -124,12 +125,10 @@ pub fn go_arch() -> &'static str {
     }
 }
 
-fn parse_meminfo(text: &str) -> Memory {
-    let field = |key: &str| {
-        let line = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':'))?;
-        line.trim().strip_suffix(" kB")?.trim().parse::<i64>().ok().map(|kb| kb * 1024)
-    };
-    Memory { total: field("MemTotal").unwrap_or(0), swap: field("SwapTotal").unwrap_or(0) }
+fn memory(meminfo: &str) -> Memory {
+    let found = proc::memory(meminfo).unwrap_or_default();
+    let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    Memory { total: bytes(found.total), swap: bytes(found.swap_total) }
 }
 
 fn hugepage_sizes(dir: &Path) -> Vec<String> {
@@ -212,7 +211,7 @@ mod tests {
 
     #[test]
     fn proc_files_are_understood() {
-        let m = parse_meminfo("MemTotal:       24682416 kB\nMemFree: 1 kB\nSwapTotal:             0 kB\n");
+        let m = memory("MemTotal:       24682416 kB\nMemFree: 1 kB\nSwapTotal:             0 kB\n");
         assert_eq!(m, Memory { total: 24_682_416 * 1024, swap: 0 });
         let fib = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 10.1.2.3\n        /32 host LOCAL\n     |-- 10.1.2.255\n        /32 link BROADCAST\n";
         assert_eq!(parse_fib_trie(fib), ["10.1.2.3".parse::<IpAddr>().unwrap()]);

@@ -6,9 +6,10 @@ use base::ids::PodUid;
 use base::time::Wall;
 use cri::v1;
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_core::stats::Interface;
 use serde_json::{Map, Value, json};
 
-use super::machine::{Disk, Interface, disk};
+use super::machine::{Disk, disk};
 use super::{Look, Measured, Sources, value};
 use crate::pods::status_board::Entry;
 use crate::volumes::Figures;
@@ -72,7 +73,7 @@ fn node(sources: &Sources, look: &Look, image_disk: Option<&Disk>, brief: bool) 
         let shown = filesystem(disk, &now, Some(images));
         out.insert("runtime".into(), json!({ "imageFs": shown, "containerFs": shown }));
     }
-    let limit = machine.processes.map(|(max, now_)| json!({ "time": now, "maxpid": max, "curproc": now_ }));
+    let limit = machine.tasks.map(|t| json!({ "time": now, "maxpid": t.most, "curproc": t.running }));
     put(&mut out, "rlimit", limit);
     out.into()
 }
@@ -80,8 +81,8 @@ fn node(sources: &Sources, look: &Look, image_disk: Option<&Disk>, brief: bool) 
 fn network(look: &Look, now: &str) -> Value {
     let interface = |i: &Interface| {
         json!({
-            "name": i.name, "rxBytes": i.rx_bytes, "rxErrors": i.rx_errors, "txBytes": i.tx_bytes,
-            "txErrors": i.tx_errors,
+            "name": i.name, "rxBytes": i.received.bytes, "rxErrors": i.received.errors,
+            "txBytes": i.sent.bytes, "txErrors": i.sent.errors,
         })
     };
     let all = &look.machine.network;
