@@ -56,4 +56,5 @@ pub mod terms;
 #[cfg(test)]
 #[allow(dead_code)] // Words for tables: not every one is used at every moment.
 mod testing;
+mod ttl_after_finished;
 pub mod view;

@@ -11,6 +11,7 @@ use crate::pod_gc;
 use crate::replica_set;
 use crate::resource::Resource;
 use crate::taint_eviction;
+use crate::ttl_after_finished;
 
 /// Every controller there is. `--controllers` chooses among them.
 pub const CONTROLLERS: &[Row] = &[
@@ -24,6 +25,7 @@ pub const CONTROLLERS: &[Row] = &[
     replica_set::REPLICA_SET,
     replica_set::REPLICATION_CONTROLLER,
     taint_eviction::TAINT_EVICTION,
+    ttl_after_finished::TTL_AFTER_FINISHED,
 ];
 
 /// Everything that any of them looks at.
