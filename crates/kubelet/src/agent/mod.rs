@@ -245,12 +245,13 @@ impl Builder<'_> {
         let beat = Beat::new(node.clock.clone());
         let (orders, obeyed) = mpsc::channel(64);
         let known = self.start_pods(&node, beat.clone(), (listeners.local, obeyed), tasks).await?;
-        self.start_defence(&node, orders.clone(), known.clone(), tasks);
+        let sampler = Arc::new(self.sampler(&node));
+        self.start_defence(&node, orders.clone(), known.clone(), sampler.clone(), tasks);
         if let Some(shutdown) = self.shutdown(&node, orders) {
             tasks.lasting("shutdown", shutdown, Shutdown::run);
         }
         let (open, secure) = ([listeners.healthz, listeners.read_only], listeners.secure);
-        self.start_servers(&node, beat, open, secure, tasks)?;
+        self.start_servers(&node, beat, open, secure, sampler, tasks)?;
         self.join_cluster(&node, known, tasks)?;
         let watcher = PluginWatcher::new(self.dirs.root.join(plugin_watcher::DIR), self.plugin_handlers());
         tasks.lasting("plugin_watcher", watcher, PluginWatcher::run);

@@ -12,6 +12,7 @@ use crate::pods::beat::Beat;
 use crate::pods::node::Node;
 use crate::server::secure::{self, ServerState};
 use crate::server::{self, Check, Checks, Views, local_api, stats};
+use crate::stats::Sampler;
 
 /// Every address the kubelet answers on, taken but not served yet.
 pub(super) struct Listeners {
@@ -62,6 +63,7 @@ impl Builder<'_> {
         beat: Beat,
         [healthz, read_only]: [Option<server::Bound>; 2],
         secure: Option<secure::Open>,
+        sampler: Arc<Sampler>,
         tasks: &Supervisor,
     ) -> Result<(), StartError> {
         let (config, token) = (&self.start.loaded.config, tasks.token());
@@ -83,12 +85,8 @@ impl Builder<'_> {
             runtime: node.runtime.clone(),
             config: Arc::new(config.to_v1beta1()),
             stats: stats::Sources {
-                runtime: node.runtime.clone(),
-                pods: node.board.clone(),
-                clock: node.clock.clone(),
+                sampler,
                 node_name: node.facts.cri_config.name.as_str().into(),
-                root: self.dirs.root.clone(),
-                meter: Arc::default(),
                 volumes: self.figures.clone(),
             },
         };
