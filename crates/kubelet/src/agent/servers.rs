@@ -47,7 +47,9 @@ impl Builder<'_> {
         let Loaded { config, flags, .. } = &self.start.loaded;
         let name = flags.node_name(&self.machine.hostname);
         let issued = self.cluster.as_ref().filter(|_| config.server_tls_bootstrap).map(|c| c.serving());
-        let Some(rules) = port::rules(&self.start.loaded, &name, issued)? else { return Ok(None) };
+        let Some(rules) = port::rules(&self.start.loaded, &name, issued, self.cluster.is_none())? else {
+            return Ok(None);
+        };
         let reviews = self.cluster.as_ref().map(|cluster| {
             Arc::new(secure::ApiReviews { client: cluster.client.clone(), node: name })
                 as Arc<dyn secure::Reviews>
