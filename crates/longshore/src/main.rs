@@ -18,12 +18,14 @@ mod logging;
 mod pods_cmd;
 mod proxy_cmd;
 mod scheduler_cmd;
+mod up_cmd;
 
 /// The Kubernetes release whose contract the agents follow.
 const KUBERNETES: &str = "v1.36.4";
 
 /// Subcommands and what help says of them.
 const COMMANDS: &[(&str, &str)] = &[
+    ("up", "Run a whole node in one process: everything below, for kubectl"),
     ("kubelet", "Run the Pods of this machine"),
     ("apiserver", "Serve the Kubernetes API for this machine"),
     ("kube-proxy", "Make Services work on this machine"),
@@ -64,6 +66,7 @@ fn dispatch(args: &[OsString]) -> ExitCode {
         return ExitCode::FAILURE;
     };
     match command.to_str() {
+        Some("up") => up_cmd::main(rest),
         Some("kubelet") => kubelet_cmd::main(rest),
         Some("apiserver" | "kube-apiserver") => apiserver_cmd::main(rest),
         Some("kube-proxy") => proxy_cmd::main(rest),

@@ -21,6 +21,7 @@ pub mod kubelet;
 mod logging;
 pub mod proxy;
 pub mod scheduler;
+pub mod up;
 
 pub use compatibility::compatibility;
 pub use logging::{Logging, LoggingOptions, OutputRouting, VModule};
