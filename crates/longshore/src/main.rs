@@ -11,6 +11,7 @@ mod apiserver_cmd;
 mod completion;
 mod console;
 mod controllers_cmd;
+mod dns_cmd;
 mod doctor_cmd;
 mod files;
 mod kubelet_cmd;
@@ -31,6 +32,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("kube-proxy", "Make Services work on this machine"),
     ("kube-controller-manager", "Run the controllers: what is asked for becomes Pods"),
     ("kube-scheduler", "Find a node for every Pod"),
+    ("dns", "Answer for the names of Services and Pods"),
     ("pods", "Give Pods to this machine's kubelet, and see how they do"),
     ("doctor", "Find out why a Service does not work"),
     ("completion", "Print a completion script for bash, zsh or fish"),
@@ -72,6 +74,7 @@ fn dispatch(args: &[OsString]) -> ExitCode {
         Some("kube-proxy") => proxy_cmd::main(rest),
         Some("kube-controller-manager") => controllers_cmd::main(rest),
         Some("kube-scheduler") => scheduler_cmd::main(rest),
+        Some("dns") => dns_cmd::main(rest),
         Some("pods") => pods_cmd::main(rest),
         Some("doctor") => doctor_cmd::main(rest),
         Some("completion") => completion::main(rest),

@@ -13,6 +13,7 @@ pub mod apiserver;
 mod check;
 mod compatibility;
 pub mod controllers;
+pub mod dns;
 pub mod doc;
 mod file;
 pub mod flag;
