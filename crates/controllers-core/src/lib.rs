@@ -49,7 +49,6 @@ pub mod rank;
 mod replica_set;
 pub mod resource;
 mod revision;
-mod stateful_set;
 pub mod table;
 mod taint_eviction;
 pub mod template;

@@ -21,5 +21,4 @@ pub const TARGETS: &[Target] = &[
     ("websocket", wire::websocket),
     ("dbus", wire::dbus),
     ("netlink", wire::netlink),
-    ("dns", wire::dns),
 ];

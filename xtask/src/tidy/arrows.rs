@@ -26,7 +26,6 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("kubelet-core", &["api", "base"]),
     ("proxy-core", &["nft", "api", "base"]),
     ("scheduler-core", &["api", "base"]),
-    ("dns-core", &["base"]),
     ("kubelet", AGENT),
     ("proxy", AGENT),
     (
@@ -36,7 +35,6 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("runtime", AGENT),
     ("scheduler", AGENT),
     ("cni", AGENT),
-    ("dns", &["dns-core", "client", "serve", "supervise", "base"]),
     (
         "apiserver",
         &["apiserver-core", "schema", "client", "serve", "store", "supervise", "sys", "tls", "api", "base"],
@@ -48,7 +46,6 @@ const ARROWS: &[(&str, &[&str])] = &[
             "proxy",
             "runtime",
             "cni",
-            "dns",
             "scheduler",
             "apiserver",
             "apiserver-core",
@@ -70,7 +67,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     // Beside the product, not in it.
     ("demo", &[]),
-    ("fuzzed", &["dns-core", "schema", "streaming", "systemd", "nft", "api", "base"]),
+    ("fuzzed", &["schema", "streaming", "systemd", "nft", "api", "base"]),
     ("fixture", &[]),
     ("interop-tests", &["fixture"]),
     ("xtask", &["fixture"]),
@@ -81,7 +78,6 @@ const ARROWS: &[(&str, &[&str])] = &[
             "proxy",
             "runtime",
             "cni",
-            "dns",
             "scheduler",
             "apiserver",
             "apiserver-core",
@@ -139,7 +135,6 @@ const PURE: &[&str] = &[
     "kubelet-core",
     "proxy-core",
     "scheduler-core",
-    "dns-core",
 ];
 const WORLDLY: &[&str] =
     &["tokio", "libc", "rustix", "mio", "hyper", "tonic", "inotify", "rand", "getrandom"];

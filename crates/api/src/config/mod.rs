@@ -13,7 +13,6 @@ pub mod apiserver;
 mod check;
 mod compatibility;
 pub mod controllers;
-pub mod dns;
 pub mod doc;
 mod file;
 pub mod flag;
@@ -22,7 +21,6 @@ pub mod kubelet;
 mod logging;
 pub mod proxy;
 pub mod scheduler;
-pub mod up;
 
 pub use compatibility::compatibility;
 pub use logging::{Logging, LoggingOptions, OutputRouting, VModule};

@@ -36,6 +36,7 @@ mod pages;
 mod path;
 mod percent;
 mod query;
+mod room;
 mod server;
 mod shape;
 mod stream;

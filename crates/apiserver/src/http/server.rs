@@ -35,6 +35,9 @@ const HEAD_LIMIT: usize = 256 * 1024;
 const HEADERS: usize = 200;
 /// Requests at once on one HTTP/2 connection.
 const STREAMS: u32 = 250;
+/// Bytes that arrive before anybody reads them, of one request and of all on a connection of HTTP/2.
+const STREAM_WINDOW: u32 = 128 * 1024;
+const CONNECTION_WINDOW: u32 = 256 * 1024;
 /// An HTTP/2 peer that answers no ping for this long is gone.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
@@ -222,6 +225,8 @@ fn builder(timeouts: ClientTimeouts) -> auto::Builder<TokioExecutor> {
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(HEAD_LIMIT as u32)
         .max_send_buf_size(64 * 1024)
         .keep_alive_interval(PING_EVERY)

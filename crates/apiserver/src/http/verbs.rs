@@ -16,12 +16,13 @@ use super::asking::{Asking, accepted, header_text};
 use super::body::Body;
 use super::listing::{self, Listing};
 use super::shape::{self, Include, View};
-use super::{App, body, list_body, path, stream};
+use super::{App, body, list_body, path, room, stream};
 use crate::registry::patch::{self, Patch};
 use crate::registry::{Outcome, Registry, Written};
 use apiserver_core::api_status::ApiStatus;
 use apiserver_core::body::{Language, parse, read_object};
 use apiserver_core::call::Call;
+use apiserver_core::document::Document;
 use apiserver_core::kind::Kind;
 use apiserver_core::meta;
 use apiserver_core::options::{DeleteOptions, ListOptions, WriteOptions};
@@ -152,13 +153,33 @@ impl Serving<'_> {
         if let Some(version) = listing::version(&self.asking.query)?.filter(|v| *v > 0) {
             self.registry.reach(version)?;
         }
-        let document = self.registry.get(&self.kind, call.namespace(), call.name()).await?;
-        if accepted.format == Format::Json && view == View::WHOLE && !self.kind.strategy.converts() {
-            return Ok(self.json(document.to_json()));
+        let mut document = self.registry.get(&self.kind, call.namespace(), call.name()).await?;
+        let (room, user) = (&self.app.large.room, &self.asking.attributes.user);
+        let mut part = None;
+        if document.size() >= room::LARGE {
+            part = room.try_take(user, document.size());
+            if part.is_none() {
+                // Who waits for room has nothing in memory.
+                let size = document.size();
+                drop(document);
+                part = Some(room.take(user, size, room::PATIENCE).await?);
+                document = self.registry.get(&self.kind, call.namespace(), call.name()).await?;
+            }
         }
-        let object = present(&self.kind, &document);
+        let answer = self.shown(&document, accepted, view);
+        Ok(match part {
+            Some(part) => part.keep_answer(answer),
+            None => answer,
+        })
+    }
+
+    fn shown(&self, document: &Document, accepted: Accepted, view: View) -> Answer {
+        if accepted.format == Format::Json && view == View::WHOLE && !self.kind.strategy.converts() {
+            return self.json(document.to_json());
+        }
+        let object = present(&self.kind, document);
         let object = view.object(&self.kind, &object, self.registry.now(), true);
-        Ok(answer::document(200, &object, accepted.format))
+        answer::document(200, &object, accepted.format)
     }
 
     /// JSON at hand, compressed where that is worth it.

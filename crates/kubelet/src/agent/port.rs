@@ -17,13 +17,12 @@ pub(super) fn rules(
     loaded: &Loaded,
     node_name: &str,
     issued: Option<Issued>,
-    is_standalone: bool,
 ) -> Result<Option<Rules>, StartError> {
-    let config = &loaded.config;
+    let Loaded { config, flags, .. } = loaded;
     if !config.enable_server {
         return Ok(None);
     }
-    if is_standalone && config.authorization.mode == "Webhook" {
+    if flags.is_standalone() && config.authorization.mode == "Webhook" {
         tracing::info!("the kubelet API stays closed: there is no API server to ask who may use it");
         return Ok(None);
     }
