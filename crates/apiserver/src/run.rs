@@ -93,10 +93,12 @@ pub struct Settings {
 }
 
 /// A server that is up.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Up {
     pub address: SocketAddr,
     pub kubeconfig: PathBuf,
+    /// Its authority, for the certificates of parts that run beside it.
+    pub pki: Arc<Pki>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -380,10 +382,8 @@ async fn open_pki(
 ) -> Result<(Arc<Pki>, Up), RunError> {
     let advertised = settings.advertise.unwrap_or_else(|| own_address(address.ip()));
     let local = if address.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { address.ip() };
-    let up = Up {
-        address: SocketAddr::new(advertised, address.port()),
-        kubeconfig: settings.data_dir.join("admin.kubeconfig"),
-    };
+    let advertised_at = SocketAddr::new(advertised, address.port());
+    let kubeconfig = settings.data_dir.join("admin.kubeconfig");
     let about = pki::Settings {
         dir: settings.data_dir.join("pki"),
         names: settings.names.clone(),
@@ -392,15 +392,15 @@ async fn open_pki(
         client_ca_file: settings.client_ca_file.clone(),
         tls_files: settings.tls_files.clone(),
     };
-    let (now, kubeconfig) = (clock.now().wall, up.kubeconfig.clone());
+    let (now, path) = (clock.now().wall, kubeconfig.clone());
     let server = format!("https://{}", SocketAddr::new(local, address.port()));
     let opened = tokio::task::spawn_blocking(move || {
         let pki = Pki::open(about, now)?;
-        pki.write_admin_kubeconfig(&kubeconfig, &server, now)?;
+        pki.write_admin_kubeconfig(&path, &server, now)?;
         Ok::<_, PkiError>(pki)
     });
-    let pki = opened.await.map_err(|_| RunError::Interrupted("making keys"))??;
-    Ok((Arc::new(pki), up))
+    let pki = Arc::new(opened.await.map_err(|_| RunError::Interrupted("making keys"))??);
+    Ok((pki.clone(), Up { address: advertised_at, kubeconfig, pki }))
 }
 
 /// The address packets to the world would leave from. Nothing is sent to find out.

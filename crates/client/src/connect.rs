@@ -41,6 +41,16 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 /// Another way to the server than TCP; each call is a new connection.
 pub type Dial = Arc<dyn Fn() -> io::Result<Box<dyn Wire>> + Send + Sync>;
 
+/// A way to an API server inside this process, for settings that are shown in logs.
+#[derive(Clone)]
+pub struct Within(pub Dial);
+
+impl std::fmt::Debug for Within {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Within(..)")
+    }
+}
+
 #[derive(Clone)]
 pub(crate) struct Connector {
     pub(crate) tls: Option<Arc<ClientConfig>>,

@@ -23,7 +23,7 @@ mod unreadable;
 pub mod watch;
 pub mod workqueue;
 
-pub use connect::{Dial, Wire};
+pub use connect::{Dial, Wire, Within};
 pub use connection_pool::Content;
 pub use error::{ApiError, ClientError};
 pub use kubeconfig::{Config, ConfigError};

@@ -49,6 +49,7 @@ pub mod rank;
 mod replica_set;
 pub mod resource;
 mod revision;
+mod stateful_set;
 pub mod table;
 mod taint_eviction;
 pub mod template;

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 
 use crate::claim::owned_metadata;
 use crate::object::{Object, Unreadable};
-use crate::plan::Act;
+use crate::plan::{Act, Outcome, Plan, Step, Why};
 use crate::resource::CONTROLLER_REVISIONS;
+use crate::view::View;
 
 /// One of them.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Revision {
     pub(crate) number: i64,
     /// What it holds, in the one form of [`encode`].
     pub(crate) data: Vec<u8>,
+    /// The template in it, as it was.
+    pub(crate) template: Value,
 }
 
 /// What a revision of a template holds: a patch that puts the template back. Upstream compares it byte by byte, so it is what
@@ -69,6 +72,31 @@ pub(crate) fn create(
     Act::create(CONTROLLER_REVISIONS, &owner.meta.namespace, body)
 }
 
+/// The name of a new revision is taken. If another has it, the next one is tried.
+pub(crate) fn name_taken(owner: &Object, status: &Value, view: &dyn View, create: &Act) -> Plan {
+    let made = create.body();
+    let name = made["metadata"]["name"].as_str().unwrap_or_default();
+    let Some(known) = view.get(CONTROLLER_REVISIONS, &owner.meta.namespace, name) else {
+        return Plan::nothing();
+    };
+    if known.is_controlled_by(&owner.meta.uid) && Revision::read(known).data == encode(&made["data"]) {
+        return Plan::nothing();
+    }
+    let mut status = if status.is_object() { status.clone() } else { json!({}) };
+    let count = status["collisionCount"].as_i64().unwrap_or(0);
+    status["collisionCount"] = json!(count + 1);
+    Plan::of(Step::in_turn([Act::update_status(owner, status)]))
+}
+
+/// The creation of a revision that was refused because its name is taken.
+pub(crate) fn refused_name(done: &[(Act, Outcome)]) -> Option<&Act> {
+    let is_taken = |(act, outcome): &&(Act, Outcome)| {
+        matches!(act, Act::Create { resource, .. } if *resource == CONTROLLER_REVISIONS)
+            && outcome.refusal().is_some_and(|refusal| refusal.why == Why::AlreadyExists)
+    };
+    done.iter().find(is_taken).map(|(act, _)| act)
+}
+
 /// By number, then age, then name: the last is the newest.
 pub(crate) fn sort(revisions: &mut [Revision]) {
     revisions.sort_by(|a, b| a.order().cmp(&b.order()));
@@ -79,8 +107,13 @@ pub(crate) fn sort(revisions: &mut [Revision]) {
 impl Revision {
     pub(crate) fn read(object: Arc<Object>) -> Revision {
         let mut value = object.value();
-        let data = value["data"].take();
-        Revision { number: value["revision"].as_i64().unwrap_or(0), data: encode(&data), object }
+        let mut data = value["data"].take();
+        let (number, text) = (value["revision"].as_i64().unwrap_or(0), encode(&data));
+        let mut template = data["spec"]["template"].take();
+        if let Some(template) = template.as_object_mut() {
+            template.remove("$patch");
+        }
+        Revision { number, data: text, template, object }
     }
 
     pub(crate) fn name(&self) -> &str {

@@ -10,6 +10,7 @@ use crate::node;
 use crate::pod_gc;
 use crate::replica_set;
 use crate::resource::Resource;
+use crate::stateful_set;
 use crate::taint_eviction;
 use crate::ttl_after_finished;
 
@@ -24,6 +25,7 @@ pub const CONTROLLERS: &[Row] = &[
     pod_gc::POD_GC,
     replica_set::REPLICA_SET,
     replica_set::REPLICATION_CONTROLLER,
+    stateful_set::STATEFUL_SET,
     taint_eviction::TAINT_EVICTION,
     ttl_after_finished::TTL_AFTER_FINISHED,
 ];

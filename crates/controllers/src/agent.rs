@@ -1,6 +1,7 @@
 //! All of it together: from a client and the settings to running controllers.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -35,7 +36,13 @@ pub struct Start {
     pub chosen: Vec<String>,
     pub seed: u64,
     pub metrics: Metrics,
+    /// Where the API server runs in this process: the client of each controller's account. None: tokens, or the manager's.
+    pub accounts: Option<Accounts>,
 }
+
+/// Makes the client of a ServiceAccount of kube-system, by its name.
+#[derive(Clone)]
+pub struct Accounts(pub Arc<dyn Fn(&str) -> Client + Send + Sync>);
 
 /// For what is under way when the agent ends.
 const GRACE: Duration = Duration::from_secs(5);
@@ -132,14 +139,15 @@ pub async fn run(start_with: Start, leader: Option<Terms>, token: CancellationTo
 
 /// Starts everything; it ends with the supervisor's token.
 pub fn start(start: Start, supervisor: &Supervisor, token: &CancellationToken) -> Controllers {
-    let Start { client, tuning, chosen: said, seed, metrics } = start;
+    let Start { client, tuning, chosen: said, seed, metrics, accounts } = start;
     let rows = chosen(&said);
     let resources: BTreeSet<Resource> = rows.iter().flat_map(|row| row.resources()).collect();
     let cache = Arc::new(Cache::new(resources.iter().copied()));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock { origin: Instant::now() });
     let api = Arc::new(Http(client.clone()));
     let (recorder, mut teller) = Recorder::new(api.clone(), clock.clone());
-    let identities = identities(&client, api, clock.clone(), tuning.use_service_account_credentials);
+    let identities =
+        identities(&client, api, clock.clone(), tuning.use_service_account_credentials, accounts);
     let shared = Shared { cache: cache.clone(), clock, metrics, recorder, tuning: Arc::new(tuning) };
     let run = |row: &&'static Row| Arc::new(ControlLoop::new(row, shared.clone(), identities(row)));
     let loops: Vec<Arc<ControlLoop>> = rows.iter().map(run).collect();
@@ -161,12 +169,16 @@ fn identities(
     manager: Arc<Http>,
     clock: Arc<dyn Clock>,
     own_accounts: bool,
+    given: Option<Accounts>,
 ) -> impl Fn(&'static Row) -> Arc<dyn Api> {
     let client = client.clone();
     let with_token: Arc<WithToken> = Arc::new(move |token| Arc::new(Http(client.with_token(token))));
-    move |row| match own_accounts {
-        true => Arc::new(Account::new(row.identity, manager.clone(), with_token.clone(), clock.clone())),
-        false => manager.clone(),
+    move |row| match (&given, own_accounts) {
+        (Some(accounts), _) => Arc::new(Http((accounts.0)(row.identity))),
+        (None, true) => {
+            Arc::new(Account::new(row.identity, manager.clone(), with_token.clone(), clock.clone()))
+        }
+        (None, false) => manager.clone(),
     }
 }
 
@@ -214,6 +226,14 @@ fn work(one: &Arc<ControlLoop>, tuning: &Tuning, supervisor: &Supervisor, token:
                 token.run_until_cancelled(all).await.unwrap_or(());
             }
         });
+    }
+}
+
+// === impl Accounts ===
+
+impl fmt::Debug for Accounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Accounts(..)")
     }
 }
 

@@ -21,4 +21,5 @@ pub const TARGETS: &[Target] = &[
     ("websocket", wire::websocket),
     ("dbus", wire::dbus),
     ("netlink", wire::netlink),
+    ("dns", wire::dns),
 ];

@@ -1,6 +1,9 @@
 //! Frames and messages of peers: streaming servers and clients, systemd, the kernel.
 
 use bytes::BytesMut;
+use dns_core::message::Answer;
+use dns_core::query::Read;
+use dns_core::{Rcode, message, query};
 use nft::wire::{Attributes, Messages};
 use nft::{Author, Generation, Notice};
 use streaming::websocket::Role;
@@ -74,5 +77,18 @@ pub fn netlink(bytes: &[u8]) {
     }
     for attribute in Attributes(bytes) {
         let _ = (attribute.u8(), attribute.u32(), attribute.u64(), attribute.text());
+    }
+}
+
+/// A DNS message of a client, and of an upstream. What is written of either is within its limit and can be read.
+pub fn dns(bytes: &[u8]) {
+    let heard = message::hear(bytes);
+    if let Read::Query(query) = query::read(bytes) {
+        let limit = query.udp_size();
+        let said = Answer::new(Rcode::NXDOMAIN).write(&query, limit);
+        assert!(said.len() <= limit && message::hear(&said).is_ok());
+        if let Ok(heard) = heard {
+            assert!(heard.answer.write(&query, limit).len() <= limit);
+        }
     }
 }

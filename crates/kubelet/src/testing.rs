@@ -32,6 +32,8 @@ pub(crate) struct ScriptedRuntime {
     pub(crate) logs: Mutex<Vec<(String, String)>>,
     pub(crate) reopen: Mutex<VecDeque<cri::Result<()>>>,
     pub(crate) reopened: Mutex<Vec<String>>,
+    /// None: it does not tell what containers use.
+    pub(crate) stats: Option<Vec<v1::ContainerStats>>,
 }
 
 /// Answers network probes by script.
@@ -202,7 +204,7 @@ impl Runtime for ScriptedRuntime {
         no("checkpoint container")
     }
     async fn list_container_stats(&self) -> cri::Result<Vec<v1::ContainerStats>> {
-        no("list container stats")
+        self.stats.clone().map_or_else(|| no("list container stats"), Ok)
     }
     async fn list_images(&self) -> cri::Result<Vec<v1::Image>> {
         no("list images")

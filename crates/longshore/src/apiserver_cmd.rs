@@ -18,6 +18,7 @@ use apiserver::run::{Settings, Up, run};
 use apiserver_core::kinds::RuntimeConfig;
 use base::flags;
 use serde_json::Value;
+use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use self::copies::Act;
@@ -63,7 +64,7 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
 }
 
 /// What the server is told, from what the command line said.
-fn settings(config: ApiServer) -> Result<Settings, String> {
+pub(crate) fn settings(config: ApiServer) -> Result<Settings, String> {
     let static_tokens = match &config.token_auth_file {
         Some(path) => StaticTokens::read(path).map_err(|e| e.to_string())?,
         None => StaticTokens::default(),
@@ -128,17 +129,19 @@ fn ranges(networks: &[String], node_ports: Option<(u16, u16)>) -> Result<Ranges,
 fn start(settings: Settings, log: &Logging) -> ExitCode {
     // Only a second start in one process could fail, and then somebody logs already.
     let _ = logging::start(log);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .global_queue_interval(apiserver::run::ANSWERS_FIRST)
-        .max_blocking_threads(8)
-        .thread_keep_alive(Duration::from_secs(2))
-        .build();
-    let runtime = match runtime {
+    let runtime = match event_loop() {
         Ok(runtime) => runtime,
-        Err(error) => return agent_cmd::exit_code(NAME, Err(format!("start the event loop: {error}"))),
+        Err(error) => return agent_cmd::exit_code(NAME, Err(error)),
     };
     agent_cmd::exit_code(NAME, runtime.block_on(serve(settings)))
+}
+
+/// The event loop of an API server.
+pub(crate) fn event_loop() -> Result<Runtime, String> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().global_queue_interval(apiserver::run::ANSWERS_FIRST);
+    builder.max_blocking_threads(8).thread_keep_alive(Duration::from_secs(2));
+    builder.build().map_err(|e| format!("start the event loop: {e}"))
 }
 
 /// Runs until SIGTERM or SIGINT.

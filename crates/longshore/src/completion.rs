@@ -35,11 +35,13 @@ fn script(shell: &str) -> Option<String> {
 }
 
 /// The agents, and what flags they take.
-fn agents() -> [(&'static str, Vec<Flag>); 4] {
+fn agents() -> [(&'static str, Vec<Flag>); 6] {
     [
+        ("up", api::config::up::FLAGS.to_vec()),
         ("kubelet", kubelet::flags::table()),
         ("kube-proxy", proxy::flags::table()),
         ("kube-scheduler", api::config::scheduler::FLAGS.to_vec()),
+        ("dns", api::config::dns::FLAGS.to_vec()),
         ("apiserver", api::config::apiserver::FLAGS.to_vec()),
     ]
 }

@@ -63,7 +63,7 @@ async fn serve(config: Controllers) -> Result<(), String> {
     let mut tuning = config.tuning.clone();
     tuning.root_ca = config.root_ca_file.as_deref().map(read).transpose()?;
     tuning.service_account_key = config.service_account_key_file.as_deref().map(read).transpose()?;
-    let start = Start { client, tuning, chosen: config.chosen, seed, metrics };
+    let start = Start { client, tuning, chosen: config.chosen, seed, metrics, accounts: None };
     let token = CancellationToken::new();
     let terms = config.leader.map(|leader| terms(leader, seed));
     agent_cmd::run_until_signal(agent::run(start, terms, token.clone()), token).await

@@ -62,6 +62,7 @@ async fn serve(loaded: Loaded, verbosity: Verbosity) -> Result<(), String> {
         working_dir: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
         places: places(),
         proxies: Proxies::named_by(|name| std::env::var(name).ok()),
+        within: None,
         version: KUBERNETES.to_owned(),
         verbosity,
     };

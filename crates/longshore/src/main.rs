@@ -11,6 +11,7 @@ mod apiserver_cmd;
 mod completion;
 mod console;
 mod controllers_cmd;
+mod dns_cmd;
 mod doctor_cmd;
 mod files;
 mod kubelet_cmd;
@@ -18,17 +19,20 @@ mod logging;
 mod pods_cmd;
 mod proxy_cmd;
 mod scheduler_cmd;
+mod up_cmd;
 
 /// The Kubernetes release whose contract the agents follow.
 const KUBERNETES: &str = "v1.36.4";
 
 /// Subcommands and what help says of them.
 const COMMANDS: &[(&str, &str)] = &[
+    ("up", "Run a whole node in one process: everything below, for kubectl"),
     ("kubelet", "Run the Pods of this machine"),
     ("apiserver", "Serve the Kubernetes API for this machine"),
     ("kube-proxy", "Make Services work on this machine"),
     ("kube-controller-manager", "Run the controllers: what is asked for becomes Pods"),
     ("kube-scheduler", "Find a node for every Pod"),
+    ("dns", "Answer for the names of Services and Pods"),
     ("pods", "Give Pods to this machine's kubelet, and see how they do"),
     ("doctor", "Find out why a Service does not work"),
     ("completion", "Print a completion script for bash, zsh or fish"),
@@ -64,11 +68,13 @@ fn dispatch(args: &[OsString]) -> ExitCode {
         return ExitCode::FAILURE;
     };
     match command.to_str() {
+        Some("up") => up_cmd::main(rest),
         Some("kubelet") => kubelet_cmd::main(rest),
         Some("apiserver" | "kube-apiserver") => apiserver_cmd::main(rest),
         Some("kube-proxy") => proxy_cmd::main(rest),
         Some("kube-controller-manager") => controllers_cmd::main(rest),
         Some("kube-scheduler") => scheduler_cmd::main(rest),
+        Some("dns") => dns_cmd::main(rest),
         Some("pods") => pods_cmd::main(rest),
         Some("doctor") => doctor_cmd::main(rest),
         Some("completion") => completion::main(rest),

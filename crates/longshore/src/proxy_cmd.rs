@@ -57,6 +57,7 @@ async fn serve(loaded: Loaded, verbosity: Verbosity) -> Result<(), String> {
         loaded,
         hostname: agent_cmd::hostname(),
         in_cluster: agent_cmd::in_cluster(),
+        within: None,
         any_kernel: any_kernel(),
         version: KUBERNETES.to_owned(),
         seed: agent_cmd::seed(),

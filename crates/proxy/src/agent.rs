@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::config::proxy::{KubeProxyConfiguration, Loaded, Mode};
 use base::rng::Rng;
 use base::verbosity::Verbosity;
-use client::{Client, Config, Options};
+use client::{Client, Config, Options, Within};
 use jiff::Timestamp;
 use proxy_core::objects::{Cluster, Family};
 use proxy_core::rules::{Host, NodeRules, Settings};
@@ -47,6 +47,8 @@ pub struct Start {
     pub hostname: String,
     /// `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT`.
     pub in_cluster: (Option<String>, Option<String>),
+    /// An API server inside this process; no kubeconfig is then read.
+    pub within: Option<Within>,
     /// Whether `KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK` says anything.
     pub any_kernel: bool,
     pub version: String,
@@ -416,6 +418,9 @@ async fn connect(
         on_unreadable: Some(events::of_unreadable(metrics.clone(), events)),
         ..Options::default()
     };
+    if let Some(within) = &start.within {
+        return Ok(Client::over(within.0.clone(), options));
+    }
     let access = Config::of_flags(&config.kubeconfig, &start.loaded.flags.master, &start.in_cluster)?;
     Ok(Client::new(access, options).await?)
 }

@@ -177,10 +177,16 @@ impl Harness {
     /// Waits until the node has nothing that was not there before.
     #[track_caller]
     pub fn wait_clean(&self, before: &Census) {
+        self.wait_clean_but(before, Census::is_empty);
+    }
+
+    /// Waits until what the node has and had not before may stay.
+    #[track_caller]
+    pub fn wait_clean_but(&self, before: &Census, may_stay: impl Fn(&Census) -> bool) {
         let end = Instant::now() + TIMEOUT;
         loop {
             let left = self.left_since(before);
-            if left.is_empty() {
+            if may_stay(&left) {
                 return;
             }
             if Instant::now() > end {

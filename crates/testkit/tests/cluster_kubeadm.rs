@@ -134,9 +134,13 @@ fn the_files_of_kubeadm_make_a_node() {
     machine.write("/etc/kubernetes/pki/ca.crt", &authority);
     machine.write("/etc/kubernetes/bootstrap-kubelet.conf", &bootstrap);
     fs::create_dir_all(machine.led("/etc/kubernetes/manifests")).unwrap();
-    // The one line that kubeadm would not write, as `--patches` adds it: logs stay off this machine's own.
-    let config =
-        format!("{}podLogsDir: /var/lib/kubelet/pod-logs\n", CONFIG.replace("ENDPOINT", &c.node.endpoint()));
+    // What kubeadm would not write, as `--patches` adds it: logs stay off this machine's own, and how full its disk is
+    // is not this test's matter.
+    let config = format!(
+        "{}podLogsDir: /var/lib/kubelet/pod-logs\nimageGCHighThresholdPercent: 100\n\
+         evictionHard: {{ nodefs.available: 0%, imagefs.available: 0%, nodefs.inodesFree: 0% }}\n",
+        CONFIG.replace("ENDPOINT", &c.node.endpoint())
+    );
     machine.write("/var/lib/kubelet/config.yaml", &config);
     machine.write(
         "/var/lib/kubelet/kubeadm-flags.env",

@@ -26,6 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("kubelet-core", &["api", "base"]),
     ("proxy-core", &["nft", "api", "base"]),
     ("scheduler-core", &["api", "base"]),
+    ("dns-core", &["base"]),
     ("kubelet", AGENT),
     ("proxy", AGENT),
     (
@@ -35,6 +36,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("runtime", AGENT),
     ("scheduler", AGENT),
     ("cni", AGENT),
+    ("dns", &["dns-core", "client", "serve", "supervise", "base"]),
     (
         "apiserver",
         &["apiserver-core", "schema", "client", "serve", "store", "supervise", "sys", "tls", "api", "base"],
@@ -46,6 +48,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "proxy",
             "runtime",
             "cni",
+            "dns",
             "scheduler",
             "apiserver",
             "apiserver-core",
@@ -67,7 +70,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     // Beside the product, not in it.
     ("demo", &[]),
-    ("fuzzed", &["schema", "streaming", "systemd", "nft", "api", "base"]),
+    ("fuzzed", &["dns-core", "schema", "streaming", "systemd", "nft", "api", "base"]),
     ("fixture", &[]),
     ("interop-tests", &["fixture"]),
     ("xtask", &["fixture"]),
@@ -78,6 +81,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "proxy",
             "runtime",
             "cni",
+            "dns",
             "scheduler",
             "apiserver",
             "apiserver-core",
@@ -135,6 +139,7 @@ const PURE: &[&str] = &[
     "kubelet-core",
     "proxy-core",
     "scheduler-core",
+    "dns-core",
 ];
 const WORLDLY: &[&str] =
     &["tokio", "libc", "rustix", "mio", "hyper", "tonic", "inotify", "rand", "getrandom"];

@@ -13,6 +13,7 @@ pub mod apiserver;
 mod check;
 mod compatibility;
 pub mod controllers;
+pub mod dns;
 pub mod doc;
 mod file;
 pub mod flag;
@@ -21,6 +22,7 @@ pub mod kubelet;
 mod logging;
 pub mod proxy;
 pub mod scheduler;
+pub mod up;
 
 pub use compatibility::compatibility;
 pub use logging::{Logging, LoggingOptions, OutputRouting, VModule};

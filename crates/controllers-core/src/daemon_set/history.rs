@@ -98,24 +98,6 @@ impl DaemonSet {
         let unused = history.old.iter().filter(|one| !is_used(one));
         unused.take(surplus).map(|one| Act::delete(&one.object)).collect()
     }
-
-    /// The name of a new revision is taken. If another has it, the next one is tried.
-    pub(super) fn name_taken(&self, view: &dyn View, act: &Act) -> Plan {
-        let made = act.body();
-        let name = made["metadata"]["name"].as_str().unwrap_or_default();
-        let Some(known) = view.get(CONTROLLER_REVISIONS, &self.object.meta.namespace, name) else {
-            return Plan::nothing();
-        };
-        if known.is_controlled_by(&self.object.meta.uid)
-            && Revision::read(known).data == revision::encode(&made["data"])
-        {
-            return Plan::nothing();
-        }
-        let mut status = if self.status.is_object() { self.status.clone() } else { json!({}) };
-        let count = status["collisionCount"].as_i64().unwrap_or(0);
-        status["collisionCount"] = json!(count + 1);
-        Plan::of(Step::in_turn([Act::update_status(&self.object, status)]))
-    }
 }
 
 /// Nothing else is done until the cache shows that this is.

@@ -21,8 +21,9 @@ use self::fit::{Fit, Place};
 use crate::claim::Claimant;
 use crate::controller::{Controller, Key, Retry, Row};
 use crate::object::{Object, Unreadable};
-use crate::plan::{Act, Done, Event, Outcome, Plan, Step, Why};
-use crate::resource::{CONTROLLER_REVISIONS, DAEMON_SETS, NODES, PODS};
+use crate::plan::{Act, Done, Event, Plan, Step};
+use crate::resource::{DAEMON_SETS, NODES, PODS};
+use crate::revision;
 use crate::template;
 use crate::view::View;
 
@@ -136,12 +137,8 @@ impl Controller for DaemonSets {
             plan.events = template::pod_events(&object, done.last());
             return plan;
         }
-        let is_taken = |(act, outcome): &(Act, Outcome)| {
-            matches!(act, Act::Create { resource, .. } if *resource == CONTROLLER_REVISIONS)
-                && outcome.refusal().is_some_and(|refusal| refusal.why == Why::AlreadyExists)
-        };
-        match done.last().iter().find(|done| is_taken(done)) {
-            Some((act, _)) => set.name_taken(view, act),
+        match revision::refused_name(done.last()) {
+            Some(create) => revision::name_taken(&object, &set.status, view, create),
             None => Plan::nothing(),
         }
     }

@@ -1,8 +1,8 @@
 use serde_json::json;
 
 use super::*;
-use crate::plan::Outcome;
-use crate::revision;
+use crate::plan::{Outcome, Why};
+use crate::resource::CONTROLLER_REVISIONS;
 use crate::testing::{self, Draft, World, at, draft, refused, said};
 
 const NOW: u64 = 1000;

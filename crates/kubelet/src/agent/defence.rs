@@ -23,10 +23,10 @@ impl Builder<'_> {
         node: &Arc<Node>,
         orders: mpsc::Sender<EndOrder>,
         known: watch::Receiver<Arc<Known>>,
+        sampler: Arc<Sampler>,
         tasks: &Supervisor,
     ) {
         let Loaded { config, flags, .. } = &self.start.loaded;
-        let sampler = Arc::new(self.sampler(node));
         let policy = settings::image_collection(config);
         let images = Arc::new(ImageCollector::new(node.clone(), sampler.clone(), policy));
         tasks.lasting("image_gc", images.clone(), ImageCollector::run);
@@ -45,7 +45,8 @@ impl Builder<'_> {
         });
     }
 
-    fn sampler(&self, node: &Arc<Node>) -> Sampler {
+    /// The one that everybody asks.
+    pub(super) fn sampler(&self, node: &Arc<Node>) -> Sampler {
         Sampler::new(stats::Parts {
             runtime: node.runtime.clone(),
             board: node.board.clone(),

@@ -65,7 +65,7 @@ use crate::volumes::drivers::Drivers;
 use crate::volumes::{NodeVolumes, VolumeFigures};
 
 pub use crate::start_error::StartError;
-pub use client::Proxies;
+pub use client::{Proxies, Within};
 pub use systemd::{Places, Systemd};
 
 /// How long calls to the runtime that are under way hold up the exit; systemd waits 90 s before it kills.
@@ -83,6 +83,8 @@ pub struct Start {
     pub places: Places,
     /// Proxies on the way to the API server, where the kubeconfig names none.
     pub proxies: Proxies,
+    /// An API server inside this process; its kubeconfig is then not read.
+    pub within: Option<Within>,
     /// The version shown in metrics.
     pub version: String,
     /// How much is logged.
@@ -91,7 +93,12 @@ pub struct Start {
 
 impl Start {
     fn opening(&self) -> Opening<'_> {
-        Opening { loaded: &self.loaded, version: &self.version, proxies: &self.proxies }
+        Opening {
+            loaded: &self.loaded,
+            version: &self.version,
+            proxies: &self.proxies,
+            within: self.within.as_ref(),
+        }
     }
 }
 
@@ -245,12 +252,13 @@ impl Builder<'_> {
         let beat = Beat::new(node.clock.clone());
         let (orders, obeyed) = mpsc::channel(64);
         let known = self.start_pods(&node, beat.clone(), (listeners.local, obeyed), tasks).await?;
-        self.start_defence(&node, orders.clone(), known.clone(), tasks);
+        let sampler = Arc::new(self.sampler(&node));
+        self.start_defence(&node, orders.clone(), known.clone(), sampler.clone(), tasks);
         if let Some(shutdown) = self.shutdown(&node, orders) {
             tasks.lasting("shutdown", shutdown, Shutdown::run);
         }
         let (open, secure) = ([listeners.healthz, listeners.read_only], listeners.secure);
-        self.start_servers(&node, beat, open, secure, tasks)?;
+        self.start_servers(&node, beat, open, secure, sampler, tasks)?;
         self.join_cluster(&node, known, tasks)?;
         let watcher = PluginWatcher::new(self.dirs.root.join(plugin_watcher::DIR), self.plugin_handlers());
         tasks.lasting("plugin_watcher", watcher, PluginWatcher::run);

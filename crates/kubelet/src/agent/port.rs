@@ -17,12 +17,13 @@ pub(super) fn rules(
     loaded: &Loaded,
     node_name: &str,
     issued: Option<Issued>,
+    is_standalone: bool,
 ) -> Result<Option<Rules>, StartError> {
-    let Loaded { config, flags, .. } = loaded;
+    let config = &loaded.config;
     if !config.enable_server {
         return Ok(None);
     }
-    if flags.is_standalone() && config.authorization.mode == "Webhook" {
+    if is_standalone && config.authorization.mode == "Webhook" {
         tracing::info!("the kubelet API stays closed: there is no API server to ask who may use it");
         return Ok(None);
     }

@@ -12,6 +12,7 @@ use crate::pods::beat::Beat;
 use crate::pods::node::Node;
 use crate::server::secure::{self, ServerState};
 use crate::server::{self, Check, Checks, Views, local_api, stats};
+use crate::stats::Sampler;
 
 /// Every address the kubelet answers on, taken but not served yet.
 pub(super) struct Listeners {
@@ -46,7 +47,9 @@ impl Builder<'_> {
         let Loaded { config, flags, .. } = &self.start.loaded;
         let name = flags.node_name(&self.machine.hostname);
         let issued = self.cluster.as_ref().filter(|_| config.server_tls_bootstrap).map(|c| c.serving());
-        let Some(rules) = port::rules(&self.start.loaded, &name, issued)? else { return Ok(None) };
+        let Some(rules) = port::rules(&self.start.loaded, &name, issued, self.cluster.is_none())? else {
+            return Ok(None);
+        };
         let reviews = self.cluster.as_ref().map(|cluster| {
             Arc::new(secure::ApiReviews { client: cluster.client.clone(), node: name })
                 as Arc<dyn secure::Reviews>
@@ -62,6 +65,7 @@ impl Builder<'_> {
         beat: Beat,
         [healthz, read_only]: [Option<server::Bound>; 2],
         secure: Option<secure::Open>,
+        sampler: Arc<Sampler>,
         tasks: &Supervisor,
     ) -> Result<(), StartError> {
         let (config, token) = (&self.start.loaded.config, tasks.token());
@@ -83,12 +87,8 @@ impl Builder<'_> {
             runtime: node.runtime.clone(),
             config: Arc::new(config.to_v1beta1()),
             stats: stats::Sources {
-                runtime: node.runtime.clone(),
-                pods: node.board.clone(),
-                clock: node.clock.clone(),
+                sampler,
                 node_name: node.facts.cri_config.name.as_str().into(),
-                root: self.dirs.root.clone(),
-                meter: Arc::default(),
                 volumes: self.figures.clone(),
             },
         };

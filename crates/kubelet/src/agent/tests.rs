@@ -91,6 +91,7 @@ fn start_at(root: &Path) -> Start {
         working_dir: root.to_owned(),
         places: Places { bus: nowhere.clone(), systemd: nowhere.clone(), settings: nowhere },
         proxies: Proxies::default(),
+        within: None,
         version: "v1.36.4".to_owned(),
         verbosity: Verbosity::default(),
     }
@@ -137,7 +138,7 @@ async fn ready(builder: &Builder<'_>, token: &CancellationToken) -> Ready {
     let (node, volumes) = builder.node(healthy, token).await.unwrap();
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let issued = builder.cluster.as_ref().map(|c| c.serving());
-    let mut rules = port::rules(&builder.start.loaded, "n", issued).unwrap().unwrap();
+    let mut rules = port::rules(&builder.start.loaded, "n", issued, false).unwrap().unwrap();
     rules.address = any;
     let root = &builder.dirs.root;
     let listeners = Listeners {

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use api::config::kubelet::{KubeletConfiguration, Loaded};
 use base::time::Wall;
-use client::{Client, Options, Proxies};
+use client::{Client, Config, Options, Proxies, Within};
 use kubelet_core::events::Happened;
 use rustls::sign::CertifiedKey;
 use tokio::sync::{mpsc, watch};
@@ -67,6 +67,27 @@ pub struct Opening<'a> {
     pub version: &'a str,
     /// On the way to the API server, where the kubeconfig names none.
     pub proxies: &'a Proxies,
+    /// The API server of this process, which knows who we are.
+    pub within: Option<&'a Within>,
+}
+
+// === impl Opening ===
+
+impl Opening<'_> {
+    /// Who the node is; none on a standalone one.
+    fn credentials(&self, now: Wall) -> Result<Option<Credentials>, StartError> {
+        if self.within.is_some() {
+            let config = Config::plain("http://localhost");
+            return Ok(Some(Credentials { config, bootstrap: None, rotate: false }));
+        }
+        let Some(mut credentials) = certificates::open(self.loaded, now)? else { return Ok(None) };
+        for config in [Some(&mut credentials.config), credentials.bootstrap.as_mut()].into_iter().flatten() {
+            if config.proxy.is_none() {
+                config.proxy = self.proxies.on_the_way_to(&config.server).map_err(StartError::new)?;
+            }
+        }
+        Ok(Some(credentials))
+    }
 }
 
 // === impl Cluster ===
@@ -80,12 +101,7 @@ impl Cluster {
         metrics: &Arc<Metrics>,
     ) -> Result<Option<Arc<Cluster>>, StartError> {
         let (Loaded { config, flags, .. }, version) = (opening.loaded, opening.version);
-        let Some(mut credentials) = certificates::open(opening.loaded, now)? else { return Ok(None) };
-        for config in [Some(&mut credentials.config), credentials.bootstrap.as_mut()].into_iter().flatten() {
-            if config.proxy.is_none() {
-                config.proxy = opening.proxies.on_the_way_to(&config.server).map_err(StartError::new)?;
-            }
-        }
+        let Some(credentials) = opening.credentials(now)? else { return Ok(None) };
         let fail = |e: client::ClientError| StartError::new(format!("--kubeconfig: {e}"));
         let unread = UnreadEvents::default();
         let (meter, on_unreadable) =
@@ -96,10 +112,11 @@ impl Cluster {
             ..options
         };
         let options = metered(pods_options(config, version));
-        let client = match credentials.rotate {
+        let client = match (opening.within, credentials.rotate) {
+            (Some(within), _) => Client::over(within.0.clone(), options),
             // Its certificate may still have to be asked for, or be renewed at any moment.
-            true => Client::later(credentials.config.clone(), options),
-            false => Client::new(credentials.config.clone(), options).await.map_err(fail)?,
+            (None, true) => Client::later(credentials.config.clone(), options),
+            (None, false) => Client::new(credentials.config.clone(), options).await.map_err(fail)?,
         };
         let kept = config.server_tls_bootstrap.then(|| certificates::kept_serving(&flags.cert_dir)).flatten();
         let cluster = Cluster {

@@ -8,7 +8,7 @@ mod pods;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use base::time::{Clock, Now};
@@ -18,6 +18,8 @@ use kubelet_core::stats::{CgroupStats, Disk, Disks, Machine, PodStats, Rates, cg
 use sys::cgroup::{Hierarchies, Version};
 use tokio::time::timeout;
 
+use crate::host::facts::online_cpus;
+use crate::host::identity::{MachineIdentity, read_identity};
 use crate::metrics::Metrics;
 use crate::pods::status_board::{Entry, StatusBoard};
 use crate::ports::Runtime;
@@ -59,6 +61,7 @@ pub struct Sampler {
     places: Mutex<Places>,
     /// One look at the machine at a time: a disk that hangs holds one thread, not many.
     looking: tokio::sync::Mutex<()>,
+    identity: Arc<OnceLock<MachineIdentity>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -107,6 +110,7 @@ impl Sampler {
             rates: Arc::default(),
             places: Mutex::default(),
             looking: Default::default(),
+            identity: Arc::default(),
         }
     }
 
@@ -157,6 +161,16 @@ impl Sampler {
         assembled.map_err(|e| Blind(e.to_string()))
     }
 
+    /// Which machine this is, and how many processors of it are on.
+    pub async fn machine(&self) -> (MachineIdentity, u64) {
+        let identity = self.identity.clone();
+        let read = move || {
+            let cores = online_cpus().map_or(1, i64::unsigned_abs);
+            (identity.get_or_init(read_identity).clone(), cores)
+        };
+        tokio::task::spawn_blocking(read).await.unwrap_or_default()
+    }
+
     /// How full the file system of images is, as the runtime counts.
     pub async fn image_fs(&self) -> Option<v1::ImageFsInfoResponse> {
         timeout(TIMEOUT, self.parts.runtime.image_fs_info()).await.ok()?.ok()
@@ -166,6 +180,11 @@ impl Sampler {
     #[must_use]
     pub fn cgroups(&self) -> Option<&PodCgroups> {
         self.parts.cgroups.as_ref()
+    }
+
+    #[must_use]
+    pub fn now(&self) -> Now {
+        self.parts.clock.now()
     }
 
     #[must_use]

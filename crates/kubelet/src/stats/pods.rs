@@ -264,7 +264,9 @@ fn add_rates(pod: &mut PodStats, rates: &mut Rates, now: Now) {
             cpu.nano_cores = rates.of(key, nanos, now.mono);
         }
     };
-    rate(&mut pod.cpu, &pod.uid);
+    // A Pod's own cgroup counts more than its containers do: two counters, which must not be taken for one.
+    let key = pod.cgroup.as_ref().map_or(pod.uid.as_str(), |(path, _)| path.as_str());
+    rate(&mut pod.cpu, key);
     for container in &mut pod.containers {
         rate(&mut container.cpu, &container.id);
     }

@@ -17,6 +17,7 @@ pub(crate) fn run(args: &[OsString]) {
         loaded: *loaded,
         hostname: "here".into(),
         in_cluster: (None, None),
+        within: None,
         any_kernel: false,
         version: "v0".into(),
         seed: 1,

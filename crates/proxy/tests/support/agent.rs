@@ -171,6 +171,7 @@ fn start(master: &str, more: &[&str]) -> Start {
         loaded: *loaded,
         hostname: "x".into(),
         in_cluster: (None, None),
+        within: None,
         any_kernel: false,
         version: "v0".into(),
         seed: 1,

@@ -208,6 +208,21 @@ impl Pki {
         ensure_leaf(&self.settings.dir, file, &self.ca, &wanted, now)
     }
 
+    /// A certificate for the port of one of our own parts (a kubelet), made again when its names change or it ends soon. Says
+    /// where it and its key are.
+    pub fn serving(
+        &self,
+        file: &str,
+        subject: Subject,
+        names: AlternativeNames,
+        now: Wall,
+    ) -> Result<(PathBuf, PathBuf), PkiError> {
+        let wanted = Wanted { subject, names, usage: Usage::ServerAuth };
+        ensure_leaf(&self.settings.dir, file, &self.ca, &wanted, now)?;
+        let dir = &self.settings.dir;
+        Ok((dir.join(format!("{file}.crt")), dir.join(format!("{file}.key"))))
+    }
+
     /// Writes a kubeconfig for the administrator, and again whenever its certificate is renewed; an unchanged one is
     /// left alone. Says whether it changed.
     pub fn write_admin_kubeconfig(&self, path: &Path, server: &str, now: Wall) -> Result<bool, PkiError> {

@@ -3,12 +3,18 @@
 use std::fmt::{self, Write};
 
 use base::metrics::{Kind, Text};
+use kubelet_core::stats::ContainerStats;
 
-use super::{Look, Measured, value};
+use super::{Look, cpu_seconds, started, swap_used, working_set};
 
 /// A family: name, kind, what it is, one more label, and a container's value.
-type Row =
-    (&'static str, Kind, &'static str, Option<(&'static str, &'static str)>, fn(&Measured) -> Option<f64>);
+type Row = (
+    &'static str,
+    Kind,
+    &'static str,
+    Option<(&'static str, &'static str)>,
+    fn(&ContainerStats) -> Option<f64>,
+);
 
 const CONTAINERS: &[Row] = &[
     (
@@ -16,68 +22,62 @@ const CONTAINERS: &[Row] = &[
         Kind::Counter,
         "Cumulative cpu time consumed in seconds.",
         Some(("cpu", "total")),
-        Measured::cpu_seconds,
+        cpu_seconds,
     ),
     (
         "container_fs_usage_bytes",
         Kind::Gauge,
         "Number of bytes that are consumed by the container.",
         None,
-        |c| value(c.layer.as_ref()?.used_bytes.as_ref()).map(|n| n as f64),
+        |c| c.rootfs.map(|(_, used)| used.bytes as f64),
     ),
     ("container_last_seen", Kind::Gauge, "Last time a container was seen by the exporter.", None, |c| {
-        c.cpu.as_ref().map(|cpu| (cpu.timestamp / 1_000_000_000) as f64)
+        c.cpu.map(|cpu| cpu.at.secs() as f64)
     }),
-    ("container_memory_rss", Kind::Gauge, "Size of RSS in bytes.", None, |c| {
-        value(c.memory.as_ref()?.rss_bytes.as_ref()).map(|n| n as f64)
-    }),
-    ("container_memory_swap", Kind::Gauge, "Container swap usage in bytes.", None, |c| {
-        c.swap_used().map(|n| n as f64)
-    }),
+    ("container_memory_rss", Kind::Gauge, "Size of RSS in bytes.", None, |c| c.memory?.rss.map(|n| n as f64)),
+    ("container_memory_swap", Kind::Gauge, "Container swap usage in bytes.", None, swap_used),
     (
         "container_memory_usage_bytes",
         Kind::Gauge,
         "Current memory usage in bytes, including all memory.",
         None,
-        |c| value(c.memory.as_ref()?.usage_bytes.as_ref()).map(|n| n as f64),
+        |c| c.memory?.usage.map(|n| n as f64),
     ),
-    ("container_memory_working_set_bytes", Kind::Gauge, "Current working set in bytes.", None, |c| {
-        c.working_set().map(|n| n as f64)
-    }),
+    ("container_memory_working_set_bytes", Kind::Gauge, "Current working set in bytes.", None, working_set),
     (
         "container_start_time_seconds",
         Kind::Gauge,
         "Start time of the container since unix epoch in seconds.",
         None,
-        |c| c.started.map(|s| s as f64),
+        started,
     ),
 ];
 
 pub(super) fn write(out: &mut dyn Write, look: &Look) -> fmt::Result {
     let mut text = Text::new(out);
     for (name, kind, help, extra, of) in CONTAINERS {
-        if look.containers.iter().any(|c| of(c).is_some()) {
+        if look.containers().any(|(_, c)| of(c).is_some()) {
             text.header(name, *kind, help)?;
         }
-        for c in &look.containers {
+        for (pod, c) in look.containers() {
             let Some(value) = of(c) else { continue };
             let id = format!("/{}", c.id);
-            let mut labels: Vec<(&str, &str)> = vec![("container", &c.container)];
+            let mut labels: Vec<(&str, &str)> = vec![("container", &c.name)];
             labels.extend(*extra);
             labels.extend([
                 ("id", id.as_str()),
                 ("image", &c.image),
                 ("name", &c.id),
-                ("namespace", &c.namespace),
-                ("pod", &c.pod),
+                ("namespace", &pod.namespace),
+                ("pod", &pod.name),
             ]);
-            let at = c.cpu.as_ref().map(|cpu| cpu.timestamp / 1_000_000);
+            let at = c.cpu.map(|cpu| cpu.at.0 / 1_000_000);
             text.sample(name, &labels, value, at)?;
         }
     }
-    let memory = look.machine.memory.as_ref();
+    let memory = look.signals.machine.memory.as_ref();
     let machine = [
-        ("machine_cpu_cores", "Number of logical CPU cores.", Some(look.machine.cores as f64)),
+        ("machine_cpu_cores", "Number of logical CPU cores.", Some(look.cores as f64)),
         (
             "machine_memory_bytes",
             "Amount of memory installed on the machine.",
@@ -89,7 +89,7 @@ pub(super) fn write(out: &mut dyn Write, look: &Look) -> fmt::Result {
             memory.map(|m| m.swap_total as f64),
         ),
     ];
-    let names = &look.machine.identity;
+    let names = &look.identity;
     let labels = [
         ("boot_id", names.boot_id.as_str()),
         ("machine_id", names.machine_id.as_str()),

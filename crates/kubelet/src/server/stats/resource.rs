@@ -3,8 +3,9 @@
 use std::fmt::{self, Write};
 
 use base::metrics::{Kind, Text};
+use kubelet_core::stats::ContainerStats;
 
-use super::{Look, Measured};
+use super::{Look, cpu_seconds, started, swap_used, working_set};
 
 pub(super) fn write(out: &mut dyn Write, look: &Look) -> fmt::Result {
     let mut text = Text::new(out);
@@ -14,20 +15,20 @@ pub(super) fn write(out: &mut dyn Write, look: &Look) -> fmt::Result {
         Kind::Counter,
         "Cumulative cpu time consumed by the container in core-seconds",
     );
-    family(&mut text, cpu, look, |c| c.cpu_seconds(), cpu_time)?;
+    family(&mut text, cpu, look, cpu_seconds, cpu_time)?;
     let memory =
         ("container_memory_working_set_bytes", Kind::Gauge, "Current working set of the container in bytes");
-    family(&mut text, memory, look, |c| c.working_set().map(|n| n as f64), memory_time)?;
+    family(&mut text, memory, look, working_set, memory_time)?;
     let start = (
         "container_start_time_seconds",
         Kind::Gauge,
         "Start time of the container since unix epoch in seconds",
     );
-    family(&mut text, start, look, |c| c.started.map(|s| s as f64), |_| None)?;
+    family(&mut text, start, look, started, |_| None)?;
     let swap =
         ("container_swap_usage_bytes", Kind::Gauge, "Current amount of the container swap usage in bytes");
-    family(&mut text, swap, look, |c| c.swap_used().map(|n| n as f64), memory_time)?;
-    let machine = &look.machine;
+    family(&mut text, swap, look, swap_used, memory_time)?;
+    let machine = &look.signals.machine;
     let memory = machine.memory.as_ref();
     let node = [
         (
@@ -55,11 +56,9 @@ pub(super) fn write(out: &mut dyn Write, look: &Look) -> fmt::Result {
             text.sample(name, &[], value, now)?;
         }
     }
-    pods(&mut text, look, "pod_cpu_usage_seconds_total", Kind::Counter, Measured::cpu_seconds)?;
-    pods(&mut text, look, "pod_memory_working_set_bytes", Kind::Gauge, |c| {
-        c.working_set().map(|n| n as f64)
-    })?;
-    pods(&mut text, look, "pod_swap_usage_bytes", Kind::Gauge, |c| c.swap_used().map(|n| n as f64))?;
+    pods(&mut text, look, "pod_cpu_usage_seconds_total", Kind::Counter, cpu_seconds)?;
+    pods(&mut text, look, "pod_memory_working_set_bytes", Kind::Gauge, working_set)?;
+    pods(&mut text, look, "pod_swap_usage_bytes", Kind::Gauge, swap_used)?;
     text.header(
         "resource_scrape_error",
         Kind::Gauge,
@@ -72,15 +71,15 @@ fn family(
     text: &mut Text<'_>,
     (name, kind, help): (&str, Kind, &str),
     look: &Look,
-    of: fn(&Measured) -> Option<f64>,
-    at: fn(&Measured) -> Option<i64>,
+    of: fn(&ContainerStats) -> Option<f64>,
+    at: fn(&ContainerStats) -> Option<i64>,
 ) -> fmt::Result {
-    if look.containers.iter().any(|c| of(c).is_some()) {
+    if look.containers().any(|(_, c)| of(c).is_some()) {
         text.header(name, kind, help)?;
     }
-    for c in &look.containers {
+    for (pod, c) in look.containers() {
         if let Some(value) = of(c) {
-            let labels = [("container", c.container.as_str()), ("namespace", &c.namespace), ("pod", &c.pod)];
+            let labels = [("container", c.name.as_str()), ("namespace", &pod.namespace), ("pod", &pod.name)];
             text.sample(name, &labels, value, at(c))?;
         }
     }
@@ -92,25 +91,25 @@ fn pods(
     look: &Look,
     name: &str,
     kind: Kind,
-    of: fn(&Measured) -> Option<f64>,
+    of: fn(&ContainerStats) -> Option<f64>,
 ) -> fmt::Result {
-    if look.containers.iter().any(|c| of(c).is_some()) {
+    if look.containers().any(|(_, c)| of(c).is_some()) {
         text.header(name, kind, "The same of all containers of the pod")?;
     }
-    for containers in look.pods() {
-        let known: Vec<f64> = containers.iter().filter_map(of).collect();
-        if let (Some(first), false) = (containers.first(), known.is_empty()) {
-            let labels = [("namespace", first.namespace.as_str()), ("pod", &first.pod)];
+    for pod in &look.pods {
+        let known: Vec<f64> = pod.containers.iter().filter_map(of).collect();
+        if !known.is_empty() {
+            let labels = [("namespace", pod.namespace.as_str()), ("pod", &pod.name)];
             text.sample(name, &labels, known.iter().sum(), Some(look.now.0 / 1_000_000))?;
         }
     }
     Ok(())
 }
 
-fn cpu_time(c: &Measured) -> Option<i64> {
-    c.cpu.as_ref().map(|cpu| cpu.timestamp / 1_000_000)
+fn cpu_time(c: &ContainerStats) -> Option<i64> {
+    c.cpu.map(|cpu| cpu.at.0 / 1_000_000)
 }
 
-fn memory_time(c: &Measured) -> Option<i64> {
-    c.memory.as_ref().map(|memory| memory.timestamp / 1_000_000)
+fn memory_time(c: &ContainerStats) -> Option<i64> {
+    c.memory.map(|memory| memory.at.0 / 1_000_000)
 }

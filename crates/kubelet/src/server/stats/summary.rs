@@ -1,48 +1,35 @@
 //! `/stats/summary`, the JSON that dashboards and autoscalers read.
 
-use std::path::Path;
-
 use base::ids::PodUid;
-use base::time::Wall;
-use cri::v1;
-use k8s_openapi::api::core::v1::Pod;
-use kubelet_core::stats::Interface;
+use kubelet_core::stats::{ContainerStats, Disk, Interface, PodStats};
 use serde_json::{Map, Value, json};
 
-use super::machine::{Disk, disk};
-use super::{Look, Measured, Sources, value};
-use crate::pods::status_board::Entry;
+use super::{Look, Sources};
 use crate::volumes::Figures;
 
 /// Everything; with `brief`, processors and memory only.
 pub(super) fn summary(sources: &Sources, look: &Look, brief: bool) -> Value {
-    let images = look.images.as_ref();
-    let image_disk = images.and_then(|i| i.fs_id.as_ref()).and_then(|id| disk(Path::new(&id.mountpoint)));
-    let pods: Vec<Value> = look
-        .pods()
-        .filter_map(|containers| {
-            let uid = &containers.first()?.uid;
-            let entry = sources.pods.get(uid)?;
-            let mut shown = pod(look, &entry, containers, image_disk.as_ref(), brief);
-            let volumes = sources.volumes.of(&PodUid::from(uid.as_str()));
-            if !brief && !volumes.is_empty() {
-                shown["volume"] = volumes.iter().map(|(name, figures)| volume(name, figures)).collect();
-            }
-            Some(shown)
-        })
-        .collect();
-    json!({ "node": node(sources, look, image_disk.as_ref(), brief), "pods": pods })
+    let show = |stats: &PodStats| {
+        let mut shown = pod(look, stats, brief);
+        let volumes = sources.volumes.of(&PodUid::from(stats.uid.as_str()));
+        if !brief && !volumes.is_empty() {
+            shown["volume"] = volumes.iter().map(|(name, figures)| volume(name, figures)).collect();
+        }
+        shown
+    };
+    let pods: Vec<Value> = look.pods.iter().map(show).collect();
+    json!({ "node": node(sources, look, brief), "pods": pods })
 }
 
-fn node(sources: &Sources, look: &Look, image_disk: Option<&Disk>, brief: bool) -> Value {
-    let machine = &look.machine;
+fn node(sources: &Sources, look: &Look, brief: bool) -> Value {
+    let machine = &look.signals.machine;
     let now = stamp(look.now.secs());
     let mut out = Map::new();
     out.insert("nodeName".into(), json!(&*sources.node_name));
     put(&mut out, "startTime", machine.booted.map(stamp));
     let cpu = fields([
         ("time", Some(json!(now))),
-        ("usageNanoCores", machine.nano_cores.map(|n| json!(n))),
+        ("usageNanoCores", look.signals.nano_cores.map(|n| json!(n))),
         ("usageCoreNanoSeconds", machine.cpu_nanos.map(|n| json!(n))),
     ]);
     out.insert("cpu".into(), cpu);
@@ -50,7 +37,7 @@ fn node(sources: &Sources, look: &Look, image_disk: Option<&Disk>, brief: bool) 
         let faults = machine.faults;
         let shown = fields([
             ("time", Some(json!(now))),
-            ("availableBytes", Some(json!(memory.total.saturating_sub(memory.working_set)))),
+            ("availableBytes", Some(json!(memory.available()))),
             ("usageBytes", Some(json!(memory.usage))),
             ("workingSetBytes", Some(json!(memory.working_set))),
             ("rssBytes", Some(json!(memory.rss))),
@@ -68,9 +55,18 @@ fn node(sources: &Sources, look: &Look, image_disk: Option<&Disk>, brief: bool) 
         return out.into();
     }
     out.insert("network".into(), network(look, &now));
-    put(&mut out, "fs", machine.fs.as_ref().map(|d| filesystem(d, &now, None)));
-    if let (Some(images), Some(disk)) = (&look.images, image_disk) {
-        let shown = filesystem(disk, &now, Some(images));
+    let disks = &look.signals.disks;
+    put(
+        &mut out,
+        "fs",
+        disks.node.as_ref().map(|d| {
+            let inodes = d.inodes.saturating_sub(d.inodes_free);
+            filesystem(d, &now, Some(d.used), Some(inodes))
+        }),
+    );
+    if let (Some(images), Some(disk)) = (&look.images, &disks.images) {
+        let (bytes, inodes) = (images.used_bytes.as_ref(), images.inodes_used.as_ref());
+        let shown = filesystem(disk, &now, bytes.map(|v| v.value), inodes.map(|v| v.value));
         out.insert("runtime".into(), json!({ "imageFs": shown, "containerFs": shown }));
     }
     let limit = machine.tasks.map(|t| json!({ "time": now, "maxpid": t.most, "curproc": t.running }));
@@ -85,8 +81,8 @@ fn network(look: &Look, now: &str) -> Value {
             "txBytes": i.sent.bytes, "txErrors": i.sent.errors,
         })
     };
-    let all = &look.machine.network;
-    let default = look.machine.default_interface.as_deref();
+    let all = &look.signals.machine.interfaces;
+    let default = look.signals.machine.default_interface.as_deref();
     let default = all.iter().find(|i| default == Some(i.name.as_str())).map(interface);
     let mut out = default.and_then(|d| d.as_object().cloned()).unwrap_or_default();
     out.insert("time".into(), json!(now));
@@ -96,80 +92,79 @@ fn network(look: &Look, now: &str) -> Value {
     out.into()
 }
 
-fn pod(look: &Look, entry: &Entry, containers: &[Measured], image_disk: Option<&Disk>, brief: bool) -> Value {
-    let pod: &Pod = &entry.pod;
-    let meta = &pod.metadata;
+fn pod(look: &Look, pod: &PodStats, brief: bool) -> Value {
+    let image_disk = look.signals.disks.images.as_ref();
     let mut out = Map::new();
-    out.insert("podRef".into(), json!({ "name": meta.name, "namespace": meta.namespace, "uid": meta.uid }));
-    put(&mut out, "startTime", entry.status.start_time.as_ref().map(|t| stamp(t.0.as_second())));
-    let shown: Vec<Value> = containers.iter().map(|c| container(c, image_disk, brief)).collect();
+    out.insert("podRef".into(), json!({ "name": pod.name, "namespace": pod.namespace, "uid": pod.uid }));
+    put(&mut out, "startTime", pod.started.map(stamp));
+    let shown: Vec<Value> = pod.containers.iter().map(|c| container(c, image_disk, brief)).collect();
     out.insert("containers".into(), json!(shown));
     let now = stamp(look.now.secs());
-    let sum = |of: fn(&Measured) -> Option<u64>| {
-        let known: Vec<u64> = containers.iter().filter_map(of).collect();
-        (!known.is_empty()).then(|| json!(known.iter().sum::<u64>()))
-    };
+    let (cpu, memory) = (pod.cpu.unwrap_or_default(), pod.memory.unwrap_or_default());
     let cpu = fields([
         ("time", Some(json!(now))),
-        ("usageNanoCores", sum(|c| value(c.cpu.as_ref()?.usage_nano_cores.as_ref()))),
-        ("usageCoreNanoSeconds", sum(Measured::cpu_nanos)),
+        ("usageNanoCores", number(cpu.nano_cores)),
+        ("usageCoreNanoSeconds", number(cpu.nanos)),
     ]);
     out.insert("cpu".into(), cpu);
     let memory = fields([
         ("time", Some(json!(now))),
-        ("usageBytes", sum(|c| value(c.memory.as_ref()?.usage_bytes.as_ref()))),
-        ("workingSetBytes", sum(Measured::working_set)),
-        ("rssBytes", sum(|c| value(c.memory.as_ref()?.rss_bytes.as_ref()))),
-        ("pageFaults", sum(|c| value(c.memory.as_ref()?.page_faults.as_ref()))),
-        ("majorPageFaults", sum(|c| value(c.memory.as_ref()?.major_page_faults.as_ref()))),
+        ("usageBytes", number(memory.usage)),
+        ("workingSetBytes", number(memory.working_set)),
+        ("rssBytes", number(memory.rss)),
+        ("pageFaults", number(memory.faults)),
+        ("majorPageFaults", number(memory.major_faults)),
     ]);
     out.insert("memory".into(), memory);
-    if !brief {
-        let used = sum(|c| value(c.layer.as_ref()?.used_bytes.as_ref()));
-        let mut storage = used.map(|used| json!({ "time": now, "usedBytes": used }));
-        if let (Some(storage), Some(disk)) = (&mut storage, image_disk) {
+    let layers: Vec<u64> =
+        pod.containers.iter().filter_map(|c| c.rootfs).map(|(_, used)| used.bytes).collect();
+    if !brief && !layers.is_empty() {
+        let mut storage = json!({ "time": now, "usedBytes": layers.iter().sum::<u64>() });
+        if let Some(disk) = image_disk {
             storage["availableBytes"] = json!(disk.available);
             storage["capacityBytes"] = json!(disk.capacity);
         }
-        put(&mut out, "ephemeral-storage", storage);
+        out.insert("ephemeral-storage".into(), storage);
     }
     out.into()
 }
 
-fn container(measured: &Measured, image_disk: Option<&Disk>, brief: bool) -> Value {
+fn container(stats: &ContainerStats, image_disk: Option<&Disk>, brief: bool) -> Value {
     let mut out = Map::new();
-    out.insert("name".into(), json!(measured.container));
-    put(&mut out, "startTime", measured.started.map(stamp));
-    if let Some(cpu) = &measured.cpu {
+    out.insert("name".into(), json!(stats.name));
+    put(&mut out, "startTime", stats.started.map(stamp));
+    if let Some(cpu) = &stats.cpu {
         let shown = fields([
-            ("time", Some(json!(nanos(cpu.timestamp)))),
-            ("usageNanoCores", number(cpu.usage_nano_cores.as_ref())),
-            ("usageCoreNanoSeconds", number(cpu.usage_core_nano_seconds.as_ref())),
+            ("time", Some(json!(stamp(cpu.at.secs())))),
+            ("usageNanoCores", number(cpu.nano_cores)),
+            ("usageCoreNanoSeconds", number(cpu.nanos)),
         ]);
         out.insert("cpu".into(), shown);
     }
-    if let Some(memory) = &measured.memory {
+    if let Some(memory) = &stats.memory {
         let shown = fields([
-            ("time", Some(json!(nanos(memory.timestamp)))),
-            ("availableBytes", number(memory.available_bytes.as_ref()).filter(|n| *n != json!(0))),
-            ("usageBytes", number(memory.usage_bytes.as_ref())),
-            ("workingSetBytes", number(memory.working_set_bytes.as_ref())),
-            ("rssBytes", number(memory.rss_bytes.as_ref())),
-            ("pageFaults", number(memory.page_faults.as_ref())),
-            ("majorPageFaults", number(memory.major_page_faults.as_ref())),
+            ("time", Some(json!(stamp(memory.at.secs())))),
+            ("availableBytes", number(memory.available)),
+            ("usageBytes", number(memory.usage)),
+            ("workingSetBytes", number(memory.working_set)),
+            ("rssBytes", number(memory.rss)),
+            ("pageFaults", number(memory.faults)),
+            ("majorPageFaults", number(memory.major_faults)),
         ]);
         out.insert("memory".into(), shown);
     }
-    if let Some(swap) = &measured.swap {
+    if let Some(swap) = &stats.swap {
         let shown = fields([
-            ("time", Some(json!(nanos(swap.timestamp)))),
-            ("swapAvailableBytes", number(swap.swap_available_bytes.as_ref())),
-            ("swapUsageBytes", number(swap.swap_usage_bytes.as_ref())),
+            ("time", Some(json!(stamp(swap.at.secs())))),
+            ("swapAvailableBytes", number(swap.available)),
+            ("swapUsageBytes", number(swap.used)),
         ]);
         out.insert("swap".into(), shown);
     }
-    if let (false, Some(layer), Some(disk)) = (brief, &measured.layer, image_disk) {
-        out.insert("rootfs".into(), filesystem(disk, &nanos(layer.timestamp), Some(layer)));
+    if let (false, Some((at, used)), Some(disk)) = (brief, stats.rootfs, image_disk) {
+        // A layer has at least its own directory: none were counted.
+        let inodes = Some(used.inodes).filter(|n| *n > 0);
+        out.insert("rootfs".into(), filesystem(disk, &stamp(at.secs()), Some(used.bytes), inodes));
     }
     out.into()
 }
@@ -190,12 +185,8 @@ fn volume(name: &str, figures: &Figures) -> Value {
     ])
 }
 
-/// A filesystem; with `used`, how much of it is somebody's.
-fn filesystem(disk: &Disk, time: &str, used: Option<&v1::FilesystemUsage>) -> Value {
-    let (bytes, inodes) = match used {
-        None => (Some(disk.used), Some(disk.inodes.saturating_sub(disk.inodes_free))),
-        Some(used) => (value(used.used_bytes.as_ref()), value(used.inodes_used.as_ref())),
-    };
+/// A filesystem, and how much of it is in use, by all or by somebody.
+fn filesystem(disk: &Disk, time: &str, bytes: Option<u64>, inodes: Option<u64>) -> Value {
     fields([
         ("time", Some(json!(time))),
         ("availableBytes", Some(json!(disk.available))),
@@ -222,14 +213,10 @@ fn put(out: &mut Map<String, Value>, name: &str, value: Option<impl Into<Value>>
     }
 }
 
-fn number(value: Option<&v1::UInt64Value>) -> Option<Value> {
-    value.map(|v| json!(v.value))
+fn number(value: Option<u64>) -> Option<Value> {
+    value.map(|n| json!(n))
 }
 
 fn stamp(seconds: i64) -> String {
     jiff::Timestamp::from_second(seconds).unwrap_or_default().to_string()
-}
-
-fn nanos(nanoseconds: i64) -> String {
-    stamp(Wall(nanoseconds).secs())
 }

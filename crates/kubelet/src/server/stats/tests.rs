@@ -1,14 +1,19 @@
 #![allow(clippy::unwrap_used)]
 
 use base::ids::PodUid;
-use base::time::Mono;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::json;
 
 use super::*;
+use crate::pods::status_board::StatusBoard;
+use crate::stats::Parts;
 use crate::testing::{ScriptedRuntime, clock};
 
 pub(crate) fn sources() -> Sources {
+    of(None)
+}
+
+fn of(stats: Option<Vec<v1::ContainerStats>>) -> Sources {
     let pods = Arc::new(StatusBoard::default());
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": {"containers": [{"name": "c"}]},
@@ -23,15 +28,16 @@ pub(crate) fn sources() -> Sources {
     }))
     .unwrap();
     pods.publish(&PodUid::from("u"), &Arc::new(pod), status, None);
-    Sources {
-        runtime: Arc::new(ScriptedRuntime::default()),
-        pods,
+    let parts = Parts {
+        runtime: Arc::new(ScriptedRuntime { stats, ..ScriptedRuntime::default() }),
+        board: pods,
         clock: clock(),
-        node_name: "n1".into(),
+        metrics: Arc::default(),
         root: "/".into(),
-        meter: Arc::default(),
-        volumes: Arc::default(),
-    }
+        pod_logs: "/nonexistent".into(),
+        cgroups: None,
+    };
+    Sources { sampler: Arc::new(Sampler::new(parts)), node_name: "n1".into(), volumes: Arc::default() }
 }
 
 fn stats(id: &str, container: &str) -> v1::ContainerStats {
@@ -61,20 +67,36 @@ fn stats(id: &str, container: &str) -> v1::ContainerStats {
     }
 }
 
-fn look(sources: &Sources) -> Look {
-    let all = [stats("abc", "c"), stats("old", "c"), stats("abc", "unknown")];
-    let containers = all.into_iter().filter_map(|s| sources.of(s)).collect();
-    let mut machine = sources.meter.read(&sources.root, Mono::default());
-    machine.identity.boot_id = "boot".to_owned();
-    machine.identity.machine_id = "machine".to_owned();
-    machine.identity.system_uuid = "system".to_owned();
-    Look { now: Wall::from_secs(1_767_225_700), machine, containers, ..Look::default() }
+fn measured() -> Sources {
+    of(Some(vec![stats("abc", "c"), stats("old", "c"), stats("abc", "unknown")]))
+}
+
+async fn look(sources: &Sources) -> Look {
+    let mut look = sources.look().await;
+    look.now = Wall::from_secs(1_767_225_700);
+    look.identity.boot_id = "boot".to_owned();
+    look.identity.machine_id = "machine".to_owned();
+    look.identity.system_uuid = "system".to_owned();
+    look
+}
+
+#[tokio::test]
+async fn a_runtime_that_tells_nothing_is_an_error_and_the_node_is_told_all_the_same() {
+    let sources = sources();
+    assert_eq!(show_summary(State(sources.clone()), RawQuery(None)).await.status(), 500);
+    let (look, mut resource) = (look(&sources).await, String::new());
+    resource::write(&mut resource, &look).unwrap();
+    assert!(
+        resource.contains("\nresource_scrape_error 1\n") && !resource.contains("container_cpu"),
+        "{resource}"
+    );
+    assert!(resource.contains("\nnode_memory_working_set_bytes "), "{resource}");
 }
 
 #[tokio::test]
 async fn the_summary_tells_what_is_known_and_no_more() {
-    let sources = sources();
-    let shown = summary::summary(&sources, &look(&sources), false);
+    let sources = measured();
+    let shown = summary::summary(&sources, &look(&sources).await, false);
     let pods = shown["pods"].as_array().unwrap();
     assert_eq!((pods.len(), &pods[0]["podRef"]), (1, &json!({"name": "p", "namespace": "ns", "uid": "u"})));
     assert_eq!(pods[0]["startTime"], "2026-01-01T00:00:00Z");
@@ -92,16 +114,16 @@ async fn the_summary_tells_what_is_known_and_no_more() {
     let node = &shown["node"];
     assert_eq!(node["nodeName"], "n1");
     assert!(node["memory"]["workingSetBytes"].as_u64().unwrap() > 0 && node["fs"]["capacityBytes"].is_u64());
-    let brief = summary::summary(&sources, &look(&sources), true);
+    let brief = summary::summary(&sources, &look(&sources).await, true);
     assert!(brief["node"].get("fs").is_none() && brief["node"]["cpu"]["usageCoreNanoSeconds"].is_u64());
 }
 
 #[tokio::test]
 async fn metrics_have_the_names_that_dashboards_use() {
-    let sources = sources();
+    let sources = measured();
     let (mut resource, mut cadvisor) = (String::new(), String::new());
-    resource::write(&mut resource, &look(&sources)).unwrap();
-    cadvisor::write(&mut cadvisor, &look(&sources)).unwrap();
+    resource::write(&mut resource, &look(&sources).await).unwrap();
+    cadvisor::write(&mut cadvisor, &look(&sources).await).unwrap();
     for line in [
         "container_cpu_usage_seconds_total{container=\"c\",namespace=\"ns\",pod=\"p\"} 2.5 1767225700000",
         "container_memory_working_set_bytes{container=\"c\",namespace=\"ns\",pod=\"p\"} 4096 1767225700000",

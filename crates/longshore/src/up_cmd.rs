@@ -1,0 +1,373 @@
+//! `longshore up`: API server, controllers, scheduler, kubelet and kube-proxy in one process.
+//!
+//! Each part has a thread and an event loop of its own, and meets the others at the API server only, over pipes in memory
+//! (`part`, `agents`). The API server is first up and last down: without its store only a new process can go on, so its end is
+//! ours. Any other part that ends is started again.
+
+mod agents;
+mod containerd;
+mod documents;
+mod layout;
+mod network;
+mod part;
+mod stop_pods;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use api::config::apiserver::ApiServer;
+use api::config::up::{FLAGS, Up};
+use apiserver::auth::pki::Pki;
+use apiserver::http::InProcess;
+use apiserver::run::run as run_server;
+use apiserver_core::request::User;
+use apiserver_core::x509::{AlternativeNames, Subject};
+use base::flags;
+use base::time::Wall;
+use base::verbosity::Verbosity;
+use client::{Client, Request};
+use serde_json::{Value, json};
+use tokio::signal::unix::{self, Signal, SignalKind};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use self::agents::Agents;
+use self::containerd::RuntimeHere;
+use self::documents::Documents;
+use self::layout::Layout;
+use self::part::Part;
+use crate::{KUBERNETES, agent_cmd, apiserver_cmd, console};
+
+/// Between two looks at the kubelet's certificate: it is renewed when a third of its life is left.
+const CERTIFICATE_PERIOD: Duration = Duration::from_secs(3600);
+const LOOK: Duration = Duration::from_millis(200);
+/// Between two lines about what is waited for at the end.
+const SAY_AGAIN: Duration = Duration::from_secs(3);
+
+pub(crate) fn main(args: &[OsString]) -> ExitCode {
+    let parsed = match flags::parse(FLAGS, args.iter().cloned()) {
+        Ok(parsed) => parsed,
+        Err(mistakes) => {
+            mistakes.iter().for_each(|mistake| console::err(&format!("Error: {mistake}\n")));
+            return ExitCode::FAILURE;
+        }
+    };
+    let said = |name: &str| parsed.values.get(name) == Some(&Value::Bool(true));
+    if said("help") {
+        console::out(&format!(
+            "Run a whole Kubernetes node in this process: API server, controllers, scheduler, kubelet, kube-proxy.\n\n\
+             Usage:\n  longshore up [flags]\n\nFlags:\n{}",
+            flags::render_help(FLAGS, 100)
+        ));
+        return ExitCode::SUCCESS;
+    }
+    if said("version") {
+        console::out(&format!("Kubernetes {KUBERNETES}\n"));
+        return ExitCode::SUCCESS;
+    }
+    match Up::read(&parsed.values).and_then(run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            console::err(&format!("Error: {error}\n"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(up: Up) -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() && !up.disabled.contains("kubelet") {
+        return Err(
+            "containers need root: run it as root, or without Pods with --disable=kubelet,kube-proxy"
+                .to_owned(),
+        );
+    }
+    let documents = Documents::read(up.config.as_deref())?;
+    let layout = Layout::prepare(&up)?;
+    let node_ip = network::node_ip(&up)?;
+    sys::memory::keep_one_heap();
+    let verbosity = agent_cmd::begin_log(&up.logging, &[], &[]);
+    let here = Here { documents, layout, node_ip, verbosity, up: Arc::new(up) };
+    part::event_loop()?.block_on(here.serve())
+}
+
+/// What was found out before anything was started.
+struct Here {
+    up: Arc<Up>,
+    documents: Documents,
+    layout: Layout,
+    node_ip: IpAddr,
+    verbosity: Verbosity,
+}
+
+/// The API server on its thread.
+struct Server {
+    up: apiserver::run::Up,
+    /// Cancelled after every other part has ended.
+    token: CancellationToken,
+    ended: oneshot::Receiver<Result<(), String>>,
+}
+
+struct Signals {
+    term: Signal,
+    int: Signal,
+}
+
+// === impl Here ===
+
+impl Here {
+    /// Runs until SIGTERM or SIGINT.
+    async fn serve(self) -> Result<(), String> {
+        let mut signals = Signals::catch()?;
+        let within = InProcess::new();
+        let mut server = tokio::select! {
+            server = self.start_server(within.clone()) => server?,
+            () = signals.come() => return Ok(()),
+        };
+        step(&format!("API server    https://{}", server.up.address));
+        let outcome = self.run_parts(within, &mut server, &mut signals).await;
+        server.token.cancel();
+        // It is not awaited twice: who saw it end has its answer already.
+        let ended = if outcome.is_ok() { server.ended.await.unwrap_or(Ok(())) } else { Ok(()) };
+        outcome.and(ended)
+    }
+
+    async fn run_parts(
+        &self,
+        within: InProcess,
+        server: &mut Server,
+        signals: &mut Signals,
+    ) -> Result<(), String> {
+        let runtime = match self.up.disabled.contains("kubelet") {
+            true => None,
+            false => Some(self.start_runtime()?),
+        };
+        let token = CancellationToken::new();
+        let agents = self.agents(within, server, runtime.as_ref())?;
+        let mut parts = Vec::new();
+        for (name, make) in agents.parts() {
+            parts.push(Part::start(name, make, &token)?);
+        }
+        let certificate = (server.up.pki.clone(), agents.node_name.clone(), self.node_ip);
+        let renewing = supervise::spawn("kubelet certificate", renew(certificate));
+        tell_systemd("READY=1");
+        let admin = agents.client(User::new("kubernetes-admin", &["system:masters"]), "longshore");
+        let telling = supervise::spawn("ready line", tell_when_ready(admin, agents.clone(), Instant::now()));
+        let outcome = tokio::select! {
+            () = signals.come() => Ok(()),
+            ended = &mut server.ended => match ended {
+                Ok(Err(error)) => Err(error),
+                _ => Err("the API server ended by itself".to_owned()),
+            },
+        };
+        telling.abort();
+        renewing.abort();
+        tell_systemd("STOPPING=1");
+        token.cancel();
+        wait_for(&parts, signals, self.up.stop_pods).await;
+        if let Some(runtime) = runtime {
+            self.leave(runtime).await;
+        }
+        outcome
+    }
+
+    fn start_runtime(&self) -> Result<RuntimeHere, String> {
+        let config = network::ensure_config(&self.layout, &self.up)?;
+        let runtime = RuntimeHere::find(&self.up, &self.layout)?;
+        step(&format!("runtime       unix://{}", runtime.socket.display()));
+        if !runtime.is_own() && !network::machine_has_network() {
+            tracing::warn!(
+                hint = format!("cp {} /etc/cni/net.d/", config.display()),
+                "the container runtime has no Pod network"
+            );
+        }
+        Ok(runtime)
+    }
+
+    fn agents(
+        &self,
+        within: InProcess,
+        server: &Server,
+        runtime: Option<&RuntimeHere>,
+    ) -> Result<Agents, String> {
+        let host = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
+        let node_name = self.up.node_name.clone().unwrap_or(host);
+        let pki = &server.up.pki;
+        Ok(Agents {
+            serving: kubelet_certificate(pki, &node_name, self.node_ip)?,
+            ca: pki.ca().certificate_pem(),
+            up: self.up.clone(),
+            layout: self.layout.clone(),
+            documents: self.documents.clone(),
+            node_name,
+            node_ip: self.node_ip,
+            socket: runtime.map(|runtime| runtime.socket.clone()).unwrap_or_default(),
+            within,
+            verbosity: self.verbosity.clone(),
+        })
+    }
+
+    /// Starts the API server on a thread of its own and waits until it serves.
+    async fn start_server(&self, within: InProcess) -> Result<Server, String> {
+        let up = &self.up;
+        let mut values: BTreeMap<&'static str, Value> = BTreeMap::new();
+        values.insert("data-dir", json!(self.layout.data));
+        values.insert("bind-address", json!(up.bind.ip()));
+        values.insert("secure-port", json!(up.bind.port()));
+        values.insert("advertise-address", json!(self.node_ip));
+        values.insert("kubelet-certificate-authority", json!(self.layout.ca()));
+        values.insert("tls-san", json!(up.tls_names));
+        values.insert("service-cluster-ip-range", json!([up.service_cidr.to_string()]));
+        values.insert("cluster-domain", json!(up.cluster_domain));
+        let mut settings = apiserver_cmd::settings(ApiServer::read(&values)?)?;
+        settings.in_process = Some(within);
+        let (token, (ready, is_up), (tell, mut ended)) =
+            (CancellationToken::new(), oneshot::channel(), oneshot::channel());
+        let end = token.clone();
+        let serve = move || {
+            let served = apiserver_cmd::event_loop().and_then(|runtime| {
+                let ready = |up: &apiserver::run::Up| _ = ready.send(up.clone());
+                runtime.block_on(run_server(settings, ready, end)).map_err(|e| e.to_string())
+            });
+            let _ = tell.send(served);
+        };
+        let thread = thread::Builder::new().name("kube-apiserver".to_owned()).spawn(serve);
+        thread.map_err(|e| format!("start a thread for the API server: {e}"))?;
+        tokio::select! {
+            biased;
+            Ok(up) = is_up => Ok(Server { up, token, ended }),
+            failed = &mut ended => match failed {
+                Ok(Err(error)) => Err(self.hint(error)),
+                _ => Err("the API server did not start".to_owned()),
+            },
+        }
+    }
+
+    /// What to change where a port is taken.
+    fn hint(&self, error: String) -> String {
+        match error.contains("Address already in use") {
+            true => format!("{error}; another API server may run, or choose another port with --secure-port"),
+            false => error,
+        }
+    }
+
+    /// Pods stay or go, as is wanted; a containerd of our own goes.
+    async fn leave(&self, runtime: RuntimeHere) {
+        if self.up.stop_pods {
+            step("stopping the Pods");
+            for what in stop_pods::stop_pods(&runtime.socket, &self.layout.kubelet_root()).await {
+                tracing::warn!(what, "left behind");
+            }
+        } else {
+            step("Pods keep running; start again to look after them");
+        }
+        let stopped = tokio::task::spawn_blocking(move || runtime.stop()).await;
+        if stopped.is_err() {
+            tracing::error!("containerd may still run");
+        }
+    }
+}
+
+// === impl Signals ===
+
+impl Signals {
+    fn catch() -> Result<Signals, String> {
+        let signal = |kind| unix::signal(kind).map_err(|e| format!("listen for signals: {e}"));
+        Ok(Signals { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
+    }
+
+    async fn come(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
+}
+
+/// Waits for the parts and says which ones; who asks twice does not want to wait.
+async fn wait_for(parts: &[Part], signals: &mut Signals, stop_pods: bool) {
+    let mut said: Option<Instant> = None;
+    loop {
+        let left: Vec<&str> = parts.iter().filter(|part| !part.has_ended()).map(|part| part.name).collect();
+        if left.is_empty() {
+            return;
+        }
+        if said.is_none_or(|at| at.elapsed() > SAY_AGAIN) {
+            said = Some(Instant::now());
+            step(&format!("stopping: waiting for {}", left.join(", ")));
+        }
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(50)) => {}
+            () = signals.come(), if !stop_pods => return,
+        }
+    }
+}
+
+/// The certificate of the kubelet's port, signed by our authority.
+fn kubelet_certificate(
+    pki: &Pki,
+    node_name: &str,
+    node_ip: IpAddr,
+) -> Result<(std::path::PathBuf, std::path::PathBuf), String> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now = Wall(i64::try_from(now.as_nanos()).unwrap_or(i64::MAX));
+    let subject = Subject::new(&format!("system:node:{node_name}"), &["system:nodes"]);
+    let names = AlternativeNames {
+        dns: vec![node_name.to_owned()],
+        ips: vec![node_ip],
+        ..AlternativeNames::default()
+    };
+    pki.serving("kubelet", subject, names, now).map_err(|e| e.to_string())
+}
+
+/// The kubelet follows the files.
+async fn renew((pki, node_name, node_ip): (Arc<Pki>, String, IpAddr)) {
+    loop {
+        tokio::time::sleep(CERTIFICATE_PERIOD).await;
+        let (pki, name) = (pki.clone(), node_name.clone());
+        let renewed = tokio::task::spawn_blocking(move || kubelet_certificate(&pki, &name, node_ip)).await;
+        if let Ok(Err(error)) = renewed {
+            tracing::error!(error, "the kubelet's certificate was not renewed");
+        }
+    }
+}
+
+/// Says what to do next, once the Node is Ready.
+async fn tell_when_ready(admin: Client, agents: Agents, began: Instant) {
+    let kubeconfig = agents.layout.data.join("admin.kubeconfig");
+    if !agents.up.disabled.contains("kubelet") {
+        while !is_ready(&admin, &agents.node_name).await {
+            tokio::time::sleep(LOOK).await;
+        }
+        let seconds = began.elapsed().as_secs_f32();
+        step(&format!("node          {} {} is Ready ({seconds:.1} s)", agents.node_name, agents.node_ip));
+    }
+    step(&format!("next          export KUBECONFIG={}", kubeconfig.display()));
+    step("              kubectl get nodes");
+}
+
+async fn is_ready(admin: &Client, node: &str) -> bool {
+    let Ok(answer) = admin.ask_bytes(Request::get(format!("/api/v1/nodes/{node}"))).await else {
+        return false;
+    };
+    let node: Value = serde_json::from_slice(&answer).unwrap_or_default();
+    let mut conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
+/// A line for the person at the terminal.
+fn step(line: &str) {
+    console::out(&format!("{line}\n"));
+}
+
+fn tell_systemd(state: &str) {
+    if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
+        && let Err(error) = sys::notify::send(&socket, state)
+    {
+        tracing::warn!(%error, "systemd not notified");
+    }
+}

@@ -1,0 +1,248 @@
+//! The agents of the node, each as RBAC knows it and with the configuration it has when it runs alone.
+//!
+//! A new agent (a DNS server, for instance) is one function here, one line in `parts` and one word in `api::config::up::PARTS`.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use api::config::controllers::Tuning;
+use api::config::up::Up;
+use api::config::{LoadError, Outcome};
+use api::yaml;
+use apiserver::http::InProcess;
+use apiserver_core::request::User;
+use base::verbosity::Verbosity;
+use client::{Client, Options, Within};
+use controllers::agent::Accounts;
+use controllers::metrics::Metrics;
+use serde_json::{Value, json};
+
+use super::containerd;
+use super::documents::{self, Documents};
+use super::layout::Layout;
+use super::part::Make;
+use crate::KUBERNETES;
+use crate::files::RealFiles;
+
+/// What the agents are made from.
+#[derive(Clone)]
+pub(super) struct Agents {
+    pub(super) up: Arc<Up>,
+    pub(super) layout: Layout,
+    pub(super) documents: Documents,
+    pub(super) node_name: String,
+    pub(super) node_ip: IpAddr,
+    /// The runtime's socket.
+    pub(super) socket: PathBuf,
+    pub(super) within: InProcess,
+    /// The certificate of the authority.
+    pub(super) ca: String,
+    /// The kubelet's certificate and key.
+    pub(super) serving: (PathBuf, PathBuf),
+    pub(super) verbosity: Verbosity,
+}
+
+/// Makes one of them.
+type Maker = fn(&Agents) -> Make;
+
+// === impl Agents ===
+
+impl Agents {
+    /// In the order they are started in; those that are switched off are left out.
+    pub(super) fn parts(&self) -> Vec<(&'static str, Make)> {
+        let all: [(&'static str, Maker); 4] = [
+            ("kube-controller-manager", Agents::controllers),
+            ("kube-scheduler", Agents::scheduler),
+            ("kubelet", Agents::kubelet),
+            ("kube-proxy", Agents::proxy),
+        ];
+        let wanted = all.into_iter().filter(|(name, _)| !self.up.disabled.contains(*name));
+        wanted.map(|(name, make)| (name, make(self))).collect()
+    }
+
+    /// A client of the API server as this user.
+    pub(super) fn client(&self, user: User, agent: &str) -> Client {
+        Client::over(self.within.dial(user), options(agent))
+    }
+
+    fn controllers(&self) -> Make {
+        let all = self.clone();
+        Box::new(move |token| {
+            let of = all.clone();
+            let start = controllers::agent::Start {
+                client: all
+                    .client(User::new("system:kube-controller-manager", &[]), "kube-controller-manager"),
+                tuning: Tuning {
+                    cluster_cidr: vec![all.up.cluster_cidr.to_string()],
+                    service_cluster_ip_range: vec![all.up.service_cidr.to_string()],
+                    root_ca: Some(all.ca.clone()),
+                    ..Tuning::default()
+                },
+                chosen: Vec::new(),
+                seed: seed(),
+                metrics: Metrics::default(),
+                accounts: Some(Accounts(Arc::new(move |name| {
+                    of.client(User::service_account("kube-system", name, ""), "kube-controller-manager")
+                }))),
+            };
+            Box::pin(
+                async move { controllers::agent::run(start, None, token).await.map_err(|e| e.to_string()) },
+            )
+        })
+    }
+
+    fn scheduler(&self) -> Make {
+        let all = self.clone();
+        Box::new(move |token| {
+            let all = all.clone();
+            Box::pin(async move {
+                let ours = json!({"apiVersion": api::config::scheduler::API_VERSION,
+                                  "kind": documents::SCHEDULER, "leaderElection": {"leaderElect": false}});
+                let path = all.write("kube-scheduler.yaml", documents::SCHEDULER, ours)?;
+                let args = [OsString::from("--config"), path.into()];
+                let loaded = loaded(api::config::scheduler::load(&args, &RealFiles))?;
+                let start = scheduler::agent::Start {
+                    loaded: *loaded,
+                    hostname: all.node_name.clone(),
+                    in_cluster: (None, None),
+                    version: KUBERNETES.to_owned(),
+                    seed: seed(),
+                };
+                let client = all.client(User::new("system:kube-scheduler", &[]), "kube-scheduler");
+                scheduler::agent::run_with(start, client, token).await.map_err(|e| e.to_string())
+            })
+        })
+    }
+
+    fn kubelet(&self) -> Make {
+        let all = self.clone();
+        Box::new(move |token| {
+            let all = all.clone();
+            Box::pin(async move {
+                containerd::wait_for(&all.socket, &token).await;
+                if token.is_cancelled() {
+                    return Ok(());
+                }
+                let path = all.write("kubelet.yaml", documents::KUBELET, all.kubelet_config())?;
+                let flag = |name: &str, value: &Path| OsString::from(format!("--{name}={}", value.display()));
+                let args = [
+                    flag("config", &path),
+                    flag("root-dir", &all.layout.kubelet_root()),
+                    flag("cert-dir", &all.layout.data.join("pki")),
+                    OsString::from(format!("--hostname-override={}", all.node_name)),
+                    OsString::from(format!("--node-ip={}", all.node_ip)),
+                ];
+                let loaded = loaded(api::config::kubelet::load(&args, &RealFiles))?;
+                let node = format!("system:node:{}", all.node_name);
+                let start = kubelet::agent::Start {
+                    loaded: *loaded,
+                    // The process as a whole is told of elsewhere.
+                    systemd: kubelet::agent::Systemd::default(),
+                    home: std::env::var_os("HOME").map(PathBuf::from),
+                    working_dir: PathBuf::from("/"),
+                    places: kubelet::agent::Places::default(),
+                    proxies: kubelet::agent::Proxies::default(),
+                    within: Some(Within(all.within.dial(User::new(&node, &["system:nodes"])))),
+                    version: KUBERNETES.to_owned(),
+                    verbosity: all.verbosity.clone(),
+                };
+                kubelet::agent::run(start, token).await.map_err(|e| e.to_string())
+            })
+        })
+    }
+
+    fn kubelet_config(&self) -> Value {
+        let driver = if containerd::has_systemd() { "systemd" } else { "cgroupfs" };
+        let mut ours = json!({
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": documents::KUBELET,
+            "staticPodPath": self.layout.manifests(),
+            "podLogsDir": self.layout.pod_logs(),
+            "containerRuntimeEndpoint": format!("unix://{}", self.socket.display()),
+            "cgroupDriver": driver,
+            "clusterDomain": self.up.cluster_domain,
+            "failSwapOn": false,
+            "authentication": {"x509": {"clientCAFile": self.layout.ca()}},
+            "tlsCertFile": self.serving.0,
+            "tlsPrivateKeyFile": self.serving.1,
+        });
+        // A Pod cannot reach systemd-resolved on the node's loopback address.
+        let resolved = Path::new("/run/systemd/resolve/resolv.conf");
+        if resolved.exists() {
+            ours["resolvConf"] = json!(resolved);
+        }
+        // One command has to be enough on the machines people have; the kubelet says what is old about them.
+        if !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+            ours["failCgroupV1"] = json!(false);
+        }
+        ours
+    }
+
+    fn proxy(&self) -> Make {
+        let all = self.clone();
+        Box::new(move |token| {
+            let all = all.clone();
+            Box::pin(async move {
+                let ours = json!({
+                    "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+                    "kind": documents::PROXY,
+                    "mode": "nftables",
+                    "clusterCIDR": all.up.cluster_cidr.to_string(),
+                    "hostnameOverride": all.node_name,
+                    // The size of the machine's table of connections is its owner's to change.
+                    "conntrack": {"maxPerCore": 0},
+                });
+                let path = all.write("kube-proxy.yaml", documents::PROXY, ours)?;
+                let args = [OsString::from(format!("--config={}", path.display()))];
+                let loaded = loaded(api::config::proxy::load(&args, &RealFiles))?;
+                let start = proxy::agent::Start {
+                    loaded: *loaded,
+                    hostname: all.node_name.clone(),
+                    in_cluster: (None, None),
+                    within: Some(Within(all.within.dial(User::new("system:kube-proxy", &[])))),
+                    any_kernel: false,
+                    version: KUBERNETES.to_owned(),
+                    seed: seed(),
+                    verbosity: all.verbosity.clone(),
+                };
+                proxy::agent::run(start, token).await.map_err(|e| e.to_string())
+            })
+        })
+    }
+
+    /// Writes down what a part is started with, so that people can see it.
+    fn write(&self, name: &str, kind: &str, ours: Value) -> Result<PathBuf, String> {
+        let path = self.layout.data.join(name);
+        let text = yaml::from_value_to_yaml(&self.documents.over(kind, ours));
+        std::fs::write(&path, text).map_err(|e| format!("write {}: {e}", path.display()))?;
+        Ok(path)
+    }
+}
+
+fn options(agent: &str) -> Options {
+    Options {
+        user_agent: format!("{agent}/{KUBERNETES} (linux/{}) longshore", std::env::consts::ARCH),
+        qps: 0.0,
+        burst: 0,
+        ..Options::default()
+    }
+}
+
+fn loaded<L>(outcome: Result<Outcome<L>, LoadError>) -> Result<Box<L>, String> {
+    match outcome {
+        Ok(Outcome::Run(loaded)) => Ok(loaded),
+        Ok(_) => Err("the configuration asks for no run".to_owned()),
+        Err(mistakes) => {
+            let all: Vec<String> = mistakes.0.iter().map(ToString::to_string).collect();
+            Err(all.join("; "))
+        }
+    }
+}
+
+fn seed() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    now.as_nanos() as u64 ^ u64::from(std::process::id())
+}
