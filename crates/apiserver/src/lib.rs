@@ -10,5 +10,5 @@ pub mod objects;
 mod random;
 pub mod registry;
 pub mod run;
+mod store_errors;
 mod tasks;
-mod trouble;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::trouble;
+use crate::store_errors;
 use apiserver_core::api_status::ApiStatus;
 use apiserver_core::document::encode;
 use store::{Entry, Expect, ListOptions, Store, Write, WriteError};
@@ -158,7 +158,7 @@ impl Objects {
             return Ok(kept.first().cloned());
         }
         let rev = self.store.revision();
-        let entry = self.store.get(&key).await.map_err(|e| trouble::of_read(&e))?;
+        let entry = self.store.get(&key).await.map_err(|e| store_errors::of_read(&e))?;
         let found = entry.map(|e| decode(&e)).transpose()?;
         self.keep(place, key, rev, found.as_slice());
         Ok(found)
@@ -180,7 +180,7 @@ impl Objects {
         let mut out = Vec::new();
         let mut options = ListOptions { prefix: prefix.into(), limit: 500, ..ListOptions::default() };
         loop {
-            let page = self.store.list(options.clone()).await.map_err(|e| trouble::of_read(&e))?;
+            let page = self.store.list(options.clone()).await.map_err(|e| store_errors::of_read(&e))?;
             for entry in &page.entries {
                 out.push(decode(entry)?);
             }
@@ -261,7 +261,7 @@ fn settle(outcome: Result<(), WriteError>) -> Result<bool, ApiStatus> {
     match outcome {
         Ok(()) => Ok(true),
         Err(WriteError::Conflict { .. }) => Ok(false),
-        Err(error) => Err(trouble::of_write(&error)),
+        Err(error) => Err(store_errors::of_write(&error)),
     }
 }
 

@@ -183,18 +183,18 @@ async fn run_watched(
     let is_full = || matches!(store.health(), Health::Full);
     let prepared = controllers::definitions::prepare(&registry).await;
     prepared.map_err(|api_status| if is_full() { full() } else { api_status.into() })?;
-    let basics = Basics {
+    let bootstrap = BootstrapObjects {
         registry: registry.clone(),
         objects: objects.clone(),
         root_ca: root_ca.clone(),
         client_cas: pki.client_ca_bundle(),
         address: up.address,
     };
-    let missing = match basics.ensure().await {
+    let missing = match bootstrap.ensure().await {
         Ok(()) => None,
         Err(api_status) if is_full() => {
             tracing::error!(error = %api_status.message, "the disk is full: what every cluster has is made when there is room");
-            Some(basics)
+            Some(bootstrap)
         }
         Err(api_status) => return Err(api_status.into()),
     };
@@ -235,8 +235,8 @@ async fn run_watched(
     tasks.essential("store_health", end_with(store, stopping.clone()));
     // Rights that were taken away must not stay in force: without it the server ends.
     tasks.essential("authorizer_informer", authorizer_informer::follow(objects.clone(), authorizer.clone()));
-    if let Some(basics) = missing {
-        tasks.restart("first_objects", move || basics.clone().make_up());
+    if let Some(bootstrap) = missing {
+        tasks.restart("first_objects", move || bootstrap.clone().make_up());
     }
     let (keys, time, end) = (pki.clone(), clock.clone(), stopping.clone());
     tasks.restart("certificate_rotation", move || keep_pki(keys.clone(), time.clone(), end.clone()));
@@ -264,7 +264,7 @@ async fn run_watched(
 
 /// What every cluster has.
 #[derive(Clone)]
-struct Basics {
+struct BootstrapObjects {
     registry: Registry,
     objects: Objects,
     root_ca: String,
@@ -309,9 +309,9 @@ impl Settings {
     }
 }
 
-// === impl Basics ===
+// === impl BootstrapObjects ===
 
-impl Basics {
+impl BootstrapObjects {
     async fn ensure(&self) -> Result<(), ApiStatus> {
         first_objects::ensure(&self.registry, &self.root_ca, &self.client_cas, self.address).await?;
         authorizer_informer::reconcile_policy(&self.objects, self.registry.now()).await

@@ -75,7 +75,7 @@ impl Decoder {
     }
 
     /// Takes the next bytes of the file and appends the text they hold.
-    pub fn feed(&mut self, mut raw: &[u8], out: &mut Vec<u8>) {
+    pub fn decode(&mut self, mut raw: &[u8], out: &mut Vec<u8>) {
         while !raw.is_empty() {
             raw = match self.state {
                 State::Header => self.feed_header(raw, out),
@@ -170,7 +170,7 @@ mod tests {
 
     fn decode(wanted: Wanted, raw: &str) -> String {
         let mut out = Vec::new();
-        Decoder::new(wanted).feed(raw.as_bytes(), &mut out);
+        Decoder::new(wanted).decode(raw.as_bytes(), &mut out);
         String::from_utf8(out).unwrap()
     }
 
@@ -225,10 +225,10 @@ mod tests {
             let (mut out, mut rest) = (Vec::new(), raw.as_bytes());
             for cut in cuts {
                 let (now, later) = rest.split_at(cut.min(rest.len()));
-                decoder.feed(now, &mut out);
+                decoder.decode(now, &mut out);
                 rest = later;
             }
-            decoder.feed(rest, &mut out);
+            decoder.decode(rest, &mut out);
             prop_assert_eq!(String::from_utf8(out).unwrap(), decode(wanted, &raw));
         }
 
@@ -237,7 +237,7 @@ mod tests {
             let mut decoder = Decoder::new(Wanted { timestamps: true, since: Some(Wall(0)), stream: None });
             let mut out = Vec::new();
             for chunk in &chunks {
-                decoder.feed(chunk, &mut out);
+                decoder.decode(chunk, &mut out);
             }
             let fed: usize = chunks.iter().map(Vec::len).sum();
             prop_assert!(out.len() <= 2 * fed);

@@ -1,4 +1,4 @@
-//! The demo's web page, and the bare TCP listener that probes knock on.
+//! The demo's web page, and the bare TCP listener that probes connect to.
 
 use std::fs;
 use std::io::{self, Read, Write};

@@ -287,7 +287,7 @@ async fn exec(client: &Client, path: &str, command: Vec<String>) -> Result<ExitC
     let mut body = client.stream("POST", path, Some(request)).await?;
     let mut reader = frames::FrameReader::default();
     while let Some(piece) = body.next().await? {
-        reader.feed(&piece);
+        reader.push(&piece);
         while let Some(frame) = reader.next_frame().map_err(|e| PodsError::Nonsense(e.to_owned()))? {
             match frame.channel {
                 frames::STDOUT => drop(std::io::stdout().write_all(&frame.bytes)),

@@ -107,7 +107,7 @@ add element {table} service-nodeports {{ tcp . {node_port} : goto service-ABCDEF
     script
 }
 
-fn feed(lab: &Lab, script: &str) {
+fn load_rules(lab: &Lab, script: &str) {
     let nft = Tools::nft_from_env().unwrap().display().to_string();
     let mut command = lab.node.ns.command(&nft);
     let mut child = command.args(["-f", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -153,10 +153,10 @@ fn each_proxy_takes_over_the_table_that_the_other_left() {
         answered_by(&lab, family, "a");
         let vip = if family == Family::V4 { "10.96.0.10" } else { "fd96::10" };
         let script = upstream(family, vip, 30010, endpoint(&lab.pods[1], family));
-        feed(&lab, &script);
+        load_rules(&lab, &script);
         answered_by(&lab, family, "b");
         // A proxy that starts again finds its own.
-        feed(&lab, &script);
+        load_rules(&lab, &script);
         answered_by(&lab, family, "b");
     }
     let mut cluster_again = support::cluster();

@@ -24,7 +24,7 @@ use super::record::{self, FETCH, Head, Record, signed, unsigned};
 use super::reserve::Reserve;
 use super::{Change, ChangeKind, Entry, Expect, Op, Shared, Write};
 pub(super) use recovery::NO_ROOM;
-use recovery::Trouble;
+use recovery::Outage;
 
 #[derive(Debug)]
 pub(super) enum Request {
@@ -71,7 +71,7 @@ pub(super) struct Writer<'c> {
     tired_until: Mono,
     /// A checkpoint failed; the next try is not before this.
     checkpoint_after: Mono,
-    trouble: Option<Trouble>,
+    outage: Option<Outage>,
     mark: Option<HighWater>,
     reserve: Reserve,
     /// What is done now may use the reserve, which is taken again afterwards.
@@ -166,7 +166,7 @@ impl<'c> Writer<'c> {
             started,
             tired_until: Mono::default(),
             checkpoint_after: Mono::default(),
-            trouble: None,
+            outage: None,
             mark: shared.path.parent().and_then(|dir| HighWater::set(dir, start.revision)),
             reserve,
             is_spending: false,

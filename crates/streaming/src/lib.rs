@@ -70,7 +70,7 @@ pub struct Kept {
 
 /// Which streams of a command a client wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wants {
+pub struct StreamOptions {
     pub stdin: bool,
     pub stdout: bool,
     pub stderr: bool,
@@ -80,7 +80,7 @@ pub struct Wants {
 /// What is streamed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    Command(Wants),
+    Command(StreamOptions),
     Ports,
 }
 

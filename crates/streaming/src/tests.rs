@@ -11,7 +11,7 @@ use super::websocket::{Decoder, Message, Role};
 use super::*;
 
 const MASK: Option<[u8; 4]> = Some([1, 2, 3, 4]);
-const ALL: Wants = Wants { stdin: true, stdout: true, stderr: true, tty: false };
+const ALL: StreamOptions = StreamOptions { stdin: true, stdout: true, stderr: true, tty: false };
 const ERROR: u32 = 1;
 const STDIN: u32 = 3;
 const STDOUT: u32 = 5;
@@ -26,7 +26,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(wants: Wants, idle: Duration) -> Self {
+    fn new(wants: StreamOptions, idle: Duration) -> Self {
         let (client, near) = duplex(64 << 10);
         let (runtime, far) = duplex(64 << 10);
         tokio::spawn(async move { translate::run(near, far, wants, &Activity::new(), idle).await });

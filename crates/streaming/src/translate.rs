@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::spdy::{self, Encoder, Frame};
 use super::websocket::{self, Decoder, Message, Role};
-use super::{Activity, PONGS, Wants, tunnel};
+use super::{Activity, PONGS, StreamOptions, tunnel};
 
 const STDIN: u8 = 0;
 const STDOUT: u8 = 1;
@@ -52,28 +52,33 @@ enum Input {
 }
 
 /// What the loop from the client has to send for the other one.
-enum Errand {
+enum Reply {
     Ping(u32),
 }
 
 /// Goes on until the command has ended, or either end is gone.
-pub(super) async fn run<A, B>(client: A, runtime: B, wants: Wants, activity: &Activity, idle: Duration)
-where
+pub(super) async fn run<A, B>(
+    client: A,
+    runtime: B,
+    wants: StreamOptions,
+    activity: &Activity,
+    idle: Duration,
+) where
     A: AsyncRead + AsyncWrite,
     B: AsyncRead + AsyncWrite,
 {
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (from_runtime, mut to_runtime) = tokio::io::split(runtime);
     let (streams, hello) = Opened::new(wants);
-    let (errand, errands) = mpsc::channel(PONGS);
+    let (reply, replies) = mpsc::channel(PONGS);
     let (pong, pongs) = mpsc::channel(PONGS);
     if let Err(error) = to_runtime.write_all(&hello).await {
         let _ = report(&mut to_client, &failure(&error.to_string())).await;
         return tunnel::close(&mut to_client, websocket::NORMAL).await;
     }
     let code = tokio::select! {
-        code = inward(&mut from_client, to_runtime, &streams, pong, errands, activity) => code,
-        code = outward(from_runtime, &mut to_client, &streams, errand, pongs, activity) => code,
+        code = inward(&mut from_client, to_runtime, &streams, pong, replies, activity) => code,
+        code = outward(from_runtime, &mut to_client, &streams, reply, pongs, activity) => code,
         () = activity.cease(idle) => Ok(websocket::GOING_AWAY),
     };
     let code = code.unwrap_or_else(|error| {
@@ -91,7 +96,7 @@ async fn inward<R, W>(
     to: W,
     streams: &Opened,
     pong: mpsc::Sender<Bytes>,
-    mut errands: mpsc::Receiver<Errand>,
+    mut replies: mpsc::Receiver<Reply>,
     activity: &Activity,
 ) -> io::Result<u16>
 where
@@ -123,7 +128,7 @@ where
         pass_on(&mut to, &mut out).await;
         tokio::select! {
             n = from.read_buf(decoder.buffer()) => if n? == 0 { return Ok(websocket::NORMAL) },
-            Some(Errand::Ping(id)) = errands.recv() => spdy::put_ping(&mut out, id),
+            Some(Reply::Ping(id)) = replies.recv() => spdy::put_ping(&mut out, id),
             () = input.ends() => {
                 input = Input::Begun;
                 streams.put(&mut out, &[CLOSE, STDIN]);
@@ -137,7 +142,7 @@ async fn outward<R, W>(
     mut from: R,
     to: &mut W,
     streams: &Opened,
-    errand: mpsc::Sender<Errand>,
+    reply: mpsc::Sender<Reply>,
     mut pongs: mpsc::Receiver<Bytes>,
     activity: &Activity,
 ) -> io::Result<u16>
@@ -164,7 +169,7 @@ where
                 Frame::Reply { stream, last: true } => story.end(stream),
                 Frame::Reset { stream, .. } => story.end(stream),
                 // Our own pings, which we do not send, would have odd ids.
-                Frame::Ping { id } if id % 2 == 0 => drop(errand.try_send(Errand::Ping(id))),
+                Frame::Ping { id } if id % 2 == 0 => drop(reply.try_send(Reply::Ping(id))),
                 Frame::Ping { .. } | Frame::Reply { .. } | Frame::GoAway | Frame::Other => {}
             }
             if out.len() >= spdy::PIECE {
@@ -250,7 +255,7 @@ impl Input {
 
 impl Opened {
     /// The streams and the bytes that open them, in the order in which clients usually do.
-    fn new(wants: Wants) -> (Self, BytesMut) {
+    fn new(wants: StreamOptions) -> (Self, BytesMut) {
         let all = [
             (ERROR, "error", true),
             (STDIN, "stdin", wants.stdin),
@@ -353,17 +358,18 @@ mod tests {
 
     #[test]
     fn only_what_is_wanted_is_opened() {
-        let all = Wants { stdin: true, stdout: true, stderr: true, tty: false };
+        let all = StreamOptions { stdin: true, stdout: true, stderr: true, tty: false };
         assert_eq!(Opened::new(all).0.0, [(ERROR, 1), (STDIN, 3), (STDOUT, 5), (STDERR, 7)]);
-        let tty = Wants { tty: true, ..all };
+        let tty = StreamOptions { tty: true, ..all };
         assert_eq!(Opened::new(tty).0.0, [(ERROR, 1), (STDIN, 3), (STDOUT, 5), (RESIZE, 7)]);
-        let one = Wants { stdout: true, ..Wants::default() };
+        let one = StreamOptions { stdout: true, ..StreamOptions::default() };
         assert_eq!(Opened::new(one).0.0, [(ERROR, 1), (STDOUT, 3)]);
     }
 
     #[test]
     fn messages_reach_the_streams_they_mean_and_no_other() {
-        let (streams, _) = Opened::new(Wants { stdin: true, stdout: true, ..Wants::default() });
+        let (streams, _) =
+            Opened::new(StreamOptions { stdin: true, stdout: true, ..StreamOptions::default() });
         let rows: &[(&[u8], &[u8])] = &[
             (&[STDIN, b'h', b'i'], &[0, 0, 0, 3, 0, 0, 0, 2, b'h', b'i']),
             (&[CLOSE, STDIN], &[0, 0, 0, 3, 1, 0, 0, 0]),

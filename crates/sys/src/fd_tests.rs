@@ -156,14 +156,14 @@ fn swapping_links_and_moving_directories_does_not_lead_out() {
     use std::sync::atomic::AtomicUsize;
     type Way = fn(BorrowedFd<'_>, &Path, OFlags, Mode, Reach) -> rustix::io::Result<OwnedFd>;
     for (path, a, b) in
-        [("door/file", "root/door", "root/trap"), ("deep/down/link/file", "root/deep/down", "outside/down")]
+        [("dir/file", "root/dir", "root/trap"), ("deep/down/link/file", "root/deep/down", "outside/down")]
     {
         for way in [by_kernel as Way, by_hand] {
             scratch::run(|dir| {
-                for name in ["root/door", "root/deep/down", "outside/down"] {
+                for name in ["root/dir", "root/deep/down", "outside/down"] {
                     create_dir_all(dir.join(name)).unwrap();
                 }
-                for name in ["root/door/file", "root/file", "root/deep/file"] {
+                for name in ["root/dir/file", "root/file", "root/deep/file"] {
                     write(dir.join(name), "inside").unwrap();
                 }
                 write(dir.join("outside/file"), "outside").unwrap();

@@ -77,7 +77,7 @@ fn hours_without_an_api_server_are_caught_up_with_in_one_sweep() {
         let record = world.api.record();
         assert_eq!(record.requests.len(), before.requests.len(), "nobody gets through");
         let dials = record.dials.len() - before.dials.len();
-        assert!(dials < 6 * 3600 / 4, "the door was knocked at {dials} times in six hours");
+        assert!(dials < 6 * 3600 / 4, "the server was dialled {dials} times in six hours");
         assert_eq!(behind(&world, &agent).len(), PODS / 2);
 
         part(&world, false);

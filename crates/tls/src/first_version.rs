@@ -12,7 +12,7 @@ const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
 
 /// What of a certificate a signature is checked with.
-struct Parts<'a> {
+struct Fields<'a> {
     is_first_version: bool,
     /// What is signed, with its head.
     signed: &'a [u8],
@@ -38,7 +38,7 @@ pub fn is_first_version_by(
     issuer: &CertificateDer<'_>,
     algorithms: &WebPkiSupportedAlgorithms,
 ) -> bool {
-    let (Some(leaf), Some(issuer)) = (Parts::read(certificate), Parts::read(issuer)) else { return false };
+    let (Some(leaf), Some(issuer)) = (Fields::read(certificate), Fields::read(issuer)) else { return false };
     let fits = |a: &&&dyn rustls::pki_types::SignatureVerificationAlgorithm| {
         a.signature_alg_id().as_ref() == leaf.algorithm
             && a.public_key_alg_id().as_ref() == issuer.key.algorithm
@@ -51,7 +51,7 @@ pub fn is_first_version_by(
 
 /// The key of a certificate of the first version.
 pub(crate) fn key<'a>(certificate: &'a CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'a>> {
-    let parts = Parts::read(certificate).filter(|p| p.is_first_version)?;
+    let parts = Fields::read(certificate).filter(|p| p.is_first_version)?;
     Some(SubjectPublicKeyInfoDer::from(parts.key.whole))
 }
 
@@ -73,9 +73,9 @@ pub(crate) fn check_tls12(
     }
 }
 
-// === impl Parts ===
+// === impl Fields ===
 
-impl<'a> Parts<'a> {
+impl<'a> Fields<'a> {
     fn read(certificate: &'a [u8]) -> Option<Self> {
         let (certificate, _) = take(certificate, SEQUENCE)?;
         let (tbs, rest) = take(certificate, SEQUENCE)?;

@@ -16,7 +16,7 @@ const PAPERS: &[&str] = &[
     "deny.toml",
 ];
 
-/// Its last column names the tests that keep each door shut.
+/// Its last column names the tests that keep each way in shut.
 const CORPUS: &str = "docs/security.md";
 
 pub(super) fn check(layout: &Layout, files: &[String]) -> Vec<String> {

@@ -37,10 +37,10 @@ pub fn set_template_defaults(spec: &mut PodSpec) {
     set_spec_defaults(spec);
     spec.volumes.iter_mut().flatten().for_each(default_volume);
     for c in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
-        Parts::of(c).set_defaults();
+        ContainerFields::of(c).set_defaults();
     }
     for c in spec.ephemeral_containers.iter_mut().flatten() {
-        Parts::of_ephemeral(c).set_defaults();
+        ContainerFields::of_ephemeral(c).set_defaults();
     }
 }
 
@@ -62,7 +62,7 @@ fn set_spec_defaults(spec: &mut PodSpec) {
 }
 
 /// The fields that ordinary and ephemeral containers, two types, have in common.
-struct Parts<'a> {
+struct ContainerFields<'a> {
     image: &'a str,
     image_pull_policy: &'a mut Option<String>,
     termination_message_path: &'a mut Option<String>,
@@ -76,7 +76,7 @@ struct Parts<'a> {
 
 macro_rules! parts {
     ($c:expr) => {
-        Parts {
+        ContainerFields {
             image: $c.image.as_deref().unwrap_or_default(),
             image_pull_policy: &mut $c.image_pull_policy,
             termination_message_path: &mut $c.termination_message_path,
@@ -90,7 +90,7 @@ macro_rules! parts {
     };
 }
 
-impl<'a> Parts<'a> {
+impl<'a> ContainerFields<'a> {
     fn of(c: &'a mut Container) -> Self {
         parts!(c)
     }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::Chain;
 use crate::objects::{Objects, Stored, decode_bytes, places};
-use crate::trouble;
+use crate::store_errors;
 use apiserver_core::api_status::ApiStatus;
 use apiserver_core::doc;
 use apiserver_core::kind::Kind;
@@ -82,7 +82,7 @@ fn counts_differently(review: &Review<'_>, object: &Value) -> bool {
 async fn refuse_existing(chain: &Chain, review: &Review<'_>, object: &Value) -> Result<(), ApiStatus> {
     let name = doc::text(object, "metadata.name");
     let key = format!("{}{}/{name}", review.kind.place(), review.namespace());
-    match chain.objects.store().get(&key).await.map_err(|e| trouble::of_read(&e))? {
+    match chain.objects.store().get(&key).await.map_err(|e| store_errors::of_read(&e))? {
         Some(_) => Err(ApiStatus::already_exists(review.kind, name)),
         None => Ok(()),
     }
@@ -257,7 +257,7 @@ async fn count(objects: &Objects, quota: &Value) -> Result<Amounts, ApiStatus> {
     for (prefix, storage, limited) in places {
         let mut options = ListOptions { prefix: prefix.into(), limit: 500, ..ListOptions::default() };
         loop {
-            let page = objects.store().list(options.clone()).await.map_err(|e| trouble::of_read(&e))?;
+            let page = objects.store().list(options.clone()).await.map_err(|e| store_errors::of_read(&e))?;
             for entry in &page.entries {
                 let Ok(object) = decode_bytes(&entry.value) else { continue };
                 if !usage::is_in_scope(quota, storage, &object) {

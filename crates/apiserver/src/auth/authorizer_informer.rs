@@ -61,7 +61,7 @@ pub async fn follow(objects: Objects, authorizer: Arc<Authorizer>) {
         match follow_once(&objects, &authorizer).await {
             Ok(()) => return,
             Err(Lost::Behind) => tracing::warn!("the watch for rights fell behind; reading them again"),
-            Err(Lost::Trouble(api_status)) => {
+            Err(Lost::Failed(api_status)) => {
                 tracing::warn!(error = %api_status.message, "reading rights failed; trying again");
                 tokio::time::sleep(std::time::Duration::from_secs(1)).await;
             }
@@ -89,12 +89,12 @@ pub async fn load(objects: &Objects, authorizer: &Authorizer) -> Result<u64, Api
 
 enum Lost {
     Behind,
-    Trouble(ApiStatus),
+    Failed(ApiStatus),
 }
 
 async fn follow_once(objects: &Objects, authorizer: &Authorizer) -> Result<(), Lost> {
-    let revision = load(objects, authorizer).await.map_err(Lost::Trouble)?;
-    aggregate_roles(objects).await.map_err(Lost::Trouble)?;
+    let revision = load(objects, authorizer).await.map_err(Lost::Failed)?;
+    aggregate_roles(objects).await.map_err(Lost::Failed)?;
     let mut watch = objects.store().watch("/registry/", revision).map_err(|_| Lost::Behind)?;
     loop {
         let change = match watch.next().await {
@@ -108,7 +108,7 @@ async fn follow_once(objects: &Objects, authorizer: &Authorizer) -> Result<(), L
         };
         apply(authorizer, *place, *meaning, &change);
         if place.storage == places::CLUSTER_ROLES.storage {
-            aggregate_roles(objects).await.map_err(Lost::Trouble)?;
+            aggregate_roles(objects).await.map_err(Lost::Failed)?;
         }
     }
 }

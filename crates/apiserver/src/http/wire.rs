@@ -212,12 +212,12 @@ mod tests {
             wire.shutdown().await.unwrap();
         };
         tokio::pin!(speaker);
-        let hearing = async {
+        let reading = async {
             let mut heard = Vec::new();
             far.read_to_end(&mut heard).await.unwrap();
             heard
         };
-        let ((), heard) = tokio::join!(sending.drive(speaker.as_mut()), hearing);
+        let ((), heard) = tokio::join!(sending.drive(speaker.as_mut()), reading);
         assert!(heard == expected);
     }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::create::stored_form;
 use super::{Registry, addresses};
 use crate::random::new_uid;
-use crate::trouble;
+use crate::store_errors;
 use apiserver_core::api_status::ApiStatus;
 use apiserver_core::doc;
 use apiserver_core::meta;
@@ -77,7 +77,7 @@ impl Registry {
         let key = selection::key(&kind, "", ip);
         match self.store().put(&key, stored_form(&kind, &object), Expect::Absent).await {
             Ok(_) | Err(WriteError::Conflict { .. }) => Ok(()),
-            Err(error) => Err(trouble::of_write(&error)),
+            Err(error) => Err(store_errors::of_write(&error)),
         }
     }
 

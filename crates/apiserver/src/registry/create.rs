@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::addresses::Claim;
 use super::{Outcome, Registry, Written};
 use crate::random::{generated_name, new_uid};
-use crate::trouble;
+use crate::store_errors;
 use apiserver_core::api_status::ApiStatus;
 use apiserver_core::call::Call;
 use apiserver_core::document;
@@ -123,7 +123,7 @@ impl Registry {
         match self.store().put(&key, stored, Expect::Absent).await {
             Ok(entry) => Ok(Some(entry)),
             Err(WriteError::Conflict { .. }) => Err(ApiStatus::already_exists(kind, name)),
-            Err(error) => Err(trouble::of_write(&error)),
+            Err(error) => Err(store_errors::of_write(&error)),
         }
     }
 }

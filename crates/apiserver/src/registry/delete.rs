@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Registry, from_entry, is_service};
-use crate::trouble;
+use crate::store_errors;
 use apiserver_core::api_status::ApiStatus;
 use apiserver_core::call::Call;
 use apiserver_core::deletion::{Step, check_preconditions, next_step};
@@ -100,7 +100,7 @@ impl Registry {
         };
         match error {
             WriteError::Conflict { .. } => None,
-            other => Some(Err(trouble::of_write(&other))),
+            other => Some(Err(store_errors::of_write(&other))),
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{Registry, from_entry};
-use crate::trouble;
+use crate::store_errors;
 use apiserver_core::api_status::{ApiStatus, Cause};
 use apiserver_core::document::Document;
 use apiserver_core::options::{ListOptions, VersionMatch};
@@ -285,7 +285,7 @@ fn refuse(error: ReadError) -> ApiStatus {
             "The resourceVersion for the provided list is too old: {} ({})",
             gone.requested, gone.compacted
         )),
-        other => trouble::of_read(&other),
+        other => store_errors::of_read(&other),
     }
 }
 

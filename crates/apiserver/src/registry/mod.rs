@@ -13,7 +13,7 @@ use base::time::{Clock, Wall};
 use serde_json::Value;
 
 use crate::admission::Chain;
-use crate::trouble;
+use crate::store_errors;
 use apiserver_core::admission::{Operation, Review};
 use apiserver_core::api_status::ApiStatus;
 use apiserver_core::kind::Kind;
@@ -212,7 +212,7 @@ impl Registry {
             return Ok(None);
         }
         let key = selection::key(kind, namespace, name);
-        let entry = self.store().get(&key).await.map_err(|e| trouble::of_read(&e))?;
+        let entry = self.store().get(&key).await.map_err(|e| store_errors::of_read(&e))?;
         Ok(entry.map(from_entry))
     }
 }

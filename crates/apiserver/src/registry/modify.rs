@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::addresses::Claim;
 use super::create::{check_nesting, place};
 use super::{Outcome, Registry, Written, is_service};
-use crate::trouble;
+use crate::store_errors;
 use apiserver_core::api_status::ApiStatus;
 use apiserver_core::call::Call;
 use apiserver_core::deletion::is_over;
@@ -71,7 +71,9 @@ impl Registry {
                 Ok(None) => Written::elsewhere(new, outcome),
                 Err(error) => {
                     self.withdraw(call, &new, Some(&old)).await;
-                    let WriteError::Conflict { .. } = error else { return Err(trouble::of_write(&error)) };
+                    let WriteError::Conflict { .. } = error else {
+                        return Err(store_errors::of_write(&error));
+                    };
                     // Somebody else was quicker; it is worth another try.
                     call.warnings.truncate(warnings);
                     continue;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Registry, from_entry};
-use crate::trouble;
+use crate::store_errors;
 use apiserver_core::api_status::ApiStatus;
 use apiserver_core::custom;
 use apiserver_core::kind::Kind;
@@ -29,7 +29,7 @@ pub(crate) async fn relocate(registry: &Registry, object: &Value) -> Result<(), 
     loop {
         let options =
             ListOptions { prefix: from.as_str().into(), after, limit: AT_ONCE, ..ListOptions::default() };
-        let page = registry.store().list(options).await.map_err(|e| trouble::of_read(&e))?;
+        let page = registry.store().list(options).await.map_err(|e| store_errors::of_read(&e))?;
         let mut writes = Vec::new();
         after = page.entries.last().map(|entry| entry.key.clone());
         for entry in page.entries {
@@ -44,7 +44,7 @@ pub(crate) async fn relocate(registry: &Registry, object: &Value) -> Result<(), 
             writes.extend(step(registry, &to, entry).await?);
         }
         if !writes.is_empty() {
-            registry.store().transact(writes).await.map_err(|e| trouble::of_write(&e))?;
+            registry.store().transact(writes).await.map_err(|e| store_errors::of_write(&e))?;
         }
         if !page.more {
             break;
@@ -67,7 +67,7 @@ pub(crate) async fn relocate(registry: &Registry, object: &Value) -> Result<(), 
 
 /// The writes that move one object.
 async fn step(registry: &Registry, to: &str, entry: Entry) -> Result<Vec<Write>, ApiStatus> {
-    let there = registry.store().get(to).await.map_err(|e| trouble::of_read(&e))?;
+    let there = registry.store().get(to).await.map_err(|e| store_errors::of_read(&e))?;
     let expect = there.as_ref().map_or(Expect::Absent, |there| Expect::Rev(there.rev));
     let mut writes = vec![Write::delete(&entry.key, Expect::Rev(entry.rev))];
     // Both are there when an earlier release was started in between: the later write counts.

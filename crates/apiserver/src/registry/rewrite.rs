@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Registry, from_entry};
-use crate::trouble;
+use crate::store_errors;
 use apiserver_core::api_status::ApiStatus;
 use apiserver_core::deletion::is_over;
 use apiserver_core::kind::Kind;
@@ -38,7 +38,7 @@ impl Registry {
             match written {
                 Ok(left) => return Ok(left),
                 Err(WriteError::Conflict { .. }) => {}
-                Err(error) => return Err(trouble::of_write(&error)),
+                Err(error) => return Err(store_errors::of_write(&error)),
             }
         }
         Err(ApiStatus::modified(kind, name))
@@ -56,7 +56,7 @@ impl Registry {
         match self.store().delete(&key, Expect::Rev(rev)).await {
             Ok(_) => Ok(true),
             Err(WriteError::Conflict { .. }) => Ok(false),
-            Err(error) => Err(trouble::of_write(&error)),
+            Err(error) => Err(store_errors::of_write(&error)),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Registry;
 use super::list::Lister;
-use crate::trouble;
+use crate::store_errors;
 use apiserver_core::api_status::ApiStatus;
 use apiserver_core::document::Document;
 use apiserver_core::options::{ListOptions, VersionMatch};
@@ -125,7 +125,7 @@ impl Watcher {
                 }
                 Phase::Live(watch) => match watch.next().await {
                     Err(WatchError::Compacted(gone)) => return Some(self.fail(too_old(gone))),
-                    Err(error) => return Some(self.fail(trouble::of_watch(&error))),
+                    Err(error) => return Some(self.fail(store_errors::of_watch(&error))),
                     Ok(change) => {
                         if let Some(event) = judge(&self.selection, &self.prefix, &change) {
                             return Some(event);

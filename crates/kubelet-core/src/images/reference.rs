@@ -12,7 +12,7 @@ const NAME_MAX: usize = 255;
 const DEFAULT_DOMAIN: &str = "docker.io";
 
 #[derive(Debug)]
-struct Parts<'a> {
+struct Reference<'a> {
     name: &'a str,
     tag: Option<&'a str>,
     digest: Option<&'a str>,
@@ -65,7 +65,7 @@ fn is_domain_like(first: &str) -> bool {
     first.contains(['.', ':']) || first == "localhost" || first.chars().any(char::is_uppercase)
 }
 
-fn parse(text: &str) -> Result<Parts<'_>, String> {
+fn parse(text: &str) -> Result<Reference<'_>, String> {
     let invalid = || String::from("invalid reference format");
     let (rest, digest) = match text.split_once('@') {
         Some((rest, digest)) => (rest, Some(digest)),
@@ -92,7 +92,7 @@ fn parse(text: &str) -> Result<Parts<'_>, String> {
     if name.len() > NAME_MAX {
         return Err(format!("repository name must not be more than {NAME_MAX} characters"));
     }
-    Ok(Parts { name, tag, digest })
+    Ok(Reference { name, tag, digest })
 }
 
 fn is_name(name: &str) -> bool {

@@ -30,7 +30,7 @@ impl Builder<'_> {
         let policy = settings::image_collection(config);
         let images = Arc::new(ImageCollector::new(node.clone(), sampler.clone(), policy));
         tasks.lasting("image_gc", images.clone(), ImageCollector::run);
-        let parts = eviction::Parts {
+        let deps = eviction::EvictionDeps {
             node: node.clone(),
             sampler,
             images,
@@ -39,7 +39,7 @@ impl Builder<'_> {
             collection: settings::gc(config, flags, &self.dirs),
             settings: Settings::new(config),
         };
-        tasks.lasting("eviction", parts, eviction::run);
+        tasks.lasting("eviction", deps, eviction::run);
         tasks.lasting("oom_watcher", node.clone(), |node, end| {
             kmsg::watch(move |killed| tell_of_killed(&node, &killed), end)
         });
@@ -47,7 +47,7 @@ impl Builder<'_> {
 
     /// The one that everybody asks.
     pub(super) fn sampler(&self, node: &Arc<Node>) -> Sampler {
-        Sampler::new(stats::Parts {
+        Sampler::new(stats::SamplerDeps {
             runtime: node.runtime.clone(),
             board: node.board.clone(),
             clock: self.clock.clone(),

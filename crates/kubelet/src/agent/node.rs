@@ -29,7 +29,7 @@ use crate::runtime::health::RuntimeHealth;
 use crate::runtime::observer::Observer;
 use crate::volumes::drivers::Measured;
 use crate::volumes::drivers::registration::Registrar;
-use crate::volumes::{CsiParts, NodeVolumes};
+use crate::volumes::{CsiDeps, NodeVolumes};
 
 /// What Pods and volumes refer to beyond their own object.
 struct References {
@@ -61,7 +61,7 @@ impl Builder<'_> {
         .map_err(io("open the directory of Pods"))?
         .with_objects(objects.clone())
         .with_metrics(self.metrics.clone())
-        .with_csi(CsiParts {
+        .with_csi(CsiDeps {
             drivers: self.drivers.clone(),
             registrar: self.registrar(),
             storage,

@@ -15,7 +15,7 @@ use crate::pods::beat::Beat;
 use crate::pods::dispatcher::{Dispatcher, EndOrder};
 use crate::pods::gc;
 use crate::pods::node::Node;
-use crate::pods::sources::file::Heritage;
+use crate::pods::sources::file::Handover;
 use crate::pods::sources::local::LocalPods;
 use crate::pods::sources::{self, Context, Problems, SourceName, SourceUpdate};
 use crate::server::local_api::{self, BoardView, LocalApi};
@@ -43,9 +43,9 @@ impl Builder<'_> {
             let (runtime, root) = (node.runtime.clone(), self.dirs.root.clone());
             let parts = (file, runtime, root, context.clone(), updates.clone());
             tasks.lasting("source_file", parts, |(file, runtime, root, context, updates), end| async move {
-                let heritage = end.run_until_cancelled(Heritage::find(runtime, &root)).await;
-                if let Some(heritage) = heritage {
-                    sources::file::run(file, context, heritage, updates, end).await;
+                let handover = end.run_until_cancelled(Handover::find(runtime, &root)).await;
+                if let Some(handover) = handover {
+                    sources::file::run(file, context, handover, updates, end).await;
                 }
             });
         }

@@ -41,7 +41,7 @@ const BREATH: Duration = Duration::from_millis(500);
 
 /// What eviction is made of.
 #[derive(Clone)]
-pub struct Parts {
+pub struct EvictionDeps {
     pub node: Arc<Node>,
     pub sampler: Arc<Sampler>,
     pub images: Arc<ImageCollector>,
@@ -61,18 +61,18 @@ pub struct Settings {
 }
 
 struct Evictor {
-    parts: Parts,
+    deps: EvictionDeps,
     thresholds: Thresholds,
     alarm: Alarm,
 }
 
 /// Runs until cancelled.
-pub async fn run(parts: Parts, token: CancellationToken) {
-    let thresholds = parts.settings.thresholds.clone();
-    if thresholds.is_empty() && !parts.settings.isolates_storage {
+pub async fn run(deps: EvictionDeps, token: CancellationToken) {
+    let thresholds = deps.settings.thresholds.clone();
+    if thresholds.is_empty() && !deps.settings.isolates_storage {
         return token.cancelled().await;
     }
-    let mut evictor = Evictor { alarm: Alarm::default(), thresholds, parts };
+    let mut evictor = Evictor { alarm: Alarm::default(), thresholds, deps };
     token.run_until_cancelled(Box::pin(evictor.work())).await;
 }
 
@@ -109,16 +109,16 @@ impl Evictor {
 
     /// One look, and what has to be done about it; the Pods that were ended.
     async fn turn(&mut self) -> Vec<PodUid> {
-        let Some(signals) = self.parts.sampler.signals().await else {
+        let Some(signals) = self.deps.sampler.signals().await else {
             tracing::warn!("memory and disks not read in time");
             return Vec::new();
         };
         let (now_left, layout) = (of(&signals), Layout::of(&signals.disks));
         let verdict = self.thresholds.look(&now_left, layout, signals.now.mono);
         self.tell(verdict.pressures);
-        self.alarm.set(&self.thresholds.memory_limits(&now_left), &signals, &self.parts.sampler).await;
-        let active = active(&self.parts.node);
-        if self.parts.settings.isolates_storage {
+        self.alarm.set(&self.thresholds.memory_limits(&now_left), &signals, &self.deps.sampler).await;
+        let active = active(&self.deps.node);
+        if self.deps.settings.isolates_storage {
             let gone = self.enforce_limits(&active, layout).await;
             if !gone.is_empty() {
                 return gone;
@@ -131,7 +131,7 @@ impl Evictor {
     }
 
     fn tell(&self, pressures: Pressures) {
-        self.parts.node.pressures.send_if_modified(|old| {
+        self.deps.node.pressures.send_if_modified(|old| {
             let changed = *old != pressures;
             if changed {
                 tracing::info!(was = ?old, is = ?pressures, "what the node is short of has changed");
@@ -159,7 +159,7 @@ impl Evictor {
     /// Frees what nobody uses; if that does not do, ends one Pod.
     async fn relieve(&self, met: &[Met], left: Readings, layout: Layout, active: Vec<Entry>) -> Vec<PodUid> {
         let Some(first) = met.first() else { return Vec::new() };
-        let (node, resource) = (&self.parts.node, first.signal.resource().as_str());
+        let (node, resource) = (&self.deps.node, first.signal.resource().as_str());
         let message = format!("Attempting to reclaim {resource}");
         node.recorder.node(&node.facts.cri_config.name, EventType::Warning, "EvictionThresholdMet", message);
         if self.reclaim(layout.reclaims(first.signal)).await {
@@ -173,7 +173,7 @@ impl Evictor {
             node.metrics.eviction_stats_age_seconds.observe_duration([met.signal.as_str()], age);
         }
         let candidates = candidates(&active, &stats);
-        let most_grace = self.parts.settings.most_grace;
+        let most_grace = self.deps.settings.most_grace;
         let input = Input { met, readings: &left, layout, most_grace, candidates: &candidates };
         let Some(eviction) = victim(&input) else {
             tracing::warn!(resource, pods = active.len(), "the node is short, and no Pod may be evicted");
@@ -185,10 +185,10 @@ impl Evictor {
     /// Whether that was enough.
     async fn reclaim(&self, steps: &[Reclaim]) -> bool {
         for step in steps {
-            let parts = &self.parts;
+            let deps = &self.deps;
             let done = match step {
-                Reclaim::DeadContainers => gc::reclaim(&parts.node, &parts.known, &parts.collection).await,
-                Reclaim::UnusedImages => parts.images.remove_unused().await.map(drop),
+                Reclaim::DeadContainers => gc::reclaim(&deps.node, &deps.known, &deps.collection).await,
+                Reclaim::UnusedImages => deps.images.remove_unused().await.map(drop),
             };
             if let Err(error) = done {
                 tracing::warn!(?step, error, "could not free what nobody uses");
@@ -197,31 +197,31 @@ impl Evictor {
         if steps.is_empty() {
             return false;
         }
-        let Some(signals) = self.parts.sampler.signals().await else { return false };
+        let Some(signals) = self.deps.sampler.signals().await else { return false };
         self.thresholds.are_resolved(&of(&signals))
     }
 
     async fn measure(&self, pods: &[Entry]) -> Option<Vec<PodStats>> {
-        let measured = self.parts.sampler.pods(pods, Depth::Whole, DISK_AGE).await;
+        let measured = self.deps.sampler.pods(pods, Depth::Whole, DISK_AGE).await;
         measured.inspect_err(|error| tracing::warn!(%error, "nobody is evicted")).ok()
     }
 
     async fn evict(&self, eviction: Eviction, among: &[Entry]) -> Option<PodUid> {
         let Eviction { uid, message, grace, signal, disrupts, annotations } = eviction;
         let entry = among.iter().find(|e| e.pod.metadata.uid.as_deref() == Some(uid.as_str()))?;
-        let node = &self.parts.node;
+        let node = &self.deps.node;
         let pod = entry.pod.metadata.name.as_deref().unwrap_or_default();
         tracing::warn!(pod, pod_uid = %uid, signal, message, "evicting");
         node.recorder.eviction(&entry.pod, REASON, &message, annotations);
         let order = EndOrder { uid: uid.clone(), reason: REASON, message: message.into(), disrupts, grace };
-        self.parts.orders.send(order).await.ok()?;
+        self.deps.orders.send(order).await.ok()?;
         node.metrics.evictions.inc([signal]);
         Some(uid)
     }
 
     /// What it held is free only then; until then nobody else has to go for it.
     async fn wait_until_gone(&self, uids: &[PodUid]) {
-        let board = &self.parts.node.board;
+        let board = &self.deps.node.board;
         let mut news = board.subscribe();
         let is_gone = |uid: &PodUid| board.get(uid.as_str()).is_none_or(|e| e.finished);
         let gone = async { while !uids.iter().all(is_gone) && news.changed().await.is_ok() {} };
@@ -231,9 +231,9 @@ impl Evictor {
     }
 }
 
-impl std::fmt::Debug for Parts {
+impl std::fmt::Debug for EvictionDeps {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Parts").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("EvictionDeps").field("settings", &self.settings).finish_non_exhaustive()
     }
 }
 

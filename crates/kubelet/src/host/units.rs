@@ -10,7 +10,7 @@ use std::time::Duration;
 use kubelet_core::cgroup::unit::{self, Dialect, Property};
 use kubelet_core::cgroup::{Limits, Name};
 use systemd::bus::wire::{Call, Value};
-use systemd::bus::{Bus, Places, Refusal, Rule};
+use systemd::bus::{Bus, BusError, Places, Rule};
 use tokio::sync::{OnceCell, Semaphore};
 
 const SYSTEMD: &str = "org.freedesktop.systemd1";
@@ -84,7 +84,7 @@ impl UnitError {
             }
             UnitError::Refused { cause, .. } => {
                 let name =
-                    Refusal::of(cause).and_then(|r| r.name.strip_prefix("org.freedesktop.DBus.Error."));
+                    BusError::of(cause).and_then(|r| r.name.strip_prefix("org.freedesktop.DBus.Error."));
                 name.is_some_and(|name| AWAY.contains(&name))
                     || matches!(cause.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
             }
@@ -307,7 +307,7 @@ fn pair(property: &Property) -> (&str, Value<'_>) {
 }
 
 fn is(cause: &io::Error, name: &str) -> bool {
-    Refusal::of(cause).is_some_and(|refusal| refusal.name == name)
+    BusError::of(cause).is_some_and(|refusal| refusal.name == name)
 }
 
 #[cfg(test)]

@@ -116,7 +116,7 @@ impl Cursor {
                 return self.at_end();
             }
             self.out.clear();
-            self.decoder.feed(&raw[..n], &mut self.out);
+            self.decoder.decode(&raw[..n], &mut self.out);
             if !self.out.is_empty() {
                 let give = usize::try_from(self.left).unwrap_or(usize::MAX).min(self.out.len());
                 self.left -= give as u64;

@@ -68,7 +68,7 @@ pub(crate) fn start(w: &ClusterDeps<'_>) -> Result<NodeEvents, StartError> {
     let identity = read_identity();
     let fixed = fixed(w, &identity);
     let look = look::Look::new(w, &fixed, storage);
-    let reporter = reporter::Reporter::new(reporter::Parts {
+    let reporter = reporter::Reporter::new(reporter::ReporterDeps {
         cluster: w.cluster.clone(),
         node: w.node.clone(),
         registration: w.loaded.config.register_node.then(|| registration(w, &fixed.name)),

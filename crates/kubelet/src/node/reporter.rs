@@ -39,7 +39,7 @@ const SETTLE: Duration = Duration::from_secs(20);
 
 /// What a reporter is made of.
 #[derive(Clone)]
-pub(super) struct Parts {
+pub(super) struct ReporterDeps {
     pub(super) cluster: Arc<Cluster>,
     pub(super) node: Arc<Node>,
     /// None: somebody else registers the node.
@@ -54,7 +54,7 @@ pub(super) struct Parts {
 
 #[derive(Clone)]
 pub(super) struct Reporter {
-    parts: Parts,
+    deps: ReporterDeps,
     started: Instant,
     schedule: Schedule,
     rng: Rng,
@@ -84,10 +84,10 @@ enum Outcome {
 // === impl Reporter ===
 
 impl Reporter {
-    pub(super) fn new(parts: Parts) -> Reporter {
+    pub(super) fn new(deps: ReporterDeps) -> Reporter {
         Reporter {
-            schedule: Schedule::new(parts.report_frequency),
-            rng: parts.node.rng_for("node status"),
+            schedule: Schedule::new(deps.report_frequency),
+            rng: deps.node.rng_for("node status"),
             started: Instant::now(),
             latest: None,
             pod_cidr: String::new(),
@@ -98,7 +98,7 @@ impl Reporter {
             pause: None,
             complaint: Complaint::default(),
             about_addresses: Complaint::default(),
-            parts,
+            deps,
         }
     }
 
@@ -108,7 +108,7 @@ impl Reporter {
     }
 
     async fn work(&mut self) {
-        if let Some(registration) = self.parts.registration.clone() {
+        if let Some(registration) = self.deps.registration.clone() {
             self.register(&registration).await;
         }
         self.keep_reporting().await;
@@ -126,7 +126,7 @@ impl Reporter {
                     if created {
                         self.measure_registration(began);
                     }
-                    tracing::info!(node = self.parts.fixed.name, created, "node registered");
+                    tracing::info!(node = self.deps.fixed.name, created, "node registered");
                     return;
                 }
                 Err(error) => self.complaint.log(&error, "registration"),
@@ -139,13 +139,13 @@ impl Reporter {
 
     /// True if the object was made, false if it was there.
     async fn try_register(&mut self, registration: &Registration) -> Result<bool, ClientError> {
-        let now = self.parts.node.now().wall;
-        let moment = self.parts.look.take().await;
-        let first = register::first(registration, &self.parts.fixed, moment, now);
+        let now = self.deps.node.now().wall;
+        let moment = self.deps.look.take().await;
+        let first = register::first(registration, &self.deps.fixed, moment, now);
         if let Some(problem) = first.problem {
             tracing::warn!(problem, "the node's addresses are not known");
         }
-        let client = &self.parts.cluster.client;
+        let client = &self.deps.cluster.client;
         let made: Result<NodeObject, _> =
             client.ask(Request::post("/api/v1/nodes", first.node.to_json())).await;
         match made {
@@ -173,9 +173,9 @@ impl Reporter {
     }
 
     fn measure_registration(&mut self, began: Instant) {
-        let metrics = &self.parts.node.metrics;
+        let metrics = &self.deps.node.metrics;
         self.registered = Some(Instant::now());
-        if let Some(age) = self.parts.boot_age {
+        if let Some(age) = self.deps.boot_age {
             metrics.node_startup_pre_kubelet_duration_seconds.set([], age.as_secs_f64());
         }
         let before = began.duration_since(self.started);
@@ -186,8 +186,8 @@ impl Reporter {
     // --- status ---
 
     async fn keep_reporting(&mut self) {
-        let mut own = self.parts.cluster.own_node();
-        let mut health = self.parts.node.health.clone();
+        let mut own = self.deps.cluster.own_node();
+        let mut health = self.deps.node.health.clone();
         let mut due = Instant::now();
         // Not before then: the server failed, or asked for it.
         let mut not_before = due;
@@ -196,7 +196,7 @@ impl Reporter {
             let next = if hurry { due.min(Instant::now() + FAST) } else { due };
             tokio::select! {
                 () = sleep_until(next.max(not_before)) => {}
-                () = self.parts.look.changed(&mut health), if Instant::now() >= not_before => due = Instant::now(),
+                () = self.deps.look.changed(&mut health), if Instant::now() >= not_before => due = Instant::now(),
                 Ok(()) = own.changed() => {
                     let object = own.borrow_and_update().object.clone();
                     if self.latest.is_none() && object.is_some() {
@@ -215,7 +215,7 @@ impl Reporter {
                 Ok(outcome) => {
                     self.complaint.clear("node status");
                     self.pause = None;
-                    let usual = jittered(self.parts.update_frequency, &mut self.rng);
+                    let usual = jittered(self.deps.update_frequency, &mut self.rng);
                     // What was withheld is said as soon as it may be.
                     let until_settled = SETTLE.saturating_sub(self.started.elapsed());
                     if outcome == Outcome::Withheld { usual.min(until_settled) } else { usual }
@@ -234,9 +234,9 @@ impl Reporter {
     /// Whether the next report would say that the node is ready, for the first time: that is worth one before its time.
     async fn would_be_ready(&mut self) -> bool {
         let Some(original) = self.latest.clone() else { return false };
-        let now = self.parts.node.now().wall;
-        let moment = self.parts.look.take().await;
-        ready(&describe(&original, &self.parts.fixed, moment, now).node)
+        let now = self.deps.node.now().wall;
+        let moment = self.deps.look.take().await;
+        ready(&describe(&original, &self.deps.fixed, moment, now).node)
     }
 
     /// How long to leave the server alone.
@@ -255,7 +255,7 @@ impl Reporter {
         if unschedulable != self.unschedulable {
             self.unschedulable = unschedulable;
             let reason = if unschedulable { "NodeNotSchedulable" } else { "NodeSchedulable" };
-            self.parts.events.tell(NodeEvent::status(&self.parts.fixed.name, reason));
+            self.deps.events.tell(NodeEvent::status(&self.deps.fixed.name, reason));
         }
         self.tell_pod_cidr(&spec.pod_cidrs.unwrap_or_default()).await;
     }
@@ -266,7 +266,7 @@ impl Reporter {
         if cidr.is_empty() || cidr == self.pod_cidr {
             return;
         }
-        match self.parts.node.runtime.update_runtime_config(&cidr).await {
+        match self.deps.node.runtime.update_runtime_config(&cidr).await {
             Ok(()) => {
                 tracing::info!(cidr, "the runtime was told the Pod network");
                 self.pod_cidr = cidr;
@@ -291,14 +291,14 @@ impl Reporter {
     async fn try_report(&mut self, attempt: u32) -> Result<Outcome, ClientError> {
         let original = match self.latest.clone().filter(|_| attempt == 0) {
             Some(node) => node,
-            None => Arc::new(self.parts.cluster.heartbeats.ask(Request::get(self.path())).await?),
+            None => Arc::new(self.deps.cluster.heartbeats.ask(Request::get(self.path())).await?),
         };
-        let now = self.parts.node.now();
+        let now = self.deps.node.now();
         if let Some(cidrs) = original.spec.as_ref().and_then(|s| s.pod_cidrs.clone()) {
             self.tell_pod_cidr(&cidrs).await;
         }
-        let moment = self.parts.look.take().await;
-        let described = describe(&original, &self.parts.fixed, moment, now.wall);
+        let moment = self.deps.look.take().await;
+        let described = describe(&original, &self.deps.fixed, moment, now.wall);
         if let Some(problem) = &described.problem {
             self.about_addresses.log(problem, "addresses");
         } else {
@@ -326,9 +326,9 @@ impl Reporter {
 
     fn measure_ready(&self) {
         let Some(registered) = self.registered else { return };
-        let metrics = &self.parts.node.metrics;
+        let metrics = &self.deps.node.metrics;
         metrics.node_startup_post_registration_duration_seconds.set([], registered.elapsed().as_secs_f64());
-        if let Some(age) = self.parts.boot_age {
+        if let Some(age) = self.deps.boot_age {
             let whole = age + self.started.elapsed();
             metrics.node_startup_duration_seconds.set([], whole.as_secs_f64());
         }
@@ -337,7 +337,7 @@ impl Reporter {
     async fn patch(&self, old: &NodeObject, new: &NodeObject) -> Result<NodeObject, ClientError> {
         let patch = status_patch(old, new);
         let path = format!("{}/status", self.path());
-        self.parts.cluster.heartbeats.ask(Request::strategic_patch(path, patch.to_string())).await
+        self.deps.cluster.heartbeats.ask(Request::strategic_patch(path, patch.to_string())).await
     }
 
     fn tell(&mut self, events: Vec<NodeEvent>) {
@@ -345,13 +345,13 @@ impl Reporter {
             let reboot = event.reason == "Rebooted";
             if !(reboot && self.said_rebooted) {
                 self.said_rebooted |= reboot;
-                self.parts.events.tell(event);
+                self.deps.events.tell(event);
             }
         }
     }
 
     fn path(&self) -> String {
-        node_path(&self.parts.cluster.node_name)
+        node_path(&self.deps.cluster.node_name)
     }
 }
 

@@ -100,7 +100,7 @@ api::from_json!(Applied, EventLine, ProblemLine);
 
 /// The body of every refusal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct ErrorBody {
     pub message: String,
 }
 

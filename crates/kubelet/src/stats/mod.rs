@@ -32,7 +32,7 @@ const FORGET: Duration = Duration::from_secs(600);
 
 /// What a sampler is made of.
 #[derive(Clone)]
-pub struct Parts {
+pub struct SamplerDeps {
     pub runtime: Arc<dyn Runtime>,
     pub board: Arc<StatusBoard>,
     pub clock: Arc<dyn Clock>,
@@ -54,7 +54,7 @@ pub struct PodCgroups {
 
 /// See the module.
 pub struct Sampler {
-    parts: Parts,
+    deps: SamplerDeps,
     disk_use: DiskUse,
     rates: Arc<Mutex<Rates>>,
     /// Where the runtime keeps images and containers, as far as it says so.
@@ -102,10 +102,10 @@ pub struct Blind(String);
 
 impl Sampler {
     #[must_use]
-    pub fn new(parts: Parts) -> Sampler {
-        let disk_use = DiskUse::new(parts.root.clone(), parts.pod_logs.clone(), parts.metrics.clone());
+    pub fn new(deps: SamplerDeps) -> Sampler {
+        let disk_use = DiskUse::new(deps.root.clone(), deps.pod_logs.clone(), deps.metrics.clone());
         Sampler {
-            parts,
+            deps,
             disk_use,
             rates: Arc::default(),
             places: Mutex::default(),
@@ -119,7 +119,7 @@ impl Sampler {
         let _one = timeout(TIMEOUT, self.looking.lock()).await.ok()?;
         self.find_places().await;
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (root, cgroups) = (self.parts.root.clone(), self.parts.cgroups.clone());
+        let (root, cgroups) = (self.deps.root.clone(), self.deps.cgroups.clone());
         let read = tokio::task::spawn_blocking(move || {
             let disks = Disks {
                 node: disk(&root),
@@ -129,7 +129,7 @@ impl Sampler {
             (read_machine(), disks, cgroups.map(|c| c.of_all()))
         });
         let (machine, disks, pods) = timeout(TIMEOUT, read).await.ok()?.ok()?;
-        let now = self.parts.clock.now();
+        let now = self.deps.clock.now();
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         rates.forget_before(now.mono - FORGET);
         let nano_cores = machine.cpu_nanos.and_then(|nanos| rates.of("/", nanos, now.mono));
@@ -138,23 +138,23 @@ impl Sampler {
 
     /// What these Pods use. Figures of disks may be as old as `age`.
     pub async fn pods(&self, of: &[Entry], depth: Depth, age: Duration) -> Result<Vec<PodStats>, Blind> {
-        let asked = timeout(TIMEOUT, self.parts.runtime.list_container_stats()).await;
+        let asked = timeout(TIMEOUT, self.deps.runtime.list_container_stats()).await;
         let containers = match asked {
             Ok(Ok(all)) => all,
             Ok(Err(error)) => return Err(Blind(error.to_string())),
             Err(_) => return Err(Blind("no answer in time".to_owned())),
         };
         if depth > Depth::Brief {
-            self.disk_use.measure(of, age, self.parts.clock.now()).await;
+            self.disk_use.measure(of, age, self.deps.clock.now()).await;
         }
         let disk = self.disk_use.known();
         let input = pods::Input {
             entries: of.to_vec(),
             containers,
             disk,
-            cgroups: self.parts.cgroups.clone(),
+            cgroups: self.deps.cgroups.clone(),
             depth,
-            now: self.parts.clock.now(),
+            now: self.deps.clock.now(),
             rates: self.rates.clone(),
         };
         let assembled = tokio::task::spawn_blocking(move || pods::assemble(input)).await;
@@ -173,23 +173,23 @@ impl Sampler {
 
     /// How full the file system of images is, as the runtime counts.
     pub async fn image_fs(&self) -> Option<v1::ImageFsInfoResponse> {
-        timeout(TIMEOUT, self.parts.runtime.image_fs_info()).await.ok()?.ok()
+        timeout(TIMEOUT, self.deps.runtime.image_fs_info()).await.ok()?.ok()
     }
 
     /// Where the cgroups of Pods are.
     #[must_use]
     pub fn cgroups(&self) -> Option<&PodCgroups> {
-        self.parts.cgroups.as_ref()
+        self.deps.cgroups.as_ref()
     }
 
     #[must_use]
     pub fn now(&self) -> Now {
-        self.parts.clock.now()
+        self.deps.clock.now()
     }
 
     #[must_use]
     pub fn board(&self) -> &StatusBoard {
-        &self.parts.board
+        &self.deps.board
     }
 
     async fn find_places(&self) {
@@ -214,9 +214,9 @@ impl std::fmt::Debug for Sampler {
     }
 }
 
-impl std::fmt::Debug for Parts {
+impl std::fmt::Debug for SamplerDeps {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Parts").field("root", &self.root).finish_non_exhaustive()
+        f.debug_struct("SamplerDeps").field("root", &self.root).finish_non_exhaustive()
     }
 }
 

@@ -54,7 +54,7 @@ use tokio_util::sync::CancellationToken;
 use crate::metrics::Metrics;
 use crate::ports::{self, Mounted, MountedVolume, NoObjects, Objects, VolumeAct, VolumeError};
 use census::Census;
-pub use csi::CsiParts;
+pub use csi::CsiDeps;
 use csi::{Csi, CsiVolumes};
 use empty_dir::EmptyDir;
 use exclusive::Holders;
@@ -143,7 +143,7 @@ impl NodeVolumes {
 
     /// Volumes that drivers mount.
     #[must_use]
-    pub fn with_csi(mut self, parts: CsiParts) -> Self {
+    pub fn with_csi(mut self, parts: CsiDeps) -> Self {
         let root = self.inner.tree.path.parent().unwrap_or(&self.inner.tree.path);
         self.csi = Some(Arc::new(CsiVolumes::new(root, parts)));
         self

@@ -9,7 +9,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use kubelet::server::local_api::Refusal;
+use kubelet::server::local_api::ErrorBody;
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 
@@ -93,8 +93,8 @@ impl Client {
             return Ok((response, task));
         }
         let bytes = collect(response).await?;
-        let message = match serde_json::from_slice::<Refusal>(&bytes) {
-            Ok(refusal) => refusal.message,
+        let message = match serde_json::from_slice::<ErrorBody>(&bytes) {
+            Ok(body) => body.message,
             Err(_) => format!("{status}: {}", String::from_utf8_lossy(&bytes)),
         };
         Err(ClientError::Refused { message })

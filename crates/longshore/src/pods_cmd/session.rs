@@ -10,7 +10,7 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use kubelet::server::local_api::Refusal;
+use kubelet::server::local_api::ErrorBody;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
 use streaming::CHANNELS;
@@ -134,8 +134,8 @@ async fn connect(socket: &Path, path: &str) -> Result<TokioIo<Upgraded>, PodsErr
         return Ok(TokioIo::new(upgraded));
     }
     let text = response.into_body().collect().await.map_err(|e| broken(&e))?.to_bytes();
-    let message = match serde_json::from_slice::<Refusal>(&text) {
-        Ok(refusal) => refusal.message,
+    let message = match serde_json::from_slice::<ErrorBody>(&text) {
+        Ok(body) => body.message,
         Err(_) => String::from_utf8_lossy(&text).trim_end().to_owned(),
     };
     Err(PodsError::Exec(message))

@@ -10,8 +10,8 @@ use crate::objects::PortKey;
 use crate::rules::{PortRules, RuleSet, VipKey};
 
 use super::content::Content;
+use super::frontend::{ENDPOINT_BITS, Frontend, PORT_MASK, node_port_key, socket_address, vip_key};
 use super::pick::MOST_ENDPOINTS;
-use super::words::{ENDPOINT_BITS, Frontend, PORT_MASK, node_port_key, socket_address, vip_key};
 
 type Bytes = Box<[u8]>;
 

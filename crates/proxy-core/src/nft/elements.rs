@@ -9,12 +9,12 @@ use crate::rules::{Hairpin, NodePortKey, PortRules, Scope, Vip, VipKey, Way};
 
 use super::affinity_ids::AffinityIds;
 use super::endpoint_slots::EndpointSlots;
+use super::frontend::{
+    Frontend, address, hairpin_key, last_address, node_port_key, number, socket_address, vip_key,
+};
 use super::pick::Pick;
 use super::sets::{Elements, SetId};
 use super::ways::{ways_of_node_port, ways_of_vip};
-use super::words::{
-    Frontend, address, hairpin_key, last_address, node_port_key, number, socket_address, vip_key,
-};
 
 /// What endpoints are known by.
 #[derive(Clone, Copy, Debug)]

@@ -10,9 +10,9 @@ use crate::objects::PortKey;
 use crate::rules::{Endpoint, List, PortRules, RuleSet, VipKey, Way};
 
 use super::content::Content;
+use super::frontend::{Frontend, node_port_key, socket_address, vip_key};
 use super::pick::{MOST_ENDPOINTS, Pick};
 use super::ways::{ways_of_node_port, ways_of_vip};
-use super::words::{Frontend, node_port_key, socket_address, vip_key};
 
 type Bytes = Box<[u8]>;
 

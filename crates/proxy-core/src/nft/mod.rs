@@ -17,13 +17,13 @@ mod content;
 mod digest;
 mod elements;
 mod endpoint_slots;
+mod frontend;
 mod pick;
 mod render;
 mod sets;
 mod skeleton;
 pub mod walk;
 mod ways;
-mod words;
 
 pub use compare::{Findings, compare, replace};
 pub use content::Content;
@@ -37,5 +37,5 @@ use crate::rules::Delta;
 
 /// As upstream calls it, so that people find it, and so that each takes over what the other left (decision 016).
 pub fn table(family: Family) -> nft::TableId {
-    nft::TableId { family: words::Words(family).family(), name: "kube-proxy".into() }
+    nft::TableId { family: frontend::Matches(family).family(), name: "kube-proxy".into() }
 }

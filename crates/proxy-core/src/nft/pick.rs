@@ -7,8 +7,8 @@
 
 use nft::{Chain, Dynset, Expr, Meta, Name, Reg, Rule, Verdict};
 
+use super::frontend::{Frontend, Matches};
 use super::sets::SetId;
-use super::words::{Frontend, Words};
 
 /// The least significant bits are the number of endpoints, the next ones seconds of affinity; the topmost says
 /// that the endpoints are those of this node.
@@ -92,7 +92,7 @@ impl Pick {
 
     /// The chain that every Service port with this pick is sent to. It does no more than draw: for the first rule of a
     /// chain that asks a map, the kernel looks at every element of the map.
-    pub(super) fn chain(self, frontend: Frontend, words: Words) -> (Chain, Vec<Rule>) {
+    pub(super) fn chain(self, frontend: Frontend, words: Matches) -> (Chain, Vec<Rule>) {
         let (list, mut rules) = (frontend.list_name(self.is_local()), Vec::new());
         if let Some(seconds) = self.affinity() {
             let known = rule(vec![jump(&format!("{list}-known"))]);
@@ -113,7 +113,7 @@ impl Pick {
     }
 
     /// Draws an affinity id.
-    fn draw_affinity_id(self, frontend: Frontend, words: Words) -> Rule {
+    fn draw_affinity_id(self, frontend: Frontend, words: Matches) -> Rule {
         let mut exprs = words.key(frontend, Reg(0));
         exprs.push(self.draw(words.key_len(frontend)));
         exprs.push(map(frontend.affinity_slots(), Reg(0), Reg(0)));
@@ -123,7 +123,7 @@ impl Pick {
 }
 
 /// What all picks of a frontend lead to.
-pub(super) fn ends(frontend: Frontend, words: Words) -> Vec<(Chain, Vec<Rule>)> {
+pub(super) fn ends(frontend: Frontend, words: Matches) -> Vec<(Chain, Vec<Rule>)> {
     let chain = |name: &str, rules| (Chain { name: name.into(), hook: None }, rules);
     let mut chains = Vec::new();
     for is_local in [false, true] {
@@ -137,7 +137,7 @@ pub(super) fn ends(frontend: Frontend, words: Words) -> Vec<(Chain, Vec<Rule>)> 
     chains
 }
 
-fn send_to_drawn(frontend: Frontend, words: Words) -> Rule {
+fn send_to_drawn(frontend: Frontend, words: Matches) -> Rule {
     let mut exprs = words.key(frontend, Reg(0));
     exprs.push(Expr::Meta { key: Meta::Priority, into: Reg(0).after(words.key_len(frontend)) });
     exprs.push(map(frontend.endpoints(), Reg(0), Reg(0)));
@@ -146,7 +146,7 @@ fn send_to_drawn(frontend: Frontend, words: Words) -> Rule {
     rule(exprs)
 }
 
-fn send_to_first(frontend: Frontend, words: Words, is_local: bool) -> Rule {
+fn send_to_first(frontend: Frontend, words: Matches, is_local: bool) -> Rule {
     let mut exprs = forget(Reg(0));
     exprs.extend(words.key(frontend, Reg(0)));
     exprs.push(constant(Pick::slot(is_local, 0), Reg(0).after(words.key_len(frontend))));
@@ -156,7 +156,7 @@ fn send_to_first(frontend: Frontend, words: Words, is_local: bool) -> Rule {
 }
 
 /// To the endpoint of the affinity id, if it is one that this traffic may use.
-fn send_to_holder(frontend: Frontend, words: Words, is_local: bool) -> Rule {
+fn send_to_holder(frontend: Frontend, words: Matches, is_local: bool) -> Rule {
     let mut exprs = words.key(frontend, Reg(0));
     let affinity_id = Reg(0).after(words.key_len(frontend));
     exprs.push(Expr::Meta { key: Meta::Priority, into: affinity_id });
@@ -169,12 +169,12 @@ fn send_to_holder(frontend: Frontend, words: Words, is_local: bool) -> Rule {
 
 /// Begins the client's time anew with the affinity id it has; if it has none, with the one that was drawn. What is there
 /// already, an update leaves as it is.
-fn remember(words: Words, seconds: u32) -> Rule {
+fn remember(words: Matches, seconds: u32) -> Rule {
     memory(words, Dynset::Update, Some(u64::from(seconds) * 1000))
 }
 
 /// Finds the affinity id that the client has.
-fn recall(words: Words) -> Rule {
+fn recall(words: Matches) -> Rule {
     let mut exprs = words.client(Reg(0));
     exprs.push(map(SetId::Affinities, Reg(0), Reg(0)));
     exprs.push(note());
@@ -182,12 +182,12 @@ fn recall(words: Words) -> Rule {
 }
 
 /// The chain after which the client has no affinity id.
-pub(super) fn forget_client(words: Words) -> Rule {
+pub(super) fn forget_client(words: Matches) -> Rule {
     memory(words, Dynset::Delete, None)
 }
 
 /// What is noted, for the client.
-fn memory(words: Words, op: Dynset, timeout: Option<u64>) -> Rule {
+fn memory(words: Matches, op: Dynset, timeout: Option<u64>) -> Rule {
     let (affinity_id, key) = (Reg(0), Reg(0).after(4));
     let mut exprs = vec![Expr::Meta { key: Meta::Priority, into: affinity_id }];
     exprs.extend(words.client(key));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     /// Which registers an expression fills, by number; lengths as the sets and words define them.
-    fn filled(expr: &Expr, words: Words) -> std::ops::Range<usize> {
+    fn filled(expr: &Expr, words: Matches) -> std::ops::Range<usize> {
         let (into, len) = match expr {
             Expr::Network { len, into, .. } | Expr::Transport { len, into, .. } => (into, *len as usize),
             Expr::Meta { into, .. }
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn rules_stay_within_the_registers_and_leave_the_endpoint_alone() {
-        for words in crate::objects::Family::BOTH.map(Words) {
+        for words in crate::objects::Family::BOTH.map(Matches) {
             for frontend in Frontend::BOTH {
                 let mut chains = ends(frontend, words);
                 chains.push(Pick::new(5, Some(7), true).chain(frontend, words));

@@ -16,15 +16,15 @@ use super::content::Content;
 use super::digest::Digest;
 use super::elements::{Marks, put_cluster_ip, put_hairpin, put_node_port, put_vip};
 use super::endpoint_slots::EndpointSlots;
+use super::frontend::{Frontend, Matches, address};
 use super::pick::Pick;
 use super::sets::{Elements, SetId};
 use super::skeleton;
-use super::words::{Frontend, Words, address};
 
 /// Renders the rules of one family, and remembers which chains it has made for them.
 #[derive(Clone, Debug)]
 pub struct Renderer {
-    words: Words,
+    words: Matches,
     masquerade_bit: u32,
     node: Option<NodeRules>,
     /// A chain stays for a while when nobody needs it any more: the next Service with as many endpoints will.
@@ -62,7 +62,7 @@ impl Renderer {
     pub fn new(family: Family, masquerade_bit: u8) -> Self {
         let masquerade_bit = 1 << (masquerade_bit & 31);
         Self {
-            words: Words(family),
+            words: Matches(family),
             masquerade_bit,
             node: None,
             picks: BTreeSet::new(),

@@ -5,9 +5,9 @@ use nft::{Address, Chain, Cmp, Ct, Expr, Hook, HookPoint, Kind, Meta, Reg, Rule,
 use crate::objects::Cidr;
 use crate::rules::{Detector, NodePortAddresses, NodeRules, OffCluster, Unserved};
 
+use super::frontend::{Frontend, Matches};
 use super::pick::{ends, forget_client, go, jump, map, note, rule};
 use super::sets::SetId;
-use super::words::{Frontend, Words};
 
 /// Set on packets whose source is to be changed. Others may use the other bits.
 pub(super) type MasqueradeBit = u32;
@@ -22,7 +22,7 @@ const DNAT: i32 = -100;
 const FILTER: i32 = 0;
 const SNAT: i32 = 100;
 
-pub(super) fn chains(words: Words, node: &NodeRules, mark: MasqueradeBit) -> Vec<(Chain, Vec<Rule>)> {
+pub(super) fn chains(words: Matches, node: &NodeRules, mark: MasqueradeBit) -> Vec<(Chain, Vec<Rule>)> {
     let mut chains = entrances();
     chains.extend(checks(words, node));
     chains.push(plain(
@@ -96,7 +96,7 @@ fn bits(load: Expr, bits: u32, op: Cmp) -> Vec<Expr> {
 
 // What is refused.
 
-fn checks(words: Words, node: &NodeRules) -> Vec<(Chain, Vec<Rule>)> {
+fn checks(words: Matches, node: &NodeRules) -> Vec<(Chain, Vec<Rule>)> {
     let member = |frontend: Frontend, set: SetId, last| {
         let mut exprs = words.key(frontend, Reg(0));
         exprs.push(is_in(set));
@@ -127,7 +127,7 @@ fn checks(words: Words, node: &NodeRules) -> Vec<(Chain, Vec<Rule>)> {
     ]
 }
 
-fn firewall(words: Words) -> Rule {
+fn firewall(words: Matches) -> Rule {
     let mut exprs = words.key(Frontend::Vip, Reg(0));
     exprs.push(is_in(SetId::FirewallIps));
     exprs.push(words.source(Reg(0).after(words.key_len(Frontend::Vip))));
@@ -137,7 +137,7 @@ fn firewall(words: Words) -> Rule {
 
 /// Ports of a ClusterIP that nobody serves, and addresses that nobody has. An address that is the machine's own
 /// is the machine's business.
-fn unserved(words: Words, node: &NodeRules) -> Vec<Rule> {
+fn unserved(words: Matches, node: &NodeRules) -> Vec<Rule> {
     let finish = |treatment, comment: &str, conditions: Vec<Expr>| {
         let verdict = match treatment {
             Unserved::Pass => return None,
@@ -164,11 +164,11 @@ fn is_in(set: SetId) -> Expr {
 // How a packet finds its frontend.
 
 /// Goes to the chain if the map knows the packet, with what the map says of it noted.
-fn when_known(words: Words, frontend: Frontend, known: SetId, chain: &str) -> Rule {
+fn when_known(words: Matches, frontend: Frontend, known: SetId, chain: &str) -> Rule {
     with(look_up(words, frontend, known), go(chain))
 }
 
-fn look_up(words: Words, frontend: Frontend, known: SetId) -> Vec<Expr> {
+fn look_up(words: Matches, frontend: Frontend, known: SetId) -> Vec<Expr> {
     let mut exprs = words.key(frontend, Reg(0));
     exprs.push(map(known, Reg(0), Reg(0)));
     exprs.push(note());
@@ -181,7 +181,7 @@ fn pick(frontend: Frontend) -> Rule {
     rule(vec![noted, Expr::VerdictMap { map: frontend.picks().name().into(), key: Reg(0) }])
 }
 
-fn vips(words: Words, node: &NodeRules) -> Vec<(Chain, Vec<Rule>)> {
+fn vips(words: Matches, node: &NodeRules) -> Vec<(Chain, Vec<Rule>)> {
     let frontend = Frontend::Vip;
     let mut external = words.key(frontend, Reg(0));
     external.push(is_in(SetId::ExternalIps));
@@ -193,7 +193,7 @@ fn vips(words: Words, node: &NodeRules) -> Vec<(Chain, Vec<Rule>)> {
     vec![plain("vips", rules), plain("local-vips", sides(words, node, frontend)), marked, short]
 }
 
-fn node_ports(words: Words, node: &NodeRules) -> Vec<(Chain, Vec<Rule>)> {
+fn node_ports(words: Matches, node: &NodeRules) -> Vec<(Chain, Vec<Rule>)> {
     let frontend = Frontend::NodePort;
     let rules = vec![
         when_known(words, frontend, frontend.local(), "local-nodeports"),
@@ -205,7 +205,7 @@ fn node_ports(words: Words, node: &NodeRules) -> Vec<(Chain, Vec<Rule>)> {
 
 /// Where external traffic stays on its node, whoever is on the node already reaches every endpoint: Pods as
 /// they are, the node itself masqueraded.
-fn sides(words: Words, node: &NodeRules, frontend: Frontend) -> Vec<Rule> {
+fn sides(words: Matches, node: &NodeRules, frontend: Frontend) -> Vec<Rule> {
     let (marked, short) = match frontend {
         Frontend::Vip => ("marked-vips", "vips-from-pods"),
         Frontend::NodePort => ("marked-nodeports", "nodeports-from-pods"),
@@ -216,13 +216,13 @@ fn sides(words: Words, node: &NodeRules, frontend: Frontend) -> Vec<Rule> {
 }
 
 /// What was noted may be about those who come from outside.
-fn from_here(words: Words, frontend: Frontend, marked: &str, short: &str) -> [(Chain, Vec<Rule>); 2] {
+fn from_here(words: Matches, frontend: Frontend, marked: &str, short: &str) -> [(Chain, Vec<Rule>); 2] {
     let mark = rule(vec![jump("mark-for-masquerade")]);
     let again = || vec![rule(look_up(words, frontend, frontend.all())), pick(frontend)];
     [plain(marked, [vec![mark], again()].concat()), plain(short, again())]
 }
 
-fn off_cluster(words: Words, node: &NodeRules) -> Option<Vec<Expr>> {
+fn off_cluster(words: Matches, node: &NodeRules) -> Option<Vec<Expr>> {
     match &node.off_cluster {
         OffCluster::Never => None,
         OffCluster::Always => Some(Vec::new()),
@@ -231,7 +231,7 @@ fn off_cluster(words: Words, node: &NodeRules) -> Option<Vec<Expr>> {
     }
 }
 
-fn detect(words: Words, detector: &Detector, op: Cmp) -> Vec<Expr> {
+fn detect(words: Matches, detector: &Detector, op: Cmp) -> Vec<Expr> {
     /// The kernel's limit for names of interfaces, with the zero at the end.
     const NAME: usize = 16;
     let interface = |name: Vec<u8>| {
@@ -254,7 +254,7 @@ fn detect(words: Words, detector: &Detector, op: Cmp) -> Vec<Expr> {
 }
 
 /// `None` if no address serves node ports.
-fn node_port_conditions(words: Words, node: &NodeRules) -> Option<Vec<Expr>> {
+fn node_port_conditions(words: Matches, node: &NodeRules) -> Option<Vec<Expr>> {
     match &node.node_port_addresses {
         NodePortAddresses::Only(_) => Some(vec![words.destination(Reg(0)), is_in(SetId::NodePortIps)]),
         NodePortAddresses::AllLocal { loopback } => {
@@ -281,7 +281,7 @@ fn set_mark(mask: u32, xor: u32) -> Vec<Expr> {
 
 /// The mark is taken off again: a packet that comes back into the stack, out of a tunnel say, is not
 /// masqueraded twice.
-fn masquerading(words: Words, mark: MasqueradeBit) -> Vec<Rule> {
+fn masquerading(words: Matches, mark: MasqueradeBit) -> Vec<Rule> {
     let is_marked = bits(Expr::Meta { key: Meta::Mark, into: Reg(0) }, mark, Cmp::NotEqual);
     let marked = [is_marked, set_mark(u32::MAX, mark), vec![Expr::Masquerade]].concat();
     let mut hairpin = bits(Expr::Ct { key: Ct::Status, into: Reg(0) }, STATUS_DNAT, Cmp::NotEqual);

@@ -12,7 +12,7 @@ use crate::rules::Host;
 use crate::trace::{Arrival, Packet};
 
 use super::content::Content;
-use super::words::address;
+use super::frontend::address;
 
 /// Where one packet ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -34,7 +34,7 @@ pub(in super::super) const NO_ROOM: Fault = Fault::Full { act: "writing to the s
 
 /// The last write failed, and no later one has succeeded.
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub(super) struct Outage {
     fault: Fault,
     next_try: Mono,
     wait: Duration,
@@ -46,16 +46,16 @@ impl Writer<'_> {
     /// Takes note of a transaction that failed on the disk's account.
     pub(super) fn note_trouble(&mut self, fault: &Fault) {
         let now = self.now();
-        match &mut self.trouble {
-            Some(trouble) => {
-                trouble.next_try = now + trouble.wait;
-                trouble.wait = (trouble.wait * 2).min(LONGEST_WAIT);
-                trouble.fault = fault.clone();
+        match &mut self.outage {
+            Some(outage) => {
+                outage.next_try = now + outage.wait;
+                outage.wait = (outage.wait * 2).min(LONGEST_WAIT);
+                outage.fault = fault.clone();
             }
             None => {
                 let path = self.path.display();
                 tracing::error!(error = %fault, %path, "a write to the store failed; no more writes until one succeeds");
-                self.trouble = Some(Trouble { fault: fault.clone(), next_try: now, wait: FIRST_WAIT });
+                self.outage = Some(Outage { fault: fault.clone(), next_try: now, wait: FIRST_WAIT });
             }
         }
         self.shared.health.send_replace(Health::of(fault));
@@ -63,23 +63,23 @@ impl Writer<'_> {
 
     /// Takes note of a transaction that is on the disk. All is well when there is room for the next deletion, too.
     pub(super) fn note_success(&mut self) {
-        if self.trouble.is_none() || self.is_spending {
+        if self.outage.is_none() || self.is_spending {
             return;
         }
         if !self.reserve.fill() {
             return self.note_trouble(&NO_ROOM);
         }
-        self.trouble = None;
+        self.outage = None;
         tracing::info!("the store writes again");
         self.shared.health.send_replace(Health::Good);
     }
 
     /// Why no write is taken now. A full disk may have room again at any time.
     pub(super) fn why_not_now(&mut self) -> Option<Fault> {
-        if matches!(self.trouble.as_ref()?.fault, Fault::Full { .. }) {
+        if matches!(self.outage.as_ref()?.fault, Fault::Full { .. }) {
             let _ = self.try_to_write();
         }
-        match self.trouble.as_ref()?.fault.clone() {
+        match self.outage.as_ref()?.fault.clone() {
             full @ Fault::Full { .. } => Some(full),
             other => Some(Fault::Stopped { cause: Arc::new(other) }),
         }
@@ -131,12 +131,12 @@ impl Writer<'_> {
         let _ = format::empty_wal(self.conn);
     }
 
-    /// How long until the next try to recover; None without trouble.
+    /// How long until the next try to recover; None without outage.
     pub(super) fn until_next_try(&self) -> Option<Duration> {
-        self.trouble.as_ref().map(|trouble| trouble.next_try.since(self.now()))
+        self.outage.as_ref().map(|outage| outage.next_try.since(self.now()))
     }
 
-    /// Tries to write again, when it is time. Says whether there is trouble, still.
+    /// Tries to write again, when it is time. Says whether there is outage, still.
     pub(super) fn recover(&mut self) -> bool {
         match self.until_next_try() {
             None => return false,
@@ -146,7 +146,7 @@ impl Writer<'_> {
         if let Err(fault) = self.try_to_write() {
             tracing::debug!(error = %fault, "the store cannot be written yet");
         }
-        self.trouble.is_some()
+        self.outage.is_some()
     }
 
     fn try_to_write(&mut self) -> Result<(), Fault> {

@@ -48,7 +48,7 @@ pub struct Rule<'a> {
 /// A call that was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{who} says {name}: {why}")]
-pub struct Refusal {
+pub struct BusError {
     who: String,
     /// As D-Bus names errors.
     pub name: String,
@@ -95,11 +95,11 @@ impl Rule<'_> {
     }
 }
 
-// === impl Refusal ===
+// === impl BusError ===
 
-impl Refusal {
+impl BusError {
     /// The refusal in an error of a call, if it is one.
-    pub fn of(error: &io::Error) -> Option<&Refusal> {
+    pub fn of(error: &io::Error) -> Option<&BusError> {
         error.get_ref()?.downcast_ref()
     }
 }
@@ -198,7 +198,7 @@ impl Bus {
                 Kind::Error if message.answers == serial => {
                     let why = message.text().unwrap_or_default();
                     let who = call.destination.to_owned();
-                    return Err(io::Error::other(Refusal { who, name: message.error, why }));
+                    return Err(io::Error::other(BusError { who, name: message.error, why }));
                 }
                 Kind::Signal if self.wants(&message) && self.signals.len() < QUEUE => {
                     self.signals.push_back(message);

@@ -29,11 +29,11 @@ pub struct Faults {
 pub(super) struct Fate {
     pub(super) before: Duration,
     pub(super) after: Duration,
-    pub(super) trouble: Trouble,
+    pub(super) fault: InjectedFault,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum InjectedFault {
     None,
     Error,
     LostReply,
@@ -43,7 +43,7 @@ pub(super) enum Trouble {
 // === impl Faults ===
 
 impl Faults {
-    /// Lively: every kind of trouble, each seldom enough that work gets done.
+    /// Lively: every kind of fault, each seldom enough that work gets done.
     #[must_use]
     pub fn stormy() -> Self {
         Self {
@@ -59,16 +59,16 @@ impl Faults {
     }
 
     pub(super) fn draw(&self, rng: &mut Rng) -> Fate {
-        let trouble = if rng.chance(self.error) {
-            Trouble::Error
+        let fault = if rng.chance(self.error) {
+            InjectedFault::Error
         } else if rng.chance(self.lost_reply) {
-            Trouble::LostReply
+            InjectedFault::LostReply
         } else if rng.chance(self.hang) {
-            Trouble::Hang { effect: rng.chance(0.5) }
+            InjectedFault::Hang { effect: rng.chance(0.5) }
         } else {
-            Trouble::None
+            InjectedFault::None
         };
-        Fate { before: rng.up_to(self.latency / 2), after: rng.up_to(self.latency / 2), trouble }
+        Fate { before: rng.up_to(self.latency / 2), after: rng.up_to(self.latency / 2), fault }
     }
 
     /// The delays with which an event is delivered: none, one or two of them.

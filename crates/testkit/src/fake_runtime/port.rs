@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tonic::Code;
 
 use super::FakeRuntime;
-use super::faults::Trouble;
+use super::faults::InjectedFault;
 use super::images::Images;
 use super::journal::Op;
 use super::script::Exec;
@@ -27,7 +27,7 @@ struct Call<'a> {
     object: String,
     epoch: u64,
     after: Duration,
-    trouble: Trouble,
+    fault: InjectedFault,
 }
 
 /// Takes the promised kill back when the stop is answered or abandoned.
@@ -315,20 +315,14 @@ impl FakeRuntime {
     /// The way to the runtime. What comes back has arrived.
     async fn enter(&self, op: &'static str, object: &str) -> Result<Call<'_>> {
         let (fate, epoch) = self.with(|s, _| (s.faults.draw(&mut s.rng), s.epoch));
-        let call = Call {
-            fake: self,
-            op,
-            object: object.to_owned(),
-            epoch,
-            after: fate.after,
-            trouble: fate.trouble,
-        };
+        let call =
+            Call { fake: self, op, object: object.to_owned(), epoch, after: fate.after, fault: fate.fault };
         call.check()?;
         pause(fate.before).await;
         call.check()?;
-        match fate.trouble {
-            Trouble::Error => Err(call.error(Code::Unknown, "injected failure")),
-            Trouble::Hang { effect: false } => call.hang().await,
+        match fate.fault {
+            InjectedFault::Error => Err(call.error(Code::Unknown, "injected failure")),
+            InjectedFault::Hang { effect: false } => call.hang().await,
             _ => Ok(call),
         }
     }
@@ -382,9 +376,9 @@ impl Call<'_> {
     async fn leave(self) -> Result<()> {
         pause(self.after).await;
         self.check()?;
-        match self.trouble {
-            Trouble::LostReply => Err(self.error(Code::Unavailable, "injected loss of the reply")),
-            Trouble::Hang { .. } => self.hang().await,
+        match self.fault {
+            InjectedFault::LostReply => Err(self.error(Code::Unavailable, "injected loss of the reply")),
+            InjectedFault::Hang { .. } => self.hang().await,
             _ => Ok(()),
         }
     }

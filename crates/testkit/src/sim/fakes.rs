@@ -237,7 +237,7 @@ impl Cgroups for FakeDisk {
     }
 }
 
-/// A network on which every door is open.
+/// A network on which every port is open.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenNet;
 

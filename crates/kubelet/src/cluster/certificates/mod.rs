@@ -27,7 +27,7 @@ use super::node_events::NodeEvents;
 use crate::metrics::Metrics;
 use crate::start_error::StartError;
 pub use bootstrap::{BootstrapError, Credentials, Means};
-use rotation::{Countdown, Parts, Rotation, Wanted};
+use rotation::{Countdown, Rotation, RotationDeps, Wanted};
 use signing::Purpose;
 use store::Store;
 
@@ -70,7 +70,7 @@ pub(crate) fn start(w: &Upkeep<'_>, tasks: &Supervisor) {
     let Loaded { config, flags, .. } = w.loaded;
     let cluster = w.cluster;
     let dir = Path::new(&flags.cert_dir);
-    let parts = |purpose, prefix, wanted, label: &str| Parts {
+    let deps = |purpose, prefix, wanted, label: &str| RotationDeps {
         purpose,
         store: Store::new(dir, prefix),
         wanted,
@@ -82,7 +82,7 @@ pub(crate) fn start(w: &Upkeep<'_>, tasks: &Supervisor) {
     };
     if cluster.credentials.rotate {
         let wanted = Wanted::Client(client_names(&cluster.node_name));
-        let rotation = Rotation::new(parts(Purpose::Client, "kubelet-client", wanted, "client certificate"));
+        let rotation = Rotation::new(deps(Purpose::Client, "kubelet-client", wanted, "client certificate"));
         let rotation = match &cluster.credentials.bootstrap {
             Some(way) => {
                 let options = Options { user_agent: super::user_agent(w.version), ..Options::default() };
@@ -97,7 +97,7 @@ pub(crate) fn start(w: &Upkeep<'_>, tasks: &Supervisor) {
     {
         let wanted = Wanted::Client(client_names(&cluster.node_name));
         let countdown =
-            Countdown::new(&parts(Purpose::Client, "kubelet-client", wanted, "client certificate"));
+            Countdown::new(&deps(Purpose::Client, "kubelet-client", wanted, "client certificate"));
         tasks.lasting(
             "certificate_expiry",
             (countdown, certificate.clone()),
@@ -106,9 +106,8 @@ pub(crate) fn start(w: &Upkeep<'_>, tasks: &Supervisor) {
     }
     if config.server_tls_bootstrap {
         let wanted = Wanted::Serving(cluster.node_name.clone(), cluster.own_node());
-        let rotation =
-            Rotation::new(parts(Purpose::Serving, "kubelet-server", wanted, "serving certificate"))
-                .publishing(cluster.serving.clone());
+        let rotation = Rotation::new(deps(Purpose::Serving, "kubelet-server", wanted, "serving certificate"))
+            .publishing(cluster.serving.clone());
         tasks.lasting("serving_certificate", rotation, Rotation::run);
     }
 }

@@ -40,7 +40,7 @@ const FIRST_TIMEOUT: Duration = Duration::from_secs(3600);
 const GIVE_UP: Duration = Duration::from_secs(300);
 
 #[derive(Clone)]
-pub(super) struct Parts {
+pub(super) struct RotationDeps {
     pub(super) purpose: Purpose,
     pub(super) store: Store,
     pub(super) wanted: Wanted,
@@ -61,7 +61,7 @@ pub(super) enum Wanted {
 
 #[derive(Clone)]
 pub(super) struct Rotation {
-    parts: Parts,
+    deps: RotationDeps,
     /// How to ask without a certificate, and where the first key is kept meanwhile.
     bootstrap: Option<(Client, PathBuf)>,
     issued: Option<watch::Sender<Option<Arc<CertifiedKey>>>>,
@@ -80,9 +80,9 @@ pub(super) struct Countdown {
 // === impl Rotation ===
 
 impl Rotation {
-    pub(super) fn new(parts: Parts) -> Rotation {
-        let countdown = Countdown::new(&parts);
-        Rotation { parts, bootstrap: None, issued: None, countdown }
+    pub(super) fn new(deps: RotationDeps) -> Rotation {
+        let countdown = Countdown::new(&deps);
+        Rotation { deps, bootstrap: None, issued: None, countdown }
     }
 
     pub(super) fn with_bootstrap(self, client: Client, dir: &Path) -> Rotation {
@@ -115,12 +115,12 @@ impl Rotation {
                 let answers = matches!(&error, SigningError::Api(e) if e.code().is_some());
                 lost = lost.filter(|_| gone).or_else(|| gone.then(Instant::now));
                 let is_too_late = lost.is_some_and(|since| since.elapsed() > GIVE_UP);
-                if self.parts.purpose == Purpose::Client && answers && is_too_late {
+                if self.deps.purpose == Purpose::Client && answers && is_too_late {
                     tracing::error!("the node has no valid client certificate and gets none: starting again");
                     return;
                 }
                 self.look(held.as_ref());
-                sleep(pause + self.parts.rng.up_to(pause / 10)).await;
+                sleep(pause + self.deps.rng.up_to(pause / 10)).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             };
             if !adopted || self.lasts() {
@@ -129,34 +129,34 @@ impl Rotation {
             }
             // A signer whose certificates have ended when they come, or lack a name, is not asked as fast as it answers.
             tracing::warn!(
-                signer = self.parts.purpose.signer(),
+                signer = self.deps.purpose.signer(),
                 "the new certificate has to be renewed at once"
             );
-            sleep(rest + self.parts.rng.up_to(rest / 10)).await;
+            sleep(rest + self.deps.rng.up_to(rest / 10)).await;
             rest = (rest * 2).min(PAUSE_MAX);
         }
     }
 
     /// Whether the certificate is good for a while.
     fn lasts(&mut self) -> bool {
-        let (held, names, now) = (self.held(), self.parts.wanted.names(), self.now());
+        let (held, names, now) = (self.held(), self.deps.wanted.names(), self.now());
         held.is_some_and(|held| {
             names.is_none_or(|n| held.satisfies(&n))
-                && held.rotate_at(&mut self.parts.rng).since(now) > PAUSE_MIN
+                && held.rotate_at(&mut self.deps.rng).since(now) > PAUSE_MIN
         })
     }
 
     /// Sleeps until the certificate is due, or its names are no longer the right ones.
     async fn wait_until_due(&mut self, held: Option<&Held>) {
-        let due = held.map(|h| h.rotate_at(&mut self.parts.rng));
+        let due = held.map(|h| h.rotate_at(&mut self.deps.rng));
         if let Some(due) = due {
             let at = jiff::Timestamp::from_second(due.secs()).unwrap_or_default();
-            tracing::info!(signer = self.parts.purpose.signer(), renewal = %at, "certificate in use");
+            tracing::info!(signer = self.deps.purpose.signer(), renewal = %at, "certificate in use");
         }
         loop {
             self.look(held);
             let now = self.now();
-            let names = self.parts.wanted.names();
+            let names = self.deps.wanted.names();
             let late = due.is_none_or(|due| now >= due);
             let wrong = names.as_ref().is_some_and(|n| held.is_none_or(|h| !h.satisfies(n)));
             // Without a name to ask for there is nothing to do but wait for one.
@@ -166,18 +166,18 @@ impl Rotation {
             let nap = due.map_or(LOOK, |due| due.since(now)).clamp(Duration::from_millis(100), LOOK);
             tokio::select! {
                 () = sleep(nap) => {}
-                () = self.parts.wanted.changed() => {}
+                () = self.deps.wanted.changed() => {}
             }
         }
     }
 
     /// False if the names changed before there was a certificate.
     async fn rotate(&mut self, held: Option<&Held>) -> Result<bool, SigningError> {
-        let names = self.parts.wanted.names();
+        let names = self.deps.wanted.names();
         let names = names.ok_or_else(|| SigningError::Key("the node has no address yet".to_owned()))?;
         let now = self.now();
         let no_longer = held.is_none_or(|h| h.is_expired(now));
-        let rng = self.parts.rng.child();
+        let rng = self.deps.rng.child();
         let (key, certificate) = match self.bootstrap.as_ref().filter(|_| no_longer) {
             Some((client, path)) => {
                 let key = first_key(path).map_err(SigningError::Key)?;
@@ -193,12 +193,12 @@ impl Rotation {
             }
             None => {
                 let key = Key::generate().map_err(SigningError::Key)?;
-                let (client, purpose) = (self.parts.client.clone(), self.parts.purpose);
+                let (client, purpose) = (self.deps.client.clone(), self.deps.purpose);
                 let asking = signing::certificate(&client, purpose, &key, &names, None, (TIMEOUT, rng));
                 // Whoever signs late must not sign for names that the node has no more.
                 let pem = tokio::select! {
                     pem = asking => pem?,
-                    () = self.parts.wanted.differ_from(&names) => return Ok(false),
+                    () = self.deps.wanted.differ_from(&names) => return Ok(false),
                 };
                 (key, pem)
             }
@@ -211,14 +211,14 @@ impl Rotation {
     fn adopt(&mut self, answer: &str, key: &Key, names: &Names, old: Option<&Held>) -> Result<(), String> {
         let (certificate, new) = pem::signed(answer, key)?;
         // A serving certificate that lacks a name is better than none. Under another's name the node is nobody.
-        if self.parts.purpose == Purpose::Client && !new.satisfies(names) {
+        if self.deps.purpose == Purpose::Client && !new.satisfies(names) {
             let (got, want) = (&new.names.common_name, &names.common_name);
             return Err(format!(
                 "the certificate that was signed is for {got:?} and not, with its groups, for {want:?}"
             ));
         }
         let now = self.now();
-        let path = self.parts.store.write(&certificate, &key.to_pem(), now);
+        let path = self.deps.store.write(&certificate, &key.to_pem(), now);
         let path = path.map_err(|e| format!("keep the new certificate: {e}"))?;
         if let Some((_, key_file)) = &self.bootstrap {
             remove(key_file).map_err(|e| format!("remove {}: {e}", key_file.display()))?;
@@ -227,21 +227,21 @@ impl Rotation {
             let pair = format!("{certificate}\n{}", key.to_pem());
             issued.send_replace(Some(certified(pair.as_bytes())?));
         }
-        if let (Purpose::Serving, Some(old)) = (self.parts.purpose, old) {
+        if let (Purpose::Serving, Some(old)) = (self.deps.purpose, old) {
             let age = now.since(old.not_before).as_secs_f64();
-            self.parts.metrics.certificate_manager_server_rotation_seconds.observe([], age);
+            self.deps.metrics.certificate_manager_server_rotation_seconds.observe([], age);
         }
         self.countdown.said = Remaining::Plenty;
-        tracing::info!(signer = self.parts.purpose.signer(), file = %path.display(), "certificate renewed");
+        tracing::info!(signer = self.deps.purpose.signer(), file = %path.display(), "certificate renewed");
         Ok(())
     }
 
     /// Shows how long the certificate is good for. Alerts are built on it: it is there only where a certificate is
     /// renewed, and endless as long as there is none, as upstream has it.
     fn look(&mut self, held: Option<&Held>) {
-        let gauge = match self.parts.purpose {
-            Purpose::Client => &self.parts.metrics.certificate_manager_client_ttl_seconds,
-            Purpose::Serving => &self.parts.metrics.certificate_manager_server_ttl_seconds,
+        let gauge = match self.deps.purpose {
+            Purpose::Client => &self.deps.metrics.certificate_manager_client_ttl_seconds,
+            Purpose::Serving => &self.deps.metrics.certificate_manager_server_ttl_seconds,
         };
         #[allow(clippy::cast_precision_loss)]
         let left = |held: &Held| (held.not_after.secs() - self.now().secs()) as f64;
@@ -252,42 +252,42 @@ impl Rotation {
     }
 
     fn failed(&self, error: &SigningError) {
-        let metrics = &self.parts.metrics;
-        match self.parts.purpose {
+        let metrics = &self.deps.metrics;
+        match self.deps.purpose {
             Purpose::Client => metrics.certificate_manager_client_expiration_renew_errors.inc([]),
             Purpose::Serving => metrics.server_expiration_renew_errors.inc([]),
         }
-        tracing::warn!(%error, signer = self.parts.purpose.signer(), "certificate not renewed");
+        tracing::warn!(%error, signer = self.deps.purpose.signer(), "certificate not renewed");
     }
 
     /// The certificate on disk; one that cannot be read is none.
     fn held(&self) -> Option<Held> {
-        let read = self.parts.store.read();
+        let read = self.deps.store.read();
         let pem = match read {
             Ok(pem) => pem?,
             Err(error) => {
-                tracing::warn!(%error, file = %self.parts.store.current_path().display(), "certificate not read");
+                tracing::warn!(%error, file = %self.deps.store.current_path().display(), "certificate not read");
                 return None;
             }
         };
         pem::read(&pem)
-            .map_err(|error| tracing::warn!(error, file = %self.parts.store.current_path().display(), "certificate not read"))
+            .map_err(|error| tracing::warn!(error, file = %self.deps.store.current_path().display(), "certificate not read"))
             .ok()
     }
 
     fn now(&self) -> Wall {
-        self.parts.clock.now().wall
+        self.deps.clock.now().wall
     }
 }
 
 // === impl Countdown ===
 
 impl Countdown {
-    pub(super) fn new(parts: &Parts) -> Countdown {
+    pub(super) fn new(deps: &RotationDeps) -> Countdown {
         Countdown {
-            purpose: parts.purpose,
-            clock: parts.clock.clone(),
-            events: parts.events.clone(),
+            purpose: deps.purpose,
+            clock: deps.clock.clone(),
+            events: deps.events.clone(),
             said: Remaining::Plenty,
         }
     }

@@ -152,8 +152,8 @@ struct Scene {
 }
 
 /// What it takes to renew a client certificate.
-fn parts(signer: &Arc<Signer>, dir: &Path, recorder: Recorder) -> Parts {
-    Parts {
+fn deps(signer: &Arc<Signer>, dir: &Path, recorder: Recorder) -> RotationDeps {
+    RotationDeps {
         purpose: Purpose::Client,
         store: Store::new(dir, "kubelet-client"),
         wanted: Wanted::Client(client_names("n1")),
@@ -170,9 +170,9 @@ fn scene() -> Scene {
     let signer = Signer::new(clock.clone());
     let (sink, events) = mpsc::channel(64);
     let recorder = Recorder::new(clock.clone()).with_sink(Some(sink));
-    let parts = parts(&signer, dir.path(), recorder);
-    let metrics = parts.metrics.clone();
-    let rotation = Rotation::new(parts);
+    let deps = deps(&signer, dir.path(), recorder);
+    let metrics = deps.metrics.clone();
+    let rotation = Rotation::new(deps);
     let task = tokio::spawn(rotation.run(CancellationToken::new()));
     Scene { signer, events, metrics, _dir: dir, _task: task }
 }
@@ -236,11 +236,11 @@ async fn other_addresses_do_not_wait_for_a_signature_under_the_old_ones() {
         OwnNode { asked: true, object: Some(Arc::new(serde_json::from_value(node).unwrap())) }
     };
     let (own, seen) = watch::channel(at("10.0.0.1"));
-    let rotation = Rotation::new(Parts {
+    let rotation = Rotation::new(RotationDeps {
         purpose: Purpose::Serving,
         store: Store::new(dir.path(), "kubelet-server"),
         wanted: Wanted::Serving("n1".into(), seen),
-        ..parts(&signer, dir.path(), Recorder::new(clock))
+        ..deps(&signer, dir.path(), Recorder::new(clock))
     });
     let _task = tokio::spawn(rotation.run(CancellationToken::new()));
     let asked = || signer.state.lock().unwrap().asked.len();
@@ -259,7 +259,7 @@ async fn a_node_that_is_refused_for_long_starts_again() {
     let (clock, dir) = (clock(), tempfile::tempdir().unwrap());
     let signer = Signer::new(clock.clone());
     signer.state.lock().unwrap().away = true;
-    let rotation = Rotation::new(parts(&signer, dir.path(), Recorder::new(clock)));
+    let rotation = Rotation::new(deps(&signer, dir.path(), Recorder::new(clock)));
     let task = tokio::spawn(rotation.run(CancellationToken::new()));
     sleep(GIVE_UP - Duration::from_secs(10)).await;
     assert!(!task.is_finished());
@@ -286,7 +286,7 @@ async fn a_first_request_that_was_denied_is_not_the_last() {
     let (clock, dir) = (clock(), tempfile::tempdir().unwrap());
     let signer = Signer::new(clock.clone());
     signer.state.lock().unwrap().denials = 2;
-    let rotation = Rotation::new(parts(&signer, dir.path(), Recorder::new(clock)));
+    let rotation = Rotation::new(deps(&signer, dir.path(), Recorder::new(clock)));
     let rotation = rotation.with_bootstrap(signer.client(), dir.path());
     let _task = tokio::spawn(rotation.run(CancellationToken::new()));
     sleep(Duration::from_secs(60)).await;

@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Context, Outlet, SourceName, SourceUpdate, Unread};
+use super::{Context, SourceName, SourceSender, SourceUpdate, Unread};
 use crate::cluster::Cluster;
 use crate::cluster::api_pods::ApiPod;
 
@@ -37,7 +37,7 @@ pub async fn run(
             ..Resource::new("/api/v1/pods")
         };
         let mut watcher = Watcher::new(cluster.client.clone(), resource, rng);
-        let mut outlet = Outlet::new(SourceName::Api, &context, tx, &token);
+        let mut sender = SourceSender::new(SourceName::Api, &context, tx, &token);
         let mut known =
             Known { cluster: &cluster, context: &context, pods: BTreeMap::new(), unread: Unread::default() };
         loop {
@@ -46,7 +46,7 @@ pub async fn run(
             if known.unread.has_nameless {
                 watcher.list_again();
             }
-            if !outlet.emit_with(known.pods.values().cloned().collect(), known.unread.clone()).await {
+            if !sender.emit_with(known.pods.values().cloned().collect(), known.unread.clone()).await {
                 break;
             }
         }

@@ -22,11 +22,11 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Context, MANIFEST_MAX, Outlet, SourceName, SourceUpdate};
+use super::{Context, MANIFEST_MAX, SourceName, SourceSender, SourceUpdate};
 
-mod heritage;
+mod handover;
 mod watch;
-pub use heritage::Heritage;
+pub use handover::Handover;
 use watch::Watch;
 
 /// Manifests read from one directory.
@@ -44,16 +44,16 @@ pub struct FileConfig {
     pub period: Duration,
 }
 
-/// Runs until the token is cancelled or nobody listens. What a kubelet before us made of the same files is in `heritage`.
+/// Runs until the token is cancelled or nobody listens. What a kubelet before us made of the same files is in `handover`.
 pub async fn run(
     config: FileConfig,
     context: Context,
-    heritage: Heritage,
+    handover: Handover,
     tx: mpsc::Sender<SourceUpdate>,
     token: CancellationToken,
 ) {
-    let mut outlet = Outlet::new(SourceName::File, &context, tx, &token);
-    let mut shelf = Shelf { context, path: config.path.clone(), files: BTreeMap::new(), heritage };
+    let mut sender = SourceSender::new(SourceName::File, &context, tx, &token);
+    let mut manifests = Manifests { context, path: config.path.clone(), files: BTreeMap::new(), handover };
     let mut watch: Option<Watch> = None;
     let mut deleted = BTreeSet::new();
     loop {
@@ -71,17 +71,17 @@ pub async fn run(
             Err(_) => return,
         };
         // As upstream: a file that was deleted is another one when it is back, whatever it says.
-        if let Some(rest) = shelf.forget(&std::mem::take(&mut deleted))
-            && !outlet.emit(rest).await
+        if let Some(rest) = manifests.forget(&std::mem::take(&mut deleted))
+            && !sender.emit(rest).await
         {
             return;
         }
-        if let Some(pods) = shelf.take_in(found) {
-            if !outlet.emit(pods).await {
+        if let Some(pods) = manifests.take_in(found) {
+            if !sender.emit(pods).await {
                 return;
             }
             // What is written from now on is ours.
-            shelf.heritage = Heritage::default();
+            manifests.handover = Handover::default();
         }
         let read = Instant::now();
         let pause = if watch.is_some() { config.period } else { config.period.min(MISSING) };
@@ -186,11 +186,11 @@ fn changed_at(meta: &Metadata) -> Wall {
 }
 
 /// The files as last read, each with the Pod of its last good version.
-struct Shelf {
+struct Manifests {
     context: Context,
     path: PathBuf,
     files: BTreeMap<PathBuf, Known>,
-    heritage: Heritage,
+    handover: Handover,
 }
 
 #[derive(Default)]
@@ -201,7 +201,7 @@ struct Known {
     shadowed: bool,
 }
 
-impl Shelf {
+impl Manifests {
     /// Forgets the files of these names and returns the Pods of the others; `None` when there are none to forget.
     fn forget(&mut self, names: &BTreeSet<OsString>) -> Option<Vec<Arc<Pod>>> {
         let before = self.files.len();
@@ -282,7 +282,7 @@ impl Shelf {
             return known.pod.clone();
         }
         known.content = Some(hash);
-        match parse(&self.context, &self.heritage, &text, &place) {
+        match parse(&self.context, &self.handover, &text, &place) {
             Ok(pod) => {
                 known.pod = Some(pod);
                 if self.context.problems.clear(SourceName::File, &place) {
@@ -297,7 +297,7 @@ impl Shelf {
 
 fn parse(
     context: &Context,
-    heritage: &Heritage,
+    handover: &Handover,
     text: &Text,
     place: &str,
 ) -> Result<Arc<Pod>, ManifestError> {
@@ -306,7 +306,7 @@ fn parse(
             let names_its_uid = pod.metadata.uid.as_deref().is_some_and(|uid| !uid.is_empty());
             let mut pod = context.prepare(*pod, Origin::File(place))?;
             if !names_its_uid {
-                heritage.pass_on(Arc::make_mut(&mut pod), text.touched);
+                handover.pass_on(Arc::make_mut(&mut pod), text.touched);
             }
             Ok(pod)
         }

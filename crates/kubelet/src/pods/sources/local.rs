@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::{Context, Outlet, SourceName, SourceUpdate, names};
+use super::{Context, SourceName, SourceSender, SourceUpdate, names};
 
 mod records;
 
@@ -99,11 +99,11 @@ pub async fn run(
     tx: mpsc::Sender<SourceUpdate>,
     token: CancellationToken,
 ) {
-    let mut outlet = Outlet::new(SourceName::Local, &context, tx, &token);
+    let mut sender = SourceSender::new(SourceName::Local, &context, tx, &token);
     let mut sets = sets.0.lock().await;
     loop {
         if let Some(last) = sets.last.clone()
-            && !outlet.emit(last).await
+            && !sender.emit(last).await
         {
             return;
         }

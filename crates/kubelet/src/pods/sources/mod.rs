@@ -130,7 +130,7 @@ impl Context {
 }
 
 /// The end of a source at which sets are handed over, skipping those that say nothing new.
-struct Outlet {
+struct SourceSender {
     source: SourceName,
     context: Context,
     tx: mpsc::Sender<SourceUpdate>,
@@ -138,7 +138,7 @@ struct Outlet {
     last: Option<(Vec<Arc<Pod>>, Unread)>,
 }
 
-impl Outlet {
+impl SourceSender {
     fn new(
         source: SourceName,
         context: &Context,

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Context, Outlet, SourceName, SourceUpdate};
+use super::{Context, SourceName, SourceSender, SourceUpdate};
 
 mod fetch;
 pub use fetch::{FetchError, Fetcher};
@@ -37,7 +37,7 @@ pub async fn run(
     tx: mpsc::Sender<SourceUpdate>,
     token: CancellationToken,
 ) {
-    let mut outlet = Outlet::new(SourceName::Url, &context, tx, &token);
+    let mut sender = SourceSender::new(SourceName::Url, &context, tx, &token);
     let fetcher = Fetcher::new(config.headers.clone());
     let mut poll = Poll { config, context, content: None, pods: None, failures: 0 };
     loop {
@@ -47,7 +47,7 @@ pub async fn run(
         };
         poll.take_in(answer.unwrap_or(Err(FetchError::TimedOut)));
         if let Some(pods) = poll.pods.clone()
-            && !outlet.emit(pods).await
+            && !sender.emit(pods).await
         {
             return;
         }

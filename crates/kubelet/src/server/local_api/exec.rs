@@ -13,7 +13,7 @@ use super::logs::{container_name, status};
 use super::{ApiError, LocalApi, frames};
 use crate::pods::sources::names;
 use crate::server::secure::Query;
-use streaming::{Wants, What, wants_upgrade};
+use streaming::{StreamOptions, What, wants_upgrade};
 
 impl LocalApi {
     /// Runs the command to its end and returns its output and exit code as frames.
@@ -58,7 +58,7 @@ impl LocalApi {
         let container = container_name(pod, query.get("container"))?;
         let container_id = running_id(pod, &container)?;
         let (stdin, tty) = (query.flag("stdin"), query.flag("tty"));
-        let wants = Wants { stdin, stdout: true, stderr: !tty, tty };
+        let wants = StreamOptions { stdin, stdout: true, stderr: !tty, tty };
         let ask = v1::ExecRequest { container_id, cmd, tty, stdin, stdout: true, stderr: !tty };
         let url = self.runtime.exec(ask).await.map_err(|e| ApiError::Failed(e.grpc_text()))?;
         Ok(self.streams.connect(What::Command(wants), &url, request).await)

@@ -35,7 +35,7 @@ pub fn encode(channel: u8, bytes: &[u8]) -> Bytes {
 }
 
 impl FrameReader {
-    pub fn feed(&mut self, bytes: &[u8]) {
+    pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
@@ -68,7 +68,7 @@ mod tests {
             let mut reader = FrameReader::default();
             let mut frames = Vec::new();
             for piece in stream.chunks(cut) {
-                reader.feed(piece);
+                reader.push(piece);
                 while let Some(frame) = reader.next_frame().unwrap() {
                     frames.push((frame.channel, frame.bytes.to_vec()));
                 }
@@ -76,7 +76,7 @@ mod tests {
             assert_eq!(frames, [(STDOUT, b"hello".to_vec()), (STDERR, vec![]), (EXIT, vec![0, 0, 0, 7])]);
         }
         let mut reader = FrameReader::default();
-        reader.feed(&[1, 255, 255, 255, 255]);
+        reader.push(&[1, 255, 255, 255, 255]);
         assert!(reader.next_frame().is_err());
     }
 }

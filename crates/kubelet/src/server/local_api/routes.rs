@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::Deserialize;
 
 use super::logs::LogQuery;
-use super::{ApiError, Applied, EventLine, ExecRequest, LocalApi, ProblemLine, Refusal};
+use super::{ApiError, Applied, ErrorBody, EventLine, ExecRequest, LocalApi, ProblemLine};
 use crate::pods::sources::local::LocalError;
 use crate::pods::sources::{MANIFEST_MAX, names};
 
@@ -49,7 +49,7 @@ impl IntoResponse for ApiError {
             ApiError::Conflict(_) => StatusCode::CONFLICT,
             ApiError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        (code, Json(Refusal { message: self.to_string() })).into_response()
+        (code, Json(ErrorBody { message: self.to_string() })).into_response()
     }
 }
 

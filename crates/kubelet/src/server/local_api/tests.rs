@@ -196,7 +196,7 @@ async fn exec_returns_output_and_exit_code() {
     let answer = b.raw("POST", "/v1/pods/default/web/exec", r#"{"command":["echo","hi"]}"#).await;
     let bytes = answer.into_body().collect().await.unwrap().to_bytes();
     let mut reader = frames::FrameReader::default();
-    reader.feed(&bytes);
+    reader.push(&bytes);
     let mut next = || reader.next_frame().unwrap().unwrap();
     assert_eq!((next().bytes, next().channel), ("echo hi".into(), frames::STDERR));
     assert_eq!(next().bytes, 2i32.to_be_bytes().as_slice());

@@ -10,7 +10,7 @@ use http::header::CONTENT_TYPE;
 use kubelet_core::log_choice;
 
 use super::query::Query;
-use super::state::{Found, Refusal, ServerState, Target};
+use super::state::{Found, HttpError, ServerState, Target};
 use crate::logs::LogPath;
 use crate::logs::reader::{self, Options};
 
@@ -36,16 +36,16 @@ pub(super) async fn serve(
     State(state): State<ServerState>,
     Path(target): Path<Target>,
     RawQuery(query): RawQuery,
-) -> Result<Response, Refusal> {
+) -> Result<Response, HttpError> {
     let asked = read(&Query::parse(query.as_deref()), state.switches.split_streams)?;
     let (pod, container) = (&target.pod, &target.container);
     let found = state.find(&target.namespace, pod);
-    let found = found.ok_or_else(|| Refusal::not_found(format!("pod {pod:?} does not exist")))?;
+    let found = found.ok_or_else(|| HttpError::not_found(format!("pod {pod:?} does not exist")))?;
     if !found.has_container(container) {
-        return Err(Refusal::not_found(format!("container {container:?} not found in pod {pod:?}")));
+        return Err(HttpError::not_found(format!("container {container:?} not found in pod {pod:?}")));
     }
     let restart =
-        log_choice::choose(pod, &found.entry.status, container, asked.previous).map_err(Refusal::bad)?;
+        log_choice::choose(pod, &found.entry.status, container, asked.previous).map_err(HttpError::bad)?;
     let since = asked.since.map(|since| match since {
         Since::Ago(seconds) => {
             Wall(state.clock.now().wall.0.saturating_sub(seconds.saturating_mul(1_000_000_000)))
@@ -68,7 +68,7 @@ async fn open(
     target: &Target,
     restart: i32,
     options: Options,
-) -> Result<Body, Refusal> {
+) -> Result<Body, HttpError> {
     let Target { namespace, pod, container, .. } = target;
     let path = LogPath {
         root: state.pod_logs.clone(),
@@ -87,15 +87,15 @@ async fn open(
     text.map(Body::from_stream).map_err(|e| {
         let message =
             format!("unable to retrieve container logs of container {container:?} in pod {pod:?}: {e}");
-        Refusal::bad(message)
+        HttpError::bad(message)
     })
 }
 
 /// Reads the parameters and refuses what makes no sense, with upstream's codes.
-fn read(query: &Query, split_streams: bool) -> Result<Asked, Refusal> {
-    let unclear = || Refusal::bad(r#"{"message": "Unable to decode query."}"#);
+fn read(query: &Query, split_streams: bool) -> Result<Asked, HttpError> {
+    let unclear = || HttpError::bad(r#"{"message": "Unable to decode query."}"#);
     let invalid =
-        || Refusal(StatusCode::UNPROCESSABLE_ENTITY, r#"{"message": "Invalid request."}"#.to_owned());
+        || HttpError(StatusCode::UNPROCESSABLE_ENTITY, r#"{"message": "Invalid request."}"#.to_owned());
     let number = |name: &str| query.get(name).map(|v| v.parse::<i64>().map_err(|_| unclear())).transpose();
     let mut asked = Asked {
         follow: query.flag("follow"),
@@ -131,7 +131,7 @@ fn read(query: &Query, split_streams: bool) -> Result<Asked, Refusal> {
     };
     if asked.stream.is_some() && !split_streams {
         let stream = query.get("stream").unwrap_or_default();
-        return Err(Refusal::bad(format!(
+        return Err(HttpError::bad(format!(
             "unable to return the given log stream: {stream:?}. Please enable PodLogsQuerySplitStreams feature gate in kubelet"
         )));
     }

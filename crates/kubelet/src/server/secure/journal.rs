@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 
 use super::log_files::{self, Pieces, open_below};
 use super::query::Query;
-use super::state::Refusal;
+use super::state::HttpError;
 
 const SERVICES: usize = 4;
 const NAME_MAX: usize = 256;
@@ -49,7 +49,7 @@ struct Options {
 }
 
 /// Reads the parameters; none where there are none, and a file or a listing is meant.
-pub(super) fn read(query: &Query) -> Result<Option<Asked>, Refusal> {
+pub(super) fn read(query: &Query) -> Result<Option<Asked>, HttpError> {
     let (mut asked, mut wrong) = (Asked::default(), Vec::new());
     let names: Vec<&str> = query.all("query").collect();
     for name in &names {
@@ -84,12 +84,12 @@ pub(super) fn read(query: &Query) -> Result<Option<Asked>, Refusal> {
     Ok((asked != Asked::default()).then_some(asked))
 }
 
-fn refuse(status: StatusCode, wrong: &[String]) -> Refusal {
+fn refuse(status: StatusCode, wrong: &[String]) -> HttpError {
     let text = match wrong {
         [one] => format!("{one}\n"),
         several => format!("[{}]\n", several.join(", ")),
     };
-    Refusal(status, text)
+    HttpError(status, text)
 }
 
 /// As upstream prints a list of words.
@@ -108,7 +108,7 @@ impl Asked {
     }
 
     /// Refuses what makes no sense, with everything that is wrong with it.
-    pub(super) fn check(&self) -> Result<(), Refusal> {
+    pub(super) fn check(&self) -> Result<(), HttpError> {
         let mut wrong: Vec<String> = self.services.iter().filter_map(|s| unsafe_name(s)).collect();
         let Options { since, until, tail, boot, pattern } = &self.options;
         if self.services.len() > SERVICES {
@@ -154,7 +154,7 @@ impl Asked {
     pub(super) fn answer(self, root: &'static Path) -> Response {
         let Ok(place) = PLACES.try_acquire() else {
             let text = format!("{AT_ONCE} queries of logs are under way on this node\n");
-            return Refusal(StatusCode::TOO_MANY_REQUESTS, text).into_response();
+            return HttpError(StatusCode::TOO_MANY_REQUESTS, text).into_response();
         };
         let (pieces, body) = log_files::channel();
         supervise::spawn("log_query", async move {

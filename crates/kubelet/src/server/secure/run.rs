@@ -8,7 +8,7 @@ use cri::v1;
 use http::header::CONTENT_TYPE;
 
 use super::query::Query;
-use super::state::{Refusal, ServerState, Target};
+use super::state::{HttpError, ServerState, Target};
 use super::stream;
 
 /// Runs a command and answers with all it wrote.
@@ -16,19 +16,19 @@ pub(super) async fn run(
     State(state): State<ServerState>,
     Path(target): Path<Target>,
     RawQuery(query): RawQuery,
-) -> Result<Response, Refusal> {
+) -> Result<Response, HttpError> {
     let found = state.find_with(&target)?;
     let query = Query::parse(query.as_deref());
     stream::whole(&query)?;
     let text = query.get("cmd").unwrap_or_default();
     let command: Vec<String> = text.split(' ').map(str::to_owned).collect();
-    let id = state.running(&found, &target.container).await.map_err(|e| Refusal::of(&e))?;
-    let id = id.ok_or_else(|| Refusal::failed(format!("container not found ({:?})", target.container)))?;
+    let id = state.running(&found, &target.container).await.map_err(|e| HttpError::of(&e))?;
+    let id = id.ok_or_else(|| HttpError::failed(format!("container not found ({:?})", target.container)))?;
     let done = state.views.runtime.exec_sync(&id, command, Duration::ZERO).await;
-    let done = done.map_err(|e| Refusal::failed(e.grpc_text()))?;
+    let done = done.map_err(|e| HttpError::failed(e.grpc_text()))?;
     if done.exit_code != 0 {
         let said = String::from_utf8_lossy(&done.stderr);
-        return Err(Refusal::failed(format!("command '{text}' exited with {}: {said}", done.exit_code)));
+        return Err(HttpError::failed(format!("command '{text}' exited with {}: {said}", done.exit_code)));
     }
     let mut output = done.stdout;
     output.extend_from_slice(&done.stderr);
@@ -41,17 +41,17 @@ pub(super) async fn checkpoint(
     State(state): State<ServerState>,
     Path(target): Path<Target>,
     RawQuery(query): RawQuery,
-) -> Result<Response, Refusal> {
+) -> Result<Response, HttpError> {
     let Target { namespace, pod, container, .. } = &target;
     let found = state.find_with(&target)?;
     if !found.has_container(container) {
-        return Err(Refusal::not_found(format!("container {container} does not exist")));
+        return Err(HttpError::not_found(format!("container {container} does not exist")));
     }
     let query = Query::parse(query.as_deref());
     let timeout = query.all("timeout").last().map(str::parse::<i64>).transpose();
-    let timeout = timeout.map_err(|_| Refusal::not_found("cannot parse value of timeout parameter"))?;
+    let timeout = timeout.map_err(|_| HttpError::not_found("cannot parse value of timeout parameter"))?;
     let failed = |why: String| {
-        Refusal::failed(format!("checkpointing of {namespace}/{pod}/{container} failed ({why})"))
+        HttpError::failed(format!("checkpointing of {namespace}/{pod}/{container} failed ({why})"))
     };
     let id = state.running(&found, container).await.map_err(|e| failed(e.grpc_text()))?;
     let container_id = id.ok_or_else(|| failed(format!("container {container:?} not found")))?;

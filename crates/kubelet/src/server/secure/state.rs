@@ -69,7 +69,7 @@ const LATER: HeaderValue = HeaderValue::from_static("60");
 
 /// A refusal as upstream words it: plain text.
 #[derive(Debug)]
-pub(super) struct Refusal(pub(super) StatusCode, pub(super) String);
+pub(super) struct HttpError(pub(super) StatusCode, pub(super) String);
 
 /// The Pod asked about, with its status.
 pub(super) struct Found {
@@ -102,12 +102,12 @@ impl ServerState {
     }
 
     /// The same, where a uid may be told as well. Clients know a static Pod by the uid of its mirror.
-    pub(super) fn find_with(&self, target: &Target) -> Result<Found, Refusal> {
+    pub(super) fn find_with(&self, target: &Target) -> Result<Found, HttpError> {
         let found = self.find(&target.namespace, &target.pod);
-        let found = found.ok_or_else(|| Refusal::not_found("pod does not exist"))?;
+        let found = found.ok_or_else(|| HttpError::not_found("pod does not exist"))?;
         match &target.uid {
             Some(uid) if found.uid() != uid && !self.is_mirrored_as(&found, uid) => {
-                Err(Refusal::not_found("pod not found"))
+                Err(HttpError::not_found("pod not found"))
             }
             _ => Ok(found),
         }
@@ -154,9 +154,9 @@ impl Found {
     }
 }
 
-// === impl Refusal ===
+// === impl HttpError ===
 
-impl Refusal {
+impl HttpError {
     pub(super) fn bad(text: impl Into<String>) -> Self {
         Self(StatusCode::BAD_REQUEST, text.into())
     }
@@ -180,7 +180,7 @@ impl Refusal {
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
         let headers = [(CONTENT_TYPE, "text/plain; charset=utf-8"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
         let later = (self.0 == StatusCode::TOO_MANY_REQUESTS).then_some([(RETRY_AFTER, LATER)]);

@@ -9,9 +9,9 @@ use cri::v1;
 use http::Request;
 
 use super::query::Query;
-use super::state::{Found, Refusal, ServerState, Target};
+use super::state::{Found, HttpError, ServerState, Target};
 use crate::pods::sources::names;
-use streaming::{Wants, What, wants_upgrade};
+use streaming::{StreamOptions, What, wants_upgrade};
 
 pub(super) async fn exec(
     State(state): State<ServerState>,
@@ -24,15 +24,15 @@ pub(super) async fn exec(
         let found = state.find_with(&target)?;
         let container_id = container_id(&state, &found, &target.container).await?;
         let container_id = container_id
-            .ok_or_else(|| Refusal::failed(format!("container not found ({:?})", target.container)))?;
+            .ok_or_else(|| HttpError::failed(format!("container not found ({:?})", target.container)))?;
         require_upgrade(&request)?;
         let cmd = query.all("command").map(str::to_owned).collect();
-        let Wants { stdin, stdout, stderr, tty } = wants;
+        let StreamOptions { stdin, stdout, stderr, tty } = wants;
         let ask = v1::ExecRequest { container_id, cmd, tty, stdin, stdout, stderr };
-        let url = state.views.runtime.exec(ask).await.map_err(|e| Refusal::of(&e))?;
+        let url = state.views.runtime.exec(ask).await.map_err(|e| HttpError::of(&e))?;
         Ok(state.streams.connect(What::Command(wants), &url, request).await)
     };
-    answer.await.unwrap_or_else(Refusal::into_response)
+    answer.await.unwrap_or_else(HttpError::into_response)
 }
 
 pub(super) async fn attach(
@@ -45,7 +45,7 @@ pub(super) async fn attach(
         let found = state.find_with(&target)?;
         let missing = || {
             let (namespace, name) = names(&found.pod);
-            Refusal::failed(format!("container {} not found in pod {name}_{namespace}", target.container))
+            HttpError::failed(format!("container {} not found in pod {name}_{namespace}", target.container))
         };
         // Whether there is a terminal was decided when the container started.
         let spec =
@@ -53,13 +53,13 @@ pub(super) async fn attach(
         let tty = spec.tty();
         let container_id = container_id(&state, &found, &target.container).await?.ok_or_else(missing)?;
         require_upgrade(&request)?;
-        let wants = Wants { tty, stderr: asked.stderr && !tty, ..asked };
-        let Wants { stdin, stdout, stderr, .. } = wants;
+        let wants = StreamOptions { tty, stderr: asked.stderr && !tty, ..asked };
+        let StreamOptions { stdin, stdout, stderr, .. } = wants;
         let ask = v1::AttachRequest { container_id, stdin, tty, stdout, stderr };
-        let url = state.views.runtime.attach(ask).await.map_err(|e| Refusal::of(&e))?;
+        let url = state.views.runtime.attach(ask).await.map_err(|e| HttpError::of(&e))?;
         Ok(state.streams.connect(What::Command(wants), &url, request).await)
     };
-    answer.await.unwrap_or_else(Refusal::into_response)
+    answer.await.unwrap_or_else(HttpError::into_response)
 }
 
 pub(super) async fn port_forward(
@@ -73,31 +73,31 @@ pub(super) async fn port_forward(
         let pod_sandbox_id = sandbox_id(&state, &found).await?;
         require_upgrade(&request)?;
         let ask = v1::PortForwardRequest { pod_sandbox_id, port };
-        let url = state.views.runtime.port_forward(ask).await.map_err(|e| Refusal::of(&e))?;
+        let url = state.views.runtime.port_forward(ask).await.map_err(|e| HttpError::of(&e))?;
         Ok(state.streams.connect(What::Ports, &url, request).await)
     };
-    answer.await.unwrap_or_else(Refusal::into_response)
+    answer.await.unwrap_or_else(HttpError::into_response)
 }
 
-fn wants(query: &Query) -> Result<Wants, Refusal> {
+fn wants(query: &Query) -> Result<StreamOptions, HttpError> {
     whole(query)?;
     let on = |name: &str| query.get(name) == Some("1");
     let tty = on("tty");
     // A terminal has one output.
-    let wants = Wants { tty, stdin: on("input"), stdout: on("output"), stderr: on("error") && !tty };
+    let wants = StreamOptions { tty, stdin: on("input"), stdout: on("output"), stderr: on("error") && !tty };
     if !wants.stdin && !wants.stdout && !wants.stderr {
-        return Err(Refusal::bad("you must specify at least 1 of stdin, stdout, stderr"));
+        return Err(HttpError::bad("you must specify at least 1 of stdin, stdout, stderr"));
     }
     Ok(wants)
 }
 
 /// A command of which a word is missing is another command.
-pub(super) fn whole(query: &Query) -> Result<(), Refusal> {
-    query.left_out().map_or(Ok(()), |what| Err(Refusal::bad(what)))
+pub(super) fn whole(query: &Query) -> Result<(), HttpError> {
+    query.left_out().map_or(Ok(()), |what| Err(HttpError::bad(what)))
 }
 
 /// Ports that a WebSocket client must name in advance; with SPDY every stream names its own.
-fn ports(request: &Request<Body>) -> Result<Vec<i32>, Refusal> {
+fn ports(request: &Request<Body>) -> Result<Vec<i32>, HttpError> {
     let websocket = request
         .headers()
         .get(http::header::UPGRADE)
@@ -111,21 +111,21 @@ fn ports(request: &Request<Body>) -> Result<Vec<i32>, Refusal> {
     let mut ports = Vec::new();
     for text in query.all("port") {
         if text.is_empty() {
-            return Err(Refusal::bad("query parameter \"port\" cannot be empty"));
+            return Err(HttpError::bad("query parameter \"port\" cannot be empty"));
         }
         for one in text.split(',') {
             match parse_port(one) {
-                Ok(0) => return Err(Refusal::bad(format!("port {text:?} must be > 0"))),
+                Ok(0) => return Err(HttpError::bad(format!("port {text:?} must be > 0"))),
                 Ok(port) => ports.push(i32::from(port)),
                 Err(why) => {
                     let why = format!("strconv.ParseUint: parsing {one:?}: {why}");
-                    return Err(Refusal::bad(format!("unable to parse {text:?} as a port: {why}")));
+                    return Err(HttpError::bad(format!("unable to parse {text:?} as a port: {why}")));
                 }
             }
         }
     }
     match ports.is_empty() {
-        true => Err(Refusal::bad("query parameter \"port\" is required")),
+        true => Err(HttpError::bad("query parameter \"port\" is required")),
         false => Ok(ports),
     }
 }
@@ -138,10 +138,10 @@ fn parse_port(text: &str) -> Result<u16, &'static str> {
     }
 }
 
-fn require_upgrade(request: &Request<Body>) -> Result<(), Refusal> {
+fn require_upgrade(request: &Request<Body>) -> Result<(), HttpError> {
     match wants_upgrade(request.headers()) {
         true => Ok(()),
-        false => Err(Refusal::failed("Upgrade request required\n")),
+        false => Err(HttpError::failed("Upgrade request required\n")),
     }
 }
 
@@ -149,19 +149,19 @@ async fn container_id(
     state: &ServerState,
     found: &Found,
     container: &str,
-) -> Result<Option<String>, Refusal> {
-    state.running(found, container).await.map_err(|e| Refusal::of(&e))
+) -> Result<Option<String>, HttpError> {
+    state.running(found, container).await.map_err(|e| HttpError::of(&e))
 }
 
 /// The newest sandbox of the Pod that is up.
-async fn sandbox_id(state: &ServerState, found: &Found) -> Result<String, Refusal> {
+async fn sandbox_id(state: &ServerState, found: &Found) -> Result<String, HttpError> {
     let ready = v1::PodSandboxStateValue { state: v1::PodSandboxState::SandboxReady as i32 };
     let label_selector = BTreeMap::from([("io.kubernetes.pod.uid".to_owned(), found.uid().to_owned())]);
     let filter = v1::PodSandboxFilter { state: Some(ready), label_selector, ..Default::default() };
-    let all = state.views.runtime.list_pod_sandboxes(Some(filter)).await.map_err(|e| Refusal::of(&e))?;
+    let all = state.views.runtime.list_pod_sandboxes(Some(filter)).await.map_err(|e| HttpError::of(&e))?;
     let (namespace, name) = names(&found.pod);
     let newest = all.into_iter().max_by_key(|s| s.created_at).map(|s| s.id);
-    newest.ok_or_else(|| Refusal::failed(format!("pod not found (\"{name}_{namespace}\")")))
+    newest.ok_or_else(|| HttpError::failed(format!("pod not found (\"{name}_{namespace}\")")))
 }
 
 #[cfg(test)]
@@ -172,11 +172,11 @@ mod tests {
     #[test]
     fn a_terminal_has_one_output_and_something_must_be_wanted() {
         let read = |text: &str| wants(&Query::parse(Some(text))).map_err(|r| r.1);
-        let all = Wants { stdin: true, stdout: true, stderr: true, tty: false };
+        let all = StreamOptions { stdin: true, stdout: true, stderr: true, tty: false };
         assert_eq!(read("input=1&output=1&error=1").unwrap(), all);
         assert_eq!(
             read("input=1&output=1&error=1&tty=1").unwrap(),
-            Wants { tty: true, stderr: false, ..all }
+            StreamOptions { tty: true, stderr: false, ..all }
         );
         for none in ["", "tty=1", "input=true", "error=1&tty=1"] {
             assert_eq!(read(none).unwrap_err(), "you must specify at least 1 of stdin, stdout, stderr");

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 
 use super::log_files::{open_below, pieces};
 use super::query::Query;
-use super::state::{Refusal, ServerState};
+use super::state::{HttpError, ServerState};
 use super::{journal, percent};
 
 const ROOT: &str = "/var/log";
@@ -49,7 +49,7 @@ pub(super) async fn serve(
         };
         let Some(asked) = asked else { return show(ROOT.as_ref(), path, &headers).await };
         if !matches!(path.as_str(), "" | "/") {
-            return Err(Refusal(StatusCode::NOT_ACCEPTABLE, "path not allowed in query mode\n".to_owned()));
+            return Err(HttpError(StatusCode::NOT_ACCEPTABLE, "path not allowed in query mode\n".to_owned()));
         }
         asked.check()?;
         match asked.file() {
@@ -57,12 +57,12 @@ pub(super) async fn serve(
             None => Ok(asked.answer(ROOT.as_ref())),
         }
     };
-    answer.await.unwrap_or_else(Refusal::into_response)
+    answer.await.unwrap_or_else(HttpError::into_response)
 }
 
-async fn show(root: &'static Path, path: String, headers: &HeaderMap) -> Result<Response, Refusal> {
+async fn show(root: &'static Path, path: String, headers: &HeaderMap) -> Result<Response, HttpError> {
     let decoded = percent::decode(path.trim_start_matches('/'));
-    let decoded = decoded.ok_or_else(|| Refusal::bad("invalid URL path\n"))?;
+    let decoded = decoded.ok_or_else(|| HttpError::bad("invalid URL path\n"))?;
     let place = tokio::task::spawn_blocking(move || open(root, &decoded)).await.map_err(io::Error::other);
     match place.and_then(|place| place) {
         Ok(Place::Directory(_)) if !path.ends_with('/') => {
@@ -73,8 +73,8 @@ async fn show(root: &'static Path, path: String, headers: &HeaderMap) -> Result<
         Ok(Place::Directory(listing)) => {
             Ok(([(CONTENT_TYPE, "text/html; charset=utf-8")], listing).into_response())
         }
-        Ok(Place::File(file)) => part(file, headers).map_err(|e| refusal(&e)),
-        Err(error) => Err(refusal(&error)),
+        Ok(Place::File(file)) => part(file, headers).map_err(|e| http_error(&e)),
+        Err(error) => Err(http_error(&error)),
     }
 }
 
@@ -135,18 +135,20 @@ fn range(text: &str, size: u64) -> Range {
     if from < to { Range::Some { from, length: to - from } } else { Range::None }
 }
 
-fn refusal(error: &io::Error) -> Refusal {
+fn http_error(error: &io::Error) -> HttpError {
     let raw = Errno::from_io_error(error);
     match raw {
-        Some(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => Refusal::not_found("404 page not found\n"),
+        Some(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => {
+            HttpError::not_found("404 page not found\n")
+        }
         Some(Errno::LOOP | Errno::XDEV) => {
             let text = format!("symbolic links are followed below {ROOT} only\n");
-            Refusal(StatusCode::FORBIDDEN, text)
+            HttpError(StatusCode::FORBIDDEN, text)
         }
         _ if error.kind() == io::ErrorKind::PermissionDenied => {
-            Refusal(StatusCode::FORBIDDEN, "403 Forbidden\n".to_owned())
+            HttpError(StatusCode::FORBIDDEN, "403 Forbidden\n".to_owned())
         }
-        _ => Refusal::failed("500 Internal Server Error\n"),
+        _ => HttpError::failed("500 Internal Server Error\n"),
     }
 }
 

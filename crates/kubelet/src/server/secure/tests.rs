@@ -317,13 +317,13 @@ async fn a_browser_shows_its_token_among_its_protocols() {
 #[test]
 fn who_comes_too_often_is_told_when_to_come_again() {
     let error = cri::Error::new("exec", "c", tonic::Code::ResourceExhausted, "too many");
-    let answer = axum::response::IntoResponse::into_response(state::Refusal::of(&error));
+    let answer = axum::response::IntoResponse::into_response(state::HttpError::of(&error));
     assert_eq!((answer.status().as_u16(), &answer.headers()["retry-after"]), (429, &"60".parse().unwrap()));
-    let other = axum::response::IntoResponse::into_response(state::Refusal::bad(""));
+    let other = axum::response::IntoResponse::into_response(state::HttpError::bad(""));
     assert!(!other.headers().contains_key("retry-after"));
 }
 
-/// A door with little patience, and behind it what is larger than all buffers.
+/// A listener with short timeouts, and behind it what is larger than all buffers.
 async fn hurried(times: listener::Times, first: Duration) -> (Client, SocketAddr, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let rules = Rules {

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::pods::status_board::StatusBoard;
-use crate::stats::Parts;
+use crate::stats::SamplerDeps;
 use crate::testing::{ScriptedRuntime, clock};
 
 pub(crate) fn sources() -> Sources {
@@ -28,7 +28,7 @@ fn of(stats: Option<Vec<v1::ContainerStats>>) -> Sources {
     }))
     .unwrap();
     pods.publish(&PodUid::from("u"), &Arc::new(pod), status, None);
-    let parts = Parts {
+    let deps = SamplerDeps {
         runtime: Arc::new(ScriptedRuntime { stats, ..ScriptedRuntime::default() }),
         board: pods,
         clock: clock(),
@@ -37,7 +37,7 @@ fn of(stats: Option<Vec<v1::ContainerStats>>) -> Sources {
         pod_logs: "/nonexistent".into(),
         cgroups: None,
     };
-    Sources { sampler: Arc::new(Sampler::new(parts)), node_name: "n1".into(), volumes: Arc::default() }
+    Sources { sampler: Arc::new(Sampler::new(deps)), node_name: "n1".into(), volumes: Arc::default() }
 }
 
 fn stats(id: &str, container: &str) -> v1::ContainerStats {

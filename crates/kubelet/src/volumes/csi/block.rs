@@ -75,7 +75,7 @@ impl CsiVolumes {
             refuse(format!("{PLUGIN}: blockMapper.SetupDevice failed to get volume attachment: {e}"))
         })?;
         let places = self.disk.device_places(&volume.spec_name);
-        let (at, data) = (places.data(), volume.data(self.parts.storage.node_name()));
+        let (at, data) = (places.data(), volume.data(self.deps.storage.node_name()));
         let recorded = self.try_on_disk(move |_| books::write(&at, &data)).await;
         recorded.map_err(|e| refuse(format!("{PLUGIN}: failed to save volume info data: {e}")))?;
         self.stage_device(&session, job, &places, &context).await.map_err(refuse)?;

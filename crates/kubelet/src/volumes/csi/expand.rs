@@ -14,7 +14,7 @@ use crate::events::EventType;
 use crate::ports::MountedVolume;
 
 /// Why the driver did not expand it.
-struct Refusal {
+struct ExpandError {
     /// None if it was not asked.
     code: Option<Code>,
     is_final: bool,
@@ -70,7 +70,7 @@ impl CsiVolumes {
             }
             Expansion::Call(call) => match self.call_expand(session, job, claim, call, path).await {
                 Ok(()) => self.here(&name, |here| *here = Here { size: Some(call.size), ..Here::default() }),
-                Err(refusal) => self.refused(job, claim, call, refusal).await,
+                Err(error) => self.refused(job, claim, call, error).await,
             },
         }
     }
@@ -82,20 +82,20 @@ impl CsiVolumes {
         claim: &ClaimRef,
         call: Call,
         path: &Path,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ExpandError> {
         let volume = &job.volume;
-        let storage = &self.parts.storage;
+        let storage = &self.deps.storage;
         if call.writes == Writes::All {
             storage.tell_claim(claim, &News::InProgress).await.map_err(|e| {
-                Refusal::unasked(format!("failed to mark node expansion in progress: {e}"), false)
+                ExpandError::unasked(format!("failed to mark node expansion in progress: {e}"), false)
             })?;
         }
         if !session.offers.expand {
             let message = format!("NodeExpand is not supported by the CSI driver {}", session.name);
-            return Err(Refusal::unasked(message, true));
+            return Err(ExpandError::unasked(message, true));
         }
         let secrets = self.secrets(volume.expand_secret.as_ref(), "NodeExpandSecretRef").await;
-        let secrets = secrets.map_err(|e| Refusal::unasked(e, false))?;
+        let secrets = secrets.map_err(|e| ExpandError::unasked(e, false))?;
         self.calls(session, "NodeExpandVolume");
         let request = NodeExpandVolumeRequest {
             volume_id: volume.handle.clone(),
@@ -106,35 +106,37 @@ impl CsiVolumes {
             secrets,
         };
         let asked = session.driver.expand(request);
-        self.parts.measured.call(&session.name, "NodeExpandVolume", asked).await.map_err(Refusal::from)?;
+        self.deps.measured.call(&session.name, "NodeExpandVolume", asked).await.map_err(ExpandError::from)?;
         let node = storage.node_name();
         let message =
             format!("MountVolume.NodeExpandVolume succeeded for volume {:?} {node}", volume.spec_name);
         self.tell_both(job, claim, EventType::Normal, "FileSystemResizeSuccessful", message);
         if matches!(call.writes, Writes::All | Writes::Size) {
             let told = storage.tell_claim(claim, &News::Size(call.size)).await;
-            told.map_err(|e| Refusal::unasked(format!("update of the claim's status failed: {e}"), false))?;
+            told.map_err(|e| {
+                ExpandError::unasked(format!("update of the claim's status failed: {e}"), false)
+            })?;
         }
         Ok(())
     }
 
     /// The driver is not asked again for what it will not do, and the claim tells so.
-    async fn refused(&self, job: &Job, claim: &ClaimRef, call: Call, refusal: Refusal) {
+    async fn refused(&self, job: &Job, claim: &ClaimRef, call: Call, error: ExpandError) {
         let name = job.volume.unique_name();
-        let in_use = refusal.code == Some(Code::FailedPrecondition);
+        let in_use = error.code == Some(Code::FailedPrecondition);
         self.here(&name, |here| {
             here.refused |= in_use;
-            here.failed |= refusal.is_final;
+            here.failed |= error.is_final;
         });
-        if refusal.is_final && matches!(call.writes, Writes::All | Writes::Failure) {
-            let why = refusal.message.clone();
-            let is_infeasible = refusal.is_infeasible || call.gives_up;
+        if error.is_final && matches!(call.writes, Writes::All | Writes::Failure) {
+            let why = error.message.clone();
+            let is_infeasible = error.is_infeasible || call.gives_up;
             let news = if is_infeasible { News::Infeasible(why) } else { News::Failed(why) };
-            if let Err(error) = self.parts.storage.tell_claim(claim, &news).await {
+            if let Err(error) = self.deps.storage.tell_claim(claim, &news).await {
                 tracing::warn!(volume = job.volume.spec_name, error, "claim not told that it does not grow");
             }
         }
-        let (spec_name, error) = (&job.volume.spec_name, refusal.message);
+        let (spec_name, error) = (&job.volume.spec_name, error.message);
         if in_use {
             tracing::warn!(
                 volume = spec_name,
@@ -144,12 +146,12 @@ impl CsiVolumes {
             return;
         }
         let message = format!("NodeExpandVolume.NodeExpandVolume failed for volume {spec_name:?} : {error}");
-        self.parts.recorder.pod(&job.pod, EventType::Warning, "VolumeResizeFailed", message);
+        self.deps.recorder.pod(&job.pod, EventType::Warning, "VolumeResizeFailed", message);
     }
 
     fn tell_both(&self, job: &Job, claim: &ClaimRef, kind: EventType, reason: &str, message: String) {
-        self.parts.recorder.claim(&claim.namespace, &claim.name, &claim.uid, kind, reason, &message);
-        self.parts.recorder.pod(&job.pod, kind, reason, message);
+        self.deps.recorder.claim(&claim.namespace, &claim.name, &claim.uid, kind, reason, &message);
+        self.deps.recorder.pod(&job.pod, kind, reason, message);
     }
 
     /// Where the driver staged the volume; empty if it has no use for that.
@@ -170,15 +172,15 @@ impl CsiVolumes {
     }
 }
 
-// === impl Refusal ===
+// === impl ExpandError ===
 
-impl Refusal {
+impl ExpandError {
     fn unasked(message: String, is_final: bool) -> Self {
         Self { code: None, is_final, is_infeasible: false, message }
     }
 }
 
-impl From<csi::Error> for Refusal {
+impl From<csi::Error> for ExpandError {
     fn from(error: csi::Error) -> Self {
         let (is_final, is_infeasible) = (error.is_final(), error.is_infeasible());
         let message = match is_infeasible {

@@ -53,7 +53,7 @@ use volume_queue::VolumeQueues;
 const REGISTRATION: Duration = Duration::from_secs(10);
 
 /// What it takes to have volumes of drivers.
-pub struct CsiParts {
+pub struct CsiDeps {
     pub drivers: Arc<Drivers>,
     pub registrar: Registrar,
     pub storage: Arc<dyn Storage>,
@@ -62,16 +62,16 @@ pub struct CsiParts {
     pub figures: Arc<VolumeFigures>,
 }
 
-impl std::fmt::Debug for CsiParts {
+impl std::fmt::Debug for CsiDeps {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CsiParts").field("drivers", &self.drivers).finish_non_exhaustive()
+        f.debug_struct("CsiDeps").field("drivers", &self.drivers).finish_non_exhaustive()
     }
 }
 
 /// The volumes that drivers mount on this node.
 pub(super) struct CsiVolumes {
     disk: Disk,
-    parts: CsiParts,
+    deps: CsiDeps,
     queues: VolumeQueues,
     /// Held for set operations only.
     state: Mutex<State>,
@@ -112,11 +112,11 @@ struct Job {
 // === impl CsiVolumes ===
 
 impl CsiVolumes {
-    pub(super) fn new(root: &Path, parts: CsiParts) -> Self {
-        let queues = VolumeQueues::new(parts.measured.clock.clone());
+    pub(super) fn new(root: &Path, deps: CsiDeps) -> Self {
+        let queues = VolumeQueues::new(deps.measured.clock.clone());
         Self {
             disk: Disk::new(root),
-            parts,
+            deps,
             queues,
             state: Mutex::default(),
             unused: Notify::new(),
@@ -137,13 +137,13 @@ impl CsiVolumes {
         // First of all: from here on nobody takes it for unused.
         self.want(&name, uid, &volume.spec_name);
         let fail = |message: String| failed(VolumeAct::SetUp, volume, message);
-        let object = self.parts.storage.driver(&volume.driver).await.map_err(fail)?;
+        let object = self.deps.storage.driver(&volume.driver).await.map_err(fail)?;
         check_lifecycle(object.as_deref(), &volume.driver, volume.lifecycle).map_err(|e| {
             fail(format!("{PLUGIN}: mounter.SetupAt failed to check volume lifecycle mode: {e}"))
         })?;
         let job = Job { pod: pod.clone(), uid: uid.clone(), volume: volume.clone(), group };
         let republish = object.as_ref().and_then(|o| o.spec.requires_republish) == Some(true);
-        let (of, node) = (job.clone(), self.parts.storage.node_name().to_owned());
+        let (of, node) = (job.clone(), self.deps.storage.node_name().to_owned());
         let there = self.try_on_disk(move |disk| disk.found(&of, &node)).await;
         let there = there.map_err(|e| fail(format!("look for the volume and its record: {e}")))?;
         self.note_size(&job, there.is_none());
@@ -155,7 +155,7 @@ impl CsiVolumes {
         let attaches = volume.is_persistent() && needs_attach(object.as_deref());
         if attaches && there.is_none() {
             self.hold(&name);
-            if let Err(error) = self.parts.storage.wait_attached(&name).await {
+            if let Err(error) = self.deps.storage.wait_attached(&name).await {
                 let full = self.is_exhausted(volume, object.as_deref()).await;
                 // Who reads of it knows it by the name it has in the Pod.
                 return Err(named(
@@ -173,11 +173,14 @@ impl CsiVolumes {
                 None => this.mount(&job, object.as_deref(), attaches).await,
             }
         };
-        let queue =
-            volume_queue::Errand { act: VolumeAct::SetUp, volume: volume.spec_name.clone(), key: name };
-        let operation = self.parts.measured.begin(if volume.block { "map_volume" } else { "volume_mount" });
+        let queue = volume_queue::VolumeOperation {
+            act: VolumeAct::SetUp,
+            volume: volume.spec_name.clone(),
+            key: name,
+        };
+        let operation = self.deps.measured.begin(if volume.block { "map_volume" } else { "volume_mount" });
         let ready = self.queues.run(queue, volume_queue::MOUNT_TIMEOUT, Box::pin(work)).await;
-        self.parts.measured.end(operation, &volume.driver, ready.is_ok());
+        self.deps.measured.end(operation, &volume.driver, ready.is_ok());
         let ready = ready?;
         self.note((uid.clone(), own_name.to_owned()), volume, &ready);
         Ok(ready)
@@ -246,9 +249,9 @@ impl CsiVolumes {
         if !attaches {
             return Ok(BTreeMap::new());
         }
-        let id = attachment_name(&volume.handle, &volume.driver, self.parts.storage.node_name());
+        let id = attachment_name(&volume.handle, &volume.driver, self.deps.storage.node_name());
         let handle = &volume.handle;
-        let found = self.parts.storage.attachment(&id).await;
+        let found = self.deps.storage.attachment(&id).await;
         let attachment =
             found.map_err(|e| format!("volume {handle} has GET error for volume attachment {id}: {e}"))?;
         if attachment.metadata.deletion_timestamp.is_some() {
@@ -266,7 +269,7 @@ impl CsiVolumes {
     fn hold(&self, name: &str) {
         let mut state = self.lock();
         if state.in_use.insert(name.to_owned()) && state.settled {
-            self.parts.storage.report_in_use(state.in_use.iter().cloned().collect());
+            self.deps.storage.report_in_use(state.in_use.iter().cloned().collect());
         }
     }
 

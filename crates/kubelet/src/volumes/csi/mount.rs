@@ -71,15 +71,15 @@ impl CsiVolumes {
 
     pub(super) async fn session(&self, name: &str) -> Result<Session, String> {
         self.waits_for(format!("CSI driver {name} to register"));
-        let driver = self.parts.drivers.wait_for(name, REGISTRATION).await?;
+        let driver = self.deps.drivers.wait_for(name, REGISTRATION).await?;
         self.waits_for(format!("CSI driver {name} to answer NodeGetCapabilities"));
-        let asked = self.parts.measured.call(name, "NodeGetCapabilities", driver.capabilities()).await;
+        let asked = self.deps.measured.call(name, "NodeGetCapabilities", driver.capabilities()).await;
         Ok(Session { name: name.to_owned(), driver, offers: asked.map_err(|e| e.to_string())? })
     }
 
     /// Tells whoever asks what the current work is held up by.
     pub(super) fn waits_for(&self, what: String) {
-        volume_queue::waiting_for(what, self.parts.measured.clock.now().mono);
+        volume_queue::waiting_for(what, self.deps.measured.clock.now().mono);
     }
 
     pub(super) fn calls(&self, session: &Session, method: &str) {
@@ -147,7 +147,7 @@ impl CsiVolumes {
                 false => attributes = merged(&attributes, tokens),
             }
         }
-        let (at, data) = (dir.clone(), volume.data(self.parts.storage.node_name()));
+        let (at, data) = (dir.clone(), volume.data(self.deps.storage.node_name()));
         let recorded = self.try_on_disk(move |_| {
             let was_known = books::read(&at).is_some();
             books::write(&at, &data).map(|()| was_known)
@@ -191,7 +191,7 @@ impl CsiVolumes {
             secrets,
             volume_context: volume.attributes.clone(),
         });
-        self.parts.measured.call(&session.name, "NodeStageVolume", call).await
+        self.deps.measured.call(&session.name, "NodeStageVolume", call).await
     }
 
     /// The request says where and with what; the rest is the volume's.
@@ -209,7 +209,7 @@ impl CsiVolumes {
             readonly: volume.read_only,
             ..request
         });
-        self.parts.measured.call(&session.name, "NodePublishVolume", call).await
+        self.deps.measured.call(&session.name, "NodePublishVolume", call).await
     }
 
     pub(super) async fn secrets(
@@ -218,7 +218,7 @@ impl CsiVolumes {
         field: &str,
     ) -> Result<BTreeMap<String, String>, String> {
         let Some(reference) = reference else { return Ok(BTreeMap::new()) };
-        self.parts
+        self.deps
             .storage
             .secret(reference)
             .await
@@ -238,7 +238,7 @@ impl CsiVolumes {
         if wants.is_empty() {
             return Ok(None);
         }
-        let tokens = self.parts.storage.tokens(pod, &wants).await.map_err(|e| {
+        let tokens = self.deps.storage.tokens(pod, &wants).await.map_err(|e| {
             format!("{PLUGIN}: mounter.SetUpAt failed to get service accoount token attributes: {e}")
         })?;
         Ok(Some((tokens, spec.service_account_token_in_secrets == Some(true))))
@@ -258,7 +258,7 @@ impl CsiVolumes {
             return Ok(());
         };
         self.waits_for(format!("the files of the volume to be given to group {}", group.gid));
-        let (path, pod, recorder) = (path.to_owned(), job.pod.clone(), self.parts.recorder.clone());
+        let (path, pod, recorder) = (path.to_owned(), job.pod.clone(), self.deps.recorder.clone());
         let give = move || {
             let mut tell = |news| {
                 let text = slow_walk(&path, pod.metadata.uid.as_deref().unwrap_or_default(), news);

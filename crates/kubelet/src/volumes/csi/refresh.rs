@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_secs(10);
 impl CsiVolumes {
     /// Asks drivers anew as often as they want, until cancelled.
     pub(in crate::volumes) async fn refresh_until(self: Arc<Self>, token: CancellationToken) {
-        let mut drivers = self.parts.registrar.drivers.subscribe();
+        let mut drivers = self.deps.registrar.drivers.subscribe();
         let mut asked = BTreeMap::new();
         let rounds = async {
             loop {
@@ -40,10 +40,10 @@ impl CsiVolumes {
     /// Those whose time has come since they were asked, or came.
     async fn refresh_due(&self, names: &[String], asked: &mut BTreeMap<String, Mono>) {
         asked.retain(|name, _| names.contains(name));
-        let now = self.parts.measured.clock.now().mono;
+        let now = self.deps.measured.clock.now().mono;
         let mut due = Vec::new();
         for name in names {
-            let object = self.parts.storage.driver(name).await.ok().flatten();
+            let object = self.deps.storage.driver(name).await.ok().flatten();
             let Some(period) = period(object.as_deref()) else {
                 asked.remove(name);
                 continue;
@@ -58,7 +58,7 @@ impl CsiVolumes {
     }
 
     async fn refresh(&self, driver: &str) {
-        let asked = tokio::time::timeout(LOOK, self.parts.registrar.refresh(driver)).await;
+        let asked = tokio::time::timeout(LOOK, self.deps.registrar.refresh(driver)).await;
         if let Err(error) = asked.unwrap_or_else(|_| Err(format!("no answer within {}s", LOOK.as_secs()))) {
             tracing::warn!(driver, error, "driver not asked anew how many volumes it can have");
         }
@@ -70,8 +70,8 @@ impl CsiVolumes {
         if period(object).is_none() {
             return false;
         }
-        let id = attachment_name(&volume.handle, &volume.driver, self.parts.storage.node_name());
-        let Ok(attachment) = self.parts.storage.attachment(&id).await else { return false };
+        let id = attachment_name(&volume.handle, &volume.driver, self.deps.storage.node_name());
+        let Ok(attachment) = self.deps.storage.attachment(&id).await else { return false };
         let code = attachment.status.and_then(|s| s.attach_error?.error_code);
         let exhausted = code == Some(Code::ResourceExhausted as i32);
         if exhausted {

@@ -59,8 +59,8 @@ impl CsiVolumes {
         left.retain(|key, _| !measured.contains(key));
         join_all(left.iter().map(|(key, volume)| self.measure_one(key, volume))).await;
         measured.extend(left.into_keys());
-        let claims = self.parts.figures.claims();
-        for gauge in gauges(&self.parts.measured.metrics) {
+        let claims = self.deps.figures.claims();
+        for gauge in gauges(&self.deps.measured.metrics) {
             gauge.retain(|[namespace, name]: [&str; 2]| {
                 claims.contains(&(namespace.to_owned(), name.to_owned()))
             });
@@ -71,12 +71,12 @@ impl CsiVolumes {
         let answer = self.ask(volume).await;
         // It may have gone while its driver was asked.
         let answer = answer.filter(|_| self.lock().published.contains_key(key));
-        let at = self.parts.measured.clock.now().wall;
+        let at = self.deps.measured.clock.now().wall;
         let seen = answer.map(|stats| read(&stats, volume.claim.as_ref(), at));
         if let (Some(claim), Some(seen)) = (&volume.claim, &seen) {
-            feed(&self.parts.measured.metrics, claim, seen);
+            set_gauges(&self.deps.measured.metrics, claim, seen);
         }
-        self.parts.figures.set(&key.0, &key.1, seen);
+        self.deps.figures.set(&key.0, &key.1, seen);
     }
 
     /// None if the driver does not count, or does not answer.
@@ -90,7 +90,7 @@ impl CsiVolumes {
                 staging_target_path: String::new(),
             };
             let call = session.driver.stats(request);
-            let answer = self.parts.measured.call(name, "NodeGetVolumeStats", call).await;
+            let answer = self.deps.measured.call(name, "NodeGetVolumeStats", call).await;
             answer.map_err(|error| tracing::debug!(%error, volume = handle, "volume not measured")).ok()
         };
         tokio::time::timeout(TIMEOUT, asked).await.ok().flatten()
@@ -114,7 +114,7 @@ fn read(stats: &NodeGetVolumeStatsResponse, claim: Option<&ClaimRef>, at: Wall) 
     figures
 }
 
-fn feed(metrics: &Metrics, claim: &ClaimRef, figures: &Figures) {
+fn set_gauges(metrics: &Metrics, claim: &ClaimRef, figures: &Figures) {
     let labels = [claim.namespace.as_str(), claim.name.as_str()];
     let [capacity, available, used, inodes, inodes_free, inodes_used] = gauges(metrics);
     let counted =

@@ -25,7 +25,7 @@ const SLOW: Duration = Duration::from_secs(600);
 impl CsiVolumes {
     /// Sweeps whenever there may be something, until cancelled.
     pub(in crate::volumes) async fn sweep_until(self: Arc<Self>, token: CancellationToken) {
-        let mut drivers = self.parts.drivers.subscribe();
+        let mut drivers = self.deps.drivers.subscribe();
         let mut pause = RETRY_MIN;
         loop {
             let left = self.sweep().await;
@@ -65,17 +65,20 @@ impl CsiVolumes {
 
     async fn unstage(self: &Arc<Self>, staged: Staged) -> Result<(), VolumeError> {
         let name = staged.entry.unique_name();
-        let errand =
-            volume_queue::Errand { act: VolumeAct::Unstage, volume: staged.name.clone(), key: name.clone() };
+        let queued = volume_queue::VolumeOperation {
+            act: VolumeAct::Unstage,
+            volume: staged.name.clone(),
+            key: name.clone(),
+        };
         let is_device = matches!(staged.place, Place::Device);
-        let operation = self.parts.measured.begin(if is_device { "unmap_device" } else { "unmount_device" });
+        let operation = self.deps.measured.begin(if is_device { "unmap_device" } else { "unmount_device" });
         let (this, driver) = (self.clone(), staged.entry.driver.clone());
         let work = async move {
             let done = this.unstage_now(&staged, &name).await;
             done.map_err(|e| named(VolumeAct::Unstage, &staged.name, e))
         };
-        let done = self.queues.run(errand, volume_queue::UNMOUNT_TIMEOUT, Box::pin(work)).await;
-        self.parts.measured.end(operation, &driver, done.is_ok());
+        let done = self.queues.run(queued, volume_queue::UNMOUNT_TIMEOUT, Box::pin(work)).await;
+        self.deps.measured.end(operation, &driver, done.is_ok());
         done
     }
 
@@ -106,7 +109,7 @@ impl CsiVolumes {
                 staging_target_path: path.to_string_lossy().into_owned(),
             };
             let call = session.driver.unstage(request);
-            let done = self.parts.measured.call(&session.name, "NodeUnstageVolume", call).await;
+            let done = self.deps.measured.call(&session.name, "NodeUnstageVolume", call).await;
             done.map_err(|e| e.to_string())?;
         }
         let staged = staged.clone();
@@ -135,7 +138,7 @@ impl CsiVolumes {
         let (staged, published) = self.on_disk(|disk| (disk.staged(), disk.published())).await?;
         for entry in staged.into_iter().map(|s| s.entry).chain(published) {
             // A driver that cannot be asked about may need its volumes attached.
-            let object = self.parts.storage.driver(&entry.driver).await.ok().flatten();
+            let object = self.deps.storage.driver(&entry.driver).await.ok().flatten();
             if !entry.ephemeral && needs_attach(object.as_deref()) {
                 on_disk.insert(entry.unique_name());
             }
@@ -147,7 +150,7 @@ impl CsiVolumes {
         in_use.extend(on_disk);
         state.in_use.clone_from(&in_use);
         state.settled = true;
-        self.parts.storage.report_in_use(in_use.into_iter().collect());
+        self.deps.storage.report_in_use(in_use.into_iter().collect());
         Ok(())
     }
 
@@ -176,7 +179,7 @@ mod tests {
     use crate::events::Recorder;
     use crate::ports::{NoStorage, Storage};
     use crate::testing::clock;
-    use crate::volumes::CsiParts;
+    use crate::volumes::CsiDeps;
     use crate::volumes::drivers::Measured;
     use crate::volumes::drivers::registration::Registrar;
 
@@ -224,7 +227,7 @@ mod tests {
         let clock = clock();
         let measured = Measured { metrics: Arc::default(), clock: clock.clone() };
         let drivers = Arc::default();
-        let parts = CsiParts {
+        let parts = CsiDeps {
             registrar: Registrar {
                 drivers: Arc::clone(&drivers),
                 csi_node: None,

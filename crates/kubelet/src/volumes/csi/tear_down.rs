@@ -34,7 +34,7 @@ impl CsiVolumes {
         let mut done = join_all(of_mounts).await;
         done.extend(join_all(of_devices).await);
         done.into_iter().collect::<Result<Vec<()>, _>>()?;
-        self.parts.figures.forget(uid);
+        self.deps.figures.forget(uid);
         self.forget(uid);
         self.unused.notify_one();
         Ok(())
@@ -61,8 +61,8 @@ impl CsiVolumes {
             all.filter_map(|(key, pods)| Some((key.clone(), pods.get(uid)?.clone()))).collect()
         };
         let pass = |(key, volume)| {
-            let errand = volume_queue::Errand { act: VolumeAct::Unmount, volume, key };
-            self.queues.run(errand, volume_queue::UNMOUNT_TIMEOUT, async { Ok(()) })
+            let queued = volume_queue::VolumeOperation { act: VolumeAct::Unmount, volume, key };
+            self.queues.run(queued, volume_queue::UNMOUNT_TIMEOUT, async { Ok(()) })
         };
         let passed = join_all(begun.into_iter().map(pass)).await;
         passed.into_iter().collect()
@@ -81,8 +81,9 @@ impl CsiVolumes {
 
     async fn take_away(self: &Arc<Self>, uid: &PodUid, kept: Kept, block: bool) -> Result<(), VolumeError> {
         let act = if block { VolumeAct::Unmap } else { VolumeAct::Unmount };
-        let errand = volume_queue::Errand { act, volume: kept.name.clone(), key: kept.entry.unique_name() };
-        let operation = self.parts.measured.begin(if block { "unmap_volume" } else { "volume_unmount" });
+        let queued =
+            volume_queue::VolumeOperation { act, volume: kept.name.clone(), key: kept.entry.unique_name() };
+        let operation = self.deps.measured.begin(if block { "unmap_volume" } else { "volume_unmount" });
         let (this, uid, driver) = (self.clone(), uid.clone(), kept.entry.driver.clone());
         let work = async move {
             let done = match block {
@@ -91,8 +92,8 @@ impl CsiVolumes {
             };
             done.map_err(|e| named(act, &kept.name, e))
         };
-        let done = self.queues.run(errand, volume_queue::UNMOUNT_TIMEOUT, Box::pin(work)).await;
-        self.parts.measured.end(operation, &driver, done.is_ok());
+        let done = self.queues.run(queued, volume_queue::UNMOUNT_TIMEOUT, Box::pin(work)).await;
+        self.deps.measured.end(operation, &driver, done.is_ok());
         done
     }
 
@@ -115,14 +116,14 @@ impl CsiVolumes {
     async fn unpublish(&self, entry: &Entry, target: &Path) -> Result<(), String> {
         let name = &entry.driver;
         self.waits_for(format!("CSI driver {name} to register"));
-        let driver = self.parts.drivers.wait_for(name, REGISTRATION).await?;
+        let driver = self.deps.drivers.wait_for(name, REGISTRATION).await?;
         self.waits_for(format!("CSI driver {name} to answer NodeUnpublishVolume"));
         let request = NodeUnpublishVolumeRequest {
             volume_id: entry.handle.clone(),
             target_path: target.to_string_lossy().into_owned(),
         };
         let call = driver.unpublish(request);
-        let done = self.parts.measured.call(name, "NodeUnpublishVolume", call).await;
+        let done = self.deps.measured.call(name, "NodeUnpublishVolume", call).await;
         done.map_err(|e| e.to_string())
     }
 }

@@ -38,7 +38,7 @@ struct VolumeQueue {
 }
 
 /// What is to be done, on which volume.
-pub(super) struct Errand {
+pub(super) struct VolumeOperation {
     pub(super) act: VolumeAct,
     /// As people call it.
     pub(super) volume: String,
@@ -56,12 +56,12 @@ impl VolumeQueues {
     /// Runs `work` in its volume's queue and waits for it, but not for ever.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        errand: Errand,
+        operation: VolumeOperation,
         limit: Duration,
         work: impl Future<Output = Result<T, VolumeError>> + Send + 'static,
     ) -> Result<T, VolumeError> {
-        let queue = self.all().entry(errand.key.clone()).or_default().clone();
-        let result = self.run_in(&queue, &errand, limit, work).await;
+        let queue = self.all().entry(operation.key.clone()).or_default().clone();
+        let result = self.run_in(&queue, &operation, limit, work).await;
         drop(queue);
         // Whoever still works or waits holds the queue too; the last one leaves the map clean.
         self.all().retain(|_, queue| Arc::strong_count(queue) > 1);
@@ -71,15 +71,17 @@ impl VolumeQueues {
     async fn run_in<T: Send + 'static>(
         &self,
         queue: &Arc<VolumeQueue>,
-        errand: &Errand,
+        operation: &VolumeOperation,
         limit: Duration,
         work: impl Future<Output = Result<T, VolumeError>> + Send + 'static,
     ) -> Result<T, VolumeError> {
         // Nothing to retry: whoever is asked again will say the same until the driver has answered.
-        let late =
-            || VolumeError { class: Class::Wait, ..named(errand.act, &errand.volume, self.describe(queue)) };
+        let late = || VolumeError {
+            class: Class::Wait,
+            ..named(operation.act, &operation.volume, self.describe(queue))
+        };
         let Ok(turn) = timeout(limit, queue.turn.clone().lock_owned()).await else { return Err(late()) };
-        queue.begin(format!("{} it", errand.act), self.clock.now().mono);
+        queue.begin(format!("{} it", operation.act), self.clock.now().mono);
         let mine = queue.clone();
         let task = supervise::spawn("csi_operation", async move {
             let result = STEP.scope(mine.clone(), work).await;
@@ -89,7 +91,7 @@ impl VolumeQueues {
         });
         match timeout(limit, task).await {
             Ok(Ok(Some(result))) => result,
-            Ok(_) => Err(named(errand.act, &errand.volume, "the operation panicked")),
+            Ok(_) => Err(named(operation.act, &operation.volume, "the operation panicked")),
             Err(_) => Err(late()),
         }
     }
@@ -147,8 +149,8 @@ mod tests {
     use super::*;
     use crate::host::clock::SystemClock;
 
-    fn errand(key: &str) -> Errand {
-        Errand { act: VolumeAct::SetUp, volume: "v".into(), key: key.into() }
+    fn operation(key: &str) -> VolumeOperation {
+        VolumeOperation { act: VolumeAct::SetUp, volume: "v".into(), key: key.into() }
     }
 
     #[tokio::test(start_paused = true)]
@@ -162,13 +164,13 @@ mod tests {
             let _ = hang.await;
             Ok(1)
         };
-        let late = queues.run(errand("a"), MOUNT_TIMEOUT, work).await.unwrap_err();
+        let late = queues.run(operation("a"), MOUNT_TIMEOUT, work).await.unwrap_err();
         assert!(late.message.contains("driver d to answer NodePublishVolume"), "{late}");
-        assert_eq!(queues.run(errand("b"), MOUNT_TIMEOUT, async { Ok(2) }).await.unwrap(), 2);
-        let late = queues.run(errand("a"), UNMOUNT_TIMEOUT, async { Ok(3) }).await.unwrap_err();
+        assert_eq!(queues.run(operation("b"), MOUNT_TIMEOUT, async { Ok(2) }).await.unwrap(), 2);
+        let late = queues.run(operation("a"), UNMOUNT_TIMEOUT, async { Ok(3) }).await.unwrap_err();
         assert!(late.message.contains("NodePublishVolume"), "{late}");
         release.send(()).unwrap();
-        assert_eq!(queues.run(errand("a"), UNMOUNT_TIMEOUT, async { Ok(4) }).await.unwrap(), 4);
+        assert_eq!(queues.run(operation("a"), UNMOUNT_TIMEOUT, async { Ok(4) }).await.unwrap(), 4);
         assert!(queues.all().is_empty());
     }
 

@@ -37,10 +37,10 @@ struct Field {
     secret: PathBuf,
 }
 
-/// `volume/door` is a directory, `volume/trap` a link out; both lead to `room/file`.
+/// `volume/dir` is a directory, `volume/trap` a link out; both lead to `room/file`.
 fn field(dir: &Path, out: &str) -> Field {
     let (volume, secret) = (dir.join("volume"), dir.join("secret"));
-    for root in [volume.join("door"), secret.clone()] {
+    for root in [volume.join("dir"), secret.clone()] {
         fs::create_dir_all(root.join("room")).unwrap();
         fs::write(root.join("room/file"), root.display().to_string()).unwrap();
     }
@@ -51,14 +51,14 @@ fn field(dir: &Path, out: &str) -> Field {
 
 #[test]
 fn resolving_never_leaves_the_volume() {
-    for out in ["../secret", "absolute", "door/../../secret"] {
+    for out in ["../secret", "absolute", "dir/../../secret"] {
         scratch::run(|dir| {
             let field = field(dir, out);
-            let inside = fd::stat(fd::open_dir(&field.volume.join("door/room")).unwrap()).unwrap().st_ino;
+            let inside = fd::stat(fd::open_dir(&field.volume.join("dir/room")).unwrap()).unwrap().st_ino;
             let root = fd::open_dir(&field.volume).unwrap();
-            let (a, b) = (field.volume.join("door"), field.volume.join("trap"));
+            let (a, b) = (field.volume.join("dir"), field.volume.join("trap"));
             let won = under_attack(&a, &b, ROUNDS, || {
-                match sub_path::resolve(std::os::fd::AsFd::as_fd(&root), Path::new("door/room")) {
+                match sub_path::resolve(std::os::fd::AsFd::as_fd(&root), Path::new("dir/room")) {
                     Ok(found) => {
                         assert_eq!(fd::stat(found).unwrap().st_ino, inside, "escaped through {out}");
                         true
@@ -76,11 +76,11 @@ fn creating_never_leaves_the_volume() {
     scratch::run(|dir| {
         let field = field(dir, "../secret");
         let root = fd::open_dir(&field.volume).unwrap();
-        let (a, b) = (field.volume.join("door"), field.volume.join("trap"));
+        let (a, b) = (field.volume.join("dir"), field.volume.join("trap"));
         let mut n = 0;
         under_attack(&a, &b, ROUNDS, || {
             n += 1;
-            let path = format!("door/new{}/x", n % 500);
+            let path = format!("dir/new{}/x", n % 500);
             sub_path::resolve(std::os::fd::AsFd::as_fd(&root), Path::new(&path)).is_ok()
         });
         let names: Vec<_> = fs::read_dir(&field.secret).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -96,10 +96,10 @@ fn what_is_mounted_is_what_was_resolved() {
         let field = field(&host, "../secret");
         let volume = json!({"hostPath": {"path": field.volume.to_str().unwrap()}});
         let pod = pod(volume);
-        let (a, b) = (field.volume.join("door"), field.volume.join("trap"));
-        let mine = field.volume.join("door").display().to_string();
+        let (a, b) = (field.volume.join("dir"), field.volume.join("trap"));
+        let mine = field.volume.join("dir").display().to_string();
         let won = under_attack(&a, &b, 2_000, || {
-            let Ok(bound) = node.sub_path(&pod, 0, "door/room/file") else { return false };
+            let Ok(bound) = node.sub_path(&pod, 0, "dir/room/file") else { return false };
             assert_eq!(fs::read_to_string(bound).unwrap(), mine, "escaped");
             true
         });
@@ -116,7 +116,7 @@ fn walking_never_leaves_the_volume() {
         use super::super::fs_group::{self, Access};
         use kubelet_core::volumes::{ChangePolicy, FsGroup};
         let field = field(dir, "../secret");
-        let (a, b) = (field.volume.join("door"), field.volume.join("trap"));
+        let (a, b) = (field.volume.join("dir"), field.volume.join("trap"));
         let group = FsGroup { gid: 99, policy: ChangePolicy::Always };
         under_attack(&a, &b, 3_000, || {
             fs_group::apply(fd::open_dir(&field.volume).unwrap(), group, Access::ReadWrite).is_ok()
@@ -127,12 +127,12 @@ fn walking_never_leaves_the_volume() {
         let mut gone = 0;
         for round in 0..200 {
             let victim = dir.join(format!("victim{round}"));
-            fs::create_dir_all(victim.join("door/x/y")).unwrap();
+            fs::create_dir_all(victim.join("dir/x/y")).unwrap();
             symlink(&field.secret, victim.join("trap")).unwrap();
             let stop = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    let (a, b) = (victim.join("door"), victim.join("trap"));
+                    let (a, b) = (victim.join("dir"), victim.join("trap"));
                     while !stop.load(Ordering::Relaxed) {
                         let _ = renameat_with(CWD, &a, CWD, &b, RenameFlags::EXCHANGE);
                     }

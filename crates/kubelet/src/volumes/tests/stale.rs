@@ -15,10 +15,10 @@ use crate::ports::{Objects, VolumeAct};
 
 /// An API server whose answers the test gives.
 #[derive(Default)]
-struct Shelf(Mutex<ReferencedObjects>, AtomicUsize);
+struct FakeObjects(Mutex<ReferencedObjects>, AtomicUsize);
 
 #[async_trait]
-impl Objects for Shelf {
+impl Objects for FakeObjects {
     fn follow(&self, _: &Pod) {}
 
     fn forget(&self, _: &PodUid) {}
@@ -54,7 +54,7 @@ fn disk(path: &Path, misplaced: Option<String>) -> Result<Arc<Bound>, String> {
     Ok(Arc::new(Bound { volume, misplaced, ..Bound::default() }))
 }
 
-impl Shelf {
+impl FakeObjects {
     fn put(&self, secret: Referenced<k8s_openapi::api::core::v1::Secret>, disk: Result<Arc<Bound>, String>) {
         let (secrets, claims) = ([("s".to_owned(), secret)].into(), [("c".to_owned(), disk)].into());
         *self.0.lock().unwrap() =
@@ -71,17 +71,17 @@ fn local_pv(path: &Path, more: Value) -> Result<Arc<Bound>, String> {
     Ok(Arc::new(Bound { volume: serde_json::from_value(volume).unwrap(), ..Bound::default() }))
 }
 
-fn on_node_of(test: impl FnOnce(&Shelf, &mut dyn FnMut() -> Node, &Path) + Send) {
+fn on_node_of(test: impl FnOnce(&FakeObjects, &mut dyn FnMut() -> Node, &Path) + Send) {
     scratch::run(|dir| {
-        let shelf = Arc::new(Shelf::default());
+        let objects = Arc::new(FakeObjects::default());
         let mut life = || {
             let mut node = Node::new(dir);
-            node.volumes = node.volumes.with_objects(shelf.clone());
+            node.volumes = node.volumes.with_objects(objects.clone());
             node
         };
         let disk = dir.join("disk");
         fs::create_dir(&disk).unwrap();
-        test(&shelf, &mut life, &disk);
+        test(&objects, &mut life, &disk);
     });
 }
 
@@ -95,15 +95,15 @@ fn both() -> Pod {
 
 #[test]
 fn what_cannot_be_refreshed_stays_as_it_was() {
-    on_node_of(|shelf, life, path| {
+    on_node_of(|objects, life, path| {
         let (node, pod) = (life(), both());
-        shelf.put(secret(), disk(path, None));
+        objects.put(secret(), disk(path, None));
         let ready = node.mount_all(&pod).unwrap();
         assert!(ready.stale.is_empty(), "{:?}", ready.stale);
         assert_eq!(ready.groups, [777]);
         fs::create_dir(path.join("sub")).unwrap();
 
-        shelf.put(Referenced::Missing, Err("failed to fetch PVC from API server: refused".into()));
+        objects.put(Referenced::Missing, Err("failed to fetch PVC from API server: refused".into()));
         let still = node.mount_all(&pod).unwrap();
         assert_eq!((&still.places, &still.groups), (&ready.places, &ready.groups));
         let told: Vec<_> = still.stale.iter().map(|e| (e.act, e.volume.as_str())).collect();
@@ -115,14 +115,14 @@ fn what_cannot_be_refreshed_stays_as_it_was() {
         // Another life of the agent finds the files; what a claim was it cannot know.
         let next = life();
         assert_eq!(next.mount(&pod).unwrap_err().volume, "v");
-        shelf.put(Referenced::Missing, disk(path, None));
+        objects.put(Referenced::Missing, disk(path, None));
         let still = next.mount_all(&pod).unwrap();
         assert_eq!((&still.places, still.stale.len()), (&ready.places, 1));
 
         // What it was is no longer of interest once it is gone.
         next.unmount().unwrap();
         next.assert_clean();
-        shelf.put(secret(), Err("gone".into()));
+        objects.put(secret(), Err("gone".into()));
         assert_eq!(next.mount(&pod).unwrap_err().volume, "v");
         next.unmount().unwrap();
     });
@@ -130,11 +130,11 @@ fn what_cannot_be_refreshed_stays_as_it_was() {
 
 #[test]
 fn a_sub_path_asks_nobody_for_what_is_known() {
-    on_node_of(|shelf, life, path| {
+    on_node_of(|objects, life, path| {
         let (node, pod) = (life(), both());
-        shelf.put(secret(), disk(path, None));
+        objects.put(secret(), disk(path, None));
         node.mount_all(&pod).unwrap();
-        let asked = || shelf.1.load(Ordering::Relaxed);
+        let asked = || objects.1.load(Ordering::Relaxed);
         assert_eq!(asked(), 1);
         let sub_path = |node: &Node, volume| {
             node.runtime.block_on(node.volumes.sub_path(&pod, "c", 0, volume, "")).unwrap()
@@ -151,11 +151,11 @@ fn a_sub_path_asks_nobody_for_what_is_known() {
 
 #[test]
 fn a_volume_for_one_pod_is_given_to_one_at_a_time() {
-    on_node_of(|shelf, life, path| {
+    on_node_of(|objects, life, path| {
         let (node, first) = (life(), both());
         let mut second = both();
         second.metadata.uid = Some("another".into());
-        let pv = |modes: Value| shelf.put(secret(), local_pv(path, json!({"accessModes": modes})));
+        let pv = |modes: Value| objects.put(secret(), local_pv(path, json!({"accessModes": modes})));
         pv(json!(["ReadWriteOncePod"]));
         node.mount_v(&first);
         for node in [&node, &life()] {
@@ -184,7 +184,7 @@ fn a_volume_for_one_pod_is_given_to_one_at_a_time() {
 
 #[test]
 fn a_device_for_one_pod_is_given_to_one_at_a_time() {
-    on_node_of(|shelf, life, path| {
+    on_node_of(|objects, life, path| {
         let Some(disk) = Disk::make(&path.join("image")) else { return };
         let node = life();
         let device = json!([{"name": "c", "volumeDevices": [{"name": "v", "devicePath": "/dev/x"}]}]);
@@ -195,9 +195,9 @@ fn a_device_for_one_pod_is_given_to_one_at_a_time() {
             pod
         };
         let modes = json!({"volumeMode": "Block", "accessModes": ["ReadWriteOncePod"]});
-        shelf.put(secret(), local_pv(Path::new("/dev/none"), modes.clone()));
+        objects.put(secret(), local_pv(Path::new("/dev/none"), modes.clone()));
         assert!(node.mount(&pod("b")).unwrap_err().message.contains("/dev/none"), "what fails holds nothing");
-        shelf.put(secret(), local_pv(Path::new(&disk.0), modes));
+        objects.put(secret(), local_pv(Path::new(&disk.0), modes));
         node.mount(&pod("a")).unwrap();
         node.mount(&pod("a")).unwrap();
         let error = node.mount(&pod("b")).unwrap_err();
@@ -209,9 +209,9 @@ fn a_device_for_one_pod_is_given_to_one_at_a_time() {
 
 #[test]
 fn what_was_never_there_is_refused() {
-    on_node_of(|shelf, life, path| {
+    on_node_of(|objects, life, path| {
         let (node, pod) = (life(), both());
-        shelf.put(Referenced::Missing, disk(path, None));
+        objects.put(Referenced::Missing, disk(path, None));
         let error = node.mount(&pod).unwrap_err();
         assert_eq!((error.volume.as_str(), error.class), ("secret", Class::Reject));
         node.unmount().unwrap();
@@ -238,12 +238,12 @@ impl Drop for Disk {
 
 #[test]
 fn a_device_becomes_a_file_system_once() {
-    on_node_of(|shelf, life, path| {
+    on_node_of(|objects, life, path| {
         let Some(disk) = Disk::make(&path.join("image")) else { return };
         let (node, pod) = (life(), both());
         let options = json!({"mountOptions": ["noatime"]});
         for content in ["", "kept"] {
-            shelf.put(secret(), local_pv(Path::new(&disk.0), options.clone()));
+            objects.put(secret(), local_pv(Path::new(&disk.0), options.clone()));
             let at = node.mount_v(&pod);
             assert_eq!(fs::read_to_string(at.join("file")).unwrap_or_default(), content);
             fs::write(at.join("file"), "kept").unwrap();
@@ -254,10 +254,10 @@ fn a_device_becomes_a_file_system_once() {
             node.assert_clean();
         }
         // Neither the one nor the other.
-        shelf.put(secret(), local_pv(&path.join("image"), json!({})));
+        objects.put(secret(), local_pv(&path.join("image"), json!({})));
         let error = node.mount(&pod).unwrap_err();
         assert_eq!(error.message, "only directory and block device are supported");
-        shelf.put(secret(), local_pv(path, options));
+        objects.put(secret(), local_pv(path, options));
         node.mount_v(&pod);
         node.unmount().unwrap();
     });
@@ -265,18 +265,18 @@ fn a_device_becomes_a_file_system_once() {
 
 #[test]
 fn the_node_matters_only_at_first() {
-    on_node_of(|shelf, life, path| {
+    on_node_of(|objects, life, path| {
         let (node, pod) = (life(), both());
         let elsewhere = || disk(path, Some("no matching NodeSelectorTerms".into()));
-        shelf.put(secret(), elsewhere());
+        objects.put(secret(), elsewhere());
         let error = node.mount(&pod).unwrap_err();
         assert_eq!(
             (error.act, error.message.as_str()),
             (VolumeAct::CheckNode, "no matching NodeSelectorTerms")
         );
-        shelf.put(secret(), disk(path, None));
+        objects.put(secret(), disk(path, None));
         let ready = node.mount_all(&pod).unwrap();
-        shelf.put(secret(), elsewhere());
+        objects.put(secret(), elsewhere());
         let still = node.mount_all(&pod).unwrap();
         assert_eq!((still.places, still.stale.len()), (ready.places, 0));
         node.unmount().unwrap();

@@ -27,7 +27,7 @@ impl Bench {
         let (tx, rx) = mpsc::channel(CHANNEL);
         let (context, token) = (context(), CancellationToken::new());
         let config = FileConfig { path: path(&dir), period: Duration::from_secs(3600) };
-        tokio::spawn(run(config, context.clone(), Heritage::default(), tx, token.clone()));
+        tokio::spawn(run(config, context.clone(), Handover::default(), tx, token.clone()));
         Self { dir, context, rx, token }
     }
 
@@ -138,7 +138,7 @@ async fn duplicate_names_are_dropped_with_an_event() {
     assert_eq!(pods.len(), 1);
     assert_eq!(pods[0].spec.as_ref().unwrap().containers[0].image.as_deref(), Some("x:1"));
     let (second, place) = (text(manifest("same", "x:2").into_bytes()), b.dir.join("2.yaml"));
-    let dropped = parse(&b.context, &Heritage::default(), &second, &place.to_string_lossy());
+    let dropped = parse(&b.context, &Handover::default(), &second, &place.to_string_lossy());
     let events = b.context.events.of(dropped.unwrap().metadata.uid.as_deref().unwrap());
     assert_eq!(events[0].reason, "FailedValidation");
     assert!(
@@ -258,9 +258,9 @@ async fn a_fifo_does_not_hold_us_up() {
     .await;
 }
 
-fn shelf() -> Shelf {
-    let (files, heritage) = (BTreeMap::new(), Heritage::default());
-    Shelf { context: context(), path: "/m".into(), files, heritage }
+fn manifests() -> Manifests {
+    let (files, handover) = (BTreeMap::new(), Handover::default());
+    Manifests { context: context(), path: "/m".into(), files, handover }
 }
 
 fn text(bytes: Vec<u8>) -> Text {
@@ -292,10 +292,10 @@ fn a_pod_that_runs_keeps_its_uid_and_a_note_says_whose_it_is() {
     std::os::unix::fs::symlink(dir.join("a.yaml"), dir.join("link.yaml")).unwrap();
     let uid = |seen: &str, file: &str, more: &str| {
         put(&dir, "explicit.yaml", &manifest("a", "x:1").replace("name: a", "name: a\n  uid: mine"));
-        let mut shelf = shelf();
-        shelf.heritage =
-            Heritage { pods: dir.join("pods"), running: vec![theirs("a-n1", seen), theirs(more, seen)] };
-        let pod = shelf.take_file(dir.join(file), read(&dir.join(file))).unwrap();
+        let mut manifests = manifests();
+        manifests.handover =
+            Handover { pods: dir.join("pods"), running: vec![theirs("a-n1", seen), theirs(more, seen)] };
+        let pod = manifests.take_file(dir.join(file), read(&dir.join(file))).unwrap();
         assert_eq!(pod.metadata.annotations.as_ref().unwrap()[static_pod::HASH_ANNOTATION], uid_of(&pod));
         uid_of(&pod).to_owned()
     };
@@ -320,7 +320,7 @@ fn whatever_one_file_holds_the_others_live_on() {
     use proptest::prelude::*;
     let good = manifest("good", "x:1").into_bytes();
     let victim = manifest("victim", "x:1").into_bytes();
-    let mut shelf = shelf();
+    let mut manifests = manifests();
     let found = |bad: Vec<u8>| {
         Found::Files(vec![
             ("/m/a.yaml".into(), Ok(text(good.clone()))),
@@ -328,8 +328,8 @@ fn whatever_one_file_holds_the_others_live_on() {
             ("/m/c.yaml".into(), Ok(text(manifest("last", "x:1").into_bytes()))),
         ])
     };
-    let first = shelf.take_in(found(victim.clone())).unwrap();
-    let shelf = std::cell::RefCell::new(shelf);
+    let first = manifests.take_in(found(victim.clone())).unwrap();
+    let manifests = std::cell::RefCell::new(manifests);
     let damage = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0usize..30), 1..6);
     let config =
         proptest::test_runner::Config { cases: 1000, failure_persistence: None, ..Default::default() };
@@ -341,11 +341,11 @@ fn whatever_one_file_holds_the_others_live_on() {
                 let end = (at + remove).min(bytes.len());
                 bytes.splice(at..end, [byte]);
             }
-            let mut shelf = shelf.borrow_mut();
-            let pods = shelf.take_in(found(bytes)).unwrap();
+            let mut manifests = manifests.borrow_mut();
+            let pods = manifests.take_in(found(bytes)).unwrap();
             prop_assert!(pods.len() == 3, "a file that was good once always yields a Pod");
             prop_assert!(Arc::ptr_eq(&pods[0], &first[0]) && Arc::ptr_eq(&pods[2], &first[2]));
-            let problems = shelf.context.problems.list();
+            let problems = manifests.context.problems.list();
             prop_assert!(problems.len() <= 1 && problems.iter().all(|p| p.place == "/m/b.yaml"));
             Ok(())
         })

@@ -29,15 +29,15 @@ const AGAIN: Duration = Duration::from_millis(500);
 
 /// Everything that ran before this kubelet began.
 #[derive(Debug, Default)]
-pub struct Heritage {
+pub struct Handover {
     /// Where the directories of Pods are.
     pub(super) pods: PathBuf,
     pub(super) running: Vec<Running>,
 }
 
-// === impl Heritage ===
+// === impl Handover ===
 
-impl Heritage {
+impl Handover {
     /// Asks the runtime until it answers: Pods taken for strangers would be ended.
     pub async fn find(runtime: Arc<dyn Runtime>, root: &Path) -> Self {
         let pods = root.join("pods");
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_note_lies_in_the_directory_of_its_pod() {
-        let pods = std::env::temp_dir().join(format!("longshore-heritage-{}", std::process::id()));
+        let pods = std::env::temp_dir().join(format!("longshore-handover-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&pods);
         std::fs::create_dir_all(pods.join("u1")).unwrap();
         let (uid, own) = (PodUid::from("u1"), PodUid::from("own"));

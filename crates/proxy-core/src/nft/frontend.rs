@@ -23,7 +23,7 @@ pub(super) enum Frontend {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Words(pub(super) Family);
+pub(super) struct Matches(pub(super) Family);
 
 // === impl Frontend ===
 
@@ -80,9 +80,9 @@ impl Frontend {
     }
 }
 
-// === impl Words ===
+// === impl Matches ===
 
-impl Words {
+impl Matches {
     pub(super) fn address_len(self) -> usize {
         match self.0 {
             Family::V4 => 4,

@@ -1,10 +1,10 @@
-//! Trouble of the store, in the words of an answer. The log says everything; a client need not know where things lie here.
+//! Errors of the store as the status of an answer. The log says everything; a client need not know where things lie here.
 
 use store::{Fault, ReadError, WatchError, WriteError};
 
 use apiserver_core::api_status::ApiStatus;
 
-/// Seconds after which a client may try again what a store in trouble refused.
+/// Seconds after which a client may try again what a store that fails refused.
 const RETRY_AFTER: i32 = 5;
 
 pub(crate) fn of_read(error: &ReadError) -> ApiStatus {
