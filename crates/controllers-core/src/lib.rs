@@ -44,6 +44,7 @@ mod node;
 pub mod object;
 mod owned;
 pub mod plan;
+mod pod_disruption_budget;
 mod pod_gc;
 pub mod rank;
 mod replica_set;

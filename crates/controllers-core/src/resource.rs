@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{
     ReplicationController, Secret, Service, ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 
 pub const CONFIG_MAPS: Resource = Resource::of::<ConfigMap>();
@@ -26,6 +27,7 @@ pub const NODES: Resource = Resource::of::<Node>();
 pub const PERSISTENT_VOLUMES: Resource = Resource::of::<PersistentVolume>();
 pub const PERSISTENT_VOLUME_CLAIMS: Resource = Resource::of::<PersistentVolumeClaim>();
 pub const PODS: Resource = Resource::of::<Pod>();
+pub const POD_DISRUPTION_BUDGETS: Resource = Resource::of::<PodDisruptionBudget>();
 pub const REPLICATION_CONTROLLERS: Resource = Resource::of::<ReplicationController>();
 pub const REPLICA_SETS: Resource = Resource::of::<ReplicaSet>();
 pub const SECRETS: Resource = Resource::of::<Secret>();

@@ -7,6 +7,7 @@ use crate::daemon_set;
 use crate::deployment;
 use crate::endpoints;
 use crate::node;
+use crate::pod_disruption_budget;
 use crate::pod_gc;
 use crate::replica_set;
 use crate::resource::Resource;
@@ -22,6 +23,8 @@ pub const CONTROLLERS: &[Row] = &[
     endpoints::ENDPOINTS_CONTROLLER,
     node::NODE_TAINTS,
     node::NODE_HEALTH,
+    pod_disruption_budget::DISRUPTION,
+    pod_disruption_budget::STALE_POD_DISRUPTION,
     pod_gc::POD_GC,
     replica_set::REPLICA_SET,
     replica_set::REPLICATION_CONTROLLER,

@@ -147,9 +147,7 @@ impl Registry {
                 Verdict::Refused(why) => Err(too_many(why)),
                 Verdict::Spend if dry_run => Ok(false),
                 Verdict::Spend => {
-                    let left = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or_default() - 1;
-                    budget["status"]["disruptionsAllowed"] = left.into();
-                    budget["status"]["disruptedPods"][&pod_name] = now.as_str().into();
+                    spend(budget, &pod_name, &now);
                     Ok(true)
                 }
             }
@@ -206,6 +204,34 @@ fn judge(pod: &Value, budget: &Value) -> Verdict {
     Verdict::Spend
 }
 
+/// Uses up one disruption. With the last one the condition says at once that no more may go, as upstream's does.
+fn spend(budget: &mut Value, pod: &str, now: &str) {
+    let status = &mut budget["status"];
+    let left = status["disruptionsAllowed"].as_i64().unwrap_or_default() - 1;
+    status["disruptionsAllowed"] = left.into();
+    status["disruptedPods"][pod] = now.into();
+    if left > 0 {
+        return;
+    }
+    let mut condition = json!({
+        "type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": "",
+        "observedGeneration": status["observedGeneration"], "lastTransitionTime": now,
+    });
+    if !status["conditions"].is_array() {
+        status["conditions"] = json!([]);
+    }
+    let Some(list) = status["conditions"].as_array_mut() else { return };
+    match list.iter_mut().find(|known| known["type"] == "DisruptionAllowed") {
+        Some(known) => {
+            if known["status"] == "False" {
+                condition["lastTransitionTime"] = known["lastTransitionTime"].take();
+            }
+            *known = condition;
+        }
+        None => list.push(condition),
+    }
+}
+
 fn too_many(why: String) -> ApiStatus {
     let message = "Cannot evict pod as it would violate the pod's disruption budget.";
     let cause = Cause { reason: "DisruptionBudget".to_owned(), message: why, field: String::new() };
@@ -215,6 +241,29 @@ fn too_many(why: String) -> ApiStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_disruption_flips_the_condition() {
+        let allowed = json!([{"type": "Mine"}, {"type": "DisruptionAllowed", "status": "True", "reason": "SufficientPods",
+            "message": "", "observedGeneration": 2, "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        let mut budget =
+            json!({"status": {"disruptionsAllowed": 2, "observedGeneration": 2, "conditions": allowed}});
+        spend(&mut budget, "a", "2026-01-02T00:00:00Z");
+        assert_eq!(budget["status"]["conditions"], allowed);
+        spend(&mut budget, "b", "2026-01-03T00:00:00Z");
+        let status = &budget["status"];
+        assert_eq!(status["disruptionsAllowed"], 0);
+        assert_eq!(
+            status["disruptedPods"],
+            json!({"a": "2026-01-02T00:00:00Z", "b": "2026-01-03T00:00:00Z"})
+        );
+        assert_eq!(status["conditions"][0], json!({"type": "Mine"}));
+        assert_eq!(
+            status["conditions"][1],
+            json!({"type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": "",
+                "observedGeneration": 2, "lastTransitionTime": "2026-01-03T00:00:00Z"})
+        );
+    }
 
     #[test]
     fn budgets_are_asked() {
