@@ -216,3 +216,60 @@ fn a_daemon_set_follows_its_node_and_its_template() {
             .then_some(())
     });
 }
+
+#[test]
+fn a_stateful_set_keeps_its_order() {
+    let Some(c) = Cluster::usual() else { return };
+    let _controllers = Controllers::start(&c);
+    c.create(&as_kind("StatefulSet", "db", "  replicas: 3\n  serviceName: db\n"));
+    let said = rollout(&c, "status", "statefulset/db");
+    assert!(said.contains("complete"), "{said}");
+    let pods = items(&c, "pods", "db");
+    assert_eq!(names(&c, "pods", "db"), ["db-0", "db-1", "db-2"]);
+    let ready = |pod: &Value| {
+        let conditions = pod["status"]["conditions"].as_array().unwrap();
+        let ready = conditions.iter().find(|one| one["type"] == "Ready").unwrap();
+        ready["lastTransitionTime"].as_str().unwrap().to_owned()
+    };
+    for pair in pods.windows(2) {
+        let (before, after) = (ready(&pair[0]), pair[1]["metadata"]["creationTimestamp"].as_str().unwrap());
+        assert!(before.as_str() <= after, "made at {after}, before the one before was ready at {before}");
+    }
+
+    // A new template comes from the last Pod to the first.
+    let revision =
+        |pod: &Value| pod["metadata"]["labels"]["controller-revision-hash"].as_str().unwrap().to_owned();
+    let first = revision(&pods[0]);
+    c.run(&["set", "env", "statefulset/db", "COLOUR=blue"]);
+    c.eventually("the new template to be everywhere", || {
+        let is_old: Vec<bool> = items(&c, "pods", "db").iter().map(|pod| revision(pod) == first).collect();
+        assert!(is_old.windows(2).all(|pair| pair[0] || !pair[1]), "an old one above a new one: {is_old:?}");
+        (is_old == [false; 3]).then_some(())
+    });
+    rollout(&c, "status", "statefulset/db");
+    let history = rollout(&c, "history", "statefulset/db");
+    assert!(history.contains("\n1 ") && history.contains("\n2 "), "{history}");
+
+    // The way back uses the old revision under its old name.
+    rollout(&c, "undo", "statefulset/db");
+    rollout(&c, "status", "statefulset/db");
+    c.eventually("the old template to be back", || {
+        let pods = items(&c, "pods", "db");
+        (pods.len() == 3 && pods.iter().all(|pod| revision(pod) == first)).then_some(())
+    });
+    assert_eq!(items(&c, "controllerrevisions", "db").len(), 2);
+
+    // Down, the last one first.
+    c.run(&["scale", "statefulset/db", "--replicas=1"]);
+    let all = ["db-0", "db-1", "db-2"];
+    c.eventually("one to be left", || {
+        let left = names(&c, "pods", "db");
+        assert_eq!(left, all[..left.len()], "not from the last");
+        (left.len() == 1).then_some(())
+    });
+    c.run(&["delete", "statefulset", "db"]);
+    c.eventually("everything of it to be gone", || {
+        (names(&c, "pods", "db").is_empty() && names(&c, "controllerrevisions", "db").is_empty())
+            .then_some(())
+    });
+}
