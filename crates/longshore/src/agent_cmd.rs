@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use api::config::{LoadError, Logging, Outcome};
 use base::verbosity::Verbosity;
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{self, SignalKind};
+use tokio::signal::unix::{self, Signal, SignalKind};
 use tokio_util::sync::CancellationToken;
 
 use crate::{KUBERNETES, console, logging};
@@ -51,20 +51,50 @@ pub(crate) async fn run_until_signal<E: Display>(
     agent: impl Future<Output = Result<(), E>>,
     token: CancellationToken,
 ) -> Result<(), String> {
-    let signal = |kind| unix::signal(kind).map_err(|e| format!("listen for signals: {e}"));
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut signals = Signals::catch()?;
     let mut agent = Box::pin(agent);
     tokio::select! {
         ended = &mut agent => return ended.map_err(|e| e.to_string()),
-        _ = term.recv() => {}
-        _ = int.recv() => {}
+        () = signals.come() => {}
     }
     tracing::info!("stopping");
     token.cancel();
     tokio::select! {
         ended = &mut agent => ended.map_err(|e| e.to_string()),
-        _ = term.recv() => Ok(()),
-        _ = int.recv() => Ok(()),
+        () = signals.come() => Ok(()),
+    }
+}
+
+/// SIGTERM and SIGINT: the two ways to ask for an ordered end.
+pub(crate) struct Signals {
+    term: Signal,
+    int: Signal,
+}
+
+// === impl Signals ===
+
+impl Signals {
+    /// From here on they do not end the process.
+    pub(crate) fn catch() -> Result<Signals, String> {
+        let signal = |kind| unix::signal(kind).map_err(|e| format!("listen for signals: {e}"));
+        Ok(Signals { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next of either.
+    pub(crate) async fn come(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
+}
+
+/// Tells systemd how the process is, where systemd started it.
+pub(crate) fn tell_systemd(state: &str) {
+    if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
+        && let Err(error) = sys::notify::send(&socket, state)
+    {
+        tracing::warn!(%error, "systemd not notified");
     }
 }
 

@@ -148,7 +148,11 @@ pub(crate) fn event_loop() -> Result<Runtime, String> {
 async fn serve(settings: Settings) -> Result<(), String> {
     let token = CancellationToken::new();
     let resting = supervise::spawn("memory release", rest());
-    let ended = agent_cmd::run_until_signal(run(settings, tell_systemd, token.clone()), token).await;
+    let ended = agent_cmd::run_until_signal(
+        run(settings, |_: &Up| agent_cmd::tell_systemd("READY=1"), token.clone()),
+        token,
+    )
+    .await;
     resting.abort();
     ended
 }
@@ -176,14 +180,6 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
     // The name may hold spaces and parentheses; what follows the last of them does not.
     let mut words = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     Some(words.next()?.parse::<u64>().ok()? + words.next()?.parse::<u64>().ok()?)
-}
-
-fn tell_systemd(_: &Up) {
-    if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
-        && let Err(error) = sys::notify::send(&socket, "READY=1")
-    {
-        tracing::warn!(%error, "systemd not notified");
-    }
 }
 
 #[cfg(test)]

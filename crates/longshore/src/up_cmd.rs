@@ -32,7 +32,6 @@ use base::time::Wall;
 use base::verbosity::Verbosity;
 use client::{Client, Request};
 use serde_json::{Value, json};
-use tokio::signal::unix::{self, Signal, SignalKind};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -41,6 +40,7 @@ use self::containerd::RuntimeHere;
 use self::documents::Documents;
 use self::layout::Layout;
 use self::part::Part;
+use crate::agent_cmd::Signals;
 use crate::{KUBERNETES, agent_cmd, apiserver_cmd, console};
 
 /// Between two looks at the kubelet's certificate: it is renewed when a third of its life is left.
@@ -112,11 +112,6 @@ struct Server {
     ended: oneshot::Receiver<Result<(), String>>,
 }
 
-struct Signals {
-    term: Signal,
-    int: Signal,
-}
-
 // === impl Here ===
 
 impl Here {
@@ -154,7 +149,7 @@ impl Here {
         }
         let certificate = (server.up.pki.clone(), agents.node_name.clone(), self.node_ip);
         let renewing = supervise::spawn("kubelet certificate", renew(certificate));
-        tell_systemd("READY=1");
+        agent_cmd::tell_systemd("READY=1");
         let admin = agents.client(User::new("kubernetes-admin", &["system:masters"]), "longshore");
         let telling = supervise::spawn("ready line", tell_when_ready(admin, agents.clone(), Instant::now()));
         let outcome = tokio::select! {
@@ -166,7 +161,7 @@ impl Here {
         };
         telling.abort();
         renewing.abort();
-        tell_systemd("STOPPING=1");
+        agent_cmd::tell_systemd("STOPPING=1");
         token.cancel();
         wait_for(&parts, signals, self.up.stop_pods).await;
         if let Some(runtime) = runtime {
@@ -194,7 +189,7 @@ impl Here {
         server: &Server,
         runtime: Option<&RuntimeHere>,
     ) -> Result<Agents, String> {
-        let host = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
+        let host = agent_cmd::hostname().to_lowercase();
         let node_name = self.up.node_name.clone().unwrap_or(host);
         let pki = &server.up.pki;
         Ok(Agents {
@@ -268,22 +263,6 @@ impl Here {
         let stopped = tokio::task::spawn_blocking(move || runtime.stop()).await;
         if stopped.is_err() {
             tracing::error!("containerd may still run");
-        }
-    }
-}
-
-// === impl Signals ===
-
-impl Signals {
-    fn catch() -> Result<Signals, String> {
-        let signal = |kind| unix::signal(kind).map_err(|e| format!("listen for signals: {e}"));
-        Ok(Signals { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
-    }
-
-    async fn come(&mut self) {
-        tokio::select! {
-            _ = self.term.recv() => {}
-            _ = self.int.recv() => {}
         }
     }
 }
@@ -362,12 +341,4 @@ async fn is_ready(admin: &Client, node: &str) -> bool {
 /// A line for the person at the terminal.
 fn step(line: &str) {
     console::out(&format!("{line}\n"));
-}
-
-fn tell_systemd(state: &str) {
-    if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
-        && let Err(error) = sys::notify::send(&socket, state)
-    {
-        tracing::warn!(%error, "systemd not notified");
-    }
 }

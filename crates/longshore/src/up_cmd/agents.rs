@@ -6,7 +6,6 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use api::config::controllers::Tuning;
 use api::config::up::Up;
@@ -24,8 +23,8 @@ use super::containerd;
 use super::documents::{self, Documents};
 use super::layout::Layout;
 use super::part::Make;
-use crate::KUBERNETES;
 use crate::files::RealFiles;
+use crate::{KUBERNETES, agent_cmd};
 
 /// What the agents are made from.
 #[derive(Clone)]
@@ -82,7 +81,7 @@ impl Agents {
                     ..Tuning::default()
                 },
                 chosen: Vec::new(),
-                seed: seed(),
+                seed: agent_cmd::seed(),
                 metrics: Metrics::default(),
                 accounts: Some(Accounts(Arc::new(move |name| {
                     of.client(User::service_account("kube-system", name, ""), "kube-controller-manager")
@@ -109,7 +108,7 @@ impl Agents {
                     hostname: all.node_name.clone(),
                     in_cluster: (None, None),
                     version: KUBERNETES.to_owned(),
-                    seed: seed(),
+                    seed: agent_cmd::seed(),
                 };
                 let client = all.client(User::new("system:kube-scheduler", &[]), "kube-scheduler");
                 scheduler::agent::run_with(start, client, token).await.map_err(|e| e.to_string())
@@ -205,7 +204,7 @@ impl Agents {
                     within: Some(Within(all.within.dial(User::new("system:kube-proxy", &[])))),
                     any_kernel: false,
                     version: KUBERNETES.to_owned(),
-                    seed: seed(),
+                    seed: agent_cmd::seed(),
                     verbosity: all.verbosity.clone(),
                 };
                 proxy::agent::run(start, token).await.map_err(|e| e.to_string())
@@ -240,9 +239,4 @@ fn loaded<L>(outcome: Result<Outcome<L>, LoadError>) -> Result<Box<L>, String> {
             Err(all.join("; "))
         }
     }
-}
-
-fn seed() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    now.as_nanos() as u64 ^ u64::from(std::process::id())
 }

@@ -7,12 +7,15 @@ use std::pin::Pin;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
+
+use crate::agent_cmd;
 
 /// Before a part that ended is started again; doubled each time it ends soon.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const BLOCKING_THREADS: usize = 8;
 /// For file work to finish when the agent has ended.
 const BLOCKED_WORK: Duration = Duration::from_secs(1);
 
@@ -42,9 +45,7 @@ impl Part {
 
 /// An event loop as each agent has it when it runs alone.
 pub(super) fn event_loop() -> Result<Runtime, String> {
-    let mut builder = Builder::new_current_thread();
-    builder.enable_all().max_blocking_threads(8).thread_keep_alive(Duration::from_secs(2));
-    builder.build().map_err(|e| format!("start an event loop: {e}"))
+    agent_cmd::event_loop(BLOCKING_THREADS)
 }
 
 fn keep(name: &'static str, mut make: Make, token: &CancellationToken) {
