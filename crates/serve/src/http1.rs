@@ -39,9 +39,9 @@ where
     let stream = IdleTimeoutStream::with(stream, Limit::new(Limit::NEVER), Limit::new(how.stall));
     let asked = connection.clone();
     let counted = service_fn(|request: Request<Incoming>| {
-        let asking = asked.ask();
+        let open = asked.ask();
         let answer = service.call(request.map(|body| Within::new(body, how.body)));
-        async move { Ok::<_, Infallible>(asking.answer(answer.await.unwrap_or_else(|never| match never {}))) }
+        async move { Ok::<_, Infallible>(open.answer(answer.await.unwrap_or_else(|never| match never {}))) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())

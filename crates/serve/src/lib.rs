@@ -23,4 +23,4 @@ pub use idle_timeout::{IdleTimeoutStream, Limit};
 pub use listener::{Accept, Plan, run};
 pub use metrics::Metrics;
 pub use places::{Entered, Id, Limits, Places, Pool, Proof, Refused, Source, Times, Verdict, Why};
-pub use request::{Asking, Held, Late, Within};
+pub use request::{Held, Late, OpenRequest, Within};

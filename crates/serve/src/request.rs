@@ -13,7 +13,7 @@ use crate::connection::Connection;
 
 /// A request that is under way, until it is dropped.
 #[derive(Debug)]
-pub struct Asking {
+pub struct OpenRequest {
     connection: Connection,
     is_answered: bool,
 }
@@ -22,7 +22,7 @@ pub struct Asking {
 #[derive(Debug)]
 pub struct Held<B: Body> {
     body: B,
-    asking: Asking,
+    open: OpenRequest,
 }
 
 /// The body of a request that has to arrive in time.
@@ -46,26 +46,26 @@ pub enum Late<E> {
 impl Connection {
     /// The head of a request is there. Until what this returns is dropped the connection is at work.
     #[must_use]
-    pub fn ask(&self) -> Asking {
+    pub fn ask(&self) -> OpenRequest {
         self.begin();
-        Asking { connection: self.clone(), is_answered: false }
+        OpenRequest { connection: self.clone(), is_answered: false }
     }
 }
 
-// === impl Asking ===
+// === impl OpenRequest ===
 
-impl Asking {
+impl OpenRequest {
     /// The same answer, whose sending belongs to the request. One that changes the protocol makes the connection a
     /// stream, which is at work until it is closed.
     pub fn answer<B: Body + Unpin>(self, answer: Response<B>) -> Response<Held<B>> {
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             self.connection.stream();
         }
-        answer.map(|body| Held { body, asking: self })
+        answer.map(|body| Held { body, open: self })
     }
 }
 
-impl Drop for Asking {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
         self.connection.end(self.is_answered);
     }
@@ -83,7 +83,7 @@ impl<B: Body + Unpin> Body for Held<B> {
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         if matches!(polled, Poll::Ready(None)) {
-            self.asking.is_answered = true;
+            self.open.is_answered = true;
         }
         polled
     }
@@ -99,7 +99,7 @@ impl<B: Body + Unpin> Body for Held<B> {
 
 impl<B: Body> Drop for Held<B> {
     fn drop(&mut self) {
-        self.asking.is_answered |= self.body.is_end_stream();
+        self.open.is_answered |= self.body.is_end_stream();
     }
 }
 
