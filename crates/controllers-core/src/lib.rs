@@ -33,12 +33,15 @@
 
 pub mod cache;
 pub mod claim;
+mod cluster_role_aggregation;
 pub mod conditions;
 pub mod controller;
+mod csr_cleaner;
 mod daemon_set;
 mod deployment;
 pub mod disruption;
 mod endpoints;
+mod job;
 pub mod names;
 mod node;
 pub mod object;
@@ -50,6 +53,7 @@ pub mod rank;
 mod replica_set;
 pub mod resource;
 mod revision;
+mod service_account;
 mod stateful_set;
 pub mod table;
 mod taint_eviction;
@@ -60,3 +64,4 @@ pub mod terms;
 mod testing;
 mod ttl_after_finished;
 pub mod view;
+mod volume;

@@ -31,6 +31,23 @@ pub fn first_to_go(
     pods
 }
 
+/// The same for the Pods of a Job: without costs and neighbours, and by time as it is.
+#[must_use]
+pub fn first_of_job(pods: &[Arc<Object>], count: usize) -> Vec<Arc<Object>> {
+    let mut pods = pods.to_vec();
+    let nobody = PodTerms::default();
+    // A missing time is the youngest.
+    let young = |time: Option<Wall>| Reverse(time.unwrap_or(Wall(i64::MAX)));
+    pods.sort_by_key(|pod| {
+        let terms = pod.pod().unwrap_or(&nobody);
+        let since = young(terms.ready.flatten());
+        let is_placed = !pod.meta.node.is_empty();
+        (is_placed, terms.phase, terms.is_ready(), since, Reverse(terms.restarts), young(pod.meta.created))
+    });
+    pods.truncate(count);
+    pods
+}
+
 fn order(a: &Object, b: &Object, on_node: &HashMap<&str, usize>, now: Now) -> Ordering {
     let nobody = PodTerms::default();
     let (x, y) = (a.pod().unwrap_or(&nobody), b.pod().unwrap_or(&nobody));

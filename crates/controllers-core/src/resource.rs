@@ -4,6 +4,7 @@ use std::fmt;
 
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
@@ -11,8 +12,12 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 
+pub const CERTIFICATE_SIGNING_REQUESTS: Resource = Resource::of::<CertificateSigningRequest>();
+pub const CLUSTER_ROLES: Resource = Resource::of::<ClusterRole>();
 pub const CONFIG_MAPS: Resource = Resource::of::<ConfigMap>();
 pub const CONTROLLER_REVISIONS: Resource = Resource::of::<ControllerRevision>();
 pub const CRON_JOBS: Resource = Resource::of::<CronJob>();
@@ -34,6 +39,7 @@ pub const SECRETS: Resource = Resource::of::<Secret>();
 pub const SERVICES: Resource = Resource::of::<Service>();
 pub const SERVICE_ACCOUNTS: Resource = Resource::of::<ServiceAccount>();
 pub const STATEFUL_SETS: Resource = Resource::of::<StatefulSet>();
+pub const STORAGE_CLASSES: Resource = Resource::of::<StorageClass>();
 
 /// One resource: `apps/v1`, `replicasets`, `ReplicaSet`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

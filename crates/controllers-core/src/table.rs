@@ -2,35 +2,49 @@
 
 use std::collections::BTreeSet;
 
+use crate::cluster_role_aggregation;
 use crate::controller::Row;
+use crate::csr_cleaner;
 use crate::daemon_set;
 use crate::deployment;
 use crate::endpoints;
+use crate::job;
 use crate::node;
 use crate::pod_disruption_budget;
 use crate::pod_gc;
 use crate::replica_set;
 use crate::resource::Resource;
+use crate::service_account;
 use crate::stateful_set;
 use crate::taint_eviction;
 use crate::ttl_after_finished;
+use crate::volume;
 
 /// Every controller there is. `--controllers` chooses among them.
 pub const CONTROLLERS: &[Row] = &[
+    cluster_role_aggregation::CLUSTER_ROLE_AGGREGATION,
+    csr_cleaner::CSR_CLEANER,
     daemon_set::DAEMON_SET,
     deployment::DEPLOYMENT,
     endpoints::ENDPOINT_SLICE_CONTROLLER,
     endpoints::ENDPOINTS_CONTROLLER,
+    job::JOB,
+    job::JOB_ORPHANS,
     node::NODE_TAINTS,
     node::NODE_HEALTH,
     pod_disruption_budget::DISRUPTION,
     pod_disruption_budget::STALE_POD_DISRUPTION,
+    node::NODE_IPAM,
+    node::NODE_TTL,
     pod_gc::POD_GC,
     replica_set::REPLICA_SET,
     replica_set::REPLICATION_CONTROLLER,
+    service_account::SERVICE_ACCOUNT,
     stateful_set::STATEFUL_SET,
     taint_eviction::TAINT_EVICTION,
     ttl_after_finished::TTL_AFTER_FINISHED,
+    volume::PVC_PROTECTION,
+    volume::PV_PROTECTION,
 ];
 
 /// Everything that any of them looks at.

@@ -19,7 +19,16 @@ pub struct PodTerms {
     /// The most restarts of a container, and of a sidecar.
     pub restarts: (i64, i64),
     pub is_deleting: bool,
+    /// It holds the finalizer by which a Job counts its Pods.
+    pub is_tracked: bool,
+    /// Its place in an Indexed Job.
+    pub completion_index: Option<u32>,
 }
+
+/// What a Job's Pods hold until they are counted.
+pub const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
+/// The place of a Pod in an Indexed Job: annotation and label.
+pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
@@ -52,6 +61,7 @@ struct Doc {
 struct Metadata {
     annotations: Value,
     deletion_timestamp: Option<Value>,
+    finalizers: Value,
 }
 
 #[derive(Default, Deserialize)]
@@ -119,6 +129,11 @@ impl PodTerms {
             deletion_cost: cost.and_then(|cost| cost.parse().ok()).unwrap_or(0),
             restarts: (most(&status.container_statuses.unwrap_or_default()), most(&inits)),
             is_deleting: metadata.deletion_timestamp.is_some_and(|at| !at.is_null()),
+            is_tracked: metadata
+                .finalizers
+                .as_array()
+                .is_some_and(|all| all.iter().any(|f| f == JOB_TRACKING)),
+            completion_index: metadata.annotations[COMPLETION_INDEX].as_str().and_then(|n| n.parse().ok()),
         })
     }
 

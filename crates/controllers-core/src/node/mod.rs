@@ -5,10 +5,14 @@
 //! on how the others are.
 
 mod health;
+mod ipam;
 mod taints;
+mod ttl;
 
 pub(crate) use health::NODE_HEALTH;
+pub(crate) use ipam::NODE_IPAM;
 pub(crate) use taints::NODE_TAINTS;
+pub(crate) use ttl::NODE_TTL;
 
 use base::time::Wall;
 use serde_json::{Value, json};

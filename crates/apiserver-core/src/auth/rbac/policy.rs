@@ -50,19 +50,19 @@ pub fn node_rules() -> Vec<Rule> {
     node.map(|(_, role)| Rule::all_of(role)).unwrap_or_default()
 }
 
-/// What an aggregated role should hold: the rules of all roles its selectors pick, by name, each once.
+/// What an aggregated role should hold: the rules of all roles its selectors pick, selector by selector and by name, each
+/// once, as upstream's controller orders them: two that order otherwise would write for ever.
 /// None for a role that is no aggregate.
 #[must_use]
 pub fn aggregate<'a>(role: &Value, all: impl Iterator<Item = &'a Value>) -> Option<Vec<Rule>> {
     let selectors = role["aggregationRule"]["clusterRoleSelectors"].as_array()?;
     let selectors: Vec<_> = selectors.iter().map(api::selector::LabelSelector::from_object).collect();
     let own = &role["metadata"]["name"];
-    let mut picked: Vec<&Value> = all
-        .filter(|r| r["metadata"]["name"] != *own && selectors.iter().any(|s| s.matches_object(r)))
-        .collect();
-    picked.sort_by_key(|r| r["metadata"]["name"].as_str().unwrap_or_default());
+    let mut all: Vec<&Value> = all.filter(|r| r["metadata"]["name"] != *own).collect();
+    all.sort_by_key(|r| r["metadata"]["name"].as_str().unwrap_or_default());
     let mut rules: Vec<Rule> = Vec::new();
-    for rule in picked.into_iter().flat_map(Rule::all_of) {
+    let picked = selectors.iter().flat_map(|s| all.iter().filter(|r| s.matches_object(r)));
+    for rule in picked.flat_map(|r| Rule::all_of(r)) {
         if !rules.contains(&rule) {
             rules.push(rule);
         }
