@@ -1,4 +1,4 @@
-//! `longshore up`: API server, controllers, scheduler, kubelet and kube-proxy in one process.
+//! `longshore up`: API server, controllers, scheduler, kubelet, kube-proxy and DNS in one process.
 //!
 //! Each part has a thread and an event loop of its own, and meets the others at the API server only, over pipes in memory
 //! (`part`, `agents`). The API server is first up and last down: without its store only a new process can go on, so its end is
@@ -60,7 +60,7 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
     let said = |name: &str| parsed.values.get(name) == Some(&Value::Bool(true));
     if said("help") {
         console::out(&format!(
-            "Run a whole Kubernetes node in this process: API server, controllers, scheduler, kubelet, kube-proxy.\n\n\
+            "Run a whole Kubernetes node in this process: API server, controllers, scheduler, kubelet, kube-proxy, DNS.\n\n\
              Usage:\n  longshore up [flags]\n\nFlags:\n{}",
             flags::render_help(FLAGS, 100)
         ));
@@ -254,7 +254,8 @@ impl Here {
     async fn leave(&self, runtime: RuntimeHere) {
         if self.up.stop_pods {
             step("stopping the Pods");
-            for what in stop_pods::stop_pods(&runtime.socket, &self.layout.kubelet_root()).await {
+            let (root, cgroup) = (self.layout.kubelet_root(), self.cgroup_of_pods());
+            for what in stop_pods::stop_pods(&runtime.socket, &root, cgroup.as_deref()).await {
                 tracing::warn!(what, "left behind");
             }
         } else {
@@ -264,6 +265,18 @@ impl Here {
         if stopped.is_err() {
             tracing::error!("containerd may still run");
         }
+    }
+}
+
+impl Here {
+    /// The cgroup that all Pods are in, where the kubelet makes it and not systemd.
+    fn cgroup_of_pods(&self) -> Option<String> {
+        let driver = if containerd::has_systemd() { "systemd" } else { "cgroupfs" };
+        let ours = json!({"cgroupDriver": driver, "cgroupRoot": ""});
+        let config = self.documents.over(documents::KUBELET, ours);
+        let root = config["cgroupRoot"].as_str().unwrap_or_default().trim_matches('/');
+        let all = if root.is_empty() { "kubepods".to_owned() } else { format!("{root}/kubepods") };
+        (config["cgroupDriver"] == "cgroupfs").then_some(all)
     }
 }
 

@@ -276,7 +276,8 @@ pub fn listing(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// What a node is made of and the binary under test, or none with a word on stderr.
-pub(crate) fn means() -> Option<(Tools, PathBuf)> {
+#[must_use]
+pub fn means() -> Option<(Tools, PathBuf)> {
     match (Tools::from_env(), std::env::var_os("LONGSHORE_BINARY")) {
         (Ok(tools), Some(binary)) => Some((tools, PathBuf::from(binary))),
         (Err(why), _) => skip(&why),

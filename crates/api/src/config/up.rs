@@ -11,7 +11,7 @@ use super::Logging;
 use super::apiserver::DATA_DIR;
 
 /// Parts that `--disable` may name. The API server is what the others are for.
-pub const PARTS: &[&str] = &["kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"];
+pub const PARTS: &[&str] = &["kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "dns"];
 
 /// Every flag. Names are those of the parts where they have the same thing.
 pub const FLAGS: &[Flag] = &[
@@ -27,7 +27,7 @@ pub const FLAGS: &[Flag] = &[
         "disable",
         Kind::List,
         "",
-        "Parts not to run: kube-controller-manager, kube-scheduler, kubelet, kube-proxy.",
+        "Parts not to run: kube-controller-manager, kube-scheduler, kubelet, kube-proxy, dns.",
     ),
     Flag::new("bind-address", Kind::Ip, "0.0.0.0", "The address that the API server listens on."),
     Flag::new("secure-port", Kind::Int32, "6443", "The port that the API server listens on."),
@@ -200,6 +200,12 @@ impl Ipv4Network {
         self.contains(other.address) || other.contains(self.address)
     }
 
+    /// The address with this number; none in a network that is too small for it, whose last one is not given to anybody.
+    #[must_use]
+    pub fn host(self, number: u32) -> Option<Ipv4Addr> {
+        (number < !self.mask()).then(|| Ipv4Addr::from(u32::from(self.address) + number))
+    }
+
     /// The part of it that the only node has: its first /24.
     #[must_use]
     pub fn of_the_node(self) -> Ipv4Network {
@@ -248,7 +254,7 @@ mod tests {
             (&["--secure-port=0"], "--secure-port: not a port between 1 and 65535"),
             (
                 &["--disable=traefik"],
-                "--disable: there is no part \"traefik\"; parts are kube-controller-manager, kube-scheduler, kubelet, kube-proxy",
+                "--disable: there is no part \"traefik\"; parts are kube-controller-manager, kube-scheduler, kubelet, kube-proxy, dns",
             ),
         ];
         for (args, want) in rows {
@@ -266,5 +272,18 @@ mod tests {
         let up = read(&["--cluster-cidr=10.7.9.1/26", "--disable=kubelet,kube-proxy"]).unwrap();
         assert_eq!(up.cluster_cidr.of_the_node().to_string(), "10.7.9.0/26");
         assert_eq!(up.disabled.len(), 2);
+    }
+
+    #[test]
+    fn the_tenth_address_is_where_dns_is() {
+        for (network, tenth) in [
+            ("10.43.0.0/16", Some("10.43.0.10")),
+            ("10.7.9.70/26", Some("10.7.9.74")),
+            ("10.7.9.0/28", Some("10.7.9.10")),
+            ("10.7.9.0/29", None),
+        ] {
+            let found = Ipv4Network::parse(network).unwrap().host(10);
+            assert_eq!(found.map(|ip| ip.to_string()).as_deref(), tenth, "{network}");
+        }
     }
 }

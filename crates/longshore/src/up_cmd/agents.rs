@@ -1,9 +1,9 @@
 //! The agents of the node, each as RBAC knows it and with the configuration it has when it runs alone.
 //!
-//! A new agent (a DNS server, for instance) is one function here, one line in `parts` and one word in `api::config::up::PARTS`.
+//! A new agent is one function here, one line in `parts` and one word in `api::config::up::PARTS`.
 
 use std::ffi::OsString;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,6 +25,10 @@ use super::layout::Layout;
 use super::part::Make;
 use crate::files::RealFiles;
 use crate::{KUBERNETES, agent_cmd};
+
+/// Where DNS and its metrics are, as everywhere.
+const DNS_PORT: u16 = 53;
+const DNS_METRICS: u16 = 9153;
 
 /// What the agents are made from.
 #[derive(Clone)]
@@ -52,11 +56,12 @@ type Maker = fn(&Agents) -> Make;
 impl Agents {
     /// In the order they are started in; those that are switched off are left out.
     pub(super) fn parts(&self) -> Vec<(&'static str, Make)> {
-        let all: [(&'static str, Maker); 4] = [
+        let all: [(&'static str, Maker); 5] = [
             ("kube-controller-manager", Agents::controllers),
             ("kube-scheduler", Agents::scheduler),
             ("kubelet", Agents::kubelet),
             ("kube-proxy", Agents::proxy),
+            ("dns", Agents::dns),
         ];
         let wanted = all.into_iter().filter(|(name, _)| !self.up.disabled.contains(*name));
         wanted.map(|(name, make)| (name, make(self))).collect()
@@ -168,6 +173,9 @@ impl Agents {
             "tlsCertFile": self.serving.0,
             "tlsPrivateKeyFile": self.serving.1,
         });
+        if let Some(ip) = self.dns_ip() {
+            ours["clusterDNS"] = json!([ip]);
+        }
         // A Pod cannot reach systemd-resolved on the node's loopback address.
         let resolved = Path::new("/run/systemd/resolve/resolv.conf");
         if resolved.exists() {
@@ -208,6 +216,47 @@ impl Agents {
                     verbosity: all.verbosity.clone(),
                 };
                 proxy::agent::run(start, token).await.map_err(|e| e.to_string())
+            })
+        })
+    }
+
+    /// Where Pods ask: by custom the tenth address of Services.
+    fn dns_ip(&self) -> Option<IpAddr> {
+        self.up.service_cidr.host(10).map(IpAddr::from).filter(|_| !self.up.disabled.contains("dns"))
+    }
+
+    fn dns(&self) -> Make {
+        let all = self.clone();
+        Box::new(move |token| {
+            let all = all.clone();
+            Box::pin(async move {
+                let metrics = SocketAddr::new(all.node_ip, DNS_METRICS);
+                let publish = all.dns_ip().map(|cluster_ip| dns::Published {
+                    cluster_ip,
+                    endpoint: all.node_ip,
+                    port: DNS_PORT,
+                    metrics_port: Some(DNS_METRICS),
+                });
+                let settings = dns::Settings {
+                    listen: vec![all.node_ip],
+                    port: DNS_PORT,
+                    cluster_domain: all.up.cluster_domain.clone(),
+                    corefile: dns::Source::ConfigMap {
+                        namespace: "kube-system".into(),
+                        name: "coredns".into(),
+                    },
+                    // Whoever asks about a part of this process asks the process.
+                    health: None,
+                    ready: None,
+                    metrics: Some(metrics),
+                    publish,
+                    version: KUBERNETES.to_owned(),
+                    seed: agent_cmd::seed(),
+                };
+                // No role of upstream's may both read what has names and keep the Service.
+                let client = all.client(User::new("longshore:dns", &["system:masters"]), "longshore-dns");
+                let agent = dns::Agent::bind(settings).await.map_err(|e| e.to_string())?;
+                agent.run(client, token).await.map_err(|e| e.to_string())
             })
         })
     }

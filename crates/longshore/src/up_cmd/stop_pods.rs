@@ -1,9 +1,12 @@
 //! `--stop-pods`: ends what a kubelet would leave running, and takes away what it hangs on.
 
+use std::cmp::Reverse;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
+use sys::cgroup::Hierarchies;
+use sys::mountinfo::Mount;
 use tokio::task::JoinSet;
 
 use super::network;
@@ -11,12 +14,14 @@ use super::network;
 /// For a container that was told to end.
 const GRACE: i64 = 10;
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// For the kernel to let go of the cgroup of a process that has ended.
+const CGROUP_WITHIN: Duration = Duration::from_secs(10);
 
-/// Ends every container and sandbox of the runtime, unmounts what Pods had mounted, and removes Services' rules and the bridge.
-/// Says what resisted.
-pub(super) async fn stop_pods(socket: &Path, kubelet_root: &Path) -> Vec<String> {
+/// Ends every container and sandbox of the runtime, unmounts what Pods had mounted, and removes Services' rules, the bridge and the
+/// cgroup of all Pods, where it is not systemd's. Says what resisted.
+pub(super) async fn stop_pods(socket: &Path, kubelet_root: &Path, cgroup: Option<&str>) -> Vec<String> {
     let mut left = end_containers(socket).await;
-    left.extend(unmount_below(&kubelet_root.join("pods")));
+    left.extend(unmount_all(kubelet_root));
     if let Err(error) = proxy::agent::clean_up() {
         left.push(format!("rules of Services: {error}"));
     }
@@ -27,7 +32,23 @@ pub(super) async fn stop_pods(socket: &Path, kubelet_root: &Path) -> Vec<String>
     if let Err(error) = removed {
         left.push(format!("the bridge {}: {error}", network::BRIDGE));
     }
+    if let Some(cgroup) = cgroup {
+        left.extend(remove_cgroup(cgroup).await);
+    }
     left
+}
+
+/// It is busy for a moment after its last process has ended.
+async fn remove_cgroup(name: &str) -> Option<String> {
+    let until = Instant::now() + CGROUP_WITHIN;
+    loop {
+        let removed = Hierarchies::find().and_then(|all| all.remove(name));
+        match removed {
+            Err(error) if Instant::now() > until => return Some(format!("the cgroup {name}: {error}")),
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            Ok(()) => return None,
+        }
+    }
 }
 
 async fn end_containers(socket: &Path) -> Vec<String> {
@@ -62,15 +83,72 @@ async fn end_containers(socket: &Path) -> Vec<String> {
     left
 }
 
-/// The deepest mounts first; nothing is deleted.
-fn unmount_below(dir: &Path) -> Vec<String> {
-    let mut mounts: Vec<_> = match sys::mountinfo::below(dir) {
-        Ok(mounts) => mounts.into_iter().map(|mount| mount.mount_point).collect(),
+/// What Pods had mounted, the deepest first, then the mount of the kubelet's directory onto itself. A disk that somebody mounted
+/// for the kubelet or its Pods stays; nothing is deleted.
+fn unmount_all(root: &Path) -> Vec<String> {
+    let root = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
+    let mounts = match sys::mountinfo::read() {
+        Ok(mounts) => mounts,
         Err(error) => return vec![format!("read the mounts of this machine: {error}")],
     };
-    mounts.sort_by_key(|point| std::cmp::Reverse(point.components().count()));
-    let tried = mounts.iter().map(|point| (point, unmount(point, UnmountFlags::NOFOLLOW)));
+    let tried =
+        to_unmount(&root, &mounts).into_iter().map(|point| (point, unmount(point, UnmountFlags::NOFOLLOW)));
     tried
         .filter_map(|(point, done)| done.err().map(|e| format!("unmount {}: {e}", point.display())))
         .collect()
+}
+
+fn to_unmount<'a>(root: &Path, mounts: &'a [Mount]) -> Vec<&'a Path> {
+    let pods = root.join("pods");
+    let of_pods =
+        mounts.iter().map(|m| m.mount_point.as_path()).filter(|p| p.starts_with(&pods) && *p != pods);
+    let mut points: Vec<&Path> = of_pods.collect();
+    points.sort_by_key(|point| Reverse(point.components().count()));
+    let own = mounts.iter().filter(|m| m.mount_point == root && is_onto_itself(m, mounts));
+    points.extend(own.map(|m| m.mount_point.as_path()));
+    points
+}
+
+/// Whether it shows what would be there without it, as the kubelet's own does: it is for the propagation of mounts only.
+fn is_onto_itself(mount: &Mount, mounts: &[Mount]) -> bool {
+    let Some(under) = mounts.iter().find(|m| m.id == mount.parent) else { return false };
+    let beneath = mount.mount_point.strip_prefix(&under.mount_point).map(|rest| under.root.join(rest));
+    (under.major, under.minor) == (mount.major, mount.minor) && beneath.is_ok_and(|root| root == mount.root)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_of_somebody_else_stays_mounted() {
+        let line = |id: u32, parent: u32, device: &str, root: &str, point: &str| {
+            format!("{id} {parent} {device} {root} {point} rw shared:1 - ext4 /dev/x rw\n")
+        };
+        let at_root = line(1, 0, "8:1", "/", "/");
+        let rows: &[(&str, String, &[&str])] = &[
+            (
+                "the kubelet's own",
+                line(2, 1, "8:1", "/var/lib/kubelet", "/var/lib/kubelet"),
+                &["/var/lib/kubelet"],
+            ),
+            ("a disk", line(2, 1, "8:2", "/", "/var/lib/kubelet"), &[]),
+            ("a subvolume", line(2, 1, "8:1", "/@kubelet", "/var/lib/kubelet"), &[]),
+            ("a disk for Pods", line(2, 1, "8:2", "/", "/var/lib/kubelet/pods"), &[]),
+            (
+                "the kubelet's own on a disk, and a volume in a volume",
+                line(2, 1, "8:2", "/", "/var/lib/kubelet")
+                    + &line(3, 2, "8:2", "/", "/var/lib/kubelet")
+                    + &line(4, 3, "0:9", "/", "/var/lib/kubelet/pods/u/v")
+                    + &line(5, 4, "0:10", "/", "/var/lib/kubelet/pods/u/v/w"),
+                &["/var/lib/kubelet/pods/u/v/w", "/var/lib/kubelet/pods/u/v", "/var/lib/kubelet"],
+            ),
+        ];
+        for (what, text, want) in rows {
+            let mounts = sys::mountinfo::parse((at_root.clone() + text).as_bytes()).unwrap();
+            let want: Vec<&Path> = want.iter().map(Path::new).collect();
+            assert_eq!(to_unmount(Path::new("/var/lib/kubelet"), &mounts), want, "{what}");
+        }
+    }
 }
