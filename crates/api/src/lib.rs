@@ -5,6 +5,7 @@ pub mod config;
 pub mod debugging;
 pub mod events;
 pub mod field;
+pub mod image;
 pub mod json;
 pub mod names;
 pub mod path_decode;

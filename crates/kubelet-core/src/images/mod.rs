@@ -6,8 +6,8 @@ mod docker_config;
 mod keyring;
 mod policy;
 mod record;
-mod reference;
 
+pub use api::image::{BadName, repository, trim, with_default_tag};
 pub use collect::{ImagePolicy, ImageUse, Present, Unused, too_little_freed};
 pub use docker_config::{BadDockerConfig, Login, Logins, read_config_json, read_dockercfg};
 pub use keyring::{Keyring, matches_url, registry_of};
@@ -15,4 +15,3 @@ pub use policy::{BadPattern, PullPolicy, TokenBucket, Verification};
 pub use record::{
     Credentials, PullIntent, PulledRecord, SecretRef, ServiceAccountRef, accounts_of, must_pull,
 };
-pub use reference::{BadName, repository, trim, with_default_tag};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base::time::Mono;
 
-use super::reference::trim;
+use api::image::trim;
 
 /// `imagePullPolicy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::policy::Verification;
-use super::reference::trim;
+use api::image::trim;
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// Beyond this many secrets per image, being allowed in is no longer written down.

@@ -1,5 +1,7 @@
 //! Image names, with the grammar of the OCI distribution project's references.
 
+use std::fmt;
+
 /// A name that is no image reference, in the words people know from other tools.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("couldn't parse image name {image:?}: {why}")]
@@ -11,8 +13,19 @@ pub struct BadName {
 const NAME_MAX: usize = 255;
 const DEFAULT_DOMAIN: &str = "docker.io";
 
+/// A name with its host and its whole path, as a registry and a runtime's store want it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Reference {
+    /// The registry, with its port.
+    pub domain: String,
+    pub path: String,
+    pub tag: Option<String>,
+    /// `algorithm:hex`.
+    pub digest: Option<String>,
+}
+
 #[derive(Debug)]
-struct Reference<'a> {
+struct Parts<'a> {
     name: &'a str,
     tag: Option<&'a str>,
     digest: Option<&'a str>,
@@ -41,6 +54,59 @@ pub fn trim(image: &str) -> Result<&str, BadName> {
     parse(image).map(|parts| parts.name).map_err(|why| bad(image, why))
 }
 
+// === impl Reference ===
+
+impl Reference {
+    /// Short names get the default host, and the tag `latest` where neither tag nor digest is given.
+    pub fn parse(image: &str) -> Result<Reference, BadName> {
+        let full = normalize(image)?;
+        let parts = parse(&full).map_err(|why| bad(image, why))?;
+        let (domain, path) =
+            parts.name.split_once('/').ok_or_else(|| bad(image, "invalid reference format"))?;
+        let tag = match (parts.tag, parts.digest) {
+            (None, None) => Some("latest"),
+            (tag, _) => tag,
+        };
+        Ok(Reference {
+            domain: domain.to_owned(),
+            path: path.to_owned(),
+            tag: tag.map(str::to_owned),
+            digest: parts.digest.map(str::to_owned),
+        })
+    }
+
+    /// Without tag and digest.
+    #[must_use]
+    pub fn repository(&self) -> String {
+        format!("{}/{}", self.domain, self.path)
+    }
+
+    /// `repository:tag`, if it has a tag.
+    #[must_use]
+    pub fn tagged(&self) -> Option<String> {
+        self.tag.as_ref().map(|tag| format!("{}:{tag}", self.repository()))
+    }
+
+    /// `repository@digest`, for the digest that the name turned out to be.
+    #[must_use]
+    pub fn at(&self, digest: &str) -> String {
+        format!("{}@{digest}", self.repository())
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.domain, self.path)?;
+        if let Some(tag) = &self.tag {
+            write!(f, ":{tag}")?;
+        }
+        match &self.digest {
+            Some(digest) => write!(f, "@{digest}"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Adds the default domain, and `library/` for an official image.
 fn normalize(image: &str) -> Result<String, BadName> {
     if image.len() == 64 && image.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
@@ -65,7 +131,7 @@ fn is_domain_like(first: &str) -> bool {
     first.contains(['.', ':']) || first == "localhost" || first.chars().any(char::is_uppercase)
 }
 
-fn parse(text: &str) -> Result<Reference<'_>, String> {
+fn parse(text: &str) -> Result<Parts<'_>, String> {
     let invalid = || String::from("invalid reference format");
     let (rest, digest) = match text.split_once('@') {
         Some((rest, digest)) => (rest, Some(digest)),
@@ -92,7 +158,7 @@ fn parse(text: &str) -> Result<Reference<'_>, String> {
     if name.len() > NAME_MAX {
         return Err(format!("repository name must not be more than {NAME_MAX} characters"));
     }
-    Ok(Reference { name, tag, digest })
+    Ok(Parts { name, tag, digest })
 }
 
 fn is_name(name: &str) -> bool {
@@ -206,6 +272,24 @@ mod tests {
         assert_eq!(repository(&both).as_deref(), Ok("quay.io/a"));
         let digest = format!("a@{DIGEST}");
         assert_eq!(with_default_tag(&digest), Ok(digest.clone()));
+    }
+
+    #[test]
+    fn a_reference_names_host_path_tag_and_digest() {
+        let rows = [
+            ("busybox", "docker.io/library/busybox:latest"),
+            ("host:5000/a/b:v1", "host:5000/a/b:v1"),
+            ("localhost/app", "localhost/app:latest"),
+        ];
+        for (image, full) in rows {
+            assert_eq!(Reference::parse(image).unwrap().to_string(), full);
+        }
+        let pinned = Reference::parse(&format!("quay.io/a:v1@{DIGEST}")).unwrap();
+        assert_eq!(pinned.tagged().as_deref(), Some("quay.io/a:v1"));
+        assert_eq!(pinned.at(DIGEST), format!("quay.io/a@{DIGEST}"));
+        let digest_only = Reference::parse(&format!("a@{DIGEST}")).unwrap();
+        assert_eq!((digest_only.tag, digest_only.digest.as_deref()), (None, Some(DIGEST)));
+        assert!(Reference::parse("UPPER/case").is_err());
     }
 
     #[test]
