@@ -21,6 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("streaming", &["supervise", "tls", "api", "base"]),
     ("sys", &["nft", "api", "base"]),
     ("systemd", &["sys", "base"]),
+    ("images", &["sys", "api", "base"]),
     ("apiserver-core", &["schema", "api", "base"]),
     ("controllers-core", &["schema", "api", "base"]),
     ("kubelet-core", &["api", "base"]),
