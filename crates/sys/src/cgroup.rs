@@ -142,6 +142,15 @@ impl Hierarchies {
         hierarchy.map(|h| h.root.join(name).join(file))
     }
 
+    /// The directories of a cgroup that have controllers, by what they have: `memory`, `cpu,cpuacct`; of version 2, the one
+    /// directory, without a name.
+    #[must_use]
+    pub fn directories(&self, name: &str) -> Vec<(String, PathBuf)> {
+        let own = |h: &&Hierarchy| self.version == Version::V2 || !h.controllers.is_empty();
+        let all = self.mounts.iter().filter(own);
+        all.map(|h| (h.controllers.join(","), h.root.join(name))).collect()
+    }
+
     /// The cgroups directly below one, in any hierarchy.
     pub fn children(&self, name: &str) -> io::Result<BTreeSet<String>> {
         let mut found = BTreeSet::new();
