@@ -28,13 +28,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("proxy-core", &["nft", "api", "base"]),
     ("scheduler-core", &["api", "base"]),
     ("dns-core", &["base"]),
+    ("runtime-core", &["base"]),
+    ("keeper", &[]),
     ("kubelet", AGENT),
     ("proxy", AGENT),
     (
         "controllers",
         &["controllers-core", "schema", "client", "serve", "supervise", "sys", "tls", "api", "base"],
     ),
-    ("runtime", AGENT),
+    ("runtime", &["runtime-core", "keeper", "images", "cri", "serve", "streaming", "supervise", "sys", "systemd", "api", "base"]),
     ("scheduler", AGENT),
     ("cni", AGENT),
     ("dns", &["dns-core", "client", "serve", "supervise", "base"]),
@@ -141,6 +143,7 @@ const PURE: &[&str] = &[
     "proxy-core",
     "scheduler-core",
     "dns-core",
+    "runtime-core",
 ];
 const WORLDLY: &[&str] =
     &["tokio", "libc", "rustix", "mio", "hyper", "tonic", "inotify", "rand", "getrandom"];
