@@ -59,9 +59,12 @@ proptest! {
     /// Whatever the cuts, the text of the records is the stream, and no record is longer than it may be.
     #[test]
     fn nothing_is_lost_or_added(
-        text in prop::collection::vec(prop_oneof![9 => Just(b'x'), 1 => Just(b'\n')], 0..60_000),
+        lines in prop::collection::vec(prop_oneof![0usize..5, 16_380..16_390usize, 0usize..40_000], 0..8),
+        has_end in any::<bool>(),
         cut in 1usize..40_000,
     ) {
+        let mut text = lines.iter().map(|len| "x".repeat(*len)).collect::<Vec<_>>().join("\n").into_bytes();
+        text.extend(has_end.then_some(b'\n'));
         let pieces: Vec<&[u8]> = text.chunks(cut).collect();
         let mut whole = Vec::new();
         for record in records(&pieces) {
