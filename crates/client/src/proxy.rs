@@ -60,7 +60,8 @@ impl Proxy {
     }
 
     /// A connection to the server, through the proxy.
-    pub(crate) async fn connect(&self, host: &str, port: u16) -> io::Result<TcpStream> {
+    /// A connection to `host` through it.
+    pub async fn connect(&self, host: &str, port: u16) -> io::Result<TcpStream> {
         let mut stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         match self.kind {
             Kind::Http => self.ask_http(&mut stream, host, port).await?,

@@ -45,19 +45,9 @@ pub(crate) fn client_config(
     Ok(config)
 }
 
-/// The roots of the machine, where distributions put them.
+/// The roots of the machine.
 fn system_roots() -> Result<RootCertStore, String> {
-    const PLACES: [&str; 5] = [
-        "/etc/ssl/certs/ca-certificates.crt",
-        "/etc/pki/tls/certs/ca-bundle.crt",
-        "/etc/ssl/ca-bundle.pem",
-        "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-        "/etc/ssl/cert.pem",
-    ];
-    let read = |place: &str| std::fs::read(place).ok();
-    let pem = PLACES.into_iter().find_map(read).unwrap_or_default();
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok));
+    let roots = tls::system_roots();
     match roots.is_empty() {
         true => Err("the kubeconfig names no certificate authority, and the machine has none".to_owned()),
         false => Ok(roots),

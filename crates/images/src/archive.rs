@@ -14,11 +14,10 @@ use crate::decompress::decompressed;
 use crate::digest::{DiffId, Digest, Hashing};
 use crate::documents::{Descriptor, Document, ImageConfig, Index, Platform};
 use crate::error::{Doing, Error};
+use crate::layer;
 use crate::limits::Limits;
-use crate::records::LayerRecord;
-use crate::store::{Arrived, Held, Image, Store, make_layer_root};
+use crate::store::{Arrived, Held, Image, Store};
 use crate::tar::{Entries, Kind, TarError};
-use crate::unpack::unpack;
 
 const INDEX: &str = "index.json";
 const DOCKER: &str = "manifest.json";
@@ -202,7 +201,7 @@ impl Files {
         });
         let blobs: Vec<Blob<'_>> = blobs.collect::<Result<_, _>>()?;
         // Held until the image has a record.
-        let _held = self.layers(store, &parsed.diff_ids, &blobs)?;
+        let _held = Files::layers(store, &parsed.diff_ids, &blobs)?;
         let size = manifest.layers.iter().map(|layer| layer.size).sum::<u64>() + manifest.config.size;
         let id = manifest.config.digest.clone();
         store.add_image(Arrived { id, config, names, manifest: Some(digest), size }, &parsed)
@@ -222,7 +221,7 @@ impl Files {
         }
         let blobs = saved.layers.iter().map(|path| Ok(Blob { file: file(path)?, digest: None }));
         let blobs: Vec<Blob<'_>> = blobs.collect::<Result<_, Error>>()?;
-        let _held = self.layers(store, &parsed.diff_ids, &blobs)?;
+        let _held = Files::layers(store, &parsed.diff_ids, &blobs)?;
         let names = saved.repo_tags.iter().flatten().map(|tag| Ok(Reference::parse(tag)?));
         let names: Vec<Reference> = names.collect::<Result<_, Error>>()?;
         let mut size = config.len() as u64;
@@ -233,14 +232,14 @@ impl Files {
     }
 
     /// Unpacks what the store does not have, two at a time.
-    fn layers(&self, store: &Store, ids: &[DiffId], blobs: &[Blob<'_>]) -> Result<Vec<Held>, Error> {
+    fn layers(store: &Store, ids: &[DiffId], blobs: &[Blob<'_>]) -> Result<Vec<Held>, Error> {
         let next = std::sync::atomic::AtomicUsize::new(0);
         let work = || -> Result<Vec<Held>, Error> {
             let mut held = Vec::new();
             loop {
                 let i = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 let (Some(id), Some(blob)) = (ids.get(i), blobs.get(i)) else { return Ok(held) };
-                held.push(self.layer(store, id, blob)?);
+                held.push(layer::add(store, id, blob.file, blob.digest)?);
             }
         };
         std::thread::scope(|scope| {
@@ -252,60 +251,6 @@ impl Files {
             }
             Ok(held)
         })
-    }
-
-    fn layer(&self, store: &Store, id: &DiffId, blob: &Blob<'_>) -> Result<Held, Error> {
-        if let Ok(held) = store.hold(std::slice::from_ref(id)) {
-            return Ok(held);
-        }
-        let scratch = store.scratch()?;
-        let unpacked = self.unpack(&scratch, id, blob);
-        if unpacked.is_err() {
-            // The error is the news; the sweep at the next start takes what resists.
-            let _ = std::fs::remove_dir_all(&scratch);
-        }
-        store.add_layer(id, &scratch, unpacked?)
-    }
-
-    /// Both digests are known when everything was read, and nothing has a name before that.
-    fn unpack(&self, scratch: &Path, id: &DiffId, blob: &Blob<'_>) -> Result<LayerRecord, Error> {
-        let root = scratch.join("fs");
-        make_layer_root(&root)?;
-        let dir = File::open(&root).doing("open", &root)?;
-        let file = File::open(blob.file).doing("open", blob.file)?;
-        let wanted = blob.digest.unwrap_or(id);
-        let mut packed = Hashing::like(wanted, BufReader::with_capacity(128 << 10, file));
-        let done = {
-            let buffered = BufReader::with_capacity(128 << 10, &mut packed);
-            let plain =
-                decompressed(buffered).map_err(|source| Error::Layer { layer: id.clone(), source })?;
-            let plain = Hashing::like(id, plain.take(self.limits.layer_bytes));
-            let (done, mut plain) = unpack(plain, dir.into(), id, &self.limits)?;
-            io::copy(&mut plain, &mut io::sink())
-                .map_err(|source| Error::Layer { layer: id.clone(), source })?;
-            let (found, bytes) = plain.finish();
-            if bytes == self.limits.layer_bytes {
-                return Err(Error::Refused(format!("layer {id} has more than {bytes} bytes")));
-            }
-            if found != *id {
-                return Err(Error::Mismatch { what: "the layer, uncompressed,", wanted: id.clone(), found });
-            }
-            done
-        };
-        io::copy(&mut packed, &mut io::sink())
-            .map_err(|source| Error::Layer { layer: id.clone(), source })?;
-        let (found, _) = packed.finish();
-        match blob.digest {
-            Some(wanted) if found != *wanted => {
-                Err(Error::Mismatch { what: "the layer", wanted: wanted.clone(), found })
-            }
-            _ => {
-                if done.devices > 0 {
-                    tracing::info!(layer = %id, devices = done.devices, "device files of a layer are left out");
-                }
-                Ok(LayerRecord { bytes: done.bytes, entries: done.entries, implied: done.implied })
-            }
-        }
     }
 
     fn saved(&self) -> Result<Vec<Saved>, Error> {

@@ -63,14 +63,14 @@ pub struct Usage {
 
 /// An image whose layers are all unpacked, on its way into the store.
 #[derive(Debug)]
-pub(crate) struct Arrived {
-    pub(crate) id: Digest,
+pub struct Arrived {
+    pub id: Digest,
     /// As it came.
-    pub(crate) config: Vec<u8>,
-    pub(crate) names: Vec<Reference>,
+    pub config: Vec<u8>,
+    pub names: Vec<Reference>,
     /// Of its manifest, for the names with a digest.
-    pub(crate) manifest: Option<Digest>,
-    pub(crate) size: u64,
+    pub manifest: Option<Digest>,
+    pub size: u64,
 }
 
 struct Inner {
@@ -206,17 +206,18 @@ impl Store {
     }
 
     /// An empty place for something half made; it is the caller's to move or to leave to the sweep.
-    pub(crate) fn scratch(&self) -> Result<PathBuf, Error> {
+    pub fn scratch(&self) -> Result<PathBuf, Error> {
         let path = self.dir(TMP).join(self.0.next.fetch_add(1, Ordering::Relaxed).to_string());
         make_dir(&path)?;
         Ok(path)
     }
 
-    pub(crate) fn limits(&self) -> &Limits {
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
         &self.0.limits
     }
 
-    pub(crate) fn has_layer(&self, layer: &DiffId) -> bool {
+    fn has_layer(&self, layer: &DiffId) -> bool {
         self.state().layers.contains_key(layer)
     }
 
@@ -243,7 +244,7 @@ impl Store {
     }
 
     /// Writes an image down, once its layers are safe. Its names are taken from whoever had them.
-    pub(crate) fn add_image(&self, arrived: Arrived, config: &ImageConfig) -> Result<Arc<Image>, Error> {
+    pub fn add_image(&self, arrived: Arrived, config: &ImageConfig) -> Result<Arc<Image>, Error> {
         let mut layers = config.diff_ids.clone();
         // Kept until the record names it.
         let repair = self.repair(&layers)?;

@@ -22,6 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sys", &["nft", "api", "base"]),
     ("systemd", &["sys", "base"]),
     ("images", &["sys", "api", "base"]),
+    ("registry", &["images", "client", "supervise", "tls", "api", "base"]),
     ("apiserver-core", &["schema", "api", "base"]),
     ("controllers-core", &["schema", "api", "base"]),
     ("kubelet-core", &["api", "base"]),
