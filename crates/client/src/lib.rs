@@ -26,7 +26,7 @@ pub mod workqueue;
 pub use connect::{Dial, Wire, Within};
 pub use connection_pool::Content;
 pub use error::{ApiError, ClientError};
-pub use kubeconfig::{Config, ConfigError};
+pub use kubeconfig::{Config, ConfigError, Identity, Source};
 pub use proxies::Proxies;
 pub use proxy::Proxy;
 pub use read::Read;

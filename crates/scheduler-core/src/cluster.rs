@@ -1,8 +1,7 @@
 //! Everything there is: nodes with their Pods, storage, budgets, owners of Pods. One task owns it; a cycle looks at it as it is.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::classes::{ClassId, Classes};
 use crate::labels::Labels;
@@ -33,7 +32,8 @@ pub struct Cluster {
     pub workloads: Workloads,
     pub namespaces: HashMap<Name, Labels>,
     pub budgets: HashMap<Key, Budget>,
-    columns: RefCell<HashMap<Name, Arc<Column>>>,
+    /// Made when they are first asked for.
+    columns: Mutex<HashMap<Name, Arc<Column>>>,
     pub nominations: Nominations,
 }
 
@@ -81,7 +81,7 @@ impl Cluster {
             self.order = None;
         }
         if old.as_ref().is_none_or(|old| old.labels != node.labels) {
-            self.columns.get_mut().clear();
+            self.forget_columns();
         }
         (old, node)
     }
@@ -92,7 +92,7 @@ impl Cluster {
         self.forget_images(Some(&old));
         self.leave_zone(index);
         self.order = None;
-        self.columns.get_mut().clear();
+        self.forget_columns();
         self.free_slot(index);
         Some(old)
     }
@@ -125,7 +125,7 @@ impl Cluster {
         }
         self.infos[index] = NodeInfo { index, ..NodeInfo::default() };
         self.by_name.insert(name.clone(), index);
-        self.columns.get_mut().clear();
+        self.forget_columns();
         index
     }
 
@@ -180,7 +180,7 @@ impl Cluster {
     /// The domains of a topology key.
     #[must_use]
     pub fn column(&self, key: &Name) -> Arc<Column> {
-        let mut columns = self.columns.borrow_mut();
+        let mut columns = self.columns.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(column) = columns.get(key) {
             return column.clone();
         }
@@ -190,6 +190,10 @@ impl Cluster {
         let column = Arc::new(Column::new(key, &self.infos));
         columns.insert(key.clone(), column.clone());
         column
+    }
+
+    fn forget_columns(&mut self) {
+        self.columns.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     // --- Pods ---

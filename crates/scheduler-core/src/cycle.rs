@@ -31,6 +31,8 @@ pub struct Sampling {
     /// Somebody beside the plugins filters.
     pub extenders_filter: bool,
     pub extenders_score: bool,
+    /// The node that the Pod was promised will not do: somebody beside the plugins says so.
+    pub ignores_nomination: bool,
 }
 
 /// A Pod's way through its profile's plugins.
@@ -113,7 +115,7 @@ impl Cycle {
         if diagnosis.pre_filter.is_some() {
             return (cycle, Found::Nodes { feasible: Vec::new(), evaluated: 0, diagnosis });
         }
-        if let Some(node) = cluster.node_index(&pod.nominated)
+        if let Some(node) = cluster.node_index(&pod.nominated).filter(|_| !sampling.ignores_nomination)
             && cycle.check(cluster, cluster.info(node)).is_ok()
         {
             return (cycle, Found::Nodes { feasible: vec![node], evaluated: 1, diagnosis });

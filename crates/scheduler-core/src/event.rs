@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::node::Node;
-use crate::objects::{Attachment, Claim, CsiNode};
+use crate::objects::{Attachment, Capacity, Claim, CsiNode, StorageClass, Volume};
 use crate::pod::Pod;
 
 /// Kinds of objects whose changes somebody may wait for.
@@ -40,7 +40,18 @@ pub enum What {
     Claim(Option<Arc<Claim>>, Option<Arc<Claim>>),
     CsiNode(Option<Arc<CsiNode>>, Option<Arc<CsiNode>>),
     Attachment(Option<Arc<Attachment>>, Option<Arc<Attachment>>),
+    /// Before, if it is not new, and now.
+    Class(Option<Arc<StorageClass>>, Arc<StorageClass>),
+    Capacity(Option<Arc<Capacity>>, Arc<Capacity>),
+    Volume(Option<Arc<Volume>>, Arc<Volume>),
     Other,
+}
+
+/// The names of what happens to objects of a kind.
+macro_rules! labels {
+    ($kind:literal) => {
+        [concat!($kind, "Add"), concat!($kind, "Delete"), concat!($kind, "Update")]
+    };
 }
 
 // === impl Action ===
@@ -115,6 +126,24 @@ impl Event {
     }
 
     #[must_use]
+    pub fn of_class(old: Option<Arc<StorageClass>>, new: Arc<StorageClass>) -> Event {
+        let action = added_or_changed(old.is_some(), true);
+        Event { resource: Resource::StorageClass, action, what: What::Class(old, new) }
+    }
+
+    #[must_use]
+    pub fn of_capacity(old: Option<Arc<Capacity>>, new: Arc<Capacity>) -> Event {
+        let action = added_or_changed(old.is_some(), true);
+        Event { resource: Resource::Capacity, action, what: What::Capacity(old, new) }
+    }
+
+    #[must_use]
+    pub fn of_volume(old: Option<Arc<Volume>>, new: Arc<Volume>) -> Event {
+        let action = added_or_changed(old.is_some(), true);
+        Event { resource: Resource::Volume, action, what: What::Volume(old, new) }
+    }
+
+    #[must_use]
     pub fn of_csi_node(old: Option<Arc<CsiNode>>, new: Option<Arc<CsiNode>>) -> Event {
         let action = added_or_changed(old.is_some(), new.is_some());
         Event { resource: Resource::CsiNode, action, what: What::CsiNode(old, new) }
@@ -126,7 +155,7 @@ impl Event {
         Event { resource: Resource::Attachment, action, what: What::Attachment(old, new) }
     }
 
-    /// As upstream's metrics name it.
+    /// As upstream's metrics name it. Where several things changed at once, the first of them stands for all.
     #[must_use]
     pub fn label(&self) -> &'static str {
         let is_placed = |pod: &Option<Arc<Pod>>| pod.as_ref().is_some_and(|p| p.is_bound());
@@ -137,24 +166,61 @@ impl Event {
         };
         match (self.resource, &self.what) {
             (Resource::Pod, What::Pod(old, new)) if is_placed(old) || is_placed(new) => {
-                which(["AssignedPodAdd", "AssignedPodDelete", "AssignedPodUpdate"])
+                match self.pod_change() {
+                    Some((assigned, _)) => assigned,
+                    None => which(["AssignedPodAdd", "AssignedPodDelete", "AssignedPodUpdate"]),
+                }
             }
-            (Resource::Pod, _) => which(["PodAdd", "PodDelete", "PodUpdate"]),
-            (Resource::Node, _) => which(["NodeAdd", "NodeDelete", "NodeUpdate"]),
-            (Resource::Claim, _) => which(["PvcAdd", "PvcDelete", "PvcUpdate"]),
-            (Resource::Volume, _) => which(["PvAdd", "PvDelete", "PvUpdate"]),
-            (Resource::StorageClass, _) => {
-                which(["StorageClassAdd", "StorageClassDelete", "StorageClassUpdate"])
-            }
-            (Resource::CsiNode, _) => which(["CSINodeAdd", "CSINodeDelete", "CSINodeUpdate"]),
-            (Resource::CsiDriver, _) => which(["CSIDriverAdd", "CSIDriverDelete", "CSIDriverUpdate"]),
-            (Resource::Capacity, _) => {
-                which(["CSIStorageCapacityAdd", "CSIStorageCapacityDelete", "CSIStorageCapacityUpdate"])
-            }
-            (Resource::Attachment, _) => {
-                which(["VolumeAttachmentAdd", "VolumeAttachmentDelete", "VolumeAttachmentUpdate"])
-            }
+            (Resource::Pod, _) => match self.pod_change() {
+                Some((_, waiting)) => waiting,
+                None => which(["UnschedulablePodAdd", "UnschedulablePodDelete", "UnschedulablePodUpdate"]),
+            },
+            (Resource::Node, _) => self.node_label(),
+            (resource, _) => which(match resource {
+                Resource::Claim => labels!("PersistentVolumeClaim"),
+                Resource::Volume => labels!("PersistentVolume"),
+                Resource::StorageClass => labels!("storage.k8s.io/StorageClass"),
+                Resource::CsiNode => labels!("storage.k8s.io/CSINode"),
+                Resource::CsiDriver => labels!("storage.k8s.io/CSIDriver"),
+                Resource::Capacity => labels!("storage.k8s.io/CSIStorageCapacity"),
+                Resource::Attachment => labels!("storage.k8s.io/VolumeAttachment"),
+                Resource::Pod | Resource::Node => labels!(""),
+            }),
         }
+    }
+
+    fn pod_change(&self) -> Option<(&'static str, &'static str)> {
+        let names = [
+            (Action::POD_LABEL, ("AssignedPodUpdatePodLabel", "UnschedulablePodUpdatePodLabel")),
+            (Action::POD_SCALE_DOWN, ("AssignedPodUpdatePodScaleDown", "UnschedulablePodUpdatePodScaleDown")),
+            (
+                Action::POD_GATES,
+                (
+                    "AssignedPodUpdatePodSchedulingGatesEliminated",
+                    "UnschedulablePodUpdatePodSchedulingGatesEliminated",
+                ),
+            ),
+            (
+                Action::POD_TOLERATION,
+                ("AssignedPodUpdatePodToleration", "UnschedulablePodUpdatePodToleration"),
+            ),
+        ];
+        names.into_iter().find(|(action, _)| self.action.meets(*action)).map(|(_, names)| names)
+    }
+
+    fn node_label(&self) -> &'static str {
+        let names = [
+            (Action::ADD, "NodeAdd"),
+            (Action::DELETE, "NodeDelete"),
+            (Action::NODE_ALLOCATABLE, "NodeUpdateNodeAllocatable"),
+            (Action::NODE_LABEL, "NodeUpdateNodeLabel"),
+            (Action::NODE_TAINT, "NodeUpdateNodeTaint"),
+            (Action::NODE_FEATURE, "NodeUpdateNodeDeclaredFeature"),
+        ];
+        names
+            .into_iter()
+            .find(|(action, _)| self.action.meets(*action))
+            .map_or("NodeUpdate", |(_, name)| name)
     }
 }
 
@@ -203,4 +269,34 @@ fn pod_changes(old: &Pod, new: &Pod) -> Action {
         action = action.or(Action::POD_GATES);
     }
     if action.is_none() { Action::UPDATE } else { action }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn events_are_named_as_upstream_names_them() {
+        let pod = |node: &str, labels: serde_json::Value| {
+            let pod = testing::labelled("p", labels, json!({}));
+            Some(Arc::new(pod.on(node)))
+        };
+        let node = |labels: serde_json::Value| Some(Arc::new(testing::node("n", labels)));
+        for (event, expected) in [
+            (Event::of_pod(None, pod("n", json!({}))), "AssignedPodAdd"),
+            (Event::of_pod(pod("n", json!({})), None), "AssignedPodDelete"),
+            (Event::of_pod(pod("n", json!({})), pod("n", json!({"a": "b"}))), "AssignedPodUpdatePodLabel"),
+            (Event::of_pod(pod("", json!({})), pod("", json!({}))), "UnschedulablePodUpdate"),
+            (Event::of_node(None, node(json!({}))).unwrap(), "NodeAdd"),
+            (Event::of_node(node(json!({})), node(json!({"a": "b"}))).unwrap(), "NodeUpdateNodeLabel"),
+            (Event::of_claim(None, None), "PersistentVolumeClaimAdd"),
+            (Event::of_other(Resource::CsiDriver, Action::UPDATE), "storage.k8s.io/CSIDriverUpdate"),
+        ] {
+            assert_eq!(event.label(), expected);
+        }
+    }
 }

@@ -11,12 +11,14 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
 use crate::labels::{Labels, NodeSelector, Selector};
+use crate::migration::{self, Handle};
 use crate::{Key, Name};
 
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 pub const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+const MIGRATED: &str = "storage.alpha.kubernetes.io/migrated-plugins";
 const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// A PersistentVolumeClaim.
@@ -58,7 +60,9 @@ pub struct Volume {
     pub is_available: bool,
     pub is_terminating: bool,
     /// Driver and handle.
-    pub csi: Option<(Name, Name)>,
+    pub csi: Option<Handle>,
+    /// The same of a volume of an old kind that its driver took over.
+    pub migrated: Option<Handle>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +89,8 @@ pub struct CsiNode {
     pub name: Name,
     /// How many volumes each driver can attach.
     pub limits: BTreeMap<Name, Option<i64>>,
+    /// Old plugins whose work drivers do on this node, as the node lists them.
+    pub migrated: Name,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -235,6 +241,7 @@ impl Volume {
             is_available: volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Available"),
             is_terminating: meta.deletion_timestamp.is_some(),
             csi: spec.csi.as_ref().map(|c| (c.driver.as_str().into(), c.volume_handle.as_str().into())),
+            migrated: migration::of_persistent(volume),
         }
     }
 
@@ -287,7 +294,8 @@ impl CsiNode {
     pub fn read(node: &storage::CSINode) -> CsiNode {
         let limit = |d: &storage::CSINodeDriver| d.allocatable.as_ref().and_then(|a| a.count).map(i64::from);
         let limits = node.spec.drivers.iter().map(|d| (d.name.as_str().into(), limit(d))).collect();
-        CsiNode { name: text(&node.metadata.name), limits }
+        let migrated = annotation(&node.metadata, MIGRATED).map_or("", String::as_str).into();
+        CsiNode { name: text(&node.metadata.name), limits, migrated }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as core;
 
 use crate::labels::{Labels, NodeSelector, NodeTerm, Selector};
+use crate::migration;
 use crate::resources::{self, Resources};
 use crate::{Key, Name};
 
@@ -122,11 +123,29 @@ pub struct Port {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Volume {
-    Claim { name: Name, is_ephemeral: bool },
-    Gce { disk: Name, read_only: bool },
-    Aws { disk: Name },
-    Iscsi { iqn: Name, read_only: bool },
-    Rbd { monitors: Vec<Name>, pool: Name, image: Name, read_only: bool },
+    Claim {
+        name: Name,
+        is_ephemeral: bool,
+    },
+    Gce {
+        disk: Name,
+        read_only: bool,
+    },
+    Aws {
+        disk: Name,
+    },
+    Iscsi {
+        iqn: Name,
+        read_only: bool,
+    },
+    Rbd {
+        monitors: Vec<Name>,
+        pool: Name,
+        image: Name,
+        read_only: bool,
+    },
+    /// Another old kind that a CSI driver took over, as that driver knows it.
+    Migrated(migration::Handle),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -222,6 +241,11 @@ impl Pod {
     /// Whether it mounts this claim.
     pub fn mounts(&self, claim: &Key) -> bool {
         claim.namespace == self.key.namespace && self.claim_names().any(|(name, _)| *name == claim.name)
+    }
+
+    /// The claims it names itself. Those of its ephemeral volumes are made for it, and some rules are not about them.
+    pub fn named_claims(&self) -> impl Iterator<Item = &Name> {
+        self.claim_names().filter(|(_, is_ephemeral)| !is_ephemeral).map(|(name, _)| name)
     }
 
     /// The claims it mounts, by name.
@@ -445,6 +469,9 @@ fn volumes(spec: &core::PodSpec, pod: &str) -> Arc<[Volume]> {
         }
         if let Some(iscsi) = &volume.iscsi {
             return Some(Volume::Iscsi { iqn: iscsi.iqn.as_str().into(), read_only: flag(iscsi.read_only) });
+        }
+        if let Some(handle) = migration::of_inline(volume) {
+            return Some(Volume::Migrated(handle));
         }
         let rbd = volume.rbd.as_ref()?;
         Some(Volume::Rbd {

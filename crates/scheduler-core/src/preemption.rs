@@ -42,7 +42,7 @@ pub enum Preemption {
 #[must_use]
 pub fn post_filter(cycle: &Cycle, cluster: &Cluster, diagnosis: &Diagnosis, rng: &mut Rng) -> Preemption {
     let mut said: Vec<String> = Vec::new();
-    let mut keeps = true;
+    let mut keeps = cycle.profile.at(Point::PostFilter).next().is_some();
     for (id, _, _) in cycle.profile.at(Point::PostFilter) {
         match id {
             PluginId::DynamicResources => {
@@ -268,6 +268,22 @@ mod tests {
         );
         let claim = json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]});
         assert_eq!(said(&mut cluster, &testing::pod("p", claim)), "not found");
+    }
+
+    #[test]
+    fn where_nothing_runs_after_the_filters_a_nomination_ends() {
+        let mut points = Profile::default_points();
+        points.remove(&Point::PostFilter);
+        let profile =
+            Arc::new(Profile::new("x", points, api::config::scheduler::PluginArgs::default(), None));
+        let mut cluster = testing::cluster([testing::node("a", json!({}))]);
+        let pod = Arc::new(ranked("p", "9", 9));
+        let (cycle, found) = Cycle::find(&profile, &mut cluster, &pod, &mut Sampling::default());
+        let Found::Nodes { diagnosis, .. } = found else { panic!("{found:?}") };
+        let answer = post_filter(&cycle, &cluster, &diagnosis, &mut Rng::new(7));
+        assert!(
+            matches!(&answer, Preemption::Nothing { message, keeps_nomination: false } if message.is_empty())
+        );
     }
 
     #[test]

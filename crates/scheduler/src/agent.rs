@@ -12,6 +12,7 @@ use client::leader_election::{LeaderElection, Terms};
 use client::{Client, Config, Options};
 use scheduler_core::cluster::Cluster;
 use scheduler_core::cycle::Sampling;
+use scheduler_core::extender::Objects;
 use scheduler_core::profile::{Profile, Profiles};
 use scheduler_core::queue::{Pauses, Queue};
 use supervise::Supervisor;
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bind::Outcome;
 use crate::events::Recorder;
+use crate::extenders::Extenders;
 use crate::informers::{Informers, News};
 use crate::metrics::Metrics;
 use crate::state::Scheduler;
@@ -52,6 +54,8 @@ pub enum Error {
     Kubeconfig(#[from] client::ConfigError),
     #[error("leaderelection lost")]
     LeaseLost,
+    #[error("initializing extenders: {0}")]
+    Extender(client::ClientError),
     #[error("initializing profiles: {0}")]
     Profile(String),
     #[error("{0}")]
@@ -130,17 +134,19 @@ async fn work(start: Start, client: Client, token: CancellationToken) -> Result<
     let (news, heard) = mpsc::channel(QUEUE);
     let (outcomes, ended) = mpsc::channel(QUEUE);
     let mut rng = Rng::new(start.seed);
+    let config = &start.loaded.config;
+    let extenders = Extenders::connect(&config.extenders, &start.version).await.map_err(Error::Extender)?;
     let mut informers = Informers {
         client: client.clone(),
         news,
         tasks: tasks.clone(),
         rng: rng.child(),
         resources: BTreeSet::new(),
+        keeps_objects: !extenders.is_empty(),
     };
     informers.start();
     let unsynced = informers.resources.clone();
     drop(informers);
-    let config = &start.loaded.config;
     let profiles = config.profiles.iter().map(profile).collect::<Result<Vec<_>, _>>()?;
     let profiles: Arc<Profiles> = Arc::new(profiles.into_iter().collect());
     let pauses = Pauses {
@@ -155,11 +161,19 @@ async fn work(start: Start, client: Client, token: CancellationToken) -> Result<
         profiles,
         cluster: Cluster::default(),
         pods: HashMap::new(),
-        sampling: Sampling { percentage: config.percentage_of_nodes_to_score, ..Sampling::default() },
+        sampling: Sampling {
+            percentage: config.percentage_of_nodes_to_score,
+            extenders_filter: extenders.has_filter(),
+            extenders_score: extenders.has_scores(),
+            ..Sampling::default()
+        },
+        extenders,
+        objects: Objects::default(),
         rng,
         metrics: Arc::new(Metrics::default()),
         outcomes,
         binding: 0,
+        pre_binding: HashMap::new(),
         unsynced,
         began: Instant::now(),
     };
@@ -189,7 +203,7 @@ async fn schedule(
             scheduler.settle(outcome);
         }
         let may_turn = scheduler.unsynced.is_empty() && scheduler.binding < MOST_BINDINGS;
-        if may_turn && scheduler.take_turn() {
+        if may_turn && scheduler.take_turn().await {
             tokio::task::yield_now().await;
             // A second may pass while there is always somebody.
             if futures_ready(&mut tick) {

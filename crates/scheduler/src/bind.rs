@@ -1,18 +1,26 @@
 //! What is done for a Pod that has a node: its volumes are bound, then the Pod is.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use client::{Client, ClientError, Request};
+use jiff::Timestamp;
 use scheduler_core::objects::{BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE};
 use scheduler_core::plugins::default_binder;
 use scheduler_core::plugins::volume_binding::VolumePlan;
 use scheduler_core::pod::Pod;
+use scheduler_core::queue::History;
 use scheduler_core::{Key, Name};
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::extenders::Extenders;
+use crate::status::{self, Nomination};
 
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const PREEMPTED: &str = "preempted by DefaultPreemption";
 
 /// A Pod with its node, and what is to be done for it.
 #[derive(Clone, Debug)]
@@ -20,9 +28,17 @@ pub(crate) struct Binding {
     pub(crate) pod: Arc<Pod>,
     pub(crate) node: Name,
     pub(crate) volumes: VolumePlan,
+    /// None where there is nothing to do before the Pod is bound.
+    pub(crate) pre_bind: Option<Arc<PreBind>>,
     pub(crate) timeout: Duration,
-    pub(crate) attempts: u32,
-    pub(crate) first_tried: base::time::Mono,
+    pub(crate) history: History,
+}
+
+/// The time before a Pod is bound. It ends once: by us, or by one who needs the room.
+#[derive(Debug, Default)]
+pub(crate) struct PreBind {
+    has_ended: AtomicBool,
+    token: CancellationToken,
 }
 
 /// How it went: told to the loop.
@@ -43,13 +59,47 @@ pub(crate) enum Outcome {
     },
 }
 
+// === impl PreBind ===
+
+impl PreBind {
+    /// Ends the binding before the Pod is on its node; false if it is too late for that.
+    pub(crate) fn cancel(&self) -> bool {
+        let is_first = self.end();
+        if is_first {
+            self.token.cancel();
+        }
+        is_first
+    }
+
+    fn end(&self) -> bool {
+        !self.has_ended.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// Others learn at once where the Pod will be, though its volumes take their time.
+async fn nominate(client: &Client, binding: &Binding) {
+    let nomination = Nomination::Set(binding.node.clone());
+    let Some(patch) = status::patch(&binding.pod, None, &nomination, Timestamp::now()) else { return };
+    if let Err(error) = status::send(client, &binding.pod, &patch).await {
+        tracing::warn!(pod = %binding.pod.key, %error, "the nominated node is not written");
+    }
+}
+
 /// Binds volumes and Pod.
-pub(crate) async fn bind(client: &Client, binding: &Binding) -> Result<(), String> {
-    if binding.volumes != VolumePlan::default() {
+pub(crate) async fn bind(client: &Client, extenders: &Extenders, binding: &Binding) -> Result<(), String> {
+    if let Some(pre_bind) = &binding.pre_bind {
         let failed = |error: String| format!("running PreBind plugin \"VolumeBinding\": {error}");
-        bind_volumes(client, binding).await.map_err(failed)?;
+        nominate(client, binding).await;
+        let bound = pre_bind.token.run_until_cancelled(bind_volumes(client, binding)).await;
+        bound.unwrap_or_else(|| Err(PREEMPTED.to_owned())).map_err(failed)?;
+        if !pre_bind.end() {
+            return Err(PREEMPTED.to_owned());
+        }
     }
     let Binding { pod, node, .. } = binding;
+    if extenders.bind(pod, node).await? {
+        return Ok(());
+    }
     let (namespace, name) = (&pod.key.namespace, &pod.key.name);
     let object = json!({
         "apiVersion": "v1",
@@ -175,6 +225,16 @@ async fn are_bound(client: &Client, binding: &Binding) -> Result<bool, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_is_bound_or_its_binding_is_ended_never_both() {
+        let ended = PreBind::default();
+        assert!(ended.cancel() && ended.token.is_cancelled());
+        assert!(!ended.end(), "it must not be bound any more");
+        let bound = PreBind::default();
+        assert!(bound.end());
+        assert!(!bound.cancel() && !bound.token.is_cancelled(), "it is too late");
+    }
 
     #[test]
     fn a_volume_is_promised_once_and_to_one_claim() {

@@ -22,6 +22,9 @@ const MOST_SERIES: usize = 4096;
 const NOTE_MAX: usize = 1024;
 /// A series that is silent for this long has ended.
 const SERIES_ENDS: Duration = Duration::from_secs(6 * 60);
+/// An Event is tried this often while nobody answers, and this far apart.
+const TRIES: u32 = 12;
+const PAUSE: Duration = Duration::from_secs(10);
 /// How often a long series is told.
 const SERIES_TOLD: Duration = Duration::from_secs(30 * 60);
 
@@ -53,8 +56,12 @@ struct Series {
 #[derive(Debug, PartialEq)]
 enum Letter {
     New(Value),
-    /// Name of the Event, and the patch.
-    Again(String, Value),
+    /// Of the Event that is there, and the whole one in case that it is not.
+    Again {
+        name: String,
+        patch: Value,
+        event: Value,
+    },
     Nothing,
 }
 
@@ -83,21 +90,37 @@ async fn run(client: Client, hostname: String, mut notices: mpsc::Receiver<Notic
         let namespace = notice.about.key.namespace.clone();
         let letter = notice.letter(&mut known, &hostname, now, wall);
         let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
-        let request = match letter {
-            Letter::New(event) => Request::post(path, event.to_string()),
-            Letter::Again(name, patch) => {
-                Request::strategic_patch(format!("{path}/{name}"), patch.to_string())
+        let (request, again) = match letter {
+            Letter::New(event) => (Request::post(path, event.to_string()), None),
+            Letter::Again { name, patch, event } => {
+                let again = Request::post(path.clone(), event.to_string());
+                (Request::strategic_patch(format!("{path}/{name}"), patch.to_string()), Some(again))
             }
             Letter::Nothing => continue,
         };
         let Ok(place) = places.clone().acquire_owned().await else { return };
         let client = client.clone();
         supervise::spawn("event", async move {
-            if let Err(error) = client.ask_bytes(request).await {
-                tracing::debug!(%error, "event not sent");
-            }
+            send(&client, request, again).await;
             drop(place);
         });
+    }
+}
+
+/// Sends it until the server has answered. An Event of a series that the server has forgotten is made anew with `again`.
+async fn send(client: &Client, mut request: Request, mut again: Option<Request>) {
+    for left in (0..TRIES).rev() {
+        match client.ask_bytes(request.clone()).await {
+            Ok(_) => return,
+            Err(error) if error.is_not_found() && again.is_some() => {
+                request = again.take().unwrap_or(request);
+            }
+            Err(error) if error.code().is_some() || left == 0 => {
+                tracing::debug!(%error, "event not sent");
+                return;
+            }
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
     }
 }
 
@@ -127,7 +150,10 @@ impl Notice {
             series.told = Some(now);
             let at = format!("{wall:.6}");
             let patch = json!({"series": {"count": series.count, "lastObservedTime": at}});
-            return Letter::Again(series.name.clone(), patch);
+            let name = series.name.clone();
+            let mut event = self.event(&name, hostname, wall);
+            event["series"] = patch["series"].clone();
+            return Letter::Again { name, patch, event };
         }
         let name = format!("{}.{:x}", self.about.key.name, wall.as_nanosecond());
         known.insert(key, Series { name: name.clone(), count: 1, last: now, told: None });
@@ -197,8 +223,9 @@ mod tests {
             (&event["metadata"]["name"], &event["reportingInstance"]),
             (&json!("p.0"), &json!("default-scheduler-host"))
         );
-        let Letter::Again(name, patch) = say("a", start) else { panic!("no series") };
+        let Letter::Again { name, patch, event } = say("a", start) else { panic!("no series") };
         assert_eq!((name.as_str(), &patch["series"]["count"]), ("p.0", &json!(2)));
+        assert_eq!((&event["series"], &event["reason"]), (&patch["series"], &json!("FailedScheduling")));
         assert_eq!(say("a", start + Duration::from_secs(60)), Letter::Nothing);
         assert!(matches!(say("b", start), Letter::New(_)), "another note is another event");
         assert!(matches!(say("a", start + Duration::from_secs(600)), Letter::New(_)), "the series has ended");

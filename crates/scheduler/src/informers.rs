@@ -1,6 +1,7 @@
 //! Watched objects become records, one task for each resource, and go to the loop in the order in which they came.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use api::json::FromJson;
 use base::rng::Rng;
@@ -19,6 +20,8 @@ use scheduler_core::objects::{
 };
 use scheduler_core::pod::Pod;
 use scheduler_core::{Key, Name};
+use serde::Serialize;
+use serde_json::value::RawValue;
 use supervise::Supervisor;
 use tokio::sync::mpsc;
 
@@ -28,9 +31,10 @@ const PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";
 /// What the loop is told.
 #[derive(Debug)]
 pub(crate) enum News {
-    Pod(Box<Pod>),
+    /// With the object itself where extenders want to see it.
+    Pod(Box<Pod>, Option<Arc<RawValue>>),
     PodGone(Key),
-    Node(Box<Node>),
+    Node(Box<Node>, Option<Arc<RawValue>>),
     NodeGone(Name),
     Claim(Claim),
     ClaimGone(Key),
@@ -71,20 +75,44 @@ pub(crate) struct Informers {
     pub(crate) news: mpsc::Sender<News>,
     pub(crate) tasks: Supervisor,
     pub(crate) rng: Rng,
+    /// Pods and nodes are handed on as they are, too.
+    pub(crate) keeps_objects: bool,
     /// What was started.
     pub(crate) resources: BTreeSet<&'static str>,
+}
+
+/// The object as it is sent to others.
+fn raw<O: Serialize>(object: &O) -> Option<Arc<RawValue>> {
+    serde_json::value::to_raw_value(object).ok().map(Arc::from)
 }
 
 // === impl Informers ===
 
 impl Informers {
     pub(crate) fn start(&mut self) {
-        self.watch::<core::Pod>("/api/v1/pods", |o| News::Pod(Box::new(Pod::read(o))), News::PodGone);
-        self.watch::<core::Node>(
-            "/api/v1/nodes",
-            |o| News::Node(Box::new(Node::read(o))),
-            |k| News::NodeGone(k.name),
-        );
+        if self.keeps_objects {
+            self.watch::<core::Pod>(
+                "/api/v1/pods",
+                |o| News::Pod(Box::new(Pod::read(o)), raw(o)),
+                News::PodGone,
+            );
+            self.watch::<core::Node>(
+                "/api/v1/nodes",
+                |o| News::Node(Box::new(Node::read(o)), raw(o)),
+                |k| News::NodeGone(k.name),
+            );
+        } else {
+            self.watch::<core::Pod>(
+                "/api/v1/pods",
+                |o| News::Pod(Box::new(Pod::read(o)), None),
+                News::PodGone,
+            );
+            self.watch::<core::Node>(
+                "/api/v1/nodes",
+                |o| News::Node(Box::new(Node::read(o)), None),
+                |k| News::NodeGone(k.name),
+            );
+        }
         self.watch::<core::PersistentVolumeClaim>(
             "/api/v1/persistentvolumeclaims",
             |o| News::Claim(Claim::read(o)),

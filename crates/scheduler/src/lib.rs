@@ -7,6 +7,7 @@
 //! * [`bind`]: what is done for a Pod that has a node: volumes, binding.
 //! * [`evict`]: Pods are told to make way.
 //! * [`status`]: what a Pod's status says of its scheduling.
+//! * [`extenders`]: programs of others that have a say.
 //! * [`events`]: what users are told.
 //! * [`metrics`]: upstream's names.
 
@@ -14,6 +15,7 @@ pub mod agent;
 mod bind;
 mod events;
 mod evict;
+mod extenders;
 mod informers;
 pub mod metrics;
 mod state;

@@ -9,6 +9,7 @@ use client::Client;
 use scheduler_core::cluster::Cluster;
 use scheduler_core::cycle::Sampling;
 use scheduler_core::event::{Action, Event, Resource};
+use scheduler_core::extender::Objects;
 use scheduler_core::objects::Selecting;
 use scheduler_core::pod::Pod;
 use scheduler_core::profile::Profiles;
@@ -17,8 +18,9 @@ use scheduler_core::{Key, Name};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::bind::Outcome;
+use crate::bind::{Outcome, PreBind};
 use crate::events::Recorder;
+use crate::extenders::Extenders;
 use crate::informers::{News, Workload};
 use crate::metrics::Metrics;
 
@@ -34,10 +36,15 @@ pub(crate) struct Scheduler {
     pub(crate) sampling: Sampling,
     pub(crate) rng: Rng,
     pub(crate) recorder: Recorder,
+    pub(crate) extenders: Extenders,
+    /// What extenders are shown; empty where there are none.
+    pub(crate) objects: Objects,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) outcomes: mpsc::Sender<Outcome>,
     /// Bindings under way.
     pub(crate) binding: usize,
+    /// Those of them that still wait for volumes, by Pod.
+    pub(crate) pre_binding: HashMap<Name, Arc<PreBind>>,
     /// Resources that were not told whole yet: nothing is decided before.
     pub(crate) unsynced: BTreeSet<&'static str>,
     pub(crate) began: Instant,
@@ -53,15 +60,24 @@ impl Scheduler {
 
     pub(crate) fn hear(&mut self, news: News) {
         match news {
-            News::Pod(pod) => self.set_pod(Arc::new(*pod)),
+            News::Pod(pod, raw) => {
+                if let Some(raw) = raw {
+                    self.objects.pods.insert(pod.uid.clone(), raw);
+                }
+                self.set_pod(Arc::new(*pod));
+            }
             News::PodGone(key) => self.remove_pod(&key),
-            News::Node(node) => {
+            News::Node(node, raw) => {
+                if let Some(raw) = raw {
+                    self.objects.nodes.insert(node.name.clone(), raw);
+                }
                 let (old, new) = self.cluster.set_node(*node);
                 if let Some(event) = Event::of_node(old, Some(new)) {
                     self.happened(&event);
                 }
             }
             News::NodeGone(name) => {
+                self.objects.nodes.remove(&name);
                 if let Some(event) =
                     self.cluster.remove_node(&name).and_then(|old| Event::of_node(Some(old), None))
                 {
@@ -74,8 +90,8 @@ impl Scheduler {
             }
             News::ClaimGone(key) => _ = self.cluster.storage.remove_claim(&key),
             News::Volume(volume) => {
-                let (old, _) = self.cluster.storage.set_volume(volume);
-                self.other(Resource::Volume, old.is_some());
+                let (old, new) = self.cluster.storage.set_volume(volume);
+                self.happened(&Event::of_volume(old, new));
             }
             News::VolumeGone(name) => _ = self.cluster.storage.remove_volume(&name),
             News::Budget(budget) => _ = self.cluster.budgets.insert(budget.key.clone(), budget),
@@ -95,8 +111,9 @@ impl Scheduler {
         let storage = &mut self.cluster.storage;
         match news {
             News::Class(class) => {
-                let old = storage.classes.insert(class.name.clone(), Arc::new(class));
-                self.other(Resource::StorageClass, old.is_some());
+                let class = Arc::new(class);
+                let old = storage.classes.insert(class.name.clone(), class.clone());
+                self.happened(&Event::of_class(old, class));
             }
             News::ClassGone(name) => _ = storage.classes.remove(&name),
             News::CsiNode(node) => {
@@ -111,8 +128,9 @@ impl Scheduler {
             }
             News::DriverGone(name) => _ = storage.drivers.remove(&name),
             News::Capacity(capacity) => {
-                let old = storage.capacities.insert(capacity.key.clone(), Arc::new(capacity));
-                self.other(Resource::Capacity, old.is_some());
+                let capacity = Arc::new(capacity);
+                let old = storage.capacities.insert(capacity.key.clone(), capacity.clone());
+                self.happened(&Event::of_capacity(old, capacity));
             }
             News::CapacityGone(key) => _ = storage.capacities.remove(&key),
             News::Attachment(attachment) => {
@@ -150,9 +168,9 @@ impl Scheduler {
     }
 
     fn set_pod(&mut self, pod: Arc<Pod>) {
-        let known = self.pods.insert(pod.key.clone(), pod.clone());
-        if let Some(known) = known.filter(|known| known.uid != pod.uid) {
-            self.forget_pod(&known);
+        let mut known = self.pods.insert(pod.key.clone(), pod.clone());
+        if let Some(other) = known.take_if(|known| known.uid != pod.uid) {
+            self.forget_pod(&other);
         }
         if pod.is_bound() {
             self.queue.remove(&pod.uid);
@@ -172,7 +190,11 @@ impl Scheduler {
         }
         self.cluster.nominations.set(pod.clone(), &pod.nominated.clone());
         let now = self.now();
-        self.queue.set(pod, &self.cluster, now);
+        self.queue.set(pod.clone(), &self.cluster, now);
+        // The node it was promised is for others again.
+        if let Some(old) = known.filter(|old| !old.nominated.is_empty() && old.nominated != pod.nominated) {
+            self.freed(&old);
+        }
     }
 
     fn remove_pod(&mut self, key: &Key) {
@@ -182,12 +204,21 @@ impl Scheduler {
     }
 
     fn forget_pod(&mut self, pod: &Arc<Pod>) {
+        self.objects.pods.remove(&pod.uid);
         self.queue.remove(&pod.uid);
         let nominated = self.cluster.nominations.remove(&pod.uid);
-        let placed = self.cluster.remove_pod(&pod.uid);
-        if let Some(gone) = placed.or_else(|| nominated.map(|_| pod.clone())) {
-            self.happened(&Event::of_pod(Some(gone), None));
+        match self.cluster.remove_pod(&pod.uid) {
+            Some(gone) => self.happened(&Event::of_pod(Some(gone), None)),
+            None if nominated.is_some() => self.freed(pod),
+            None => {}
         }
+    }
+
+    /// A nomination has ended: to Pods that are not more important it is as if the Pod had left the node.
+    fn freed(&mut self, pod: &Arc<Pod>) {
+        let now = self.now();
+        let event = Event::of_pod(Some(pod.clone()), None);
+        self.queue.happened_to(&event, &self.cluster, now, |waiting| waiting.priority <= pod.priority);
     }
 
     /// The Pod as the API server last told it, if it is still the same one.

@@ -11,15 +11,19 @@ use scheduler_core::event::Event;
 use scheduler_core::plugins::{PluginId, Point, volume_binding};
 use scheduler_core::pod::Pod;
 use scheduler_core::preemption::{self, Candidate, Preemption};
+use scheduler_core::profile::Profile;
 use scheduler_core::queue::{Failure, Turn};
 use scheduler_core::status::{Diagnosis, PluginSet};
 use tokio::time::Instant;
 
-use crate::bind::{self, Binding, Outcome};
+use crate::bind::{self, Binding, Outcome, PreBind};
 use crate::events::Notice;
-use crate::evict;
+use crate::evict::{self, Eviction};
 use crate::state::Scheduler;
 use crate::status::{self, Nomination, Verdict};
+
+/// What is said where the extenders left no candidate for preemption.
+const NO_CANDIDATE: &str = "no new claims to deallocate, preemption: no candidate node for preemption";
 
 /// Why an attempt came to nothing, and what is to be done about it.
 struct Setback {
@@ -32,7 +36,7 @@ struct Setback {
 
 impl Scheduler {
     /// Gives the next Pod its turn; false if nobody waits for one.
-    pub(crate) fn take_turn(&mut self) -> bool {
+    pub(crate) async fn take_turn(&mut self) -> bool {
         let now = self.now();
         let Some(turn) = self.queue.pop(now) else { return false };
         let begun = Instant::now();
@@ -49,17 +53,23 @@ impl Scheduler {
             self.queue.remove(&pod.uid);
             return true;
         };
-        let (cycle, found) = Cycle::find(&profile, &mut self.cluster, &pod, &mut self.sampling);
+        let (cycle, found) = self.find(&profile, &pod).await;
         let setback = match found {
             Found::NoNodes => Setback {
                 failure: Failure::Rejected(PluginSet::default()),
                 verdict: Verdict { reason: "Unschedulable", message: NO_NODES.to_owned() },
-                nomination: Nomination::Keep,
+                nomination: Nomination::Set(Name::default()),
             },
             Found::Error(error) => Setback::error(error),
-            Found::Nodes { feasible, diagnosis, .. } if feasible.is_empty() => self.cope(&cycle, diagnosis),
+            Found::Nodes { feasible, diagnosis, .. } if feasible.is_empty() => {
+                self.cope(&cycle, diagnosis).await
+            }
             Found::Nodes { feasible, .. } => {
-                match cycle.choose(&self.cluster, &feasible, &HashMap::new(), &mut self.rng) {
+                let extra = match feasible.len() {
+                    1 => HashMap::new(),
+                    _ => self.extenders.prioritize(&self.objects, &self.cluster, &pod, &feasible).await,
+                };
+                match cycle.choose(&self.cluster, &feasible, &extra, &mut self.rng) {
                     Ok(Some(choice)) => {
                         self.metrics.algorithm(begun.elapsed());
                         self.begin_binding(&turn, &cycle, choice.node, begun);
@@ -74,6 +84,30 @@ impl Scheduler {
         true
     }
 
+    /// The nodes that the plugins leave, and then the extenders. One that was promised to the Pod is looked at alone first.
+    async fn find(&mut self, profile: &Arc<Profile>, pod: &Arc<Pod>) -> (Cycle, Found) {
+        let mut sampling = self.sampling.clone();
+        loop {
+            let (cycle, found) = Cycle::find(profile, &mut self.cluster, pod, &mut sampling);
+            self.sampling.start = sampling.start;
+            let Found::Nodes { feasible, evaluated, mut diagnosis } = found else { return (cycle, found) };
+            if feasible.is_empty() || self.extenders.is_empty() {
+                return (cycle, Found::Nodes { feasible, evaluated, diagnosis });
+            }
+            let before = feasible.clone();
+            let left =
+                self.extenders.filter(&self.objects, &self.cluster, pod, feasible, &mut diagnosis).await;
+            let was_promised = before.len() == 1 && *self.cluster.info(before[0]).name() == *pod.nominated;
+            match left {
+                Ok(feasible) if feasible.is_empty() && was_promised && !sampling.ignores_nomination => {
+                    sampling.ignores_nomination = true;
+                }
+                Ok(feasible) => return (cycle, Found::Nodes { feasible, evaluated, diagnosis }),
+                Err(error) => return (cycle, Found::Error(error)),
+            }
+        }
+    }
+
     fn skip(&mut self, pod: &Arc<Pod>) {
         self.queue.remove(&pod.uid);
         let note = format!("skip schedule deleting pod: {}", pod.key);
@@ -81,15 +115,19 @@ impl Scheduler {
     }
 
     /// Nothing fits: perhaps others make way.
-    fn cope(&mut self, cycle: &Cycle, mut diagnosis: Diagnosis) -> Setback {
+    async fn cope(&mut self, cycle: &Cycle, mut diagnosis: Diagnosis) -> Setback {
         let mut nomination = Nomination::Keep;
         if cycle.profile.has(Point::PostFilter, PluginId::DefaultPreemption) {
             self.metrics.preemption_attempts.inc([]);
         }
         match preemption::post_filter(cycle, &self.cluster, &diagnosis, &mut self.rng) {
             Preemption::Candidates(all) => {
-                if let Some(best) = preemption::select(&all) {
-                    nomination = Nomination::Set(self.make_way(&cycle.pod, best));
+                match self.extenders.preempt(&self.objects, &self.cluster, &cycle.pod, all).await {
+                    Ok(left) => match preemption::select(&left) {
+                        Some(best) => nomination = Nomination::Set(self.make_way(&cycle.pod, best)),
+                        None => diagnosis.post_filter = NO_CANDIDATE.to_owned(),
+                    },
+                    Err(error) => diagnosis.post_filter = format!("preemption: {error}"),
                 }
             }
             Preemption::Nothing { message, keeps_nomination } => {
@@ -106,6 +144,12 @@ impl Scheduler {
     /// Begins to tell the victims. Returns the node's name.
     fn make_way(&mut self, pod: &Arc<Pod>, candidate: &Candidate) -> Name {
         let node: Name = self.cluster.info(candidate.node).name().into();
+        // Who goes already has been told.
+        let staying: Vec<Arc<Pod>> =
+            candidate.victims.iter().filter(|p| !p.is_terminating).cloned().collect();
+        if staying.is_empty() {
+            return node;
+        }
         self.metrics.preemption_victims.observe([], candidate.victims.len() as f64);
         // Less important Pods that were promised the node are to look elsewhere.
         let promised = self.cluster.nominations.on(&node).iter();
@@ -119,15 +163,23 @@ impl Scheduler {
             }
         }
         self.queue.begin_preemption(&pod.uid);
-        let (client, recorder, outcomes) =
-            (self.client.clone(), self.recorder.clone(), self.outcomes.clone());
-        let (pod, victims, name) = (pod.clone(), candidate.victims.clone(), node.clone());
+        // A Pod whose volumes are still being bound is not on the node yet: its binding ends, and nobody deletes it.
+        let is_cancelled = |p: &Arc<Pod>| self.pre_binding.get(&p.uid).is_some_and(|b| b.cancel());
+        let (cancelled, victims): (Vec<_>, Vec<_>) = staying.into_iter().partition(is_cancelled);
+        let eviction = Eviction {
+            client: self.client.clone(),
+            recorder: self.recorder.clone(),
+            preemptor: pod.clone(),
+            node: node.clone(),
+        };
+        cancelled.iter().for_each(|victim| eviction.tell(victim, true));
+        let (outcomes, uid) = (self.outcomes.clone(), pod.uid.clone());
         supervise::spawn("preemption", async move {
-            let told = evict::evict(&client, &recorder, &pod, &name, &victims).await;
+            let told = evict::evict(&eviction, victims).await;
             if let Err(error) = &told {
-                tracing::warn!(pod = %pod.key, %error, "Pods could not be told to make way");
+                tracing::warn!(pod = %eviction.preemptor.key, %error, "Pods could not be told to make way");
             }
-            let _ = outcomes.send(Outcome::Preempted { uid: pod.uid.clone(), failed: told.is_err() }).await;
+            let _ = outcomes.send(Outcome::Preempted { uid, failed: told.is_err() }).await;
         });
         node
     }
@@ -186,11 +238,16 @@ impl Scheduler {
         self.binding += 1;
         let seconds = cycle.profile.args.volume_binding.bind_timeout_seconds;
         let timeout = Duration::from_secs(u64::try_from(seconds).unwrap_or(600));
-        let (attempts, first_tried) = (turn.attempts, turn.first_tried);
-        let binding = Binding { pod, node: chosen.name.clone(), volumes, timeout, attempts, first_tried };
-        let (client, outcomes) = (self.client.clone(), self.outcomes.clone());
+        let pre_bind = (volumes != volume_binding::VolumePlan::default()).then(Arc::<PreBind>::default);
+        if let Some(pre_bind) = &pre_bind {
+            self.pre_binding.insert(pod.uid.clone(), pre_bind.clone());
+        }
+        let history = turn.history;
+        let binding = Binding { pod, node: chosen.name.clone(), volumes, pre_bind, timeout, history };
+        let (client, outcomes, extenders) =
+            (self.client.clone(), self.outcomes.clone(), self.extenders.clone());
         supervise::spawn("binding", async move {
-            let outcome = match bind::bind(&client, &binding).await {
+            let outcome = match bind::bind(&client, &extenders, &binding).await {
                 Ok(()) => Outcome::Bound { binding, took: begun.elapsed() },
                 Err(error) => Outcome::Failed { binding, error },
             };
@@ -202,10 +259,11 @@ impl Scheduler {
     pub(crate) fn settle(&mut self, outcome: Outcome) {
         let now = self.now();
         match outcome {
-            Outcome::Bound { binding: Binding { pod, node, attempts, first_tried, .. }, took } => {
+            Outcome::Bound { binding: Binding { pod, node, history, .. }, took } => {
                 self.binding -= 1;
+                self.pre_binding.remove(&pod.uid);
                 self.metrics.attempt("scheduled", &pod.scheduler, took);
-                self.metrics.scheduled(attempts, now.since(first_tried));
+                self.metrics.scheduled(history.attempts, now.since(history.entered.unwrap_or(now)));
                 self.recorder.tell(Notice {
                     is_warning: false,
                     reason: "Scheduled",
@@ -218,6 +276,7 @@ impl Scheduler {
             }
             Outcome::Failed { binding, error } => {
                 self.binding -= 1;
+                self.pre_binding.remove(&binding.pod.uid);
                 self.unbind(&binding, error);
             }
             Outcome::Preempted { uid, failed } => self.queue.end_preemption(&uid, failed, now),
@@ -236,12 +295,17 @@ impl Scheduler {
         if let Some(gone) = self.cluster.forget(&pod.uid) {
             self.happened(&Event::of_pod(Some(gone), None));
         }
-        let Some(fresh) = self.fresh(&pod.key, &pod.uid).filter(|p| !p.is_bound()).cloned() else { return };
+        let Some(mut fresh) = self.fresh(&pod.key, &pod.uid).filter(|p| !p.is_bound()).cloned() else {
+            return;
+        };
+        if binding.pre_bind.is_some() {
+            // It was told its node already, though we may not have heard of that yet.
+            fresh = Arc::new(Pod { nominated: binding.node.clone(), ..(*fresh).clone() });
+        }
         // Back to the queue, as if its turn had just ended.
         let now = self.now();
-        self.queue.set_in_flight(fresh.clone(), binding.attempts, now);
-        let setback = Setback { nomination: Nomination::Set(Name::default()), ..Setback::error(error) };
-        self.set_back(&fresh, setback, Duration::ZERO);
+        self.queue.set_in_flight(fresh.clone(), binding.history, now);
+        self.set_back(&fresh, Setback::error(error), Duration::ZERO);
     }
 }
 
@@ -252,7 +316,7 @@ impl Setback {
         Setback {
             failure: Failure::Error,
             verdict: Verdict { reason: "SchedulerError", message },
-            nomination: Nomination::Keep,
+            nomination: Nomination::Set(Name::default()),
         }
     }
 }

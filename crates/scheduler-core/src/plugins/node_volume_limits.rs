@@ -1,6 +1,4 @@
-//! NodeVolumeLimits: a driver attaches so many volumes to a node and no more.
-//!
-//! Volumes of old in-tree kinds are not translated to their drivers: they do not count.
+//! NodeVolumeLimits: a driver attaches so many volumes to a node and no more. Volumes of old in-tree kinds count as their drivers'.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,8 +8,10 @@ use api::config::scheduler::PluginArgs;
 use crate::cluster::Cluster;
 use crate::event::{Action, Event, Resource, What};
 use crate::framework::{Plugin, PreFilter, State, Verdict};
+use crate::migration::{self, Handle, Provisioner};
 use crate::node::NodeInfo;
-use crate::pod::Pod;
+use crate::objects::Claim;
+use crate::pod::{Pod, Volume};
 use crate::status::Rejection;
 use crate::{Key, Name};
 
@@ -21,7 +21,7 @@ const REASON: &str = "node(s) exceed max volume count";
 struct NodeVolumeLimits;
 
 /// Driver and handle; a volume that is still to be made is known by its claim.
-type Attached = BTreeSet<(Name, Name)>;
+type Attached = BTreeSet<Handle>;
 
 pub fn make(_: &PluginArgs) -> Arc<dyn Plugin> {
     Arc::new(NodeVolumeLimits)
@@ -30,15 +30,36 @@ pub fn make(_: &PluginArgs) -> Arc<dyn Plugin> {
 fn collect(cluster: &Cluster, pod: &Pod, into: &mut Attached) {
     for (name, _) in pod.claim_names() {
         let key = Key { namespace: pod.key.namespace.clone(), name: name.clone() };
-        let Some(claim) = cluster.storage.claim(&key) else { continue };
-        match cluster.storage.volume(&claim.volume) {
-            Some(volume) => into.extend(volume.csi.clone()),
-            None => {
-                let class = claim.class.as_ref().and_then(|c| cluster.storage.classes.get(c));
-                into.extend(class.map(|c| (c.provisioner.clone(), format!("claim {key}").into())));
-            }
+        if let Some(claim) = cluster.storage.claim(&key) {
+            into.extend(handle_of(cluster, claim));
         }
     }
+    into.extend(pod.volumes.iter().filter_map(inline));
+}
+
+fn handle_of(cluster: &Cluster, claim: &Claim) -> Option<Handle> {
+    if let Some(volume) = cluster.storage.volume(&claim.volume) {
+        return volume.csi.clone().or_else(|| volume.migrated.clone());
+    }
+    let class = cluster.storage.classes.get(claim.class.as_ref()?)?;
+    match migration::of_provisioner(&class.provisioner) {
+        Provisioner::Driver(driver) => Some((driver.into(), format!("claim {}", claim.key).into())),
+        Provisioner::Uncounted => None,
+    }
+}
+
+/// A volume that the Pod describes itself, if a driver attaches it.
+fn inline(volume: &Volume) -> Option<Handle> {
+    match volume {
+        Volume::Gce { disk, .. } => migration::of_gce_disk(disk),
+        Volume::Aws { disk } => migration::of_aws_disk(disk),
+        Volume::Migrated(handle) => Some(handle.clone()),
+        Volume::Claim { .. } | Volume::Iscsi { .. } | Volume::Rbd { .. } => None,
+    }
+}
+
+fn is_attachable(volume: &Volume) -> bool {
+    matches!(volume, Volume::Claim { .. }) || inline(volume).is_some()
 }
 
 impl Plugin for NodeVolumeLimits {
@@ -64,7 +85,8 @@ impl Plugin for NodeVolumeLimits {
         }
         for attachment in cluster.storage.attachments.values().filter(|a| a.node == node.name) {
             let volume = attachment.volume.as_ref().and_then(|v| cluster.storage.volume(v));
-            attached.extend(volume.and_then(|v| v.csi.clone()));
+            let handle = volume.and_then(|v| v.csi.as_ref()).map(|(_, handle)| handle.clone());
+            attached.extend(handle.map(|handle| (attachment.attacher.clone(), handle)));
         }
         let exceeds = |(driver, count): (&&Name, &i64)| {
             let limit = limits.get(*driver).copied().flatten();
@@ -87,7 +109,14 @@ impl Plugin for NodeVolumeLimits {
 
     fn wakes(&self, _: &Cluster, pod: &Pod, event: &Event) -> bool {
         match &event.what {
-            What::Pod(Some(gone), None) => gone.is_bound() && gone.claim_names().next().is_some(),
+            What::Pod(Some(gone), None) => {
+                (gone.is_bound() || !gone.nominated.is_empty()) && gone.volumes.iter().any(is_attachable)
+            }
+            // As upstream has it, a Pod whose only claims are of ephemeral volumes is not woken.
+            What::Attachment(Some(gone), None) => {
+                let has_driver = |v: &Volume| inline(v).is_some_and(|(driver, _)| driver == gone.attacher);
+                pod.named_claims().next().is_some() || pod.volumes.iter().any(has_driver)
+            }
             What::Claim(_, Some(claim)) => {
                 claim.key.namespace == pod.key.namespace
                     && pod.claim_names().any(|(name, _)| *name == claim.key.name)
@@ -110,6 +139,29 @@ mod tests {
     use super::*;
     use crate::objects::{Attachment, Claim, CsiNode, Volume};
     use crate::testing;
+
+    #[test]
+    fn volumes_of_old_kinds_count_as_their_drivers() {
+        let plugin = make(&PluginArgs::default());
+        let gce = |name: &str, disk: &str| {
+            testing::pod(
+                name,
+                json!({"volumes": [{"name": "v", "gcePersistentDisk": {"pdName": disk, "readOnly": true}}]}),
+            )
+        };
+        let mut cluster = testing::cluster([testing::node("n", json!({}))]);
+        testing::put(&mut cluster, &gce("1", "d1"), "n");
+        assert!(testing::filter(&plugin, &cluster, &gce("p", "d2"), "n").is_ok(), "nobody says a limit");
+        let drivers = json!([{"name": "pd.csi.storage.gke.io", "nodeID": "n", "allocatable": {"count": 1}}]);
+        let csi_node = json!({"metadata": {"name": "n"}, "spec": {"drivers": drivers}});
+        let csi_node = CsiNode::read(&serde_json::from_value(csi_node).unwrap());
+        cluster.storage.csi_nodes.insert("n".into(), Arc::new(csi_node));
+        assert_eq!(
+            testing::filter(&plugin, &cluster, &gce("p", "d2"), "n"),
+            Err(Rejection::unschedulable(REASON))
+        );
+        assert!(testing::filter(&plugin, &cluster, &gce("p", "d1"), "n").is_ok());
+    }
 
     #[test]
     fn volumes_count_once_whoever_uses_them() {

@@ -289,32 +289,40 @@ impl Plugin for PodTopologySpread {
 
     fn interests(&self) -> &'static [(Resource, Action)] {
         const NODE: Action = Action::ADD.or(Action::DELETE).or(Action::NODE_LABEL).or(Action::NODE_TAINT);
-        const { &[(Resource::Pod, Action::ADD.or(Action::POD_LABEL).or(Action::DELETE)), (Resource::Node, NODE)] }
+        const POD: Action = Action::ADD.or(Action::POD_LABEL).or(Action::POD_TOLERATION).or(Action::DELETE);
+        const { &[(Resource::Pod, POD), (Resource::Node, NODE)] }
     }
 
     fn wakes(&self, cluster: &Cluster, pod: &Pod, event: &Event) -> bool {
         let constraints = self.constraints(cluster, pod, true);
         match &event.what {
-            What::Pod(_, Some(new)) if new.uid == pod.uid => true,
             What::Pod(old, new) => {
-                let about = |other: &Arc<Pod>| {
-                    other.key.namespace == pod.key.namespace
-                        && (other.is_bound() || !other.nominated.is_empty())
-                        && constraints.iter().any(|c| c.selector.matches(other.labels()))
+                let counts = |other: &Arc<Pod>| {
+                    let is_placed = other.is_bound() || !other.nominated.is_empty();
+                    other.uid == pod.uid || (is_placed && other.key.namespace == pod.key.namespace)
                 };
-                match (old, new) {
-                    (Some(old), Some(new)) => about(old) != about(new),
-                    (one, other) => one.iter().chain(other).any(about),
-                }
+                let meant = |c: &Spread, other: &Arc<Pod>| c.selector.matches(other.labels());
+                old.iter().chain(new).all(counts)
+                    && match (old, new) {
+                        (Some(old), Some(new)) => {
+                            let tolerates_more = new.uid == pod.uid && old.tolerations != new.tolerations;
+                            (tolerates_more && constraints.iter().any(|c| c.honours_taints))
+                                || constraints.iter().any(|c| meant(c, old) != meant(c, new))
+                        }
+                        (one, other) => {
+                            one.iter().chain(other).any(|p| constraints.iter().any(|c| meant(c, p)))
+                        }
+                    }
             }
             What::Node(old, new) => {
                 let has_all = |n: &Arc<Node>| constraints.iter().all(|c| n.labels.has(&c.topology_key));
                 let (was, is) = (old.as_ref().is_some_and(has_all), new.as_ref().is_some_and(has_all));
                 let moved = || match (old, new) {
-                    (Some(old), Some(new)) => constraints.iter().any(|c| {
-                        old.labels.get(&c.topology_key) != new.labels.get(&c.topology_key)
-                            || counts(c, pod, old) != counts(c, pod, new)
-                    }),
+                    (Some(old), Some(new)) => {
+                        let has_moved =
+                            |c: &Spread| old.labels.get(&c.topology_key) != new.labels.get(&c.topology_key);
+                        old.taints != new.taints || constraints.iter().any(has_moved)
+                    }
                     _ => true,
                 };
                 (was || is) && (was != is || moved())

@@ -159,19 +159,14 @@ fn find_unbound(cluster: &Cluster, waiting: &[Arc<Claim>], node: &Node) -> Resul
 }
 
 /// The volume that was set aside for the claim, or the smallest that will do.
-fn find_volume<'a>(
-    cluster: &'a Cluster,
-    claim: &Claim,
-    node: &Node,
-    chosen: &HashSet<Name>,
-) -> Option<&'a Arc<Volume>> {
+fn find_volume(cluster: &Cluster, claim: &Claim, node: &Node, chosen: &HashSet<Name>) -> Option<Arc<Volume>> {
     let class = claim.class.clone().unwrap_or_default();
     let is_meant = |v: &Volume| {
         let reference = v.claim.as_ref();
         reference.is_some_and(|r| r.key == claim.key && (r.uid.is_empty() || r.uid == claim.uid))
     };
     let mut best: Option<&Arc<Volume>> = None;
-    for volume in cluster.storage.volumes.values().filter_map(|v| cluster.storage.volume(&v.name)) {
+    for volume in cluster.storage.volumes_of(&class) {
         if chosen.contains(&volume.name)
             || (volume.claim.is_some() && !is_meant(volume))
             || volume.capacity < claim.request
@@ -183,10 +178,9 @@ fn find_volume<'a>(
         }
         let reachable = volume.is_reachable(&node.labels, &node.name);
         if is_meant(volume) {
-            return reachable.then_some(volume);
+            return reachable.then(|| volume.clone());
         }
         let fits = volume.is_available
-            && volume.class == class
             && reachable
             && claim.selector.as_ref().is_none_or(|s| s.matches(&volume.labels))
             && claim.modes.iter().all(|mode| volume.modes.contains(mode));
@@ -195,7 +189,7 @@ fn find_volume<'a>(
             best = Some(volume);
         }
     }
-    best
+    best.cloned()
 }
 
 fn has_space(cluster: &Cluster, class: &StorageClass, claim: &Claim, node: &Node) -> bool {
@@ -249,6 +243,9 @@ impl Plugin for VolumeBinding {
     fn wakes(&self, _: &Cluster, pod: &Pod, event: &Event) -> bool {
         match &event.what {
             What::Claim(_, Some(claim)) => pod.mounts(&claim.key),
+            What::Class(Some(old), new) => old.topologies != new.topologies,
+            What::Capacity(Some(old), new) => new.limit.is_some() && new.limit > old.limit,
+            What::CsiNode(Some(old), Some(new)) => old.migrated != new.migrated,
             _ => true,
         }
     }

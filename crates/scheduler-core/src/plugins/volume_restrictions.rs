@@ -48,13 +48,13 @@ fn conflicts(a: &Volume, b: &Volume) -> bool {
 }
 
 fn has_disks(pod: &Pod) -> bool {
-    pod.volumes.iter().any(|v| !matches!(v, Volume::Claim { .. }))
+    pod.volumes.iter().any(|v| !matches!(v, Volume::Claim { .. } | Volume::Migrated(_)))
 }
 
 impl Plugin for VolumeRestrictions {
     fn pre_filter(&self, cluster: &Cluster, pod: &Pod) -> PreFilter {
         let mut exclusive = Exclusive::default();
-        for (name, _) in pod.claim_names() {
+        for name in pod.named_claims() {
             let key = Key { namespace: pod.key.namespace.clone(), name: name.clone() };
             let Some(claim) = cluster.storage.claim(&key) else {
                 let text = format!("persistentvolumeclaim \"{name}\" not found");
@@ -65,7 +65,7 @@ impl Plugin for VolumeRestrictions {
                 exclusive.claims.push(name.clone());
             }
         }
-        match exclusive.claims.is_empty() && !has_disks(pod) {
+        match exclusive.conflicts == 0 && !has_disks(pod) {
             true => PreFilter::Skip,
             false => PreFilter::Pass(State::new(exclusive)),
         }
@@ -91,23 +91,21 @@ impl Plugin for VolumeRestrictions {
     }
 
     fn interests(&self) -> &'static [(Resource, Action)] {
-        const {
-            &[
-                (Resource::Pod, Action::DELETE),
-                (Resource::Node, Action::ADD),
-                (Resource::Claim, Action::ADD.or(Action::UPDATE)),
-            ]
-        }
+        const { &[(Resource::Pod, Action::DELETE), (Resource::Node, Action::ADD), (Resource::Claim, Action::ADD)] }
     }
 
     fn wakes(&self, _: &Cluster, pod: &Pod, event: &Event) -> bool {
         match &event.what {
             What::Pod(Some(gone), None) => {
-                let same = gone.key.namespace == pod.key.namespace
-                    && gone.claim_names().any(|(name, _)| pod.claim_names().any(|(own, _)| own == name));
-                same || pod.volumes.iter().any(|own| gone.volumes.iter().any(|other| conflicts(own, other)))
+                let shares_claim =
+                    || gone.named_claims().any(|name| pod.named_claims().any(|own| own == name));
+                let shares_disk =
+                    || pod.volumes.iter().any(|own| gone.volumes.iter().any(|other| conflicts(own, other)));
+                gone.key.namespace == pod.key.namespace && (shares_claim() || shares_disk())
             }
-            What::Claim(_, Some(claim)) => pod.mounts(&claim.key),
+            What::Claim(_, Some(claim)) => {
+                claim.key.namespace == pod.key.namespace && pod.named_claims().any(|n| *n == claim.key.name)
+            }
             _ => true,
         }
     }
@@ -149,6 +147,35 @@ mod tests {
                 expected,
                 "{taken} {wanted}"
             );
+        }
+    }
+
+    #[test]
+    fn claims_of_ephemeral_volumes_are_the_business_of_others() {
+        let plugin = make(&PluginArgs::default());
+        let cluster = testing::cluster([testing::node("a", json!({}))]);
+        let pod = with("p", json!({"ephemeral": {}}));
+        assert!(matches!(plugin.pre_filter(&cluster, &pod), PreFilter::Skip));
+    }
+
+    #[test]
+    fn a_pod_that_goes_is_news_where_it_shared_a_disk_or_a_claim_in_the_same_namespace() {
+        let plugin = make(&PluginArgs::default());
+        let cluster = testing::cluster([]);
+        let claim = |name: &str| json!({"persistentVolumeClaim": {"claimName": name}});
+        let disk = json!({"gcePersistentDisk": {"pdName": "d"}});
+        for (gone, namespace, expected) in [
+            (claim("c"), "default", true),
+            (claim("d"), "default", false),
+            (claim("c"), "other", false),
+            (disk.clone(), "default", true),
+            (disk.clone(), "other", false),
+        ] {
+            let waiting = if gone == disk { with("p", disk.clone()) } else { with("p", claim("c")) };
+            let mut other = with("x", gone.clone()).on("n");
+            other.key.namespace = namespace.into();
+            let event = Event::of_pod(Some(Arc::new(other)), None);
+            assert_eq!(plugin.wakes(&cluster, &waiting, &event), expected, "{gone} {namespace}");
         }
     }
 

@@ -8,6 +8,7 @@ use crate::cluster::Cluster;
 use crate::event::{Action, Event, Resource, What};
 use crate::framework::{Plugin, PreFilter, State, Verdict};
 use crate::node::NodeInfo;
+use crate::objects::Volume;
 use crate::pod::Pod;
 use crate::status::{Code, Rejection};
 use crate::{Key, Name};
@@ -31,19 +32,39 @@ pub fn make(_: &PluginArgs) -> Arc<dyn Plugin> {
     Arc::new(VolumeZone)
 }
 
+fn zones_of(volume: &Volume) -> Zones {
+    let labels = LABELS.iter().filter_map(|(label, now)| Some((label, now, volume.labels.get(label)?)));
+    labels.map(|(label, now, value)| (*label, *now, value.split("__").map(Name::from).collect())).collect()
+}
+
+/// The volume a claim is bound to; none where it waits for its first consumer.
+fn volume_of<'a>(cluster: &'a Cluster, key: &Key) -> Result<Option<&'a Arc<Volume>>, String> {
+    let missing = || format!("persistentvolumeclaim \"{}\" not found", key.name);
+    let claim = cluster.storage.claim(key).ok_or_else(missing)?;
+    if !claim.volume.is_empty() {
+        let missing = || format!("persistentvolume \"{}\" not found", claim.volume);
+        return cluster.storage.volume(&claim.volume).map(Some).ok_or_else(missing);
+    }
+    let Some(class) = claim.class.as_ref().filter(|c| !c.is_empty()) else {
+        return Err("PersistentVolumeClaim had no pv name and storageClass name".to_owned());
+    };
+    match cluster.storage.classes.get(class) {
+        None => Err(format!("storageclass.storage.k8s.io \"{class}\" not found")),
+        Some(class) if class.waits_for_consumer => Ok(None),
+        Some(_) => Err("PersistentVolume had no name".to_owned()),
+    }
+}
+
 impl Plugin for VolumeZone {
     fn pre_filter(&self, cluster: &Cluster, pod: &Pod) -> PreFilter {
         let mut zones = Zones::new();
-        for (name, _) in pod.claim_names() {
+        for name in pod.named_claims() {
             let key = Key { namespace: pod.key.namespace.clone(), name: name.clone() };
-            let Some(claim) = cluster.storage.claim(&key) else {
-                let text = format!("persistentvolumeclaim \"{name}\" not found");
-                return PreFilter::Reject(Rejection::said(Code::UnschedulableAndUnresolvable, text));
-            };
-            let Some(volume) = cluster.storage.volume(&claim.volume) else { continue };
-            for (label, now) in LABELS {
-                if let Some(value) = volume.labels.get(label) {
-                    zones.push((label, now, value.split("__").map(Name::from).collect()));
+            match volume_of(cluster, &key) {
+                Ok(Some(volume)) => zones.extend(zones_of(volume)),
+                Ok(None) => {}
+                Err(text) => {
+                    return PreFilter::Reject(Rejection::said(Code::UnschedulableAndUnresolvable, text));
                 }
             }
         }
@@ -79,7 +100,11 @@ impl Plugin for VolumeZone {
 
     fn wakes(&self, _: &Cluster, pod: &Pod, event: &Event) -> bool {
         match &event.what {
-            What::Claim(_, Some(claim)) => pod.mounts(&claim.key),
+            What::Claim(_, Some(claim)) => {
+                claim.key.namespace == pod.key.namespace && pod.named_claims().any(|n| *n == claim.key.name)
+            }
+            What::Class(_, class) => class.waits_for_consumer,
+            What::Volume(Some(old), new) => zones_of(old) != zones_of(new),
             _ => true,
         }
     }
@@ -90,8 +115,57 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::objects::{Claim, Volume};
+    use crate::objects::{Claim, StorageClass};
     use crate::testing;
+
+    #[test]
+    #[allow(clippy::unwrap_used)]
+    fn claims_without_a_volume_are_told_word_for_word() {
+        let plugin = make(&PluginArgs::default());
+        let mut cluster = testing::cluster([testing::node("a", json!({}))]);
+        for (name, mode) in [("later", "WaitForFirstConsumer"), ("now", "Immediate")] {
+            let class = json!({"metadata": {"name": name}, "provisioner": "p", "volumeBindingMode": mode});
+            let class = StorageClass::read(&serde_json::from_value(class).unwrap());
+            cluster.storage.classes.insert(class.name.clone(), Arc::new(class));
+        }
+        let spec = json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]});
+        let pod = testing::pod("p", spec);
+        let said = |cluster: &Cluster| match plugin.pre_filter(cluster, &pod) {
+            PreFilter::Reject(rejection) => rejection.message(),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(said(&cluster), "persistentvolumeclaim \"c\" not found");
+        for (spec, expected) in [
+            (json!({"volumeName": "v"}), "persistentvolume \"v\" not found"),
+            (json!({}), "PersistentVolumeClaim had no pv name and storageClass name"),
+            (json!({"storageClassName": "none"}), "storageclass.storage.k8s.io \"none\" not found"),
+            (json!({"storageClassName": "now"}), "PersistentVolume had no name"),
+            (json!({"storageClassName": "later"}), "Skip"),
+        ] {
+            let claim = json!({"metadata": {"name": "c", "namespace": "default"}, "spec": spec});
+            cluster.storage.set_claim(Claim::read(&serde_json::from_value(claim).unwrap()));
+            assert_eq!(said(&cluster), expected, "{spec}");
+        }
+    }
+
+    #[test]
+    #[allow(clippy::unwrap_used)]
+    fn only_a_change_of_zones_is_news() {
+        let plugin = make(&PluginArgs::default());
+        let volume = |zone: &str, other: &str| -> Arc<Volume> {
+            let labels = json!({"topology.kubernetes.io/zone": zone, "other": other});
+            let object = json!({"metadata": {"name": "v", "labels": labels}});
+            Arc::new(Volume::read(&serde_json::from_value(object).unwrap()))
+        };
+        for (old, new, expected) in [
+            (None, volume("a", "1"), true),
+            (Some(volume("a", "1")), volume("a", "2"), false),
+            (Some(volume("a", "1")), volume("b", "1"), true),
+        ] {
+            let event = Event::of_volume(old, new);
+            assert_eq!(plugin.wakes(&Cluster::default(), &testing::pod("p", json!({})), &event), expected);
+        }
+    }
 
     #[test]
     #[allow(clippy::unwrap_used)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base::time::Mono;
 
-use super::{MOST_EVENTS, Pauses};
+use super::{History, MOST_EVENTS, Pauses};
 use crate::event::Event;
 use crate::plugins::PluginId;
 use crate::plugins::priority_sort::Rank;
@@ -28,13 +28,9 @@ pub(super) struct Entry {
     pub(super) pod: Arc<Pod>,
     pub(super) place: Place,
     pub(super) rank: Rank,
-    pub(super) attempts: u32,
-    pub(super) rejections: u32,
-    /// In a row.
-    pub(super) errors: u32,
+    pub(super) history: History,
     /// When it last came to the queue.
     pub(super) since: Mono,
-    pub(super) first_tried: Option<Mono>,
     pub(super) rejected_by: PluginSet,
     /// What happened while it was in flight.
     events: Vec<Event>,
@@ -50,11 +46,8 @@ impl Entry {
             pod,
             place: Place::InFlight,
             rank,
-            attempts: 0,
-            rejections: 0,
-            errors: 0,
+            history: History::default(),
             since: now,
-            first_tried: None,
             rejected_by: PluginSet::default(),
             events: Vec::new(),
             missed: false,
@@ -76,7 +69,8 @@ impl Entry {
 
     /// The second in which its pause ends: doubled with each refusal, or with each error in a row.
     pub(super) fn window(&self, pauses: &Pauses) -> u64 {
-        let times = if self.errors > 0 { self.errors } else { self.rejections };
+        let History { errors, rejections, .. } = self.history;
+        let times = if errors > 0 { errors } else { rejections };
         let pause = match times {
             0 => Duration::ZERO,
             n => pauses.first.saturating_mul(1 << (n - 1).min(20)).min(pauses.most),

@@ -40,9 +40,20 @@ pub struct Pauses {
 #[derive(Clone, Debug)]
 pub struct Turn {
     pub pod: Arc<Pod>,
-    /// This one included.
+    pub history: History,
+}
+
+/// What a Pod has gone through. It is kept while the Pod is bound, for the case that the binding fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    /// Turns it had, this one included.
     pub attempts: u32,
-    pub first_tried: Mono,
+    /// Turns in which somebody said no.
+    pub rejections: u32,
+    /// Turns in a row that ended with an error.
+    pub errors: u32,
+    /// When it first came to the active queue.
+    pub entered: Option<Mono>,
 }
 
 /// How an attempt ended that did not end on a node.
@@ -59,7 +70,7 @@ pub struct Queue {
     pauses: Pauses,
     entries: HashMap<Name, Entry>,
     active: BTreeMap<Rank, Name>,
-    /// By the second in which the pause ends.
+    /// By the second in which the pause ends; it is over when that second is.
     backoff: BTreeMap<(u64, Rank), Name>,
     error_backoff: BTreeMap<(u64, Rank), Name>,
     /// Unschedulable and gated Pods by the plugins that said no.
@@ -107,7 +118,7 @@ impl Queue {
         let Some(entry) = self.entries.get_mut(&pod.uid) else {
             let uid = pod.uid.clone();
             self.entries.insert(uid.clone(), Entry::new(pod, now));
-            self.enter(&uid, "PodAdd", now);
+            self.enter(&uid, "UnschedulablePodAdd", now);
             return;
         };
         let old = std::mem::replace(&mut entry.pod, pod.clone());
@@ -120,7 +131,7 @@ impl Queue {
         let waits = matches!(place, Place::Gated | Place::Unschedulable);
         if waits && self.is_worth(&pod.uid, cluster, &event) {
             self.leave(&pod.uid);
-            self.enter(&pod.uid, "PodUpdate", now);
+            self.enter(&pod.uid, event.label(), now);
         } else if old.priority != pod.priority {
             self.leave(&pod.uid);
             self.put(&pod.uid, place, now);
@@ -141,21 +152,25 @@ impl Queue {
     /// Whose turn it is. Where nobody is left, whoever only pauses is taken early: but not after an error.
     pub fn pop(&mut self, now: Mono) -> Option<Turn> {
         let first = |queue: &BTreeMap<Rank, Name>| queue.values().next().cloned();
-        let uid = first(&self.active).or_else(|| self.backoff.values().next().cloned())?;
+        let (uid, is_early) = match first(&self.active) {
+            Some(uid) => (uid, false),
+            None => (self.backoff.values().next().cloned()?, true),
+        };
+        if is_early {
+            self.count("active", "PopFromBackoffQ");
+        }
         self.leave(&uid);
         let entry = self.entries.get_mut(&uid)?;
         entry.place = Place::InFlight;
-        entry.attempts += 1;
-        let first_tried = *entry.first_tried.get_or_insert(now);
-        Some(Turn { pod: entry.pod.clone(), attempts: entry.attempts, first_tried })
+        entry.history.attempts += 1;
+        entry.history.entered.get_or_insert(now);
+        Some(Turn { pod: entry.pod.clone(), history: entry.history })
     }
 
-    /// A Pod whose binding has failed is in flight again, until [`Queue::fail`] says where it goes. Its attempts are kept.
-    pub fn set_in_flight(&mut self, pod: Arc<Pod>, attempts: u32, now: Mono) {
+    /// A Pod whose binding has failed is in flight again, until [`Queue::fail`] says where it goes.
+    pub fn set_in_flight(&mut self, pod: Arc<Pod>, history: History, now: Mono) {
         let mut entry = Entry::new(pod, now);
-        entry.attempts = attempts;
-        entry.errors = attempts.saturating_sub(1);
-        entry.first_tried = Some(now);
+        entry.history = history;
         self.remove(&entry.pod.uid.clone());
         self.entries.insert(entry.pod.uid.clone(), entry);
     }
@@ -169,15 +184,15 @@ impl Queue {
         let (events, was_too_much) = entry.take_events();
         match failure {
             Failure::Error => {
-                entry.errors += 1;
+                entry.history.errors += 1;
                 entry.rejected_by = PluginSet::default();
                 let window = entry.window(&self.pauses);
                 self.put(uid, Place::ErrorBackoff(window), now);
                 self.count("backoff", "ScheduleAttemptFailure");
             }
             Failure::Rejected(by) => {
-                entry.errors = 0;
-                entry.rejections += 1;
+                entry.history.errors = 0;
+                entry.history.rejections += 1;
                 entry.rejected_by = by;
                 if was_too_much || events.iter().any(|event| self.is_worth(uid, cluster, event)) {
                     self.enter(uid, "ScheduleAttemptFailure", now);
@@ -191,6 +206,17 @@ impl Queue {
 
     /// Something happened: Pods that it may help get another turn.
     pub fn happened(&mut self, event: &Event, cluster: &Cluster, now: Mono) {
+        self.happened_to(event, cluster, now, |_| true);
+    }
+
+    /// The same, but only some of the waiting Pods may look at it.
+    pub fn happened_to(
+        &mut self,
+        event: &Event,
+        cluster: &Cluster,
+        now: Mono,
+        may_look: impl Fn(&Pod) -> bool,
+    ) {
         for entry in self.entries.values_mut().filter(|e| e.place == Place::InFlight) {
             entry.remember(event);
         }
@@ -204,7 +230,8 @@ impl Queue {
         let all = concerned.iter().filter_map(|id| self.waiting.get(&id)).flatten();
         let uids: HashSet<Name> = all.cloned().collect();
         for uid in uids {
-            if self.is_worth(&uid, cluster, event) {
+            let may = self.pod(&uid).is_some_and(|pod| may_look(pod));
+            if may && self.is_worth(&uid, cluster, event) {
                 self.leave(&uid);
                 self.enter(&uid, event.label(), now);
             }
@@ -215,7 +242,7 @@ impl Queue {
     pub fn tick(&mut self, now: Mono) {
         let window = now.0.as_secs();
         let is_over = |queue: &BTreeMap<(u64, Rank), Name>| {
-            queue.iter().next().filter(|((ends, _), _)| *ends <= window).map(|(_, uid)| uid.clone())
+            queue.iter().next().filter(|((ends, _), _)| *ends < window).map(|(_, uid)| uid.clone())
         };
         while let Some(uid) = is_over(&self.backoff).or_else(|| is_over(&self.error_backoff)) {
             self.leave(&uid);
@@ -295,7 +322,7 @@ impl Queue {
         }
         let Some(entry) = self.entries.get(uid) else { return };
         let window = entry.window(&self.pauses);
-        let pauses = entry.rejections + entry.errors > 0 && window > now.0.as_secs();
+        let pauses = entry.history.rejections + entry.history.errors > 0 && window >= now.0.as_secs();
         self.put(uid, if pauses { Place::Backoff(window) } else { Place::Active }, now);
         self.count(if pauses { "backoff" } else { "active" }, event);
     }
@@ -315,6 +342,9 @@ impl Queue {
             self.joined += 1;
             entry.rank.since = self.joined;
             entry.since = now;
+        }
+        if matches!(place, Place::Active) {
+            entry.history.entered.get_or_insert(now);
         }
         entry.place = place;
         entry.rank.priority = entry.pod.priority;

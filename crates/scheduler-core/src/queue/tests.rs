@@ -62,9 +62,9 @@ fn a_refused_pod_waits_for_what_may_help_and_pauses_longer_each_time() {
         assert_eq!((queue.counts().unschedulable, popped(&mut queue, now)), (1, None));
         queue.happened(&bigger_node(), &cluster, S(now));
         assert_eq!(queue.counts().backoff, 1);
-        queue.tick(S(now + pause - 1));
-        assert_eq!(queue.counts().backoff, 1, "{pause}");
-        now += pause;
+        queue.tick(S(now + pause));
+        assert_eq!(queue.counts().backoff, 1, "the last second is waited out: {pause}");
+        now += pause + 1;
         queue.tick(S(now));
         assert_eq!(queue.counts().active, 1, "{pause}");
     }
@@ -94,8 +94,8 @@ fn an_early_turn_is_only_for_the_refused_not_after_errors() {
     assert_eq!(popped(&mut queue, 0).as_deref(), Some("p"), "nobody else is there");
     queue.fail(&"p".into(), Failure::Error, &cluster, S(0));
     assert_eq!(popped(&mut queue, 0), None);
-    queue.tick(S(1));
-    assert_eq!(popped(&mut queue, 1).as_deref(), Some("p"));
+    queue.tick(S(2));
+    assert_eq!(popped(&mut queue, 2).as_deref(), Some("p"));
 }
 
 #[test]
@@ -106,6 +106,37 @@ fn what_happens_in_flight_is_not_missed() {
     queue.happened(&bigger_node(), &cluster, S(0));
     queue.fail(&"p".into(), FIT, &cluster, S(0));
     assert_eq!(queue.counts().backoff, 1);
+}
+
+#[test]
+fn the_end_of_a_nomination_is_news_for_pods_that_are_not_more_important() {
+    let (mut queue, cluster) = (queue(), Cluster::default());
+    for (name, priority) in [("low", 1), ("high", 9)] {
+        queue.set(pod(name, priority), &cluster, S(0));
+    }
+    while let Some(turn) = queue.pop(S(0)) {
+        queue.fail(&turn.pod.uid, FIT, &cluster, S(0));
+    }
+    let gone = Arc::new(testing::asking("x", json!({"cpu": "1"})).on("n"));
+    queue.happened_to(&Event::of_pod(Some(gone), None), &cluster, S(0), |waiting| waiting.priority <= 5);
+    assert_eq!((queue.counts().unschedulable, queue.counts().backoff), (1, 1));
+    assert_eq!(popped(&mut queue, 0).as_deref(), Some("low"));
+}
+
+#[test]
+fn a_failed_binding_pauses_as_a_first_error_however_often_the_pod_was_refused_before() {
+    let (mut queue, cluster) = (queue(), Cluster::default());
+    queue.set(pod("p", 0), &cluster, S(0));
+    let mut history = queue.pop(S(3)).unwrap().history;
+    assert_eq!((history.attempts, history.entered), (1, Some(S(0))), "the time in the queue counts");
+    history.rejections = 5;
+    queue.remove(&"p".into());
+    queue.set_in_flight(pod("p", 0), history, S(10));
+    queue.fail(&"p".into(), Failure::Error, &cluster, S(10));
+    queue.tick(S(11));
+    assert_eq!(queue.counts().backoff, 1);
+    queue.tick(S(12));
+    assert_eq!(queue.pop(S(12)).unwrap().history.attempts, 2);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::types::{API_VERSION, KIND, KubeSchedulerConfiguration, Plugins, Profile, SchedulerFlags};
-use super::{PluginArgs, ScoringStrategy};
+use super::{PluginArgs, ScoringStrategy, extender};
 use crate::config::logging::read_vmodule;
 use crate::config::{ConfigError, FieldError, LoadError, Logging, Outcome, ReadFiles, file};
 use crate::yaml::{self, DuplicateKeys};
@@ -242,12 +242,11 @@ fn complete(config: &mut KubeSchedulerConfiguration) -> Vec<FieldError> {
     if config.leader_election.leader_elect && config.leader_election.resource_lock != "leases" {
         fail("leaderElection.resourceLock".into(), "resourceLock value must be \"leases\"".into());
     }
-    if !config.extenders.is_empty() {
-        fail("extenders".into(), "extenders are not supported by this scheduler yet".into());
-    }
     if config.profiles.is_empty() {
         config.profiles.push(Profile::default());
     }
+    let managed = config.extenders.iter().flat_map(|e| &e.managed_resources);
+    let counted: Vec<String> = managed.filter(|r| r.ignored_by_scheduler).map(|r| r.name.clone()).collect();
     let mut names = BTreeSet::new();
     for (i, profile) in config.profiles.iter_mut().enumerate() {
         let path = format!("profiles[{i}]");
@@ -261,10 +260,11 @@ fn complete(config: &mut KubeSchedulerConfiguration) -> Vec<FieldError> {
             fail(format!("{path}.percentageOfNodesToScore"), "not in valid range [0-100]".into());
         }
         match read_args(profile) {
-            Ok(args) => profile.args = args,
+            Ok(args) => profile.args = PluginArgs { counted_by_extenders: counted.clone(), ..args },
             Err((name, why)) => fail(format!("{path}.pluginConfig[{name}]"), why),
         }
     }
+    errors.extend(extender::check(&config.extenders));
     errors
 }
 
@@ -470,11 +470,38 @@ mod tests {
                 "profiles: [{pluginConfig: [{name: InterPodAffinity, args: {kind: FitArgs}}]}]\n",
                 "must be \"InterPodAffinityArgs\"",
             ),
-            ("extenders: [{urlPrefix: http://a}]\n", "extenders are not supported"),
+            ("extenders: [{urlPrefix: a}]\n", "extenders[0].urlPrefix: \"a\" must begin with http"),
+            (
+                "extenders: [{urlPrefix: http://a, prioritizeVerb: p}]\n",
+                "extenders[0].weight: must have a positive",
+            ),
+            (
+                "extenders: [{urlPrefix: http://a, bindVerb: b}, {urlPrefix: http://b, bindVerb: b}]\n",
+                "only one extender can implement bind",
+            ),
+            (
+                "extenders: [{urlPrefix: http://a, managedResources: [{name: cpu}]}]\n",
+                "managedResources[0].name: is an invalid extended resource name",
+            ),
+            (
+                "extenders: [{urlPrefix: https://a, tlsConfig: {caData: '*'}}]\n",
+                "extenders[0].tlsConfig.caData: is not base64",
+            ),
         ] {
             let said = loaded(file, &[]).unwrap_err();
             assert!(said.contains(expected), "{file}: {said}");
         }
+    }
+
+    #[test]
+    fn extenders_are_read_and_what_they_count_is_not_counted_twice() {
+        let file = "extenders: [{urlPrefix: https://a/b, filterVerb: f, enableHTTPS: true, nodeCacheCapable: true, \
+                    managedResources: [{name: example.com/gpu, ignoredByScheduler: true}], ignorable: true}]\n";
+        let loaded = loaded(file, &[]).unwrap();
+        let extender = &loaded.config.extenders[0];
+        assert!(extender.enable_https && extender.ignorable && extender.node_cache_capable);
+        assert_eq!(extender.http_timeout.to_std().as_secs(), 5);
+        assert_eq!(loaded.config.profiles[0].args.counted_by_extenders, ["example.com/gpu"]);
     }
 
     #[test]

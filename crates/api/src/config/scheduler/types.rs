@@ -7,7 +7,7 @@ use base::duration::GoDuration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::PluginArgs;
+use super::{Extender, PluginArgs};
 use crate::config::Logging;
 
 pub const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
@@ -27,7 +27,7 @@ pub struct KubeSchedulerConfiguration {
     pub pod_max_backoff_seconds: i64,
     pub delay_cache_until_active: bool,
     pub profiles: Vec<Profile>,
-    pub extenders: Vec<Value>,
+    pub extenders: Vec<Extender>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
