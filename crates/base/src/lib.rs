@@ -6,6 +6,7 @@ pub mod backoff;
 mod causes;
 pub mod class;
 pub mod duration;
+pub mod finding;
 pub mod flags;
 pub mod fnv;
 pub mod ids;

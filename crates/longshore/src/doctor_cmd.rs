@@ -1,27 +1,36 @@
-//! `longshore doctor service NAME`: walks from a Service to the kernel and names the first thing that is wrong.
+//! `longshore doctor service NAME` and `longshore doctor pod NAME`: walk from an object to what it comes to, and name the first
+//! thing that is wrong.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use base::finding::{Finding, Grade, verdict};
+use base::time::Wall;
 use lexopt::prelude::{Long, Short, Value, ValueExt};
-use proxy::doctor::{Grade, diagnose, verdict};
+use serde_json::json;
 
 use crate::console;
 
 const USAGE: &str = "\
-Find out why a Service does not work, as seen from this machine.
+Find out why a Service or a Pod does not work.
 
 Usage:
   longshore doctor service NAME [flags]
+  longshore doctor pod NAME [flags]
 
-Looks at the Service, the Pods it selects, its EndpointSlices, the rules in this machine's kernel, the flows it tracks,
-and calls the Service. Needs root, in the network namespace of the node. Ends with 1 if something is wrong.
+service: looks at the Service, the Pods it selects, its EndpointSlices, the rules in this machine's kernel, the flows it
+tracks, and calls the Service. Needs root, in the network namespace of the node.
+pod: looks at who owns the Pod, quota, what the scheduler says of every node, volumes, sandbox, image, probes and
+finalizers. Asks the API server only, from anywhere.
+Ends with 1 if something is wrong.
 
 Flags:
   -n, --namespace NAMESPACE     default \"default\"
+  -o, --output FORMAT           text or json, default text
       --kubeconfig FILE         default $KUBECONFIG, else /var/lib/longshore/admin.kubeconfig
-      --hostname-override NAME  the Node's name, default this machine's
+      --hostname-override NAME  the Node's name, default this machine's; for a Service
   -h, --help                    this text
 ";
 
@@ -29,10 +38,18 @@ const KUBECONFIG: &str = "/var/lib/longshore/admin.kubeconfig";
 
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
+    kind: Kind,
     name: String,
     namespace: String,
+    is_json: bool,
     kubeconfig: Option<PathBuf>,
     node: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Service,
+    Pod,
 }
 
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
@@ -61,34 +78,66 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
 async fn examine(options: Options) -> Result<ExitCode, String> {
     let from_environment = || std::env::var_os("KUBECONFIG").map(PathBuf::from);
     let kubeconfig = options.kubeconfig.or_else(from_environment).unwrap_or_else(|| KUBECONFIG.into());
-    let hostname = || rustix::system::uname().nodename().to_string_lossy().trim().to_lowercase();
-    let node = options.node.unwrap_or_else(hostname);
-    let findings = diagnose(&kubeconfig, &node, &options.namespace, &options.name).await;
-    let findings = findings.map_err(|e| e.to_string())?;
-    for finding in &findings {
+    let (namespace, name) = (&options.namespace, &options.name);
+    let findings = match options.kind {
+        Kind::Service => {
+            let hostname = || rustix::system::uname().nodename().to_string_lossy().trim().to_lowercase();
+            let node = options.node.unwrap_or_else(hostname);
+            let found = proxy::doctor::diagnose(&kubeconfig, &node, namespace, name).await;
+            found.map_err(|e| e.to_string())?
+        }
+        Kind::Pod => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+            let now = Wall(i64::try_from(now).unwrap_or(i64::MAX));
+            let found = scheduler::doctor::diagnose(&kubeconfig, namespace, name, now).await;
+            found.map_err(|e| e.to_string())?
+        }
+    };
+    console::out(&if options.is_json { as_json(&findings) } else { as_text(&findings) });
+    Ok(if verdict(&findings).is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn as_text(findings: &[Finding]) -> String {
+    let mut out = String::new();
+    for finding in findings {
         let grade = match finding.grade {
             Grade::Good => "ok   ",
             Grade::Note => "note ",
             Grade::Wrong => "WRONG",
         };
-        console::out(&format!("{grade}  {}\n", finding.text));
+        out.push_str(&format!("{grade}  {}\n", finding.text));
     }
-    match verdict(&findings) {
-        None => {
-            console::out("\nNothing is wrong as far as this machine can see.\n");
-            Ok(ExitCode::SUCCESS)
-        }
+    match verdict(findings) {
+        None => out.push_str("\nNothing is wrong as far as this machine can see.\n"),
         Some(first) => {
-            console::out(&format!("\nLook at this first: {}.\n{}.\n", first.text, first.advice));
-            Ok(ExitCode::FAILURE)
+            out.push_str(&format!("\nLook at this first: {}.\n{}.\n", first.text, first.advice));
         }
     }
+    out
+}
+
+/// For programs: all findings, and which of them is to be looked at first.
+fn as_json(findings: &[Finding]) -> String {
+    let show = |finding: &Finding| {
+        let grade = match finding.grade {
+            Grade::Good => "ok",
+            Grade::Note => "note",
+            Grade::Wrong => "wrong",
+        };
+        let mut out = json!({"grade": grade, "text": finding.text});
+        if !finding.advice.is_empty() {
+            out["advice"] = json!(finding.advice);
+        }
+        out
+    };
+    let all: Vec<_> = findings.iter().map(show).collect();
+    let out = json!({"findings": all, "first": verdict(findings).map(show)});
+    format!("{out:#}\n")
 }
 
 fn parse(args: &[OsString]) -> Result<Option<Options>, String> {
     let mut words = Vec::new();
-    let mut options =
-        Options { name: String::new(), namespace: "default".into(), kubeconfig: None, node: None };
+    let (mut namespace, mut is_json, mut kubeconfig, mut node) = ("default".to_owned(), false, None, None);
     let mut parser = lexopt::Parser::from_args(args.iter().cloned());
     let text = |value: Result<OsString, lexopt::Error>| {
         value.and_then(|value| value.string()).map_err(|e| e.to_string())
@@ -96,20 +145,29 @@ fn parse(args: &[OsString]) -> Result<Option<Options>, String> {
     while let Some(arg) = parser.next().map_err(|e| e.to_string())? {
         match arg {
             Short('h') | Long("help") => return Ok(None),
-            Short('n') | Long("namespace") => options.namespace = text(parser.value())?,
-            Long("kubeconfig") => options.kubeconfig = Some(text(parser.value())?.into()),
-            Long("hostname-override") => options.node = Some(text(parser.value())?),
+            Short('n') | Long("namespace") => namespace = text(parser.value())?,
+            Short('o') | Long("output") => {
+                is_json = match text(parser.value())?.as_str() {
+                    "json" => true,
+                    "text" => false,
+                    other => return Err(format!("--output {other:?} must be text or json")),
+                }
+            }
+            Long("kubeconfig") => kubeconfig = Some(text(parser.value())?.into()),
+            Long("hostname-override") => node = Some(text(parser.value())?),
             Value(word) => words.push(word.string().map_err(|e| e.to_string())?),
             other => return Err(other.unexpected().to_string()),
         }
     }
+    let kind = match words.first().map(String::as_str) {
+        Some("service" | "services" | "svc") => Kind::Service,
+        Some("pod" | "pods" | "po") => Kind::Pod,
+        _ => return Err("what shall be examined? `service NAME` or `pod NAME`".into()),
+    };
     match words.as_slice() {
-        [kind, name] if matches!(kind.as_str(), "service" | "services" | "svc") => {
-            options.name.clone_from(name);
-            Ok(Some(options))
-        }
-        [kind] if matches!(kind.as_str(), "service" | "services" | "svc") => Err("which Service?".into()),
-        _ => Err("what shall be examined? `service NAME`".into()),
+        [_, name] => Ok(Some(Options { kind, name: name.clone(), namespace, is_json, kubeconfig, node })),
+        [_] => Err(format!("which {kind:?}?")),
+        _ => Err("one name at a time".into()),
     }
 }
 
@@ -124,9 +182,28 @@ mod tests {
         let options = read("svc web -n shop --hostname-override n1").unwrap().unwrap();
         assert_eq!((options.name.as_str(), options.namespace.as_str()), ("web", "shop"));
         assert_eq!((options.kubeconfig, options.node.as_deref()), (None, Some("n1")));
+        assert_eq!((options.kind, options.is_json), (Kind::Service, false));
+        let options = read("pod web-0 -o json").unwrap().unwrap();
+        assert_eq!((options.kind, options.is_json, options.name.as_str()), (Kind::Pod, true, "web-0"));
         assert_eq!(read("service -h").unwrap(), None);
-        for bad in ["service", "node x", "service a b", "service a --x"] {
+        for bad in ["service", "node x", "service a b", "service a --x", "pod a -o yaml", "pod"] {
             assert!(read(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn findings_are_shown_to_people_and_to_programs() {
+        let finding =
+            |grade, text: &str, advice: &str| Finding { grade, text: text.into(), advice: advice.into() };
+        let mut all = vec![finding(Grade::Good, "a", ""), finding(Grade::Note, "b", "")];
+        assert!(as_text(&all).ends_with("note   b\n\nNothing is wrong as far as this machine can see.\n"));
+        let read = |all: &[Finding]| serde_json::from_str::<serde_json::Value>(&as_json(all)).unwrap();
+        assert_eq!(
+            read(&all),
+            json!({"findings": [{"grade": "ok", "text": "a"}, {"grade": "note", "text": "b"}], "first": null})
+        );
+        all.push(finding(Grade::Wrong, "c", "do d"));
+        assert!(as_text(&all).ends_with("WRONG  c\n\nLook at this first: c.\ndo d.\n"));
+        assert_eq!(read(&all)["first"], json!({"grade": "wrong", "text": "c", "advice": "do d"}));
     }
 }

@@ -34,7 +34,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("kube-scheduler", "Find a node for every Pod"),
     ("dns", "Answer for the names of Services and Pods"),
     ("pods", "Give Pods to this machine's kubelet, and see how they do"),
-    ("doctor", "Find out why a Service does not work"),
+    ("doctor", "Find out why a Service or a Pod does not work"),
     ("completion", "Print a completion script for bash, zsh or fish"),
     ("help", "Print this text"),
 ];

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 
+pub use base::finding::{Finding, Grade, verdict};
 use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 
@@ -73,22 +74,6 @@ pub enum Dial {
     Unreachable,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    pub grade: Grade,
-    pub text: String,
-    /// What to do about it.
-    pub advice: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grade {
-    Good,
-    /// Worth knowing, and not the reason.
-    Note,
-    Wrong,
-}
-
 /// All findings. After something without which the rest makes no sense, there are no more.
 pub fn examine(key: &ServiceKey, facts: &Facts) -> Vec<Finding> {
     let mut chart = Chart { key, findings: Vec::new() };
@@ -119,11 +104,6 @@ pub fn examine(key: &ServiceKey, facts: &Facts) -> Vec<Finding> {
         );
     }
     chart.findings
-}
-
-/// The first thing that is wrong.
-pub fn verdict(findings: &[Finding]) -> Option<&Finding> {
-    findings.iter().find(|finding| finding.grade == Grade::Wrong)
 }
 
 /// Who leads clients to the endpoints of a Service.

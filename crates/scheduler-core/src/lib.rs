@@ -7,11 +7,13 @@
 //! * [`cycle`]: from a Pod to a node, or to the sentence that says why not.
 //! * [`preemption`]: who makes way for a Pod that fits nowhere.
 //! * [`queue`]: who waits, for what, and who is next.
+//! * [`doctor`]: why a Pod does not run, or does not end.
 //! * [`profile`]: which plugins run for whom, from the configuration.
 
 pub mod classes;
 pub mod cluster;
 pub mod cycle;
+pub mod doctor;
 pub mod event;
 pub mod extender;
 pub mod framework;

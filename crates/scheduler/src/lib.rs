@@ -7,12 +7,14 @@
 //! * [`bind`]: what is done for a Pod that has a node: volumes, binding.
 //! * [`evict`]: Pods are told to make way.
 //! * [`status`]: what a Pod's status says of its scheduling.
+//! * [`doctor`]: what there is to know about a Pod that does not run.
 //! * [`extenders`]: programs of others that have a say.
 //! * [`events`]: what users are told.
 //! * [`metrics`]: upstream's names.
 
 pub mod agent;
 mod bind;
+pub mod doctor;
 mod events;
 mod evict;
 mod extenders;
