@@ -1,6 +1,6 @@
 //! Everything there is: nodes with their Pods, storage, budgets, owners of Pods. One task owns it; a cycle looks at it as it is.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::classes::{ClassId, Classes};
@@ -24,6 +24,9 @@ pub struct Cluster {
     order: Option<Arc<[usize]>>,
     placed: HashMap<Name, Placed>,
     pub classes: Classes,
+    /// Nodes with a Pod that has any inter-pod term, and those with one that keeps others away.
+    with_affinity: BTreeSet<usize>,
+    with_required_anti_affinity: BTreeSet<usize>,
     /// How many placed Pods mount a claim.
     claim_users: HashMap<Key, usize>,
     /// How many nodes have an image.
@@ -254,6 +257,7 @@ impl Cluster {
         pod.class = shared;
         let (node, pod) = (self.slot(&pod.node.clone()), Arc::new(pod));
         self.infos[node].add(pod.clone(), class);
+        self.note_affinity(node);
         for (name, _) in pod.claim_names() {
             let key = Key { namespace: pod.key.namespace.clone(), name: name.clone() };
             *self.claim_users.entry(key).or_default() += 1;
@@ -265,6 +269,7 @@ impl Cluster {
     fn take_pod(&mut self, uid: &Name) -> Option<Arc<Pod>> {
         let Placed { pod, class, node, .. } = self.placed.remove(uid)?;
         self.infos[node].remove(uid, class);
+        self.note_affinity(node);
         self.classes.release(class);
         self.free_slot(node);
         for (name, _) in pod.claim_names() {
@@ -277,6 +282,27 @@ impl Cluster {
             }
         }
         Some(pod)
+    }
+
+    fn note_affinity(&mut self, node: usize) {
+        let (any, anti) =
+            (self.infos[node].with_affinity > 0, self.infos[node].with_required_anti_affinity > 0);
+        for (nodes, has) in [(&mut self.with_affinity, any), (&mut self.with_required_anti_affinity, anti)] {
+            match has {
+                true => nodes.insert(node),
+                false => nodes.remove(&node),
+            };
+        }
+    }
+
+    /// Nodes with a Pod that has any inter-pod term.
+    pub fn infos_with_affinity(&self) -> impl Iterator<Item = &NodeInfo> {
+        self.with_affinity.iter().map(|index| &self.infos[*index])
+    }
+
+    /// Nodes with a Pod that keeps others away.
+    pub fn infos_with_required_anti_affinity(&self) -> impl Iterator<Item = &NodeInfo> {
+        self.with_required_anti_affinity.iter().map(|index| &self.infos[*index])
     }
 
     /// The class of a Pod, for a trial on a copy of a node. One that no placed Pod has is nobody's.

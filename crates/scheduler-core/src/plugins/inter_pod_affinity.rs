@@ -101,10 +101,9 @@ impl InterPodAffinity {
         }
         let looks_at_all = !own.required.is_empty() || !own.required_anti.is_empty();
         let mut answers: Answers<[Effect; 3]> = Answers::new(&cluster.classes);
-        for info in cluster.infos() {
-            if info.node.is_none() || (!looks_at_all && info.with_required_anti_affinity == 0) {
-                continue;
-            }
+        let (all, some) = (cluster.infos().iter(), cluster.infos_with_required_anti_affinity());
+        let infos: Vec<&NodeInfo> = if looks_at_all { all.collect() } else { some.collect() };
+        for info in infos.into_iter().filter(|info| info.node.is_some()) {
             for count in &info.classes {
                 let Found { existing, affinity, anti, namespace, .. } = &mut found;
                 let ask = |class: &Class| {
@@ -248,9 +247,10 @@ impl Plugin for InterPodAffinity {
         let namespace = cluster.namespace_labels(&pod.key.namespace);
         let mut counts = Counts::default();
         let mut answers: Answers<Effect> = Answers::new(&cluster.classes);
-        for info in cluster.infos() {
-            let Some(node) = &info.node else { continue };
-            if node.labels.is_empty() || (!looks_at_all && info.with_affinity == 0) {
+        let (all, some) = (cluster.infos().iter(), cluster.infos_with_affinity());
+        let infos: Vec<&NodeInfo> = if looks_at_all { all.collect() } else { some.collect() };
+        for info in infos {
+            if info.node.as_ref().is_none_or(|node| node.labels.is_empty()) {
                 continue;
             }
             for count in &info.classes {
