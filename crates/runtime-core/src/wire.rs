@@ -44,7 +44,7 @@ pub const HELD: u32 = 67;
 pub const STARTED: u32 = 68;
 /// The argument is the errno, the payload the number of the op (u32).
 pub const FAILED: u32 = 69;
-/// The argument is the wait status as a shell tells it (128 + signal); the payload is [`Exit`]-shaped, 24 bytes:
+/// The argument is the wait status as a shell tells it (128 + signal); the payload is 24 bytes:
 /// seconds, nanoseconds of the wall clock (u64 each), processes killed for memory (u64).
 pub const EXITED: u32 = 70;
 /// One job, as an answer to LIST: argument its process id, payload its state (u32), descriptor its pidfd.
@@ -77,8 +77,6 @@ pub const AT_CGROUP: usize = 40;
 pub const AT_STDIN: usize = 44;
 pub const AT_STDOUT: usize = 48;
 pub const AT_STDERR: usize = 52;
-/// The group that may read the files of what is launched: none. Kept for later.
-pub const AT_SPARE: usize = 56;
 
 /// The keeper makes pipes for output and writes the log.
 pub const FLAG_LOG: u32 = 1;
@@ -138,8 +136,6 @@ pub const OP_REAP: u32 = 26;
 pub const OP_DIAL: u32 = 27;
 pub const OP_EXIT: u32 = 28;
 pub const OP_LOOPBACK: u32 = 29;
-/// Argument >> 32: the user, payload like OP_ATTACH: a device node's owner. Kept for later.
-pub const OP_SPARE: u32 = 30;
 
 pub const TARGET_DIR: u32 = 0;
 pub const TARGET_FILE: u32 = 1;
