@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-const PROTOS: [&str; 1] = ["registration.proto"];
+const PROTOS: [&str; 3] = ["registration.proto", "deviceplugin.proto", "podresources.proto"];
 
 #[allow(clippy::print_stdout)]
 fn main() -> Result<(), Box<dyn Error>> {
