@@ -107,6 +107,37 @@ impl State {
         Ok(())
     }
 
+    /// What is not said stays as it was, as in containerd.
+    pub(super) fn update_resources(&mut self, id: &str, new: v1::LinuxContainerResources) -> Result<()> {
+        let fail = |code, message: &str| Err(Error::new("resize container", id, code, message));
+        let Some(container) = self.containers.get_mut(id) else {
+            return fail(Code::NotFound, "an error occurred when try to find container: not found");
+        };
+        if matches!(container.life, Life::Exited(_)) {
+            return fail(Code::Unknown, "container is not in created or running state");
+        }
+        let linux = container.config.linux.get_or_insert_default();
+        let old = linux.resources.get_or_insert_default();
+        let number = |old: &mut i64, new: i64| {
+            if new != 0 {
+                *old = new;
+            }
+        };
+        number(&mut old.cpu_period, new.cpu_period);
+        number(&mut old.cpu_quota, new.cpu_quota);
+        number(&mut old.cpu_shares, new.cpu_shares);
+        number(&mut old.memory_limit_in_bytes, new.memory_limit_in_bytes);
+        number(&mut old.memory_swap_limit_in_bytes, new.memory_swap_limit_in_bytes);
+        number(&mut old.oom_score_adj, new.oom_score_adj);
+        for (old, new) in [(&mut old.cpuset_cpus, new.cpuset_cpus), (&mut old.cpuset_mems, new.cpuset_mems)] {
+            if !new.is_empty() {
+                *old = new;
+            }
+        }
+        old.unified.extend(new.unified);
+        Ok(())
+    }
+
     /// Sends TERM and promises a kill after `grace` for as long as the stop with this ticket is not
     /// abandoned. A repeated stop does not prolong an earlier one.
     pub(super) fn begin_stop(&mut self, id: &str, grace: i64, ticket: u64, now: Instant) -> Result<()> {

@@ -145,6 +145,14 @@ impl Runtime for FakeRuntime {
         .await
     }
 
+    async fn update_container_resources(
+        &self,
+        id: &str,
+        resources: v1::LinuxContainerResources,
+    ) -> Result<()> {
+        self.call("resize container", id, |s, _| s.update_resources(id, resources)).await
+    }
+
     async fn container_status(&self, id: &str) -> Result<v1::ContainerStatusResponse> {
         self.call("get status of container", id, |s, _| s.container_status(id)).await
     }

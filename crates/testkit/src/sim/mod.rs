@@ -180,6 +180,7 @@ impl World {
             host_ips: HostIps::new(cluster.map(Cluster::own_node_view), watch::channel(vec![HOST]).1),
             shutting_down: tokio::sync::watch::Sender::default(),
             pressures: tokio::sync::watch::Sender::default(),
+            places: Arc::default(),
             objects: Arc::new(kubelet::ports::NoObjects),
             board: Arc::default(),
             offer: NodeOffer {
