@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 
 use crate::downward::limits;
 use crate::pod_resources::{Amounts, is_pod_level, overhead, pod_limits, pod_requests};
+use crate::topology::wants::PodWant;
 
 const MIN_SHARES: i64 = 2;
 const MAX_SHARES: i64 = 262_144;
@@ -54,6 +55,8 @@ pub struct Limits {
 pub struct Rules {
     pub cfs_quota: bool,
     pub cfs_period: Duration,
+    /// Guaranteed Pods get CPUs of their own: a quota on top would only take some of them away again.
+    pub exclusive_cpus: bool,
     pub pids: Option<i64>,
     /// Page sizes of the machine, in the kernel's notation.
     pub hugepage_sizes: Vec<String>,
@@ -113,7 +116,9 @@ pub fn pod_rules(pod: &Pod, rules: &Rules) -> Limits {
         QosClass::BestEffort => false,
     };
     let period = i64::try_from(rules.cfs_period.as_micros()).unwrap_or(100_000);
-    let quota = if rules.cfs_quota { quota(amount(&limits, "cpu"), period) } else { -1 };
+    let has_own = || PodWant::new(pod).containers.iter().any(|c| c.cpus > 0);
+    let is_free = !rules.cfs_quota || rules.exclusive_cpus && has_own();
+    let quota = if is_free { -1 } else { quota(amount(&limits, "cpu"), period) };
     Limits {
         cpu_shares: Some(if class == QosClass::BestEffort { MIN_SHARES } else { shares(request) }),
         cpu_quota: (bounded("cpu") && quota != 0).then_some((quota, period)),
@@ -243,6 +248,7 @@ mod tests {
     fn rules() -> Rules {
         Rules {
             cfs_quota: true,
+            exclusive_cpus: false,
             cfs_period: Duration::from_millis(100),
             pids: None,
             hugepage_sizes: vec!["2MB".into()],
@@ -333,6 +339,13 @@ mod tests {
         let off = Rules { cfs_quota: false, ..rules() };
         let bounded = pod_rules(&pod(&one("{limits: {cpu: 2, memory: 1Gi}}")), &off);
         assert_eq!(bounded.cpu_quota, Some((-1, 100_000)));
+        let pinned = Rules { exclusive_cpus: true, ..rules() };
+        let whole = |cpu: &str| {
+            let list = format!("{{cpu: {cpu}, memory: 1Gi}}");
+            let of = format!("containers: [{{name: a, resources: {{requests: {list}, limits: {list}}}}}]");
+            pod_rules(&pod(&of), &pinned).cpu_quota
+        };
+        assert_eq!((whole("2"), whole("1500m")), (Some((-1, 100_000)), Some((150_000, 100_000))));
         assert_eq!(bounded.hugepages, BTreeMap::from([("2MB".to_owned(), 0)]));
     }
 

@@ -5,6 +5,7 @@
 //!
 //! * [`observed`]: what the runtime was last seen doing.
 //! * [`admission`]: whether a Pod may run here at all.
+//! * [`devices`]: what plugins bring to the node, and who has it.
 //! * [`dispatch`]: which Pods have a task, and what is wanted of each.
 //! * [`downward`]: a Pod's fields and resources as text.
 //! * [`eviction`]: when the node takes Pods off itself, and which; [`stats`]: the figures for that and for people.
@@ -16,6 +17,7 @@
 //! * [`probe`]: when a container is probed and what the answers mean.
 //! * [`cri_config`]: everything a sandbox and a container receive.
 //! * [`references`]: objects of the API server that a Pod refers to; [`services`]: those it may find.
+//! * [`topology`]: which CPUs a container runs on, and where its memory comes from.
 //! * [`volumes`]: what the volumes of a Pod mean on this node.
 
 pub mod access;
@@ -24,10 +26,12 @@ pub mod cgroup;
 pub mod claims;
 pub mod container_spec;
 pub mod cri_config;
+pub mod devices;
 pub mod dispatch;
 pub mod downward;
 pub mod eviction;
 pub mod gc;
+pub mod go_dump;
 pub mod handover;
 pub mod hash;
 pub mod images;
@@ -47,6 +51,7 @@ pub mod sysctl;
 #[cfg(test)]
 mod testing;
 pub mod text;
+pub mod topology;
 pub mod userns;
 pub mod volumes;
 

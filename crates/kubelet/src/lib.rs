@@ -4,6 +4,7 @@
 
 pub mod agent;
 pub mod cluster;
+pub mod devices;
 pub mod events;
 pub mod eviction;
 pub mod host;
@@ -11,6 +12,7 @@ pub mod images;
 pub mod logs;
 pub mod metrics;
 pub mod node;
+pub mod placement;
 pub mod plugin_watcher;
 pub mod pods;
 pub mod ports;

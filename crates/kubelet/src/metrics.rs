@@ -122,8 +122,22 @@ families! {
             = "kubelet_cgroup_version", "The cgroup version of the host: 1 or 2.";
         container_log_filesystem_used_bytes: Gauge["uid", "namespace", "pod", "container"] limit PER_CONTAINER;
             = "kubelet_container_log_filesystem_used_bytes", "Bytes that a container's logs occupy on disk.";
+        container_aligned_compute_resources_count: Counter["scope", "boundary"]
+            = "kubelet_container_aligned_compute_resources_count", "Allocations to containers that are aligned, by what to.";
+        container_aligned_compute_resources_failure_count: Counter["scope", "boundary"]
+            = "kubelet_container_aligned_compute_resources_failure_count", "Allocations to containers that could not be aligned, by what to.";
         containers_per_pod_count: Histogram[] buckets exponential_buckets(1.0, 2.0, 5);
             = "kubelet_containers_per_pod_count", "Containers in each Pod.";
+        cpu_manager_allocation_per_numa: Gauge["numa_node"]
+            = "kubelet_cpu_manager_allocation_per_numa", "CPUs that containers have for themselves, by NUMA node.";
+        cpu_manager_exclusive_cpu_allocation_count: Gauge[]
+            = "kubelet_cpu_manager_exclusive_cpu_allocation_count", "CPUs that containers have for themselves.";
+        cpu_manager_pinning_errors_total: Counter[]
+            = "kubelet_cpu_manager_pinning_errors_total", "Containers that should have got CPUs of their own and did not.";
+        cpu_manager_pinning_requests_total: Counter[]
+            = "kubelet_cpu_manager_pinning_requests_total", "Containers that asked for CPUs of their own.";
+        cpu_manager_shared_pool_size_millicores: Gauge[]
+            = "kubelet_cpu_manager_shared_pool_size_millicores", "CPUs that anybody may still get for himself, in thousandths.";
         csi_operations_seconds: Histogram["driver_name", "method_name", "grpc_status_code", "migrated"] buckets STORAGE;
             = "csi_operations_seconds", "Seconds that calls to CSI drivers took.";
         desired_pods: Gauge["static"]
@@ -144,6 +158,10 @@ families! {
             = "kubelet_http_requests_duration_seconds", "Seconds taken to serve an HTTP request.";
         http_requests_total: Counter["method", "path", "server_type", "long_running"]
             = "kubelet_http_requests_total", "HTTP requests received.";
+        device_plugin_alloc_duration_seconds: Histogram["resource_name"] buckets DEFAULT_BUCKETS;
+            = "kubelet_device_plugin_alloc_duration_seconds", "Seconds that device plugins took to answer Allocate, by resource.";
+        device_plugin_registration_total: Counter["resource_name"]
+            = "kubelet_device_plugin_registration_total", "Registrations of device plugins, by resource.";
         eviction_stats_age_seconds: Histogram["eviction_signal"] buckets DEFAULT_BUCKETS;
             = "kubelet_eviction_stats_age_seconds", "Seconds between a measurement and the eviction that it led to, by signal.";
         evictions: Counter["eviction_signal"]
@@ -164,6 +182,10 @@ families! {
             = "kubelet_sleep_action_terminated_early_total", "Sleep hooks cut short by the end of their container.";
         managed_ephemeral_containers: Gauge[]
             = "kubelet_managed_ephemeral_containers", "Ephemeral containers in the Pods of this node.";
+        memory_manager_pinning_errors_total: Counter[]
+            = "kubelet_memory_manager_pinning_errors_total", "Containers that should have got memory of their own and did not.";
+        memory_manager_pinning_requests_total: Counter[]
+            = "kubelet_memory_manager_pinning_requests_total", "Containers that asked for memory of their own.";
         mirror_pods: Gauge[]
             = "kubelet_mirror_pods", "Mirror Pods of this node that the API server has.";
         node_name: Gauge["node"]
@@ -188,6 +210,16 @@ families! {
             = "kubelet_pleg_relist_duration_seconds", "Seconds taken to list the runtime's Pods.";
         pleg_relist_interval_seconds: Histogram[] buckets DEFAULT_BUCKETS;
             = "kubelet_pleg_relist_interval_seconds", "Seconds between two lists of the runtime's Pods.";
+        pod_resources_endpoint_errors_get: Counter["server_api_version"]
+            = "kubelet_pod_resources_endpoint_errors_get", "Calls of Get on the pod-resources API that failed.";
+        pod_resources_endpoint_requests_get: Counter["server_api_version"]
+            = "kubelet_pod_resources_endpoint_requests_get", "Calls of Get on the pod-resources API.";
+        pod_resources_endpoint_requests_get_allocatable: Counter["server_api_version"]
+            = "kubelet_pod_resources_endpoint_requests_get_allocatable", "Calls of GetAllocatableResources on the pod-resources API.";
+        pod_resources_endpoint_requests_list: Counter["server_api_version"]
+            = "kubelet_pod_resources_endpoint_requests_list", "Calls of List on the pod-resources API.";
+        pod_resources_endpoint_requests_total: Counter["server_api_version"]
+            = "kubelet_pod_resources_endpoint_requests_total", "Calls of the pod-resources API.";
         pod_start_duration_seconds: Histogram[] buckets POD_START;
             = "kubelet_pod_start_duration_seconds", "Seconds from the first sight of a Pod until it runs.";
         pod_start_sli_duration_seconds: Histogram[] buckets POD_START;
@@ -236,6 +268,18 @@ families! {
             = "storage_operation_duration_seconds", "Seconds that it took to have a volume, or to be rid of it.";
         terminated_containers_total: Counter["container_type", "exit_code", "reason"]
             = "kubelet_terminated_containers_total", "Containers that ended, by exit code and reason.";
+        resource_manager_allocation_errors_total: Counter["resource_name", "source"]
+            = "resource_manager_allocation_errors_total", "Exclusive allocations that failed, by resource.";
+        resource_manager_allocations_total: Counter["resource_name", "source"]
+            = "resource_manager_allocations_total", "Exclusive allocations, by resource.";
+        resource_manager_container_assignments: Counter["resource_name", "assignment_type"]
+            = "resource_manager_container_assignments", "Containers with resources of their own, by resource.";
+        topology_manager_admission_duration_ms: Histogram[] buckets exponential_buckets(0.05, 2.0, 15);
+            = "kubelet_topology_manager_admission_duration_ms", "Milliseconds taken to find a Pod a place.";
+        topology_manager_admission_errors_total: Counter[]
+            = "kubelet_topology_manager_admission_errors_total", "Pods turned away because no place was found for them.";
+        topology_manager_admission_requests_total: Counter[]
+            = "kubelet_topology_manager_admission_requests_total", "Pods that a place was looked for.";
         volume_manager_total_volumes: Gauge["plugin_name", "state"]
             = "volume_manager_total_volumes", "Volumes that Pods shall have, and those that they have, by who makes them.";
         volume_stats_available_bytes: Gauge["namespace", "persistentvolumeclaim"]

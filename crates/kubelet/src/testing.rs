@@ -191,6 +191,9 @@ impl Runtime for ScriptedRuntime {
     async fn remove_container(&self, _: &str) -> cri::Result<()> {
         no("remove container")
     }
+    async fn update_container_resources(&self, _: &str, _: v1::LinuxContainerResources) -> cri::Result<()> {
+        no("update container resources")
+    }
     async fn exec(&self, _: v1::ExecRequest) -> cri::Result<String> {
         no("exec")
     }

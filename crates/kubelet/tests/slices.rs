@@ -31,6 +31,7 @@ fn rules() -> Rules {
     Rules {
         cfs_quota: true,
         cfs_period: Duration::from_millis(100),
+        exclusive_cpus: false,
         pids: Some(100),
         hugepage_sizes: vec!["2MB".to_owned()],
     }

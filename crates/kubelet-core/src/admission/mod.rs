@@ -107,7 +107,7 @@ impl Rejection {
     /// apart, so that nobody can make labels at will.
     #[must_use]
     pub fn label(&self) -> &str {
-        const COUNTED: [&str; 16] = [
+        const COUNTED: [&str; 17] = [
             "AppArmor",
             "Evicted",
             "InvalidNodeInfo",
@@ -122,6 +122,7 @@ impl Rejection {
             "PodOSSelectorNodeLabelDoesNotMatch",
             "SupplementalGroupsPolicyNotSupported",
             "SysctlForbidden",
+            "TopologyAffinityError",
             "UnexpectedAdmissionError",
             "VolumeAttachmentLimitExceeded",
         ];

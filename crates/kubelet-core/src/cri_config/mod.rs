@@ -92,6 +92,7 @@ pub fn container(input: &ContainerInput<'_>) -> Result<ContainerConfig, CriConfi
         mounts,
         // Privileged containers see the host's devices through the runtime.
         devices: mounts::devices(input, &spec)?,
+        cdi_devices: Vec::new(),
         labels: metadata::container_labels(input.pod, &spec.name),
         annotations: metadata::container_annotations(input.pod, &spec, input.restart_count),
         log_path: metadata::log_path(&spec.name, input.restart_count),

@@ -179,6 +179,8 @@ pub struct ContainerConfig {
     pub env: Vec<(String, String)>,
     pub mounts: Vec<Mount>,
     pub devices: Vec<Device>,
+    /// Names of devices that the runtime knows by the Container Device Interface: `vendor.com/class=name`.
+    pub cdi_devices: Vec<String>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
     /// Relative to the sandbox's log directory.
@@ -233,6 +235,9 @@ pub struct LinuxResources {
     pub hugepages: Vec<(String, u64)>,
     pub unified: BTreeMap<String, String>,
     pub memory_swap_limit: i64,
+    /// CPUs and NUMA nodes, as the kernel lists them. Empty: all, or as they were.
+    pub cpuset_cpus: String,
+    pub cpuset_mems: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -67,7 +67,7 @@ fn split_auth(auth: &str) -> Option<(String, String)> {
     Some((username.to_owned(), password.to_owned()))
 }
 
-fn decode_base64(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn decode_base64(text: &str) -> Option<Vec<u8>> {
     // Line breaks inside are allowed, as Go's decoder allows them.
     let text: Vec<u8> = text.bytes().filter(|b| !matches!(b, b'\n' | b'\r')).collect();
     let digits = text.iter().rposition(|b| *b != b'=').map_or(0, |i| i + 1);

@@ -149,6 +149,13 @@ impl Reserved {
         part(&self.system).plus(part(&self.kube))
     }
 
+    /// All that is kept back, of every resource of which anything is.
+    #[must_use]
+    pub fn all(&self, capacity: &Resources) -> Resources {
+        let kept = capacity.keys().map(|name| (name.clone(), self.of(name, capacity)));
+        kept.filter(|(_, q)| *q != Quantity::ZERO).collect()
+    }
+
     /// All that is kept back of one resource.
     fn of(&self, name: &str, capacity: &Resources) -> Quantity {
         let threshold = match name {

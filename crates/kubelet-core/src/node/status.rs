@@ -1,7 +1,8 @@
 //! The whole of `status`, put on top of the object the API server has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use base::quantity::Quantity;
 use base::time::Wall;
 use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeDaemonEndpoints, NodeFeatures, NodeRuntimeHandler,
@@ -13,6 +14,7 @@ use super::NodeEvent;
 use super::addresses::{self, Sources};
 use super::capacity::{self, Machine, PodLimit, Reserved, Resources};
 use super::conditions::{self, Health, Pressures};
+use crate::devices::Counts;
 
 pub const OS_LABEL: &str = "kubernetes.io/os";
 pub const ARCH_LABEL: &str = "kubernetes.io/arch";
@@ -63,6 +65,15 @@ pub struct Moment {
     pub pressures: Pressures,
     /// None while it is not known: what the object says stays.
     pub volumes_in_use: Option<Vec<String>>,
+    pub devices: DeviceCounts,
+}
+
+/// What device plugins bring to the node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeviceCounts {
+    pub counts: Counts,
+    /// Resources whose plugins are gone for good: the node has none of them any more, and says so.
+    pub gone: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,7 +119,7 @@ pub fn describe(existing: &Node, fixed: &Fixed, moment: &Moment, now: Wall) -> D
     let status = node.status.get_or_insert_default();
     let mut events = Vec::new();
     events.extend(set_identity(status, fixed, &moment.runtime));
-    let all = set_resources(status, fixed, &moment.machine);
+    let all = set_resources(status, fixed, &moment.machine, &moment.devices);
     let port = DaemonEndpoint { port: fixed.port };
     status.daemon_endpoints = Some(NodeDaemonEndpoints { kubelet_endpoint: Some(port) });
     status.images = some(list_images(&moment.images, fixed.max_images));
@@ -187,7 +198,12 @@ fn set_identity(status: &mut NodeStatus, fixed: &Fixed, runtime: &Runtime) -> Op
 
 /// Sets capacity and allocatable, and returns the capacity. What others advertise (resources patched in by hand or by
 /// operators, under whatever name) stays; of allocatable, as upstream has it, extended resources only with a capacity.
-fn set_resources(status: &mut NodeStatus, fixed: &Fixed, machine: &Machine) -> Resources {
+fn set_resources(
+    status: &mut NodeStatus,
+    fixed: &Fixed,
+    machine: &Machine,
+    devices: &DeviceCounts,
+) -> Resources {
     let limit = fixed.pods.unwrap_or(PodLimit { max: 0, per_core: 0 });
     let own = capacity::capacity(machine, limit);
     // A size of huge pages that the machine does not have any more is not somebody else's.
@@ -198,8 +214,12 @@ fn set_resources(status: &mut NodeStatus, fixed: &Fixed, machine: &Machine) -> R
     };
     let (mut all, mut usable) = (kept(&status.capacity), kept(&status.allocatable));
     all.extend(own);
+    let number = |n: u64| Quantity::from_value(i64::try_from(n).unwrap_or(i64::MAX));
+    all.extend(devices.gone.iter().map(|name| (name.clone(), number(0))));
+    all.extend(devices.counts.capacity.iter().map(|(name, n)| (name.clone(), number(*n))));
     usable.retain(|name, _| all.contains_key(name) || !capacity::is_extended(name));
     usable.extend(capacity::allocatable(&all, &fixed.reserved));
+    usable.extend(devices.counts.allocatable.iter().map(|(name, n)| (name.clone(), number(*n))));
     status.capacity = Some(capacity::to_api(&all));
     status.allocatable = Some(capacity::to_api(&usable));
     all

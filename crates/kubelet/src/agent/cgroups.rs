@@ -50,6 +50,7 @@ impl Builder<'_> {
         let rules = Rules {
             cfs_quota: config.cpu_cfs_quota,
             cfs_period: config.cpu_cfs_quota_period.to_std(),
+            exclusive_cpus: config.cpu_manager_policy == "static",
             pids: Some(config.pod_pids_limit).filter(|n| *n > 0),
             hugepage_sizes: self.machine.hugepage_sizes.clone(),
         };

@@ -21,6 +21,7 @@ pub mod cluster;
 mod defence;
 mod images;
 mod node;
+mod placement;
 mod pods;
 mod port;
 mod root;
@@ -110,7 +111,6 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
     let (_lock, contention) = hold_lock(flags).await?;
     tune_kernel(config)?;
     root::prepare(&dirs)?;
-    root::check_managers(&dirs.root, config)?;
     let machine = facts::read_machine(&dirs.root);
     let machine = machine.map_err(|e| StartError::new(format!("read /proc and /sys: {e}")))?;
     refuse_unfit(config, &machine)?;
@@ -249,6 +249,7 @@ impl Builder<'_> {
         }
         self.start_upkeep(&node, health, tasks);
         self.start_volumes(&volumes, tasks);
+        self.start_devices(&node, tasks)?;
         let beat = Beat::new(node.clock.clone());
         let (orders, obeyed) = mpsc::channel(64);
         let known = self.start_pods(&node, beat.clone(), (listeners.local, obeyed), tasks).await?;
@@ -260,7 +261,8 @@ impl Builder<'_> {
         let (open, secure) = ([listeners.healthz, listeners.read_only], listeners.secure);
         self.start_servers(&node, beat, open, secure, sampler, tasks)?;
         self.join_cluster(&node, known, tasks)?;
-        let watcher = PluginWatcher::new(self.dirs.root.join(plugin_watcher::DIR), self.plugin_handlers());
+        let watcher =
+            PluginWatcher::new(self.dirs.root.join(plugin_watcher::DIR), self.plugin_handlers(&node));
         tasks.lasting("plugin_watcher", watcher, PluginWatcher::run);
         self.describe(&node);
         self.check_resolver(&node).await;

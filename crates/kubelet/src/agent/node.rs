@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Builder, StartError, settings};
 use crate::cluster::objects::ApiObjects;
 use crate::cluster::own_node::OwnNodeView;
+use crate::devices::Door;
 use crate::events::{EventType, Recorder};
 use crate::host::facts::go_arch;
 use crate::host::net::SocketNet;
@@ -94,6 +95,7 @@ impl Builder<'_> {
             host_ips,
             shutting_down: watch::Sender::default(),
             pressures: watch::Sender::default(),
+            places: self.places(token)?,
             settings: settings::pods(&self.start.loaded, rng.next_u64()),
             facts,
             health,
@@ -218,8 +220,12 @@ impl Builder<'_> {
     }
 
     /// Who takes plugins of which type: one line each.
-    pub(super) fn plugin_handlers(&self) -> Handlers {
-        Handlers::default().with(PluginType::Csi, Arc::new(self.registrar()))
+    pub(super) fn plugin_handlers(&self, node: &Node) -> Handlers {
+        let handlers = Handlers::default().with(PluginType::Csi, Arc::new(self.registrar()));
+        match node.places.devices() {
+            Some(devices) => handlers.with(PluginType::Device, Arc::new(Door(devices.clone()))),
+            None => handlers,
+        }
     }
 
     /// Who lets CSI drivers in.

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use super::{Builder, StartError, settings};
 use crate::logs::Rotator;
 use crate::pods::beat::Beat;
+use crate::pods::cpu_sets;
 use crate::pods::dispatcher::{Dispatcher, EndOrder};
 use crate::pods::gc;
 use crate::pods::node::Node;
@@ -72,6 +73,9 @@ impl Builder<'_> {
         tasks.lasting("container_gc", parts, |(node, known, collection), end| {
             gc::run(node, known, collection, end)
         });
+        let period = config.cpu_manager_reconcile_period.to_std();
+        let parts = (node.clone(), known.clone());
+        tasks.lasting("cpu_sets", parts, move |(node, known), end| cpu_sets::run(node, known, period, end));
         // It owns the Pods' tasks, and all that it knows of them.
         tasks.essential("dispatcher", dispatcher.run(tasks.token().clone()));
         let rotation = settings::rotation(config)?;

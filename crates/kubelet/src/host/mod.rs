@@ -11,5 +11,6 @@ pub(crate) mod kmsg;
 pub(crate) mod lock_file;
 pub mod net;
 pub mod process;
+pub mod topology;
 mod units;
 pub mod userns;

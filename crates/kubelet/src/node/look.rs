@@ -34,6 +34,7 @@ pub(super) struct Look {
     in_use: watch::Receiver<Option<Vec<String>>>,
     shutting_down: watch::Receiver<bool>,
     pressures: watch::Receiver<Pressures>,
+    devices: watch::Receiver<u64>,
     images_at: Option<Instant>,
     facts_at: Option<Instant>,
     resolving: OneAtATime<Found>,
@@ -76,6 +77,7 @@ impl Look {
             in_use: w.cluster.volumes_in_use.subscribe(),
             shutting_down: w.node.shutting_down.subscribe(),
             pressures: w.node.pressures.subscribe(),
+            devices: w.node.places.subscribe_devices(),
             images_at: None,
             facts_at: None,
             resolving: OneAtATime(None),
@@ -93,6 +95,7 @@ impl Look {
             Ok(()) = self.in_use.changed() => {}
             Ok(()) = self.shutting_down.changed() => {}
             Ok(()) = self.pressures.changed() => {}
+            Ok(()) = self.devices.changed() => {}
             else => std::future::pending().await,
         }
     }
@@ -111,6 +114,13 @@ impl Look {
             self.list_images().await;
         }
         self.moment.pressures = *self.pressures.borrow_and_update();
+        self.devices.borrow_and_update();
+        if let Some(devices) = self.node.places.devices() {
+            let (counts, gone) = devices.counts();
+            self.moment.devices.gone.extend(gone);
+            self.moment.devices.gone.retain(|name| !counts.capacity.contains_key(name));
+            self.moment.devices.counts = counts;
+        }
         self.moment.health = self.health();
         self.moment.volumes_in_use.clone_from(&self.in_use.borrow_and_update());
         &self.moment

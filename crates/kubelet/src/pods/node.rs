@@ -21,6 +21,7 @@ use crate::events::{EventType, Recorder};
 use crate::host::userns::UsernsStore;
 use crate::images::ImagePuller;
 use crate::metrics::Metrics;
+use crate::placement::Places;
 use crate::pods::host_ips::HostIps;
 use crate::pods::prober::Prober;
 use crate::pods::status_board::StatusBoard;
@@ -55,6 +56,8 @@ pub struct Node {
     pub shutting_down: watch::Sender<bool>,
     /// What the node is short of, as eviction sees it.
     pub pressures: watch::Sender<Pressures>,
+    /// Which CPUs and which memory containers have.
+    pub places: Arc<Places>,
     pub settings: PodSettings,
 }
 
@@ -109,15 +112,22 @@ impl Node {
             let health = self.health.borrow();
             if health.answered { health.groups_policy == Some(true) } else { self.offer.strict_groups }
         };
-        let is_calm = !shutting_down && pressures == Pressures::default();
+        let devices = self.places.devices().map(|d| d.offered()).unwrap_or_default();
+        let is_calm = !shutting_down && pressures == Pressures::default() && devices.is_empty();
         if object.is_none() && is_calm && strict_groups == self.offer.strict_groups {
             return Cow::Borrowed(&self.offer);
         }
         let mut offer = NodeOffer { shutting_down, strict_groups, pressures, ..self.offer.clone() };
+        offer.extended.extend(devices.clone());
         let Some(object) = object else { return Cow::Owned(offer) };
         offer.labels = object.metadata.labels.clone().unwrap_or_default();
         offer.taints = object.spec.as_ref().and_then(|s| s.taints.clone()).unwrap_or_default();
         offer.extended = extended(&object);
+        // Pods that have their devices stay, whatever their plugin says of itself just now.
+        for (name, held) in self.places.devices().map(|d| d.held()).unwrap_or_default() {
+            let there = offer.extended.entry(name).or_default();
+            *there = (*there).max(held);
+        }
         Cow::Owned(offer)
     }
 

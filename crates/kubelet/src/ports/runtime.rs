@@ -35,6 +35,12 @@ pub trait Runtime: Send + Sync + 'static {
     /// `grace` is what StopContainer gets as timeout, in seconds.
     async fn stop_container(&self, id: &str, grace: i64) -> cri::Result<()>;
     async fn remove_container(&self, id: &str) -> cri::Result<()>;
+    /// Changes what a container may use, while it runs.
+    async fn update_container_resources(
+        &self,
+        id: &str,
+        resources: v1::LinuxContainerResources,
+    ) -> cri::Result<()>;
     async fn container_status(&self, id: &str) -> cri::Result<v1::ContainerStatusResponse>;
     async fn list_containers(&self, filter: Option<v1::ContainerFilter>) -> cri::Result<Vec<v1::Container>>;
     async fn reopen_container_log(&self, id: &str) -> cri::Result<()>;

@@ -113,6 +113,14 @@ impl<R: Runtime> Runtime for Metered<R> {
         self.count("remove_container", self.runtime.remove_container(id)).await
     }
 
+    async fn update_container_resources(
+        &self,
+        id: &str,
+        resources: v1::LinuxContainerResources,
+    ) -> cri::Result<()> {
+        self.count("update_container", self.runtime.update_container_resources(id, resources)).await
+    }
+
     async fn container_status(&self, id: &str) -> cri::Result<v1::ContainerStatusResponse> {
         self.count("container_status", self.runtime.container_status(id)).await
     }

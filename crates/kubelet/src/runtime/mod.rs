@@ -78,6 +78,16 @@ impl Runtime for cri::Client {
         self.remove_container(id).await
     }
 
+    async fn update_container_resources(
+        &self,
+        id: &str,
+        resources: v1::LinuxContainerResources,
+    ) -> cri::Result<()> {
+        let (container_id, linux) = (id.to_owned(), Some(resources));
+        let request = v1::UpdateContainerResourcesRequest { container_id, linux, ..Default::default() };
+        self.update_container_resources(request).await
+    }
+
     async fn container_status(&self, id: &str) -> cri::Result<v1::ContainerStatusResponse> {
         self.container_status(id).await
     }

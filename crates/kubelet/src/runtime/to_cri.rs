@@ -83,7 +83,7 @@ pub fn container(cri_config: &ContainerConfig) -> v1::ContainerConfig {
             resources: Some(resources(&cri_config.resources)),
             security_context: Some(container_security(&cri_config.security)),
         }),
-        cdi_devices: Vec::new(),
+        cdi_devices: cri_config.cdi_devices.iter().map(|name| v1::CdiDevice { name: name.clone() }).collect(),
         stop_signal: cri_config.stop_signal.as_deref().map_or(v1::Signal::RuntimeDefault, signal).into(),
     }
 }
@@ -104,7 +104,8 @@ pub fn resources(r: &LinuxResources) -> v1::LinuxContainerResources {
             .collect(),
         unified: r.unified.clone(),
         memory_swap_limit_in_bytes: r.memory_swap_limit,
-        ..v1::LinuxContainerResources::default()
+        cpuset_cpus: r.cpuset_cpus.clone(),
+        cpuset_mems: r.cpuset_mems.clone(),
     }
 }
 

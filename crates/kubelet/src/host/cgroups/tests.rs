@@ -8,6 +8,7 @@ fn rules() -> Rules {
     Rules {
         cfs_quota: true,
         cfs_period: Duration::from_millis(100),
+        exclusive_cpus: false,
         pids: Some(100),
         hugepage_sizes: Vec::new(),
     }

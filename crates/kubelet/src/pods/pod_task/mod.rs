@@ -29,6 +29,7 @@ use kubelet_core::observed::{Container, ContainerState, Observed};
 use kubelet_core::pod::{
     ContainerKind, CrashLoop, Intent, Kill, KillCause, Stage, StatusInput, Verdicts, Waiting,
 };
+use kubelet_core::topology::wants::PodWant;
 use tokio::sync::watch;
 
 use crate::events::EventType;
@@ -42,6 +43,7 @@ pub(crate) async fn run(node: Arc<Node>, uid: PodUid, intent: watch::Receiver<In
     task.remember().await;
     task.live().await;
     task.terminate().await;
+    task.node.places.release(task.uid.as_str()).await;
     task.tear_down().await;
     task.node.board.finish(&task.uid);
 }
@@ -55,6 +57,8 @@ struct PodTask {
     verdicts: watch::Receiver<Verdicts>,
     /// Wakes when an object that the Pod refers to has changed.
     objects: watch::Receiver<u64>,
+    /// Wakes when devices come, go, or change their health.
+    devices: watch::Receiver<u64>,
     /// The status last published, or remembered from an earlier life.
     status: PodStatus,
     /// The one shown since, while the task was busy. Held to read or write it only.
@@ -125,11 +129,13 @@ impl PodTask {
     fn new(node: Arc<Node>, uid: PodUid, intent: watch::Receiver<Intent>) -> Self {
         let (first, longest) = node.settings.restart_period;
         let first_seen = first_seen(&intent.borrow().pod, node.now());
+        let devices = wake_for_devices(&node, &intent.borrow().pod);
         Self {
             rng: node.rng_for(uid.as_str()),
             wake: node.observer.subscribe(&uid),
             verdicts: node.prober.subscribe(&uid),
             objects: node.objects.wake(&uid),
+            devices,
             first_seen,
             node,
             uid,
@@ -339,7 +345,12 @@ impl PodTask {
         all_waiting.extend(waiting.iter().map(|(k, v)| (k.clone(), v.clone())));
         let host_ips = self.node.host_ips.now();
         let input = self.status_input(intent, &self.heard, &all_waiting, &self.status);
-        kubelet_core::pod::status(&StatusInput { host_ips: &host_ips, recursive_read_only, ..input })
+        let mut status =
+            kubelet_core::pod::status(&StatusInput { host_ips: &host_ips, recursive_read_only, ..input });
+        if let Some(devices) = self.node.places.devices() {
+            devices.describe(self.uid.as_str(), &mut status);
+        }
+        status
     }
 
     /// What a status is judged by, but for the node's addresses and what its runtime can: only a whole one needs those.
@@ -429,6 +440,14 @@ impl Step {
             Step::Kill => "kill",
             Step::Terminated => "terminated",
         }
+    }
+}
+
+/// Nobody who has no devices is waked for them.
+fn wake_for_devices(node: &Node, pod: &Pod) -> watch::Receiver<u64> {
+    match PodWant::new(pod).containers.iter().any(|c| !c.devices.is_empty()) {
+        true => node.places.subscribe_devices(),
+        false => watch::channel(0).1,
     }
 }
 

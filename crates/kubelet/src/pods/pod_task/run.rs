@@ -1,6 +1,6 @@
 //! The running Pod: one pass of the loop, and the wait between passes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ impl PodTask {
     /// Keeps the Pod as its spec wants it, until it is to end.
     pub(super) async fn live(&mut self) {
         let mut known = self.intent.borrow().pod.clone();
+        self.find_place().await;
         loop {
             let intent = self.current_intent();
             if intent.stage > Stage::Run {
@@ -56,6 +57,27 @@ impl PodTask {
                 Next::Wait(until) => self.wait(until).await,
             }
         }
+    }
+
+    /// CPUs and memory of its own, before anything of it starts. A Pod that cannot have what it asks for fails, so that its
+    /// owner makes another one where it can.
+    async fn find_place(&mut self) {
+        let intent = self.current_intent();
+        if intent.stage > Stage::Run || is_terminal(&self.status) {
+            return;
+        }
+        let given = self.given(&intent.pod);
+        if self.took_over {
+            self.look().await;
+        }
+        let running = self.observed.containers.iter().filter(|c| c.state == ContainerState::Running);
+        let running: BTreeSet<String> = running.map(|c| c.name.clone()).collect();
+        let admitted =
+            self.unless_ending(self.node.places.admit(&given, |name| running.contains(name))).await;
+        let Some(Err(rejection)) = admitted else { return };
+        self.node.reject(&intent.pod, &rejection);
+        let message = format!("Pod was rejected: {}", rejection.message);
+        self.end_by_itself(KillCause::Rejected { reason: rejection.reason, message });
     }
 
     async fn pass(&mut self, intent: &Intent) -> Next {
@@ -223,6 +245,7 @@ impl PodTask {
             }
             _ = self.wake.changed() => {}
             _ = self.verdicts.changed() => {}
+            Ok(()) = self.devices.changed() => {}
             // Nobody wakes it on a node without an API server.
             Ok(()) = self.objects.changed() => {
                 // What was missing may be there now.

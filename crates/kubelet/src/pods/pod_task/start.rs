@@ -482,8 +482,14 @@ impl PodTask {
         };
         let sub_paths = self.sub_paths(&input).await.map_err(refuse)?;
         input.sub_paths = &sub_paths;
-        cri_config::container(&input)
-            .map_err(|e| self.refused(pod, &start.name, e.reason.as_str(), &e.message))
+        let mut config = cri_config::container(&input)
+            .map_err(|e| self.refused(pod, &start.name, e.reason.as_str(), &e.message))?;
+        self.node.places.of(self.uid.as_str(), &start.name).apply(&mut config.resources);
+        if let Some(devices) = self.node.places.devices() {
+            devices.pre_start(self.uid.as_str(), &start.name).await.map_err(refuse)?;
+            devices.of_container(self.uid.as_str(), &start.name).apply(&mut config);
+        }
+        Ok(config)
     }
 
     /// The container whose processes an ephemeral one wants to see. It has to be there: the namespace is for good.
@@ -587,6 +593,7 @@ impl PodTask {
 
     async fn launch(&self, pod: &Pod, start: &Start, id: &ContainerId) -> Result<(), NotStarted> {
         self.node.metrics.started_containers_total.inc([type_label(start.kind)]);
+        self.node.places.starting(pod, &start.name).await;
         let started = self.node.runtime.start_container(id.as_str());
         let started = self.patiently(pod, &format!("start container {}", start.name), started).await;
         started.map_err(|e| self.refused(pod, &start.name, "RunContainerError", &e.message))?;
