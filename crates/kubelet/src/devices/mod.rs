@@ -94,8 +94,9 @@ impl DevicePlugins {
         metrics: Arc<Metrics>,
         token: CancellationToken,
     ) -> Arc<Self> {
-        let saved = match std::fs::read_to_string(dir.join(checkpoint::FILE)) {
-            Ok(text) => checkpoint::read(&text).unwrap_or_else(|error| {
+        let found = std::fs::read_to_string(dir.join(checkpoint::FILE));
+        let saved = match &found {
+            Ok(text) => checkpoint::read(text).unwrap_or_else(|error| {
                 tracing::error!(%error, "the checkpoint of devices is not read: who has which device may be unknown");
                 Saved::default()
             }),
@@ -107,12 +108,14 @@ impl DevicePlugins {
             }
         };
         let books = DeviceBooks::new(nodes, saved.entries, saved.resources);
+        // A node that never had a device has no checkpoint: by that it is seen after a new installation.
+        let written = found.unwrap_or_else(|_| checkpoint::write(&books));
         Arc::new(Self {
             dir: dir.to_owned(),
             books: Mutex::new(books),
             plugins: Mutex::default(),
             serial: AtomicU64::new(0),
-            written: tokio::sync::Mutex::default(),
+            written: tokio::sync::Mutex::new(written),
             clock,
             metrics,
             changed: watch::Sender::default(),
