@@ -1,6 +1,6 @@
 //! The topology manager: one answer to what all resources say about NUMA nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::cpu::options::go_bool;
 use super::machine::NumaNode;
@@ -119,33 +119,10 @@ impl Policy {
     /// The best of all combinations of one hint per resource.
     fn best(&self, hints: &[Vec<Hint>]) -> Hint {
         let enough = widest_need(hints);
-        let mut best: Option<(NumaMask, bool)> = None;
-        self.each_combination(hints, self.all(), None, true, &mut |nodes, preferred| {
-            if nodes.count() > 0 {
-                let candidate = (nodes, preferred);
-                best = Some(best.map_or(candidate, |b| self.better(b, candidate, enough)));
-            }
-        });
+        let some = combined(hints, self.all()).into_iter().filter(|(nodes, _)| nodes.count() > 0);
+        let best = some.reduce(|best, candidate| self.better(best, candidate, enough));
         let (nodes, preferred) = best.unwrap_or((self.all(), false));
         Hint { nodes: Some(nodes), preferred }
-    }
-
-    /// What is common to one hint of each resource. It is preferred if each of them is, and if they are the same.
-    fn each_combination(
-        &self,
-        hints: &[Vec<Hint>],
-        common: NumaMask,
-        first: Option<NumaMask>,
-        preferred: bool,
-        then: &mut impl FnMut(NumaMask, bool),
-    ) {
-        let Some((here, rest)) = hints.split_first() else { return then(common, preferred) };
-        for hint in here {
-            let same = hint.nodes.is_none_or(|n| first.is_none_or(|f| f == n));
-            let common_now = hint.nodes.map_or(common, |n| common.and(n));
-            let preferred = preferred && hint.preferred && same;
-            self.each_combination(rest, common_now, first.or(hint.nodes), preferred, then);
-        }
     }
 
     fn better(
@@ -240,6 +217,26 @@ fn flat(wishes: &[BTreeMap<String, Wish>]) -> Vec<Vec<Hint>> {
         }));
     }
     all
+}
+
+/// What can be common to one hint of each resource. It is preferred if each of them is, and if they are the same. Upstream
+/// tries every combination, which are millions on a large machine; but few of them differ in what they come to.
+fn combined(hints: &[Vec<Hint>], all: NumaMask) -> BTreeSet<(NumaMask, bool)> {
+    // What is common so far, and while it is preferred, the nodes that every hint named.
+    let mut states = BTreeSet::from([(all, None, true)]);
+    for of_resource in hints {
+        let mut next = BTreeSet::new();
+        for (common, named, preferred) in states {
+            for hint in of_resource {
+                let is_same = hint.nodes.is_none_or(|n| named.is_none_or(|named| named == n));
+                let preferred = preferred && hint.preferred && is_same;
+                let common = hint.nodes.map_or(common, |n| common.and(n));
+                next.insert((common, named.or(hint.nodes).filter(|_| preferred), preferred));
+            }
+        }
+        states = next;
+    }
+    states.into_iter().map(|(common, _, preferred)| (common, preferred)).collect()
 }
 
 /// How many nodes the neediest resource needs at least.

@@ -155,6 +155,17 @@ fn what_cannot_be_is_refused_in_upstreams_words() {
     assert!(Policy::new("none", "", &BTreeMap::new(), &nine).is_ok(), "nobody asks for sets of nodes");
 }
 
+#[test]
+fn eight_nodes_and_many_resources_are_no_burden() {
+    let nodes: Vec<u32> = (0..8).collect();
+    let hints =
+        NumaMask::subsets(&nodes).into_iter().map(|m| Hint { nodes: Some(m), preferred: m.count() == 2 });
+    let wish = Wish::OneOf(hints.collect());
+    let wishes: Vec<_> = (0..6).map(|i| BTreeMap::from([(format!("r{i}"), wish.clone())])).collect();
+    let policy = policy("restricted", 8, &[]).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(policy.merge(&wishes), (Hint::new([0, 1], true), true));
+}
+
 mod properties {
     use proptest::prelude::*;
 
