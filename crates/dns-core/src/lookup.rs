@@ -40,6 +40,12 @@ pub struct Scene<'a> {
     pub own: &'a [IpAddr],
 }
 
+/// More records than the longest message can hold: an owner of a namespace may give a Service endpoints and ports without end, and
+/// every question would look at all of them.
+const ITEMS: usize = 4096;
+/// Services that an address is told to belong to.
+const OWNERS: usize = 64;
+
 /// What there is under a name.
 enum Hit<'a> {
     Missing,
@@ -110,7 +116,7 @@ impl<'a> Scene<'a> {
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
         let mut said = Answer::authoritative(Rcode::NOERROR);
         said.answer = chain;
-        match (self.find(&labels), query.rtype) {
+        match (self.find(&labels, query.rtype == Rtype::SRV), query.rtype) {
             (Hit::Missing, _) => return self.missing(apex, query, said),
             (Hit::External(target), Rtype::A | Rtype::AAAA | Rtype::CNAME) => {
                 return self.follow(apex, query, target, said);
@@ -211,7 +217,7 @@ impl<'a> Scene<'a> {
         }
         let owners = self.zone.by_endpoint_ip(ip);
         let exposed = owners.filter(|entry| entry.service.is_some() && self.is_exposed(&entry.namespace));
-        let below = exposed.filter_map(|entry| {
+        let below = exposed.take(OWNERS).filter_map(|entry| {
             let endpoint = entry.endpoints().find(|endpoint| endpoint.ip == ip)?;
             endpoint_name(entry, endpoint, zone)
         });
@@ -235,7 +241,7 @@ impl<'a> Scene<'a> {
         self.zone.has_namespace(namespace) && (only.is_empty() || only.iter().any(|name| name == namespace))
     }
 
-    fn find(&self, labels: &[&str]) -> Hit<'a> {
+    fn find(&self, labels: &[&str], each_port: bool) -> Hit<'a> {
         match labels {
             [] => Hit::Apex,
             ["svc" | "pod" | "dns"] => Hit::Empty,
@@ -245,16 +251,16 @@ impl<'a> Scene<'a> {
             [_, "svc"] => Hit::Empty,
             [_, "pod"] if self.plugin.pods != PodMode::Disabled => Hit::Empty,
             [pod, namespace, "pod"] => self.find_pod(pod, namespace),
-            [service, namespace, "svc"] => self.find_service(service, namespace, Prefix::None),
+            [service, namespace, "svc"] => self.find_service(service, namespace, Prefix::None, each_port),
             [endpoint, service, namespace, "svc"] => {
-                self.find_service(service, namespace, Prefix::Endpoint(endpoint))
+                self.find_service(service, namespace, Prefix::Endpoint(endpoint), each_port)
             }
             [port, protocol, service, namespace, "svc"] => {
                 let strip = |label: &'_ str| label.strip_prefix('_').unwrap_or(label).to_owned();
                 let (port, protocol) = (strip(port), strip(protocol));
                 match port.is_empty() || protocol.is_empty() {
                     true => Hit::Missing,
-                    false => self.find_service(service, namespace, Prefix::Port(&port, &protocol)),
+                    false => self.find_service(service, namespace, Prefix::Port(&port, &protocol), each_port),
                 }
             }
             _ => Hit::Missing,
@@ -273,7 +279,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    fn find_service(&self, name: &str, namespace: &str, prefix: Prefix<'_>) -> Hit<'a> {
+    fn find_service(&self, name: &str, namespace: &str, prefix: Prefix<'_>, each_port: bool) -> Hit<'a> {
         let Some(entry) = self.zone.service(name, namespace) else { return Hit::Missing };
         let items = match (&entry.service, prefix) {
             (None, _) => return Hit::Missing,
@@ -293,7 +299,9 @@ impl<'a> Scene<'a> {
                 // It exists, though nobody gave it an address yet.
                 return if items.is_empty() { Hit::Empty } else { Hit::Items(items) };
             }
-            (Some(Service::Headless), _) | (_, Prefix::Endpoint(_)) => endpoint_items(entry, prefix),
+            (Some(Service::Headless), _) | (_, Prefix::Endpoint(_)) => {
+                endpoint_items(entry, prefix, each_port)
+            }
         };
         if items.is_empty() { Hit::Missing } else { Hit::Items(items) }
     }
@@ -332,10 +340,14 @@ fn open_ports(ports: &[Port], prefix: Prefix<'_>) -> Vec<Option<u16>> {
     }
 }
 
-fn endpoint_items<'a>(entry: &'a Entry, prefix: Prefix<'_>) -> Vec<Item<'a>> {
+/// Once for each port where ports are asked for, else once.
+fn endpoint_items<'a>(entry: &'a Entry, prefix: Prefix<'_>, each_port: bool) -> Vec<Item<'a>> {
     let mut items = Vec::new();
     for slice in &entry.slices {
-        let ports = open_ports(&slice.ports, prefix);
+        let mut ports = open_ports(&slice.ports, prefix);
+        if !each_port {
+            ports.truncate(1);
+        }
         for endpoint in &slice.endpoints {
             if let Prefix::Endpoint(label) = prefix
                 && !endpoint.is_called(label)
@@ -349,6 +361,9 @@ fn endpoint_items<'a>(entry: &'a Entry, prefix: Prefix<'_>) -> Vec<Item<'a>> {
                 endpoint: Some(endpoint),
             };
             items.extend(ports.iter().map(item));
+            if items.len() >= ITEMS {
+                return items;
+            }
         }
     }
     items

@@ -7,7 +7,7 @@ use dns_core::Rtype;
 use dns_core::lookup::Found;
 use dns_core::name;
 use dns_core::zone::{Kind, Zone};
-use serde_json::json;
+use serde_json::{Value, json};
 use small_cluster::{STOCK, ask, cluster, corefile, found, put, service, slice, told};
 
 const SOA: &str = "cluster.local. 5 SOA ns.dns.cluster.local. hostmaster.cluster.local. 7 7200 1800 86400 5";
@@ -303,6 +303,26 @@ fn nothing_is_denied_before_everything_was_listed() {
     }
     assert_eq!(say(&zone, "pods verified", name, "A"), "SERVFAIL");
     assert!(say(&zone, STOCK, name, "A").starts_with("NXDOMAIN"));
+}
+
+/// An owner of a namespace writes slices without end. What a question costs is bounded by what an answer can hold.
+#[test]
+fn a_service_with_endpoints_and_ports_without_end_costs_one_answer() {
+    let mut zone = cluster();
+    put(&mut zone, service("huge", json!({"clusterIP": "None", "ports": []})));
+    let ports: Vec<Value> =
+        (1..=100).map(|port| json!({"name": format!("p{port}"), "port": port, "protocol": "TCP"})).collect();
+    for part in 0..60 {
+        let endpoints: Vec<Value> =
+            (0..1000).map(|n| json!({"addresses": [format!("10.{part}.{}.{}", n / 250, n % 250)]})).collect();
+        put(&mut zone, slice(&format!("huge-{part}"), "huge", json!(endpoints), json!(ports)));
+    }
+    for rtype in ["A", "SRV"] {
+        let query = ask("huge.default.svc.cluster.local", rtype.parse().unwrap());
+        let Found::Answer(said) = found(&zone, &corefile(""), &query) else { panic!("{rtype}: no answer") };
+        let count = said.answer.len();
+        assert!((1000..=4200).contains(&count) && said.additional.len() <= 4200, "{rtype}: {count}");
+    }
 }
 
 #[test]

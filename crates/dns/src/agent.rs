@@ -19,6 +19,7 @@ use crate::publish;
 use crate::reload;
 use crate::resolver::Resolver;
 use crate::settings::{Error, Settings};
+use crate::waiting::Waiting;
 use crate::{informers, tcp, udp};
 
 /// For tasks to end when the agent does.
@@ -38,6 +39,8 @@ pub struct Agent {
 impl Agent {
     /// Takes all addresses. Port 0 is any that is free, for UDP and TCP alike.
     pub async fn bind(settings: Settings) -> Result<Agent, Error> {
+        // Before anybody counts them: each question that is passed on takes one for a while.
+        serve::raise_open_files();
         let (mut udp, mut tcp) = (Vec::new(), Vec::new());
         for ip in &settings.listen {
             let flag = "--bind-address";
@@ -77,7 +80,8 @@ impl Agent {
         let tasks = Supervisor::new(guard.clone());
         let metrics = Arc::new(Metrics::new(&self.settings.version));
         let (news, live) = watch::channel(None);
-        let resolver = Resolver::new(live, metrics.clone(), tasks.clone(), own.clone());
+        let resolver =
+            Resolver::new(live, metrics.clone(), tasks.clone(), own.clone(), self.settings.clients.clone());
         let loader = reload::Loader::new(&self.settings, own, resolver.clone());
         let mut rng = Rng::new(self.settings.seed);
         // A file that is wrong at the start is the user's to mend; later the old one is kept.
@@ -87,9 +91,12 @@ impl Agent {
             let client = client.clone();
             tasks.restart("kube-dns Service", move || publish::keep(client.clone(), published.clone()));
         }
+        let waiting = Waiting::now();
         for socket in self.udp {
-            let parts = (socket, resolver.clone());
-            tasks.lasting("DNS over UDP", parts, |(socket, resolver), _| udp::serve(socket, resolver));
+            let deps = (socket, resolver.clone(), waiting.clone());
+            tasks.lasting("DNS over UDP", deps, |(socket, resolver, waiting), _| {
+                udp::serve(socket, resolver, waiting)
+            });
         }
         let connections = tcp::connections();
         for listener in self.tcp {

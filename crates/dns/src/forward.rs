@@ -19,8 +19,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::metrics::Metrics;
 
-/// For one upstream to answer, and for all of them together.
+/// For one upstream to answer, to a check, and for all of them together.
 const READ: Duration = Duration::from_secs(2);
+const CHECK: Duration = Duration::from_secs(1);
 const ALL: Duration = Duration::from_secs(5);
 /// What no path cuts into pieces.
 const DATAGRAM: u16 = 1232;
@@ -79,11 +80,11 @@ impl Group {
         self.upstreams.is_empty()
     }
 
-    /// Asks until one answers.
-    pub(crate) async fn ask(&self, query: &Query, means: Means<'_>) -> Answer {
+    /// Asks until one answers. The code is ours where nobody did: it is for this client, and to be kept for nobody else.
+    pub(crate) async fn ask(&self, query: &Query, means: Means<'_>) -> Result<Answer, Rcode> {
         let Some(_active) = Active::enter(&self.active, self.plan.max_concurrent.unwrap_or(MOST)) else {
             means.metrics.rejects.inc([]);
-            return Answer::new(Rcode::REFUSED);
+            return Err(Rcode::REFUSED);
         };
         let end = Instant::now() + ALL;
         for upstream in self.order(means) {
@@ -97,18 +98,18 @@ impl Group {
                     let labels = ["forward", &to, &answer.rcode.to_string()];
                     means.metrics.upstream_duration.observe_duration(labels, began.elapsed());
                     upstream.fails.store(0, Ordering::Relaxed);
-                    return answer;
+                    return Ok(answer);
                 }
                 Err(error) => {
                     tracing::debug!(upstream = to, %error, "upstream did not answer");
-                    upstream.fail(self.plan.health_check, means);
+                    upstream.suspect(self.plan.health_check, means);
                 }
             }
             if Instant::now() >= end {
                 break;
             }
         }
-        Answer::new(Rcode::SERVFAIL)
+        Err(Rcode::SERVFAIL)
     }
 
     /// Those that are up in the policy's order; if none is, any of them: perhaps only the checks fail.
@@ -140,9 +141,9 @@ impl Upstream {
         max_fails > 0 && self.fails.load(Ordering::Relaxed) >= max_fails
     }
 
-    /// Counts, and looks until it is back: one look-out for each upstream.
-    fn fail(self: &Arc<Self>, period: Duration, means: Means<'_>) {
-        self.fails.fetch_add(1, Ordering::Relaxed);
+    /// Looks until it is back: one look-out for each upstream. Only what the look-out sees counts: a client may ask for names
+    /// that no upstream can answer in time, and a descriptor may be missing here.
+    fn suspect(self: &Arc<Self>, period: Duration, means: Means<'_>) {
         if !self.is_checked.swap(true, Ordering::Relaxed) {
             let (upstream, metrics) = (Arc::downgrade(self), means.metrics.clone());
             means.tasks.once("upstream health", check(upstream, period, metrics));
@@ -201,7 +202,7 @@ async fn check(upstream: Weak<Upstream>, period: Duration, metrics: Arc<Metrics>
         let Some(upstream) = upstream.upgrade() else { return };
         let root = question(Name::root(), Rtype::NS);
         let asking = upstream.exchange(&root, false, &chance);
-        if timeout(READ, asking).await.is_ok_and(|said| said.is_ok()) {
+        if timeout(CHECK, asking).await.is_ok_and(|said| said.is_ok()) {
             upstream.fails.store(0, Ordering::Relaxed);
             upstream.is_checked.store(false, Ordering::Relaxed);
             return;
@@ -253,5 +254,34 @@ impl<'a> Active<'a> {
 impl Drop for Active<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_cannot_make_an_upstream_look_dead() {
+        let upstream = Arc::new(Upstream {
+            address: "127.0.0.1:9".parse().unwrap(),
+            fails: AtomicU32::new(0),
+            is_checked: AtomicBool::new(false),
+        });
+        let (chance, metrics) = (Chance::default(), Arc::new(Metrics::new("v0")));
+        let tasks = Supervisor::new(CancellationToken::new());
+        let means = Means { chance: &chance, metrics: &metrics, tasks: &tasks, over_tcp: false };
+        // Names that nobody answers in time.
+        (0..100).for_each(|_| upstream.suspect(Duration::from_millis(500), means));
+        assert!(!upstream.is_down(2));
+        // Nobody listens there: the look-out finds that by itself.
+        let end = Instant::now() + Duration::from_secs(60);
+        while !upstream.is_down(2) {
+            assert!(Instant::now() < end, "nobody looked");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 }

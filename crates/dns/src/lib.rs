@@ -15,6 +15,7 @@ mod resolver;
 mod settings;
 mod tcp;
 mod udp;
+mod waiting;
 
 pub use agent::Agent;
 pub use publish::Published;

@@ -24,6 +24,7 @@ pub(crate) struct Live {
     parts: Vec<Part>,
     /// A name that only we ask for: who hears it from outside forwards to himself.
     pub(crate) probe: Name,
+    is_probing: AtomicBool,
     pub(crate) has_looped: AtomicBool,
 }
 
@@ -60,7 +61,7 @@ impl Live {
     /// `own` is where we listen: nobody is forwarded there.
     pub(crate) fn new(file: Corefile, files: &Files, own: &[SocketAddr], probe: Name) -> Live {
         let parts = file.servers.iter().map(|server| Part::new(server, files, own)).collect();
-        Live { file, parts, probe, has_looped: AtomicBool::new(false) }
+        Live { file, parts, probe, is_probing: AtomicBool::new(true), has_looped: AtomicBool::new(false) }
     }
 
     pub(crate) fn place(&self, name: &Name) -> Option<Place<'_>> {
@@ -83,7 +84,12 @@ impl Live {
 
     /// Whether this is our own question that came back.
     pub(crate) fn is_probe(&self, query: &Query) -> bool {
-        query.rtype == Rtype::HINFO && query.name == self.probe
+        self.is_probing.load(Ordering::Relaxed) && query.rtype == Rtype::HINFO && query.name == self.probe
+    }
+
+    /// From now on nobody's question is ours.
+    pub(crate) fn end_probe(&self) {
+        self.is_probing.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn is_looped(&self) -> bool {
@@ -135,6 +141,17 @@ fn is_own(address: SocketAddr, own: &[SocketAddr]) -> bool {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_was_overheard_ends_nothing_later() {
+        let probe = dns_core::name::parse("1.2.").unwrap();
+        let file = dns_core::corefile::read(".:53 {\n loop\n}").unwrap();
+        let live = Live::new(file, &Files::new(), &[], probe.clone());
+        let query = crate::forward::question(probe, Rtype::HINFO);
+        assert!(live.is_probe(&query));
+        live.end_probe();
+        assert!(!live.is_probe(&query));
+    }
 
     #[test]
     fn nobody_is_his_own_upstream() {

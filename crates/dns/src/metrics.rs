@@ -110,7 +110,7 @@ impl Metrics {
             ),
             dropped: Counter::new(
                 "longshore_dns_dropped_total",
-                "Questions over UDP that were not answered because too many waited for upstreams.",
+                "Questions that were not answered: too many waited for upstreams, or they were those of strangers.",
                 [],
             ),
             reload_failures: Counter::new(

@@ -25,6 +25,8 @@ const PERIOD: Duration = Duration::from_secs(30);
 /// Where a ConfigMap's keys are files in CoreDNS's Pod.
 const MOUNTED: &str = "/etc/coredns/";
 const KEY: &str = "Corefile";
+/// For a question that went round to come back, CoreDNS's figure.
+const STRAGGLERS: Duration = Duration::from_secs(30);
 
 type News = watch::Sender<Option<Arc<Live>>>;
 /// A ConfigMap's keys; none as long as nobody knows whether there is one.
@@ -154,15 +156,19 @@ impl Loader {
     }
 }
 
-/// Sends a question that nobody else knows to every group of upstreams. If it comes back to us, they ask us.
+/// Sends a question that nobody else knows to every group of upstreams. If it comes back to us, they ask us. Later the name
+/// means nothing any more.
 async fn find_loop(live: &Live, resolver: &Resolver) {
     let query = question(live.probe.clone(), Rtype::HINFO);
     let (chance, metrics, tasks) = (&resolver.chance, &resolver.metrics, &resolver.tasks);
     for (_, part) in live.parts().filter(|(server, _)| server.finds_loops) {
         for group in part.groups.iter().filter(|group| !group.is_empty()) {
-            group.ask(&query, Means { chance, metrics, tasks, over_tcp: false }).await;
+            let _ = group.ask(&query, Means { chance, metrics, tasks, over_tcp: false }).await;
         }
     }
+    // Upstreams have heard the name, and whoever they tell it to could end all forwarding with it.
+    tokio::time::sleep(STRAGGLERS).await;
+    live.end_probe();
 }
 
 /// A file that is not there is empty, as CoreDNS has it.

@@ -12,6 +12,7 @@ use dns_core::name::{self, Name};
 use dns_core::query::{self, Query, Read};
 use dns_core::zone::Zone;
 use dns_core::{Rcode, route};
+use ipnet::IpNet;
 use supervise::Supervisor;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -78,6 +79,8 @@ pub(crate) struct Resolver {
     pub(crate) tasks: Supervisor,
     pub(crate) chance: Chance,
     own: Vec<IpAddr>,
+    /// Empty for everybody.
+    clients: Vec<IpNet>,
     began: Instant,
 }
 
@@ -89,10 +92,11 @@ impl Resolver {
         metrics: Arc<Metrics>,
         tasks: Supervisor,
         own: Vec<SocketAddr>,
+        clients: Vec<IpNet>,
     ) -> Arc<Resolver> {
         let own = own.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified()).collect();
         let (zone, chance, began) = (RwLock::default(), Chance::default(), Instant::now());
-        Arc::new(Resolver { zone, live, metrics, tasks, chance, own, began })
+        Arc::new(Resolver { zone, live, metrics, tasks, chance, own, clients, began })
     }
 
     pub(crate) fn zone(&self) -> RwLockReadGuard<'_, Zone> {
@@ -116,6 +120,11 @@ impl Resolver {
 
     /// Answers at once what can be answered at once.
     pub(crate) fn look(&self, bytes: &[u8], proto: Proto, peer: SocketAddr) -> Looked {
+        // Not even a refusal: its receiver may be somebody who never asked.
+        if !self.is_client(peer.ip()) {
+            self.metrics.dropped.inc([]);
+            return Looked::Nothing;
+        }
         let query = match query::read(bytes) {
             Read::Query(query) => query,
             Read::Refused(reply) => return Looked::Reply(reply),
@@ -142,6 +151,11 @@ impl Resolver {
                 Looked::Outside(Box::new(Outside { asked, live: live.clone(), query, then }))
             }
         }
+    }
+
+    fn is_client(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        self.clients.is_empty() || self.clients.iter().any(|net| net.contains(&ip))
     }
 
     /// Asks others, and makes the reply.
@@ -194,9 +208,13 @@ impl Resolver {
         }
         let over_tcp = proto == Proto::Tcp;
         let (chance, metrics, tasks) = (&self.chance, &self.metrics, &self.tasks);
-        let mut answer = group.ask(query, Means { chance, metrics, tasks, over_tcp }).await;
-        self.remember(&place, query, &mut answer);
-        Some(answer)
+        match group.ask(query, Means { chance, metrics, tasks, over_tcp }).await {
+            Ok(mut answer) => {
+                self.remember(&place, query, &mut answer);
+                Some(answer)
+            }
+            Err(rcode) => Some(Answer::new(rcode)),
+        }
     }
 
     fn remembered(&self, place: &Place<'_>, query: &Query) -> Option<Answer> {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use base::class::{Class, Classify};
+use ipnet::IpNet;
 
 use crate::publish::Published;
 
@@ -14,6 +15,8 @@ pub struct Settings {
     /// Where questions are taken. A reply leaves from the address that was asked, so each is named.
     pub listen: Vec<IpAddr>,
     pub port: u16,
+    /// Whose questions are answered; empty for everybody's.
+    pub clients: Vec<IpNet>,
     /// The zone, where no Corefile names one.
     pub cluster_domain: String,
     pub corefile: Source,

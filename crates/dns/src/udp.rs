@@ -4,20 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::UdpSocket;
-use tokio::sync::Semaphore;
 
 use crate::resolver::{Looked, Proto, Resolver};
+use crate::waiting::Waiting;
 
-/// Questions that wait for upstreams; more are not answered, and their clients ask again.
-const WAITING: usize = 2000;
 /// More than any question has.
 const BUFFER: usize = 4096;
 /// When the socket has an error of its own.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Answers for ever.
-pub(crate) async fn serve(socket: Arc<UdpSocket>, resolver: Arc<Resolver>) {
-    let waiting = Arc::new(Semaphore::new(WAITING));
+/// Answers for ever. Who gets no place to wait for an upstream is not answered, and asks again.
+pub(crate) async fn serve(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, waiting: Arc<Waiting>) {
     let mut buffer = vec![0; BUFFER];
     loop {
         let (size, peer) = match socket.recv_from(&mut buffer).await {
@@ -37,7 +34,7 @@ pub(crate) async fn serve(socket: Arc<UdpSocket>, resolver: Arc<Resolver>) {
             Looked::Nothing => {}
             Looked::Reply(bytes) => _ = socket.send_to(&bytes, peer).await,
             Looked::Outside(outside) => {
-                let Ok(place) = waiting.clone().try_acquire_owned() else {
+                let Some(place) = waiting.take(peer.ip()) else {
                     resolver.metrics.dropped.inc([]);
                     continue;
                 };

@@ -15,6 +15,7 @@ use dns::{Agent, Settings, Source};
 use dns_core::message::{self, Answer, TCP_SIZE};
 use dns_core::query::{Query, Read};
 use dns_core::{Class, Rcode, Rtype, name, query};
+use ipnet::IpNet;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -23,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Longer than a slow machine needs.
-const PATIENCE: Duration = Duration::from_secs(120);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Lists by path, and what the watches say.
 #[derive(Clone)]
@@ -126,11 +127,17 @@ async fn upstream() -> (SocketAddr, Arc<AtomicUsize>) {
 
 /// A running agent, its DNS address, and where its pages are.
 async fn start(server: &str) -> (SocketAddr, [SocketAddr; 2], CancellationToken) {
+    start_for(server, Vec::new()).await
+}
+
+/// The same, for some clients only.
+async fn start_for(server: &str, clients: Vec<IpNet>) -> (SocketAddr, [SocketAddr; 2], CancellationToken) {
     let free = || std::net::TcpListener::bind((LOCAL, 0)).unwrap().local_addr().unwrap();
     let (ready, metrics) = (free(), free());
     let settings = Settings {
         listen: vec![LOCAL],
         port: 0,
+        clients,
         cluster_domain: "cluster.local".into(),
         corefile: Source::ConfigMap { namespace: "kube-system".into(), name: "coredns".into() },
         health: None,
@@ -206,7 +213,7 @@ async fn page(address: SocketAddr, path: &str) -> String {
 
 /// Asks until the answer is as wanted.
 async fn until(server: SocketAddr, name: &str, is_wanted: impl Fn(&Answer) -> bool) {
-    let end = tokio::time::Instant::now() + PATIENCE;
+    let end = tokio::time::Instant::now() + DEADLINE;
     loop {
         let answer = ask_udp(server, name, 1232).await;
         if is_wanted(&answer) {
@@ -329,7 +336,7 @@ async fn an_upstream_that_asks_us_back_is_found_and_left_alone() {
         }
     });
     until(dns, WEB, |answer| answer.answer.len() == 1).await;
-    let end = tokio::time::Instant::now() + PATIENCE;
+    let end = tokio::time::Instant::now() + DEADLINE;
     // Questions stop going out, and the cluster's names are answered still.
     for number in 0.. {
         let before = count.load(Ordering::SeqCst);
@@ -340,5 +347,94 @@ async fn an_upstream_that_asks_us_back_is_found_and_left_alone() {
         assert!(tokio::time::Instant::now() < end, "questions still go in circles");
     }
     assert_eq!(ask_udp(dns, WEB, 512).await.answer.len(), 1);
+    token.cancel();
+}
+
+#[tokio::test]
+async fn an_answer_that_was_lost_is_asked_for_again_by_the_next() {
+    // An upstream that hears each question, and answers from the second one on.
+    let socket = UdpSocket::bind((LOCAL, 0)).await.unwrap();
+    let (address, count) = (socket.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let counted = count.clone();
+    tokio::spawn(async move {
+        let mut buffer = [0; 4096];
+        loop {
+            let (size, peer) = socket.recv_from(&mut buffer).await.unwrap();
+            let Read::Query(query) = query::read(&buffer[..size]) else { continue };
+            let is_meant = query.name == name::parse("lost.example").unwrap();
+            if is_meant && counted.fetch_add(1, Ordering::SeqCst) == 0 {
+                continue;
+            }
+            let mut said = Answer::new(Rcode::NOERROR);
+            said.answer.push(message::address(&query.name, 60, "192.0.2.9".parse().unwrap()));
+            socket.send_to(&said.write(&query, 512), peer).await.unwrap();
+        }
+    });
+    let (_api, server) = Api::start(&corefile(&format!("forward . {address}"))).await;
+    let (dns, _, token) = start(&server).await;
+    until(dns, WEB, |answer| answer.answer.len() == 1).await;
+    let first = ask_udp(dns, "lost.example", 512).await;
+    // That nobody answered is kept for nobody: the next one is asked for at once, and answered.
+    let second = ask_udp(dns, "lost.example", 512).await;
+    assert_eq!((first.rcode, second.rcode), (Rcode::SERVFAIL, Rcode::NOERROR));
+    assert_eq!(count.load(Ordering::SeqCst), 2);
+    token.cancel();
+}
+
+/// Nothing is sent back to who must not ask: the sender of a datagram may be somebody who is to be flooded.
+#[tokio::test]
+async fn strangers_are_not_answered() {
+    let (upstream, asked) = upstream().await;
+    let (_api, server) = Api::start(&corefile(&format!("forward . {upstream}"))).await;
+    let (dns, [_, metrics], token) = start_for(&server, vec!["127.0.0.1/32".parse().unwrap()]).await;
+    until(dns, WEB, |answer| answer.rcode == Rcode::NOERROR).await;
+    let before = asked.load(Ordering::SeqCst);
+    let stranger = UdpSocket::bind("127.0.0.2:0").await.unwrap();
+    for name in [WEB, "one.example"] {
+        let query = question(name, Rtype::A);
+        stranger.send_to(&message::ask(&query, 9, &query.name, 1232), dns).await.unwrap();
+    }
+    let tcp = tokio::net::TcpSocket::new_v4().unwrap();
+    tcp.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let mut tcp = tcp.connect(dns).await.unwrap();
+    let query = question(WEB, Rtype::A);
+    let bytes = message::ask(&query, 7, &query.name, 512);
+    tcp.write_u16(bytes.len().try_into().unwrap()).await.unwrap();
+    tcp.write_all(&bytes).await.unwrap();
+    assert!(tcp.read_u16().await.is_err(), "a stranger is answered over TCP");
+    // All three were seen, and nobody else was asked for them.
+    let end = tokio::time::Instant::now() + DEADLINE;
+    while !page(metrics, "/metrics").await.contains("longshore_dns_dropped_total 3") {
+        assert!(tokio::time::Instant::now() < end, "{}", page(metrics, "/metrics").await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), before);
+    assert!(stranger.try_recv(&mut [0; 512]).is_err(), "a stranger is answered");
+    token.cancel();
+}
+
+#[tokio::test]
+async fn idle_and_half_sent_questions_shut_nobody_out() {
+    let (upstream, _) = upstream().await;
+    let (_api, server) = Api::start(&corefile(&format!("forward . {upstream}"))).await;
+    let (dns, _, token) = start(&server).await;
+    until(dns, WEB, |answer| answer.rcode == Rcode::NOERROR).await;
+    let query = question(WEB, Rtype::A);
+    let whole = message::ask(&query, 7, &query.name, 512);
+    let size = u16::try_from(whole.len()).unwrap().to_be_bytes();
+    let halves: [&[u8]; 4] = [&[], &size[..1], &size, b"\xff\xffhalf"];
+    let mut held = Vec::new();
+    // More than there are places for.
+    for number in 0..400 {
+        let Ok(mut stream) = TcpStream::connect(dns).await else { continue };
+        let _ = stream.write_all(halves[number % halves.len()]).await;
+        held.push(stream);
+    }
+    for _ in 0..20 {
+        let answers = tokio::time::timeout(DEADLINE, ask_tcp(dns, &[WEB, "one.example"])).await.unwrap();
+        assert_eq!(answers.iter().map(|answer| answer.answer.len()).collect::<Vec<_>>(), [1, 1]);
+    }
+    assert_eq!(ask_udp(dns, WEB, 512).await.answer.len(), 1);
+    assert!(held.len() > 256, "only {} connections were taken", held.len());
     token.cancel();
 }

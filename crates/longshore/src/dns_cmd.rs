@@ -39,6 +39,8 @@ fn settings(loaded: Loaded) -> Settings {
     };
     let publish = loaded.service_ip.and_then(published);
     Settings {
+        // Whoever binds an address says who can reach it.
+        clients: Vec::new(),
         port: loaded.port,
         cluster_domain: loaded.cluster_domain,
         corefile: match loaded.corefile.is_empty() {

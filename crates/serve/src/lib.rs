@@ -22,5 +22,5 @@ pub use http1::{Http1, converse};
 pub use idle_timeout::{IdleTimeoutStream, Limit};
 pub use listener::{Accept, Plan, run};
 pub use metrics::Metrics;
-pub use places::{Entered, Id, Limits, Places, Pool, Proof, Refused, Source, Times, Verdict, Why};
+pub use places::{Entered, Id, Limits, Places, Pool, Proof, Refused, Source, Times, Verdict, Why, network};
 pub use request::{Held, Late, OpenRequest, Within};

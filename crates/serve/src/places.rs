@@ -166,8 +166,9 @@ impl Source {
     }
 }
 
-/// In IPv6 anybody has as many addresses as he likes, of one network of 64 bits.
-fn network(ip: IpAddr) -> IpAddr {
+/// Who shares an address, as far as limits go. In IPv6 anybody has as many addresses as he likes, of one network of 64 bits.
+#[must_use]
+pub fn network(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V6(v6) if !v6.is_unicast_link_local() => {
             Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into()

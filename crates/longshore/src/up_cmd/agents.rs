@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use api::config::controllers::Tuning;
-use api::config::up::Up;
+use api::config::up::{Ipv4Network, Up};
 use api::config::{LoadError, Outcome};
 use api::yaml;
 use apiserver::http::InProcess;
@@ -17,6 +17,7 @@ use base::verbosity::Verbosity;
 use client::{Client, Options, Within};
 use controllers::agent::Accounts;
 use controllers::metrics::Metrics;
+use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use super::containerd;
@@ -239,6 +240,7 @@ impl Agents {
                 });
                 let settings = dns::Settings {
                     listen: vec![all.node_ip],
+                    clients: dns_clients(&all.up.cluster_cidr, all.node_ip),
                     port: DNS_PORT,
                     cluster_domain: all.up.cluster_domain.clone(),
                     corefile: dns::Source::ConfigMap {
@@ -253,8 +255,7 @@ impl Agents {
                     version: KUBERNETES.to_owned(),
                     seed: agent_cmd::seed(),
                 };
-                // No role of upstream's may both read what has names and keep the Service.
-                let client = all.client(User::new("longshore:dns", &["system:masters"]), "longshore-dns");
+                let client = all.client(User::new("longshore:dns", &[]), "longshore-dns");
                 let agent = dns::Agent::bind(settings).await.map_err(|e| e.to_string())?;
                 agent.run(client, token).await.map_err(|e| e.to_string())
             })
@@ -268,6 +269,24 @@ impl Agents {
         std::fs::write(&path, text).map_err(|e| format!("write {}: {e}", path.display()))?;
         Ok(path)
     }
+}
+
+/// The node's address may be one of the Internet, and whoever answers everybody there is used to flood others. Networks for private
+/// use are among those who are answered: a runtime of others has a network of its own for Pods.
+fn dns_clients(pods: &Ipv4Network, node: IpAddr) -> Vec<IpNet> {
+    const PRIVATE: [&str; 8] = [
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "127.0.0.0/8",
+        "169.254.0.0/16",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "fc00::/7",
+        "fe80::/10",
+    ];
+    let private = PRIVATE.iter().map(|text| (*text).to_owned());
+    let all = private.chain([pods.to_string(), "::1/128".to_owned()]).filter_map(|text| text.parse().ok());
+    all.chain([IpNet::from(node)]).collect()
 }
 
 fn options(agent: &str) -> Options {
