@@ -3,6 +3,7 @@
 
 pub mod admission;
 pub mod api_status;
+pub mod asked;
 pub mod auth;
 pub mod body;
 pub mod call;

@@ -22,4 +22,5 @@ pub const TARGETS: &[Target] = &[
     ("dbus", wire::dbus),
     ("netlink", wire::netlink),
     ("dns", wire::dns),
+    ("request", wire::request),
 ];

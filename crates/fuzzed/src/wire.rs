@@ -1,5 +1,6 @@
 //! Frames and messages of peers: streaming servers and clients, systemd, the kernel.
 
+use apiserver_core::asked::{self, Query};
 use bytes::BytesMut;
 use dns_core::message::Answer;
 use dns_core::query::Read;
@@ -90,5 +91,34 @@ pub fn dns(bytes: &[u8]) {
         if let Ok(heard) = heard {
             assert!(heard.answer.write(&query, limit).len() <= limit);
         }
+    }
+}
+
+/// The first line of a request to the API server: `METHOD PATH?QUERY`. What is read of it says the same to whoever allows it and to
+/// whoever does it, and no name in it leads elsewhere in the store.
+pub fn request(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let (method, target) = text.split_once(' ').unwrap_or(("GET", &text));
+    let Ok(method) = http::Method::from_bytes(method.as_bytes()) else { return };
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let Ok(query) = Query::parse(query) else { return };
+    let _ = (
+        query.check_timeout(),
+        query.write_options("kubectl/v1.36.4"),
+        query.delete_options(Default::default()),
+    );
+    let asked = asked::read(&method, path, &query);
+    let Some(resource) = &asked.resource else { return };
+    let _ = asked::beyond(path, resource);
+    if asked.fault.is_some() {
+        return;
+    }
+    for part in [&resource.namespace, &resource.name] {
+        assert!(!part.contains('/') && part != "..", "{part:?} is a path");
+    }
+    if let Some(listing) = &asked.listing
+        && !resource.name.is_empty()
+    {
+        assert_eq!(listing.options().fields.exact("metadata.name"), Some(resource.name.as_str()));
     }
 }

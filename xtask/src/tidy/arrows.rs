@@ -89,7 +89,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     // Beside the product, not in it.
     ("demo", &[]),
-    ("fuzzed", &["dns-core", "schema", "streaming", "systemd", "nft", "api", "base"]),
+    ("fuzzed", &["apiserver-core", "dns-core", "schema", "streaming", "systemd", "nft", "api", "base"]),
     ("fixture", &[]),
     ("interop-tests", &["fixture"]),
     ("xtask", &["fixture"]),
@@ -148,7 +148,7 @@ const AGENT: &[&str] = &[
 const FOR_TESTS: &[&str] = &["testkit", "fixture"];
 
 /// Rooms that decide: whatever they are made of may not touch the world.
-const PURE: &[&str] = &[
+pub(super) const PURE: &[&str] = &[
     "base",
     "nft",
     "api",

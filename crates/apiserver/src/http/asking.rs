@@ -9,10 +9,9 @@ use serve::Connection;
 use tokio::sync::Notify;
 
 use super::accept::{self, Accepted, Format};
-use super::listing::Listing;
-use super::query::Query;
 use crate::auth::authn;
 use apiserver_core::api_status::ApiStatus;
+use apiserver_core::asked::{Listing, Query};
 use apiserver_core::request::Attributes;
 
 /// A request, told apart.

@@ -18,11 +18,10 @@ use super::asking::{Asking, Peer, header_text};
 use super::body::Body;
 use super::limits::{Class, Place};
 use super::metrics::About;
-use super::path::{self, Asked};
-use super::query::Query;
 use super::{App, audit, discovery, health, indent, large, openapi};
 use crate::auth::impersonate;
 use apiserver_core::api_status::ApiStatus;
+use apiserver_core::asked::{self, Asked, Query};
 use apiserver_core::request::{Attributes, User, groups};
 
 /// For how long others may keep our keys, upstream's figure.
@@ -90,7 +89,7 @@ async fn respond(
         Ok(query) => (query, None),
         Err(api_status) => (Query::default(), Some(api_status)),
     };
-    let Asked { verb, resource, listing, fault } = path::read(&head.method, head.uri.path(), &query);
+    let Asked { verb, resource, listing, fault } = asked::read(&head.method, head.uri.path(), &query);
     let user = Arc::default();
     let mut attributes = Attributes { user, verb, path: head.uri.path().to_owned(), resource };
     *known = Known::new(app, &attributes, &query);
@@ -258,7 +257,7 @@ async fn plain(app: &App, asking: &Asking) -> Result<Answer, ApiStatus> {
             return Ok(answer::whole(200, base::metrics::CONTENT_TYPE, page.into()));
         }
         ([""], _) => json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/readyz", "/version"]}),
-        _ if path::verb_of(&asking.head.method).is_none() => return Err(ApiStatus::method_not_allowed()),
+        _ if asked::verb_of(&asking.head.method).is_none() => return Err(ApiStatus::method_not_allowed()),
         _ => return Err(ApiStatus::no_resource()),
     };
     Ok(answer::document(200, &document, format()?))

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::App;
 use super::answer::{self, Answer};
-use super::query::Query;
 use apiserver_core::api_status::ApiStatus;
+use apiserver_core::asked::Query;
 use store::Health;
 
 /// A thing that can be wrong.

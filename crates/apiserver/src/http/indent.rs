@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 use super::accept::Format;
 use super::answer::Answer;
 use super::asking::header_text;
-use super::query::Query;
+use apiserver_core::asked::Query;
 
 const STEP: &[u8] = b"  ";
 

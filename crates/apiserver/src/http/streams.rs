@@ -13,8 +13,8 @@ use super::connect::Target;
 use super::outgoing::{self, Callee};
 use super::verbs::Serving;
 use super::websocket::{self, Handshake};
-use super::{path, percent};
 use apiserver_core::api_status::ApiStatus;
+use apiserver_core::asked;
 use apiserver_core::doc;
 use apiserver_core::meta;
 use apiserver_core::selection::{Selection, present};
@@ -25,7 +25,7 @@ const KUBELET_PORT: u16 = 10250;
 const ADDRESS_TYPES: &[&str] = &["InternalIP", "Hostname", "InternalDNS", "ExternalDNS", "ExternalIP"];
 
 /// Bytes of what a kubelet says when it refuses.
-const REFUSAL_MAX: usize = 50_000;
+const ERROR_MAX: usize = 50_000;
 
 const LOG_OPTIONS: &[&str] =
     &["follow", "previous", "timestamps", "sinceSeconds", "sinceTime", "tailLines", "limitBytes", "stream"];
@@ -273,7 +273,7 @@ impl Serving<'_> {
     /// What follows `/proxy`, as it was sent; None when nothing does.
     fn beyond(&self) -> Option<&str> {
         let resource = self.asking.attributes.resource.as_ref()?;
-        path::beyond(self.asking.head.uri.path(), resource)
+        asked::beyond(self.asking.head.uri.path(), resource)
     }
 
     fn path_beyond(&self) -> &str {
@@ -314,7 +314,7 @@ impl Serving<'_> {
 /// Whether a kubelet that is asked for this path does something. A path that it might read in another way than we do
 /// counts as such.
 fn is_an_act(path: &str) -> bool {
-    let Some(decoded) = percent::decode(path) else { return true };
+    let Some(decoded) = asked::decode(path) else { return true };
     let mut segments = decoded.split('/').filter(|s| !s.is_empty() && *s != ".").peekable();
     let first = segments.peek().copied().unwrap_or_default();
     ["exec", "attach", "portForward", "run"].iter().any(|act| act.eq_ignore_ascii_case(first))
@@ -369,7 +369,7 @@ fn not_allowed() -> ApiStatus {
 /// A kubelet refuses in plain words; clients look for them in a Status.
 async fn explain(answer: Answer) -> ApiStatus {
     let code = answer.status().as_u16();
-    let text = Limited::new(answer.into_body(), REFUSAL_MAX).collect().await;
+    let text = Limited::new(answer.into_body(), ERROR_MAX).collect().await;
     let text = text.map(|t| t.to_bytes()).unwrap_or_default();
     let text = String::from_utf8_lossy(&text).trim().to_owned();
     match code {

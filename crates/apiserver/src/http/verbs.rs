@@ -14,12 +14,12 @@ use super::accept::{Accepted, Format, OFFERED, PROTOBUF, Shape};
 use super::answer::{self, Answer};
 use super::asking::{Asking, accepted, header_text};
 use super::body::Body;
-use super::listing::{self, Listing};
 use super::shape::{self, Include, View};
-use super::{App, body, list_body, path, room, stream};
+use super::{App, body, list_body, room, stream};
 use crate::registry::patch::{self, Patch};
 use crate::registry::{Outcome, Registry, Written};
 use apiserver_core::api_status::ApiStatus;
+use apiserver_core::asked::{self, Listing};
 use apiserver_core::body::{Language, parse, read_object};
 use apiserver_core::call::Call;
 use apiserver_core::document::Document;
@@ -61,7 +61,7 @@ pub(crate) async fn serve(app: &App, asking: Asking, body: Body) -> Result<Answe
 fn check_verb(kind: &Kind, asking: &Asking) -> Result<(), ApiStatus> {
     let verb = &*asking.attributes.verb;
     // The old paths watch whatever the method is.
-    let fits = verb != "watch" || path::verb_of(&asking.head.method) == Some("get");
+    let fits = verb != "watch" || asked::verb_of(&asking.head.method) == Some("get");
     if fits && kind.verbs.iter().any(|v| v.as_str() == verb) {
         return Ok(());
     }
@@ -150,7 +150,7 @@ impl Serving<'_> {
     async fn get(&self) -> Result<Answer, ApiStatus> {
         let (accepted, view) = self.view()?;
         let call = self.call(WriteOptions::default());
-        if let Some(version) = listing::version(&self.asking.query)?.filter(|v| *v > 0) {
+        if let Some(version) = asked::version(&self.asking.query)?.filter(|v| *v > 0) {
             self.registry.reach(version)?;
         }
         let mut document = self.registry.get(&self.kind, call.namespace(), call.name()).await?;
@@ -162,7 +162,7 @@ impl Serving<'_> {
                 // Who waits for room has nothing in memory.
                 let size = document.size();
                 drop(document);
-                part = Some(room.take(user, size, room::PATIENCE).await?);
+                part = Some(room.take(user, size, room::WAIT).await?);
                 document = self.registry.get(&self.kind, call.namespace(), call.name()).await?;
             }
         }

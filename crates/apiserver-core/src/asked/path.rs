@@ -7,24 +7,24 @@ use api::names;
 
 use super::listing::Listing;
 use super::query::Query;
-use apiserver_core::api_status::ApiStatus;
-use apiserver_core::request::Resource;
+use crate::api_status::ApiStatus;
+use crate::request::Resource;
 
 /// A request, told apart. Whether it is allowed and what is done both go by this one value.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub struct Asked {
     /// One of the eight for a resource, or nothing where the method is none of theirs; the method for anything else.
-    pub(crate) verb: Cow<'static, str>,
+    pub verb: Cow<'static, str>,
     /// None for discovery, health, metrics.
-    pub(crate) resource: Option<Resource>,
+    pub resource: Option<Resource>,
     /// Of a list, a watch or a deletecollection.
-    pub(crate) listing: Option<Listing>,
+    pub listing: Option<Listing>,
     /// Why it cannot be done, for those who may know.
-    pub(crate) fault: Option<ApiStatus>,
+    pub fault: Option<ApiStatus>,
 }
 
 /// Tells what is asked. The query decides between list and watch, and may name the one object of either.
-pub(crate) fn read(method: &http::Method, path: &str, query: &Query) -> Asked {
+pub fn read(method: &http::Method, path: &str, query: &Query) -> Asked {
     let other = || Asked {
         verb: Cow::Owned(method.as_str().to_ascii_lowercase()),
         resource: None,
@@ -88,7 +88,9 @@ fn read_resource(group: &str, tail: &[&str]) -> Resource {
 /// An escaped slash makes no longer path of a name: it would reach into other places of the store.
 fn check_names(resource: &Resource) -> Result<(), ApiStatus> {
     let Resource { namespace, name, plural, .. } = resource;
-    if !namespace.is_empty() && plural != "namespaces" && !names::path_segment(namespace).is_empty() {
+    // A Namespace is its own namespace, and is judged by its name.
+    let is_itself = plural == "namespaces" && namespace == name;
+    if !namespace.is_empty() && !is_itself && !names::path_segment(namespace).is_empty() {
         return Err(ApiStatus::no_resource());
     }
     let complaints = if name.is_empty() { Vec::new() } else { names::path_segment(name) };
@@ -129,7 +131,7 @@ fn is_own_subresource(group: &str, below: &[&str]) -> bool {
     group.is_empty() && matches!(below, ["status" | "finalize"])
 }
 
-pub(super) fn verb_of(method: &http::Method) -> Option<&'static str> {
+pub fn verb_of(method: &http::Method) -> Option<&'static str> {
     Some(match *method {
         http::Method::GET | http::Method::HEAD => "get",
         http::Method::POST => "create",
@@ -147,7 +149,7 @@ fn segments(path: &str) -> Option<Vec<Cow<'_, str>>> {
 
 /// What follows the subresource in a path, as it was sent: the path that whoever it leads to is asked for. Segments are
 /// counted as [`read`] does, since an object may have the name of a subresource. None when nothing follows.
-pub(crate) fn beyond<'p>(path: &'p str, resource: &Resource) -> Option<&'p str> {
+pub fn beyond<'p>(path: &'p str, resource: &Resource) -> Option<&'p str> {
     let mut before = if resource.group.is_empty() { 2 } else { 3 };
     let path = path.trim_start_matches('/');
     if path.split('/').nth(before).and_then(decode).is_some_and(|s| s == "watch") {
@@ -263,6 +265,8 @@ mod tests {
             ("GET /api/v1/namespaces/a/pods/p%2Fq", "get p/q 400"),
             ("GET /api/v1/namespaces/a/pods/..", "get .. 400"),
             ("GET /api/v1/namespaces/..%2Fb/pods/p", "get p 404"),
+            ("GET /api/v1/namespaces/..%2Fb/namespaces/p", "get p 404"),
+            ("GET /api/v1/namespaces/..%2Fb", "get ../b 400"),
         ];
         for (line, told) in rows {
             let asked = ask(line);

@@ -1,17 +1,17 @@
 //! The query of a request, and the options it carries for each verb.
 
 use super::percent::decode_query;
-use apiserver_core::api_status::ApiStatus;
-use apiserver_core::options::{DeleteOptions, FieldValidation, WriteOptions};
+use crate::api_status::ApiStatus;
+use crate::options::{DeleteOptions, FieldValidation, WriteOptions};
 
 /// The parameters of a query, decoded.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Query(Vec<(String, String)>);
+pub struct Query(Vec<(String, String)>);
 
 // === impl Query ===
 
 impl Query {
-    pub(crate) fn parse(text: &str) -> Result<Query, ApiStatus> {
+    pub fn parse(text: &str) -> Result<Query, ApiStatus> {
         let pairs = text.split('&').filter(|part| !part.is_empty()).map(|part| {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             Some((decode_query(name)?, decode_query(value)?))
@@ -20,27 +20,27 @@ impl Query {
         pairs.map(Query).ok_or_else(|| ApiStatus::bad_request("the query is not valid percent-encoded UTF-8"))
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+    pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
-    pub(crate) fn all<'q>(&'q self, name: &'q str) -> impl Iterator<Item = &'q str> {
+    pub fn all<'q>(&'q self, name: &'q str) -> impl Iterator<Item = &'q str> {
         self.0.iter().filter(move |(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
     /// A present parameter is true unless it says otherwise, as upstream's conversion has it.
-    pub(crate) fn flag(&self, name: &str) -> bool {
+    pub fn flag(&self, name: &str) -> bool {
         self.get(name).is_some_and(|v| !matches!(v.to_ascii_lowercase().as_str(), "false" | "0"))
     }
 
-    pub(crate) fn number(&self, name: &str) -> Result<Option<i64>, ApiStatus> {
+    pub fn number(&self, name: &str) -> Result<Option<i64>, ApiStatus> {
         let Some(text) = self.get(name).filter(|t| !t.is_empty()) else { return Ok(None) };
         let bad = |_| ApiStatus::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"));
         text.parse().map(Some).map_err(bad)
     }
 
     /// `?timeout=`: a duration as Go writes them, or nothing.
-    pub(crate) fn check_timeout(&self) -> Result<(), ApiStatus> {
+    pub fn check_timeout(&self) -> Result<(), ApiStatus> {
         let text = self.get("timeout").unwrap_or_default();
         if text.is_empty() {
             return Ok(());
@@ -50,7 +50,7 @@ impl Query {
         })
     }
 
-    pub(crate) fn write_options(&self, user_agent: &str) -> Result<WriteOptions, ApiStatus> {
+    pub fn write_options(&self, user_agent: &str) -> Result<WriteOptions, ApiStatus> {
         for value in self.all("dryRun") {
             if value != "All" {
                 let why = format!("dryRun: Unsupported value: {value:?}: supported values: \"All\"");
@@ -81,7 +81,7 @@ impl Query {
     }
 
     /// What the query adds to the DeleteOptions of the body.
-    pub(crate) fn delete_options(&self, mut options: DeleteOptions) -> Result<DeleteOptions, ApiStatus> {
+    pub fn delete_options(&self, mut options: DeleteOptions) -> Result<DeleteOptions, ApiStatus> {
         if let Some(grace) = self.number("gracePeriodSeconds")? {
             options.grace_seconds = Some(grace);
         }
@@ -92,7 +92,7 @@ impl Query {
 }
 
 /// A resourceVersion somebody sent.
-pub(crate) fn parse_version(text: &str) -> Result<u64, ApiStatus> {
+pub(super) fn parse_version(text: &str) -> Result<u64, ApiStatus> {
     text.parse().map_err(|_| {
         ApiStatus::bad_request(format!(
             "Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"

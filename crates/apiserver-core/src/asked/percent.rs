@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// None when the bytes are no UTF-8 or an escape is cut short.
-pub(crate) fn decode(text: &str) -> Option<Cow<'_, str>> {
+pub fn decode(text: &str) -> Option<Cow<'_, str>> {
     if !text.contains('%') {
         return Some(Cow::Borrowed(text));
     }
@@ -22,6 +22,6 @@ pub(crate) fn decode(text: &str) -> Option<Cow<'_, str>> {
 }
 
 /// The same where a plus sign is a space.
-pub(crate) fn decode_query(text: &str) -> Option<String> {
+pub(super) fn decode_query(text: &str) -> Option<String> {
     decode(&text.replace('+', " ")).map(Cow::into_owned)
 }

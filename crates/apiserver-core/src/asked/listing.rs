@@ -7,21 +7,21 @@ use api::names;
 use api::selector::{FieldSelector, LabelSelector, SelectorError};
 
 use super::query::{Query, bad_option, parse_version};
-use apiserver_core::api_status::ApiStatus;
-use apiserver_core::options::{ListOptions, VersionMatch};
+use crate::api_status::ApiStatus;
+use crate::options::{ListOptions, VersionMatch};
 
 /// The field that names an object.
 const NAME: &str = "metadata.name";
 
 /// The options of a request that may be about many objects. Nobody else can make one.
 #[derive(Clone, Debug)]
-pub(crate) struct Listing(ListOptions);
+pub struct Listing(ListOptions);
 
 // === impl Listing ===
 
 impl Listing {
     /// `named` is the object that the path names, if it does: a selector may not name another.
-    pub(super) fn read(query: &Query, named: Option<&str>) -> Result<Listing, ApiStatus> {
+    pub fn read(query: &Query, named: Option<&str>) -> Result<Listing, ApiStatus> {
         let mut options = parse(query)?;
         match named {
             Some(name) if options.fields.is_empty() => options.fields = only(name)?,
@@ -35,12 +35,12 @@ impl Listing {
         Ok(Listing(options))
     }
 
-    pub(crate) fn options(&self) -> &ListOptions {
+    pub fn options(&self) -> &ListOptions {
         &self.0
     }
 
     /// The one name it is about, where that could be the name of anything.
-    pub(super) fn name(&self) -> Option<&str> {
+    pub fn name(&self) -> Option<&str> {
         self.0.fields.exact(NAME).filter(|name| names::path_segment(name).is_empty())
     }
 }
@@ -79,7 +79,7 @@ fn parse(query: &Query) -> Result<ListOptions, ApiStatus> {
 }
 
 /// The resourceVersion a read asks for.
-pub(super) fn version(query: &Query) -> Result<Option<u64>, ApiStatus> {
+pub fn version(query: &Query) -> Result<Option<u64>, ApiStatus> {
     query.get("resourceVersion").filter(|t| !t.is_empty()).map(parse_version).transpose()
 }
 
