@@ -44,6 +44,8 @@ mod endpoints;
 mod job;
 pub mod names;
 mod node;
+#[cfg(test)]
+mod nonsense_tests;
 pub mod object;
 mod owned;
 pub mod plan;

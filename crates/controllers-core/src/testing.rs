@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::cache::Cache;
 use crate::controller::{Controller, Key, Wakes, Watch};
 use crate::object::Object;
-use crate::plan::{Done, Outcome, Plan, Refusal, Why};
+use crate::plan::{Done, Outcome, Plan, Why, WriteError};
 use crate::resource::Resource;
 use crate::table;
 use crate::terms::timestamp;
@@ -157,7 +157,12 @@ impl Draft {
     }
 
     pub(crate) fn object(&self) -> Object {
-        Object::new(self.resource, self.value.to_string().as_bytes()).expect("an object has a name")
+        self.try_object().expect("an object has a name")
+    }
+
+    /// None if nobody can say which object it is.
+    pub(crate) fn try_object(&self) -> Option<Object> {
+        Object::new(self.resource, self.value.to_string().as_bytes())
     }
 }
 
@@ -226,7 +231,7 @@ impl World {
 }
 
 pub(crate) fn refused(why: Why, message: &str) -> Outcome {
-    Outcome::Failed(Refusal::new(why, message))
+    Outcome::Failed(WriteError::new(why, message))
 }
 
 /// The acts and events of a plan, one line each; `3 x create pods in ns` for equal ones in a row.
