@@ -1,12 +1,15 @@
 //! `--stop-pods`: ends what a kubelet would leave running, and takes away what it hangs on.
 
 use std::cmp::Reverse;
+use std::io;
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
 use sys::cgroup::Hierarchies;
 use sys::mountinfo::Mount;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::network;
@@ -14,6 +17,8 @@ use super::network;
 /// For a container that was told to end.
 const GRACE: i64 = 10;
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// For one mount to go. That of a file server that is gone may never do so.
+const UNMOUNT: Duration = Duration::from_secs(10);
 /// For the kernel to let go of the cgroup of a process that has ended.
 const CGROUP_WITHIN: Duration = Duration::from_secs(10);
 
@@ -21,7 +26,7 @@ const CGROUP_WITHIN: Duration = Duration::from_secs(10);
 /// cgroup of all Pods, where it is not systemd's. Says what resisted.
 pub(super) async fn stop_pods(socket: &Path, kubelet_root: &Path, cgroup: Option<&str>) -> Vec<String> {
     let mut left = end_containers(socket).await;
-    left.extend(unmount_all(kubelet_root));
+    left.extend(unmount_all(kubelet_root).await);
     if let Err(error) = proxy::agent::clean_up() {
         left.push(format!("rules of Services: {error}"));
     }
@@ -85,17 +90,33 @@ async fn end_containers(socket: &Path) -> Vec<String> {
 
 /// What Pods had mounted, the deepest first, then the mount of the kubelet's directory onto itself. A disk that somebody mounted
 /// for the kubelet or its Pods stays; nothing is deleted.
-fn unmount_all(root: &Path) -> Vec<String> {
+async fn unmount_all(root: &Path) -> Vec<String> {
     let root = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
     let mounts = match sys::mountinfo::read() {
         Ok(mounts) => mounts,
         Err(error) => return vec![format!("read the mounts of this machine: {error}")],
     };
-    let tried =
-        to_unmount(&root, &mounts).into_iter().map(|point| (point, unmount(point, UnmountFlags::NOFOLLOW)));
-    tried
-        .filter_map(|(point, done)| done.err().map(|e| format!("unmount {}: {e}", point.display())))
-        .collect()
+    let mut left = Vec::new();
+    for point in to_unmount(&root, &mounts) {
+        let at = point.to_owned();
+        if let Err(error) = within(UNMOUNT, move || Ok(unmount(&at, UnmountFlags::NOFOLLOW)?)).await {
+            left.push(format!("unmount {}: {error}", point.display()));
+        }
+    }
+    left
+}
+
+/// On a thread of its own, which is left behind where it does not come back: the end of the process waits for nobody.
+async fn within(limit: Duration, work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    let (tell, told) = oneshot::channel();
+    thread::Builder::new().name("unmount".to_owned()).spawn(move || _ = tell.send(work()))?;
+    match tokio::time::timeout(limit, told).await {
+        Ok(done) => done.unwrap_or_else(|_| Err(io::Error::other("it panicked"))),
+        Err(_) => Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("not done within {} s: the server behind it may be gone", limit.as_secs()),
+        )),
+    }
 }
 
 fn to_unmount<'a>(root: &Path, mounts: &'a [Mount]) -> Vec<&'a Path> {
@@ -120,6 +141,14 @@ fn is_onto_itself(mount: &Mount, mounts: &[Mount]) -> bool {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_mount_that_never_goes_holds_up_nobody() {
+        let (let_go, held) = std::sync::mpsc::channel::<()>();
+        let hung = within(UNMOUNT, move || held.recv().map_err(io::Error::other)).await.unwrap_err();
+        assert_eq!(hung.to_string(), "not done within 10 s: the server behind it may be gone");
+        drop(let_go);
+    }
 
     #[test]
     fn a_disk_of_somebody_else_stays_mounted() {
