@@ -1,10 +1,12 @@
 //! `cargo xtask tidy`: the house rules that a compiler does not know. Also runs as a test.
 
 mod arrows;
+mod blocking;
 mod layers;
 mod licences;
 mod papers;
 mod text;
+mod tokens;
 
 use std::process::{Command, ExitCode};
 
@@ -33,6 +35,7 @@ fn problems(layout: &Layout) -> Result<Vec<String>> {
     problems.extend(licences::check(&metadata, &deny));
     let files = tracked_files(layout)?;
     problems.extend(text::check(layout, &files));
+    problems.extend(blocking::check(layout, &files));
     problems.extend(papers::check(layout, &files));
     problems.extend(layers::check(layout, &files));
     Ok(problems)

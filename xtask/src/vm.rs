@@ -41,7 +41,7 @@ const BEGIN: &str = "vm-begins";
 const END: &str = "vm-ends-with ";
 
 /// After which a machine is taken for stuck.
-const PATIENCE: Duration = Duration::from_secs(10 * 60);
+const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 /// What it is made of, as unpacked roots.
 #[derive(Debug)]
@@ -203,7 +203,7 @@ fn watch(console: ChildStdout) -> Result<u8> {
             }
         }
     });
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LIMIT;
     let mut before = Some(Vec::new());
     let why = loop {
         match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -219,7 +219,7 @@ fn watch(console: ChildStdout) -> Result<u8> {
                 (None, Some(before)) => before.push(line),
                 (None, None) => say(line),
             },
-            Err(RecvTimeoutError::Timeout) => break format!("did not end within {} s", PATIENCE.as_secs()),
+            Err(RecvTimeoutError::Timeout) => break format!("did not end within {} s", LIMIT.as_secs()),
             Err(RecvTimeoutError::Disconnected) => break "ended before its tests did".to_owned(),
         }
     };

@@ -64,6 +64,12 @@ pub fn clean_up() -> Result<(), Error> {
     if errors.is_empty() { Ok(()) } else { Err(Error::Cleanup(errors.join("; "))) }
 }
 
+fn set_oom_score_adj(value: i32) {
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", value.to_string()) {
+        tracing::warn!(value, %error, "own oom_score_adj not set");
+    }
+}
+
 /// Runs until cancelled, or until something ends that must not. The kernel keeps its rules.
 pub async fn run(start: Start, token: CancellationToken) -> Result<(), Error> {
     let config = start.loaded.config.clone();
@@ -79,9 +85,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), Error> {
     };
     tracing::info!(mode = chosen.name(), version = start.version, "starting kube-proxy");
     tracing::info!("Using {} Proxier", chosen.name());
-    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", config.oom_score_adj.to_string()) {
-        tracing::warn!(value = config.oom_score_adj, %error, "own oom_score_adj not set");
-    }
+    set_oom_score_adj(config.oom_score_adj);
     modes::initialise(&config, chosen)?;
     for error in tokio::task::spawn_blocking(move || cleanup::remove_others(Some(chosen))).await? {
         tracing::warn!(error, "left-overs of another mode stay");
@@ -173,7 +177,7 @@ impl Agent {
         let own = host::addresses();
         let (planes, checks) = self.open_planes(&config)?;
         let families: Vec<Family> = planes.iter().map(|(family, _)| *family).collect();
-        self.tell_doubts(&config, &families)?;
+        self.warn_of_settings(&config, &families)?;
         self.serve_checks(checks, &own, &health, &token);
         // Both queues hold this, so it cannot wait: nobody reads yet.
         let _ = self.informers.news.try_send(Update::Host(own.clone()));
@@ -294,7 +298,7 @@ impl Agent {
         }
     }
 
-    fn tell_doubts(&self, config: &KubeProxyConfiguration, families: &[Family]) -> Result<(), Error> {
+    fn warn_of_settings(&self, config: &KubeProxyConfiguration, families: &[Family]) -> Result<(), Error> {
         let node = self.node.borrow();
         let scene = Scene { config, chosen: self.chosen, node: node.as_ref(), families };
         for warning in scene.warnings()? {

@@ -3,11 +3,18 @@
 use std::fmt::{self, Write};
 use std::fs;
 
-use base::metrics::{Kind, Text};
+use base::metrics::{MetricType, Text};
 
 /// Unix time of the start of this process, in seconds.
 pub fn started() -> Option<f64> {
     Stat::read().map(|stat| stat.start_time)
+}
+
+/// How this process was started: words with a zero byte between them, as the kernel has it. Empty where it cannot be read.
+#[must_use]
+pub fn command_line() -> String {
+    let line = fs::read("/proc/self/cmdline").unwrap_or_default();
+    String::from_utf8_lossy(line.strip_suffix(b"\0").unwrap_or(&line)).into_owned()
 }
 
 /// Prints what the kernel says about this process. What cannot be read is left out.
@@ -17,18 +24,28 @@ pub fn write_process(out: &mut dyn Write) -> fmt::Result {
         let rows = [
             (
                 "process_cpu_seconds_total",
-                Kind::Counter,
+                MetricType::Counter,
                 "CPU seconds used, user and system.",
                 stat.cpu_seconds,
             ),
-            ("process_resident_memory_bytes", Kind::Gauge, "Resident memory in bytes.", stat.resident_bytes),
+            (
+                "process_resident_memory_bytes",
+                MetricType::Gauge,
+                "Resident memory in bytes.",
+                stat.resident_bytes,
+            ),
             (
                 "process_start_time_seconds",
-                Kind::Gauge,
+                MetricType::Gauge,
                 "Unix time of the start of this process.",
                 stat.start_time,
             ),
-            ("process_virtual_memory_bytes", Kind::Gauge, "Virtual memory in bytes.", stat.virtual_bytes),
+            (
+                "process_virtual_memory_bytes",
+                MetricType::Gauge,
+                "Virtual memory in bytes.",
+                stat.virtual_bytes,
+            ),
         ];
         for (name, kind, help, value) in rows {
             text.header(name, kind, help)?;
@@ -36,12 +53,12 @@ pub fn write_process(out: &mut dyn Write) -> fmt::Result {
         }
     }
     if let Ok(dir) = fs::read_dir("/proc/self/fd") {
-        text.header("process_open_fds", Kind::Gauge, "Open file descriptors.")?;
+        text.header("process_open_fds", MetricType::Gauge, "Open file descriptors.")?;
         // One of them is the directory being read.
         text.sample("process_open_fds", &[], dir.count().saturating_sub(1) as f64, None)?;
     }
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    text.header("process_max_fds", Kind::Gauge, "File descriptors this process may open.")?;
+    text.header("process_max_fds", MetricType::Gauge, "File descriptors this process may open.")?;
     text.sample("process_max_fds", &[], limit.map_or(f64::INFINITY, |n| n as f64), None)
 }
 
@@ -81,6 +98,12 @@ impl Stat {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_command_line_is_that_of_this_process() {
+        let words: Vec<String> = std::env::args().collect();
+        assert_eq!(command_line(), words.join("\0"));
+    }
 
     #[test]
     fn a_command_with_brackets_does_not_shift_the_fields() {

@@ -3,7 +3,6 @@
 
 mod graph;
 mod references;
-mod tokens;
 
 use std::fs;
 

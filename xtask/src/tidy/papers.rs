@@ -27,16 +27,16 @@ pub(super) fn check(layout: &Layout, files: &[String]) -> Vec<String> {
         .collect();
     let read = |file: &str| fs::read_to_string(layout.root.join(file)).unwrap_or_default();
     let architecture = read("ARCHITECTURE.md");
-    for path in named_paths(&architecture).filter(|path| !layout.root.join(path).exists()) {
-        problems.push(format!("ARCHITECTURE.md names {path}, which does not exist"));
-    }
     for room in rooms(files).filter(|room| !architecture.contains(&format!("`{room}`"))) {
         problems.push(format!("ARCHITECTURE.md says nothing about {room}"));
     }
     problems
         .extend(missing_tests(&read(CORPUS), files.iter().filter(|f| f.ends_with(".rs")).map(|f| read(f))));
     for page in files.iter().filter(|f| f.ends_with(".md")) {
-        problems.extend(dead_links(layout, page, &read(page)));
+        let text = read(page);
+        problems.extend(dead_links(layout, page, &text));
+        let missing = named_paths(&text).filter(|path| !layout.root.join(path).exists());
+        problems.extend(missing.map(|path| format!("{page} names {path}, which does not exist")));
     }
     let (english, chinese) = (headings(&read("README.md")), headings(&read("README.zh-CN.md")));
     if english != chinese {

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use super::arrows::PURE;
 use crate::layout::Layout;
 
 const LONGEST: usize = 800;
@@ -13,7 +14,13 @@ const EMPTY_NAMES: &[&str] = &["manager", "helper", "helpers", "util", "utils", 
 /// makes the processes of Pods (docs/decisions/023.md).
 const UNSAFE_ROOMS: &[&str] = &["crates/sys/", "crates/demo/src/signals.rs", "crates/keeper/program/"];
 
-/// What a core may not say: it would be looking at the world.
+/// Words that were here once and that nobody who knows Kubernetes would look for; what they named has Kubernetes' own name now.
+const RETIRED: &[&str] = &[
+    "bell", "doubts", "ear", "errand", "heritage", "house", "insist", "knock", "lane", "lanes", "parting",
+    "patience", "recipe", "refusal", "rope", "seats", "shelf", "supplies", "tickets", "traced", "wiring",
+];
+
+/// What a pure room may not say: it would be looking at the world.
 const WORLDLY: &[&str] = &[
     "std::fs",
     "std::net::Tcp",
@@ -72,7 +79,7 @@ fn check_rust(file: &str, text: &str) -> Vec<String> {
     if file == "xtask/src/tidy/text.rs" {
         return problems;
     }
-    let is_core = file.split('/').nth(1).is_some_and(|room| room.ends_with("-core"));
+    let is_pure = is_in_pure_room(file);
     let mut is_test = ["/tests/", "/examples/", "/benches/"].iter().any(|dir| file.contains(dir))
         || stem.ends_with("tests")
         || stem == "testing";
@@ -97,13 +104,24 @@ fn check_rust(file: &str, text: &str) -> Vec<String> {
         {
             complain(number, "a task is started through crates/supervise, under a name".into());
         }
-        if is_core && !is_test {
+        if let Some((name, word)) = retired_word(line) {
+            complain(
+                number,
+                format!("{name}: {word:?} is a word of ours; use the one of Kubernetes or of the field"),
+            );
+        }
+        if is_pure && !is_test {
             for word in WORLDLY.iter().filter(|word| line.contains(**word)) {
-                complain(number, format!("a core looks at the world: {word}"));
+                complain(number, format!("a pure room looks at the world: {word}"));
             }
         }
     }
     problems
+}
+
+fn is_in_pure_room(file: &str) -> bool {
+    let path = file.strip_prefix("crates/").and_then(|path| path.split_once("/src/"));
+    path.is_some_and(|(room, _)| PURE.contains(&room))
 }
 
 fn says_unsafe(line: &str) -> bool {
@@ -112,11 +130,27 @@ fn says_unsafe(line: &str) -> bool {
         .any(|form| line.contains(form))
 }
 
+/// The name that an item on this line is given.
+fn item_name(line: &str) -> Option<&str> {
+    let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+    words.find(|word| matches!(*word, "struct" | "enum" | "trait" | "mod" | "type" | "const" | "static"))?;
+    words.next()
+}
+
+/// The name of the item on this line and the retired word in it.
+fn retired_word(line: &str) -> Option<(&str, &'static str)> {
+    let name = item_name(line)?;
+    let spaced: String = match name.contains(char::is_lowercase) {
+        true => name.chars().flat_map(|c| [c.is_uppercase().then_some('_'), Some(c)]).flatten().collect(),
+        false => name.to_owned(),
+    };
+    let spaced = spaced.to_ascii_lowercase();
+    RETIRED.iter().find(|word| spaced.split('_').any(|part| part == **word)).map(|word| (name, *word))
+}
+
 /// The name that an item on this line is given, if its last word is an empty one.
 fn empty_name(line: &str) -> Option<&str> {
-    let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
-    words.find(|word| matches!(*word, "struct" | "enum" | "trait" | "mod" | "type"))?;
-    let name = words.next()?;
+    let name = item_name(line)?;
     let last_capital = name.rfind(char::is_uppercase).unwrap_or(0);
     let last = name[last_capital..].rsplit('_').next()?.to_ascii_lowercase();
     EMPTY_NAMES.contains(&last.as_str()).then_some(name)
@@ -149,11 +183,35 @@ mod tests {
                 "util.rs:1: a file named util says nothing about what is in it",
             ),
             ("crates/kubelet/src/a.rs", &long, "a.rs:801: 801 lines are more than 800: split it"),
-            ("crates/kubelet-core/src/a.rs", "use std::fs;", "a.rs:1: a core looks at the world: std::fs"),
+            (
+                "crates/kubelet-core/src/a.rs",
+                "use std::fs;",
+                "a.rs:1: a pure room looks at the world: std::fs",
+            ),
             (
                 "crates/apiserver-core/src/a.rs",
                 "aws_lc_rs::rand::fill(&mut bytes)",
-                "a.rs:1: a core looks at the world: aws_lc_rs::rand",
+                "a.rs:1: a pure room looks at the world: aws_lc_rs::rand",
+            ),
+            (
+                "crates/api/src/a.rs",
+                "let words = std::env::args_os();",
+                "a.rs:1: a pure room looks at the world: std::env",
+            ),
+            (
+                "crates/nft/src/a.rs",
+                "let now = Instant::now();",
+                "a.rs:1: a pure room looks at the world: Instant::now",
+            ),
+            (
+                "crates/kubelet/src/a.rs",
+                "pub(super) struct PodLane {",
+                "a.rs:1: PodLane: \"lane\" is a word of ours; use the one of Kubernetes or of the field",
+            ),
+            (
+                "crates/store/src/a.rs",
+                "const SHORT_PATIENCE: u8 = 1;",
+                "a.rs:1: SHORT_PATIENCE: \"patience\" is a word of ours; use the one of Kubernetes or of the field",
             ),
         ];
         for (file, text, want) in rows {
@@ -170,6 +228,9 @@ mod tests {
             ("crates/kubelet/src/a.rs", "// never say todo!() here"),
             ("crates/kubelet/src/a.rs", "enum CpuManagerPolicy { None }"),
             ("crates/kubelet/src/a.rs", "use std::fs;"),
+            ("crates/kubelet/src/a.rs", "struct Dataplane;"),
+            ("crates/schema/build.rs", "use std::fs;"),
+            ("crates/base/src/a.rs", "#[cfg(test)]\nuse std::env;"),
             ("crates/supervise/src/a.rs", "tokio::spawn(work());"),
             ("crates/kubelet/src/a.rs", "#[cfg(test)]\ntokio::spawn(work());"),
             ("crates/kubelet/src/a.rs", "#[ignore = \"run by another_test\"]"),

@@ -26,11 +26,17 @@ pub(crate) async fn watch(tell: impl Fn(Killed), token: CancellationToken) {
     token.run_until_cancelled(Box::pin(work)).await;
 }
 
-async fn follow(tell: &impl Fn(Killed)) -> std::io::Result<()> {
+/// It is a device: opening and reading it waits for nobody.
+fn open() -> std::io::Result<File> {
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let mut file = File::options().read(true).custom_flags(nonblocking).open("/dev/kmsg")?;
     // What happened before us was told by who was there.
     file.seek(SeekFrom::End(0))?;
+    Ok(file)
+}
+
+async fn follow(tell: &impl Fn(Killed)) -> std::io::Result<()> {
+    let file = open()?;
     // Ours alone, and open for as long as it is registered.
     #[allow(deprecated)]
     let mut log = AsyncFd::new(file)?;

@@ -28,8 +28,12 @@ pub(crate) struct LockFile {
 impl LockFile {
     /// Waits until nobody else has the lock.
     pub(crate) async fn hold(path: &Path) -> io::Result<Self> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let place = path.to_owned();
+        let opening = tokio::task::spawn_blocking(move || {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false).mode(0o600).open(place)
+        });
+        let file = opening.await.map_err(io::Error::other)??;
         let mut told = false;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -25,7 +25,7 @@ async fn index() -> Response {
 }
 
 async fn profile(Path(name): Path<String>) -> Response {
-    debugging::profile(&name).into_response()
+    debugging::profile(&name, sys::process::command_line).into_response()
 }
 
 async fn verbosity(State(status): State<Status>, body: Bytes) -> Response {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::tokens::{Token, tokens};
+use crate::tidy::tokens::{Token, tokens};
 
 /// One file of a crate.
 #[derive(Debug)]

@@ -30,7 +30,7 @@ pub(super) async fn profiles() -> Response {
 }
 
 pub(super) async fn profile(Path(name): Path<String>) -> Response {
-    debugging::profile(&name).into_response()
+    debugging::profile(&name, sys::process::command_line).into_response()
 }
 
 pub(super) async fn verbosity(State(state): State<ServerState>, body: Bytes) -> Response {
