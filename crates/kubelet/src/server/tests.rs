@@ -163,6 +163,17 @@ async fn pods_metrics_and_what_is_off() {
     assert_eq!(ask(at, "GET", "/metrics/probes").await.0, 200);
 }
 
+/// CVE-2025-0426: whoever reached the port filled the disk.
+#[tokio::test]
+async fn the_open_port_writes_no_checkpoint() {
+    let (views, _) = views();
+    let at = start(readonly_router(views)).await;
+    for method in ["POST", "GET", "PUT"] {
+        let (status, _, body) = ask(at, method, "/checkpoint/ns/p/c").await;
+        assert!(matches!(status, 404 | 405) && !body.contains("items"), "{method}: {status} {body}");
+    }
+}
+
 #[tokio::test]
 async fn the_configuration_is_for_privileged_callers() {
     let (views, _) = views();
