@@ -40,6 +40,23 @@ pub struct Cause {
 // === impl ApiStatus ===
 
 impl ApiStatus {
+    /// There is no such object.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.reason == "NotFound"
+    }
+
+    #[must_use]
+    pub fn is_already_exists(&self) -> bool {
+        self.reason == "AlreadyExists"
+    }
+
+    /// Somebody else was first.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        self.reason == "Conflict"
+    }
+
     #[must_use]
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> ApiStatus {
         ApiStatus { code, reason, message: message.into(), details: None }

@@ -15,7 +15,7 @@ use crate::quantity::Quantity;
 
 /// What a flag's text means, and what JSON it becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FlagType {
     Bool,
     Int32,
     Int64,
@@ -48,7 +48,7 @@ pub enum Kind {
 pub struct Flag {
     pub name: &'static str,
     pub short: Option<char>,
-    pub kind: Kind,
+    pub kind: FlagType,
     pub default: &'static str,
     pub deprecated: Option<&'static str>,
     pub help: &'static str,
@@ -106,7 +106,7 @@ pub fn render_help(table: &[Flag], width: usize) -> String {
 // === impl Flag ===
 
 impl Flag {
-    pub const fn new(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Self {
+    pub const fn new(name: &'static str, kind: FlagType, default: &'static str, help: &'static str) -> Self {
         Self { name, short: None, kind, default, deprecated: None, help }
     }
 
@@ -135,7 +135,7 @@ impl Flag {
         let mut text = self.help.to_owned();
         let silent = matches!(self.default, "" | "false");
         if !silent {
-            let quoted = matches!(self.kind, Kind::Text);
+            let quoted = matches!(self.kind, FlagType::Text);
             let (open, close) = if quoted { ("\"", "\"") } else { ("", "") };
             text.push_str(&format!(" (default {open}{}{close})", self.default));
         }
@@ -146,9 +146,9 @@ impl Flag {
     }
 }
 
-// === impl Kind ===
+// === impl FlagType ===
 
-impl Kind {
+impl FlagType {
     /// The word help shows for the value.
     pub const fn word(self) -> &'static str {
         match self {
@@ -380,7 +380,7 @@ impl<'t> Reader<'t> {
             };
             // A boolean never takes the next argument: `--b false` is `--b` and a stray word.
             let value = match flag.kind {
-                Kind::Bool => Some(parser.optional_value().unwrap_or_else(|| "true".into())),
+                FlagType::Bool => Some(parser.optional_value().unwrap_or_else(|| "true".into())),
                 _ => parser.value().ok(),
             };
             self.record(flag, value);
@@ -411,7 +411,7 @@ impl<'t> Reader<'t> {
         raw.next();
         let value = match (attached, flag.kind) {
             (Some(value), _) => Some(value),
-            (None, Kind::Bool) => Some("true".into()),
+            (None, FlagType::Bool) => Some("true".into()),
             (None, _) => raw.next(),
         };
         self.record(flag, value);
@@ -473,21 +473,21 @@ mod tests {
     use serde_json::json;
 
     const TABLE: &[Flag] = &[
-        Flag::new("address", Kind::Ip, "0.0.0.0", "Where to listen."),
-        Flag::new("config", Kind::Text, "", "The file."),
-        Flag::new("dns", Kind::List, "", "Servers."),
-        Flag::new("dry-run", Kind::Bool, "false", "Do nothing."),
-        Flag::new("gates", Kind::BoolMap, "", "Gates."),
-        Flag::new("hard", Kind::Thresholds, "", "Thresholds."),
-        Flag::new("header", Kind::Headers, "", "Headers."),
-        Flag::new("labels", Kind::Labels, "", "Labels."),
-        Flag::new("max", Kind::Int32, "7", "A number.").deprecated("use the file."),
-        Flag::new("opts", Kind::MapUnsplit, "", "Options."),
-        Flag::new("reserve", Kind::Map, "", "Reservations."),
-        Flag::new("size", Kind::Quantity, "", "A size."),
-        Flag::new("taint", Kind::Raw("taints"), "", "Taints."),
-        Flag::new("timeout", Kind::Duration, "1m0s", "A while."),
-        Flag::new("v", Kind::Uint32, "0", "Verbosity.").short('v'),
+        Flag::new("address", FlagType::Ip, "0.0.0.0", "Where to listen."),
+        Flag::new("config", FlagType::Text, "", "The file."),
+        Flag::new("dns", FlagType::List, "", "Servers."),
+        Flag::new("dry-run", FlagType::Bool, "false", "Do nothing."),
+        Flag::new("gates", FlagType::BoolMap, "", "Gates."),
+        Flag::new("hard", FlagType::Thresholds, "", "Thresholds."),
+        Flag::new("header", FlagType::Headers, "", "Headers."),
+        Flag::new("labels", FlagType::Labels, "", "Labels."),
+        Flag::new("max", FlagType::Int32, "7", "A number.").deprecated("use the file."),
+        Flag::new("opts", FlagType::MapUnsplit, "", "Options."),
+        Flag::new("reserve", FlagType::Map, "", "Reservations."),
+        Flag::new("size", FlagType::Quantity, "", "A size."),
+        Flag::new("taint", FlagType::Raw("taints"), "", "Taints."),
+        Flag::new("timeout", FlagType::Duration, "1m0s", "A while."),
+        Flag::new("v", FlagType::Uint32, "0", "Verbosity.").short('v'),
     ];
 
     fn read(args: &[&str]) -> Result<Parsed, Vec<FlagError>> {

@@ -54,7 +54,7 @@ pub struct Text<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricType {
     Counter,
     Gauge,
     Histogram,
@@ -127,7 +127,7 @@ impl<const N: usize> Counter<N> {
 
 impl<const N: usize> Family for Counter<N> {
     fn write(&self, out: &mut dyn Write) -> fmt::Result {
-        self.0.write_plain(Kind::Counter, out)
+        self.0.write_plain(MetricType::Counter, out)
     }
 
     fn dropped(&self) -> u64 {
@@ -182,7 +182,7 @@ impl<const N: usize> Gauge<N> {
 
 impl<const N: usize> Family for Gauge<N> {
     fn write(&self, out: &mut dyn Write) -> fmt::Result {
-        self.0.write_plain(Kind::Gauge, out)
+        self.0.write_plain(MetricType::Gauge, out)
     }
 
     fn dropped(&self) -> u64 {
@@ -243,7 +243,7 @@ impl<const N: usize> Family for Histogram<N> {
             return Ok(());
         }
         let mut text = Text { out };
-        text.header(s.name, Kind::Histogram, s.help)?;
+        text.header(s.name, MetricType::Histogram, s.help)?;
         for (values, cells) in &state.rows {
             let mut seen = 0;
             for (i, n) in cells.buckets.iter().enumerate() {
@@ -312,7 +312,7 @@ impl<T: Clone, const N: usize> Series<T, N> {
 }
 
 impl<const N: usize> Series<f64, N> {
-    fn write_plain(&self, kind: Kind, out: &mut dyn Write) -> fmt::Result {
+    fn write_plain(&self, kind: MetricType, out: &mut dyn Write) -> fmt::Result {
         let state = self.lock();
         if state.rows.is_empty() {
             return Ok(());
@@ -343,12 +343,12 @@ impl<'a> Text<'a> {
     }
 
     /// The HELP and TYPE lines of a family; its samples follow.
-    pub fn header(&mut self, name: &str, kind: Kind, help: &str) -> fmt::Result {
+    pub fn header(&mut self, name: &str, kind: MetricType, help: &str) -> fmt::Result {
         writeln!(self.out, "# HELP {name} {}", Escaped { text: help, quote: false })?;
         let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricType::Counter => "counter",
+            MetricType::Gauge => "gauge",
+            MetricType::Histogram => "histogram",
         };
         writeln!(self.out, "# TYPE {name} {kind}")
     }
@@ -497,7 +497,7 @@ mod tests {
     fn samples_carry_explicit_timestamps() {
         let mut out = String::new();
         let mut t = Text::new(&mut out);
-        assert!(t.header("m", Kind::Gauge, "h").is_ok());
+        assert!(t.header("m", MetricType::Gauge, "h").is_ok());
         assert!(t.sample("m", &[("a", "b")], f64::NAN, Some(1234)).is_ok());
         assert_eq!(out, "# HELP m h\n# TYPE m gauge\nm{a=\"b\"} NaN 1234\n");
     }

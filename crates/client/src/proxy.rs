@@ -13,7 +13,7 @@ const ANSWER_MAX: usize = 16 << 10;
 /// A proxy, and how to speak to it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
-    kind: Kind,
+    kind: Scheme,
     host: String,
     port: u16,
     /// Name and password, as they stand in its URL.
@@ -21,7 +21,7 @@ pub struct Proxy {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Scheme {
     /// CONNECT of HTTP.
     Http,
     Socks5,
@@ -40,8 +40,8 @@ impl Proxy {
     pub(crate) fn parse(url: &str) -> Result<Proxy, String> {
         let (scheme, rest) = url.split_once("://").ok_or("is not a URL with a scheme")?;
         let (kind, usual) = match scheme {
-            "http" => (Kind::Http, 80),
-            "socks5" => (Kind::Socks5, 1080),
+            "http" => (Scheme::Http, 80),
+            "socks5" => (Scheme::Socks5, 1080),
             "https" => return Err("a proxy that itself wants TLS is not supported".to_owned()),
             other => return Err(format!("unsupported scheme {other:?}, must be http or socks5")),
         };
@@ -64,8 +64,8 @@ impl Proxy {
     pub async fn connect(&self, host: &str, port: u16) -> io::Result<TcpStream> {
         let mut stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         match self.kind {
-            Kind::Http => self.ask_http(&mut stream, host, port).await?,
-            Kind::Socks5 => self.ask_socks(&mut stream, host, port).await?,
+            Scheme::Http => self.ask_http(&mut stream, host, port).await?,
+            Scheme::Socks5 => self.ask_socks(&mut stream, host, port).await?,
         }
         Ok(stream)
     }

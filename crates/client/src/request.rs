@@ -24,7 +24,7 @@ use crate::tls::{self, KeyPair};
 use crate::unreadable::{UnreadableHandler, UnreadableLog};
 
 /// A refusal's body.
-const REFUSAL_MAX: usize = 64 << 10;
+const ERROR_MAX: usize = 64 << 10;
 
 /// A client of one API server. Cheap to clone; all clones share connections and the rate.
 #[derive(Clone)]
@@ -250,7 +250,7 @@ impl Client {
             self.0.credentials.refused();
         }
         let retry_after = response.headers().get(RETRY_AFTER).and_then(seconds);
-        let body = read_body(response.into_body(), REFUSAL_MAX, &act).await.unwrap_or_default();
+        let body = read_body(response.into_body(), ERROR_MAX, &act).await.unwrap_or_default();
         let answer = ApiError::read(status.as_u16(), retry_after, &body);
         Err(ClientError::Api { act, answer })
     }

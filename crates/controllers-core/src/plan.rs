@@ -146,7 +146,7 @@ pub struct Done {
 pub enum Outcome {
     /// What the server answered: the object as it is now.
     Done(Bytes),
-    Failed(Refusal),
+    Failed(WriteError),
     /// Something before it failed.
     Skipped,
 }
@@ -154,7 +154,7 @@ pub enum Outcome {
 /// Why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
+pub struct WriteError {
     pub why: Why,
     /// The server's message, word for word.
     pub message: String,
@@ -482,13 +482,13 @@ impl Done {
         &self.acts[self.last.min(self.acts.len())..]
     }
 
-    /// The first refusal of all rounds that is one: an ending namespace refuses everything, and that is no failure. What was
+    /// The first error of all rounds that counts: an ending namespace refuses everything, and that is no failure. What was
     /// only asked for is the asker's to judge.
     #[must_use]
-    pub fn failure(&self) -> Option<&Refusal> {
+    pub fn failure(&self) -> Option<&WriteError> {
         let acts = self.acts.iter().filter(|(act, _)| !matches!(act, Act::Get { .. }));
-        let refusals = acts.filter_map(|(_, outcome)| outcome.refusal());
-        refusals.into_iter().find(|refusal| refusal.why != Why::NamespaceTerminating)
+        let errors = acts.filter_map(|(_, outcome)| outcome.error());
+        errors.into_iter().find(|error| error.why != Why::NamespaceTerminating)
     }
 
     /// The answer to a `Get`, in whichever round it was asked.
@@ -508,9 +508,9 @@ impl Outcome {
     }
 
     #[must_use]
-    pub fn refusal(&self) -> Option<&Refusal> {
+    pub fn error(&self) -> Option<&WriteError> {
         match self {
-            Outcome::Failed(refusal) => Some(refusal),
+            Outcome::Failed(error) => Some(error),
             _ => None,
         }
     }
@@ -525,10 +525,10 @@ impl Outcome {
     }
 }
 
-// === impl Refusal ===
+// === impl WriteError ===
 
-impl Refusal {
-    pub fn new(why: Why, message: impl Into<String>) -> Refusal {
-        Refusal { why, message: message.into() }
+impl WriteError {
+    pub fn new(why: Why, message: impl Into<String>) -> WriteError {
+        WriteError { why, message: message.into() }
     }
 }

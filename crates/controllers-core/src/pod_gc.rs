@@ -146,7 +146,7 @@ fn is_out_of_service(pod: &Object, view: &dyn View) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Refusal;
+    use crate::plan::WriteError;
     use crate::testing::{World, at, draft, pod, said};
 
     fn gc(keeps: usize) -> PodGc {
@@ -207,7 +207,7 @@ mod tests {
         };
         let there = settle(&mut gc, Outcome::Done(bytes::Bytes::new()));
         assert_eq!(said(&there), [""; 0], "the cache was late");
-        let gone = settle(&mut gc, Outcome::Failed(Refusal::new(Why::NotFound, "not found")));
+        let gone = settle(&mut gc, Outcome::Failed(WriteError::new(Why::NotFound, "not found")));
         assert_eq!(said(&gone), ["patch pods/status ns/a"]);
         let body = gone.acts().next().map(Act::body).unwrap_or_default();
         assert_eq!(

@@ -92,7 +92,7 @@ pub(crate) fn name_taken(owner: &Object, status: &Value, view: &dyn View, create
 pub(crate) fn refused_name(done: &[(Act, Outcome)]) -> Option<&Act> {
     let is_taken = |(act, outcome): &&(Act, Outcome)| {
         matches!(act, Act::Create { resource, .. } if *resource == CONTROLLER_REVISIONS)
-            && outcome.refusal().is_some_and(|refusal| refusal.why == Why::AlreadyExists)
+            && outcome.error().is_some_and(|error| error.why == Why::AlreadyExists)
     };
     done.iter().find(is_taken).map(|(act, _)| act)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base::time::{Clock, Mono};
 use bytes::Bytes;
-use controllers_core::plan::{Act, Refusal, Why};
+use controllers_core::plan::{Act, Why, WriteError};
 use controllers_core::resource::Resource;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
@@ -54,7 +54,7 @@ impl Account {
     }
 
     /// The API with a token that lives for a while yet.
-    async fn api(&self) -> Result<Arc<dyn Api>, Refusal> {
+    async fn api(&self) -> Result<Arc<dyn Api>, WriteError> {
         let mut current = self.current.lock().await;
         let now = self.clock.now().mono;
         if let Some(current) = current.as_ref().filter(|c| now.since(c.since) < c.life / 5 * 4) {
@@ -67,7 +67,7 @@ impl Account {
     }
 
     /// Asks for a token; the account is made where it is missing.
-    async fn token(&self) -> Result<(String, Duration), Refusal> {
+    async fn token(&self) -> Result<(String, Duration), WriteError> {
         let answer = match self.ask().await {
             Err(refusal) if refusal.why == Why::NotFound => {
                 self.make().await?;
@@ -81,19 +81,19 @@ impl Account {
             Some(token) if !token.is_empty() => Ok((token.to_owned(), life)),
             _ => {
                 let why = format!("the server gave no token for ServiceAccount kube-system/{}", self.name);
-                Err(Refusal::new(Why::Other, why))
+                Err(WriteError::new(Why::Other, why))
             }
         }
     }
 
-    async fn ask(&self) -> Result<Bytes, Refusal> {
+    async fn ask(&self) -> Result<Bytes, WriteError> {
         let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
             "spec": {"expirationSeconds": LIFE.as_secs()}});
         let path = format!("/api/v1/namespaces/kube-system/serviceaccounts/{}/token", self.name);
         self.manager.act(&Act::Post { path, body: body.to_string().into() }).await
     }
 
-    async fn make(&self) -> Result<(), Refusal> {
+    async fn make(&self) -> Result<(), WriteError> {
         let body = json!({"apiVersion": "v1", "kind": "ServiceAccount",
             "metadata": {"name": self.name, "namespace": "kube-system"}});
         let path = "/api/v1/namespaces/kube-system/serviceaccounts".to_owned();
@@ -121,7 +121,7 @@ impl fmt::Debug for Account {
 
 #[async_trait::async_trait]
 impl Api for Account {
-    async fn act(&self, act: &Act) -> Result<Bytes, Refusal> {
+    async fn act(&self, act: &Act) -> Result<Bytes, WriteError> {
         let done = self.api().await?.act(act).await;
         if done.as_ref().is_err_and(|refusal| refusal.why == Why::Other) {
             self.forget().await;
@@ -130,7 +130,7 @@ impl Api for Account {
     }
 
     /// Caches are the manager's, and so is what they are compared with.
-    async fn revision(&self, resource: Resource) -> Result<u64, Refusal> {
+    async fn revision(&self, resource: Resource) -> Result<u64, WriteError> {
         self.manager.revision(resource).await
     }
 }
@@ -165,7 +165,7 @@ mod tests {
 
     #[async_trait::async_trait]
     impl Api for As {
-        async fn act(&self, act: &Act) -> Result<Bytes, Refusal> {
+        async fn act(&self, act: &Act) -> Result<Bytes, WriteError> {
             let path = match act {
                 Act::Post { path, .. } | Act::Get { path } => path.clone(),
                 other => format!("{other:?}"),
@@ -173,18 +173,18 @@ mod tests {
             self.1.asked.lock().unwrap().push(format!("{} {path}", self.0));
             let mut has_account = self.1.has_account.lock().unwrap();
             if path.ends_with("/token") {
-                let refusal = Refusal::new(Why::NotFound, "no such account".to_owned());
+                let refusal = WriteError::new(Why::NotFound, "no such account".to_owned());
                 let answer = r#"{"spec":{"expirationSeconds":1000},"status":{"token":"t"}}"#;
                 return if *has_account { Ok(answer.into()) } else { Err(refusal) };
             }
             *has_account |= path.ends_with("/serviceaccounts");
             match *self.1.refuses.lock().unwrap() && self.0 == "account" {
-                true => Err(Refusal::new(Why::Other, "Unauthorized".to_owned())),
+                true => Err(WriteError::new(Why::Other, "Unauthorized".to_owned())),
                 false => Ok(Bytes::new()),
             }
         }
 
-        async fn revision(&self, _: Resource) -> Result<u64, Refusal> {
+        async fn revision(&self, _: Resource) -> Result<u64, WriteError> {
             Ok(7)
         }
     }
@@ -199,7 +199,7 @@ mod tests {
         Account::new("job-controller", manager, Arc::new(with_token), clock.clone())
     }
 
-    async fn get(account: &Account) -> Result<Bytes, Refusal> {
+    async fn get(account: &Account) -> Result<Bytes, WriteError> {
         account.act(&Act::Get { path: "/x".to_owned() }).await
     }
 

@@ -112,7 +112,7 @@ impl Deleted {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use controllers_core::plan::Refusal;
+    use controllers_core::plan::WriteError;
     use controllers_core::resource::PODS;
     use serde_json::json;
 
@@ -141,7 +141,7 @@ mod tests {
         assert!(!barrier.is_met(&cache), "it is still there");
         cache.apply(pod(9, true));
         assert!(barrier.is_met(&cache), "it is on its way");
-        barrier.add(&create, &Outcome::Failed(Refusal::new(Why::Lost, "timeout")));
+        barrier.add(&create, &Outcome::Failed(WriteError::new(Why::Lost, "timeout")));
         assert!(!barrier.is_met(&cache), "nobody knows what became of it");
         tokio::time::advance(TIMEOUT).await;
         assert!(barrier.is_met(&cache), "nothing is waited for without end");

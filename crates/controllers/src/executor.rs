@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use controllers_core::plan::Target;
-use controllers_core::plan::{Act, Done, Guard, Outcome, Pace, Refusal, Step, Why};
+use controllers_core::plan::{Act, Done, Guard, Outcome, Pace, Step, Why, WriteError};
 use futures_util::StreamExt;
 use serde_json::Value;
 
@@ -64,7 +64,7 @@ async fn act_outcome(api: &dyn Api, act: &Act) -> Outcome {
 }
 
 /// Whether the object is alive, asked of the server and not of a cache.
-async fn check(api: &dyn Api, guard: &Guard) -> Result<(), Refusal> {
+async fn check(api: &dyn Api, guard: &Guard) -> Result<(), WriteError> {
     let Guard { resource, namespace, name, uid } = guard.clone();
     let path = Target { resource, namespace, name, subresource: "" }.path();
     let live: Bytes = api.act(&Act::Get { path }).await?;
@@ -74,12 +74,12 @@ async fn check(api: &dyn Api, guard: &Guard) -> Result<(), Refusal> {
     if found != uid {
         let message =
             format!("original {} {namespace}/{name} is gone: got uid {found}, wanted {uid}", resource.kind);
-        return Err(Refusal::new(Why::Conflict, message));
+        return Err(WriteError::new(Why::Conflict, message));
     }
     match live["metadata"]["deletionTimestamp"].as_str() {
         Some(at) => {
             let message = format!("{namespace}/{name} has just been deleted at {at}");
-            Err(Refusal::new(Why::Conflict, message))
+            Err(WriteError::new(Why::Conflict, message))
         }
         None => Ok(()),
     }
@@ -108,7 +108,7 @@ mod tests {
 
     #[async_trait::async_trait]
     impl Api for Fussy {
-        async fn act(&self, act: &Act) -> Result<Bytes, Refusal> {
+        async fn act(&self, act: &Act) -> Result<Bytes, WriteError> {
             let number = {
                 let Ok(mut asked) = self.asked.lock() else { return Ok(Bytes::new()) };
                 asked.push(act.name());
@@ -118,13 +118,13 @@ mod tests {
                 return Ok(self.live.to_string().into());
             }
             if self.refuses.contains(&number) {
-                Err(Refusal::new(Why::Forbidden, "no"))
+                Err(WriteError::new(Why::Forbidden, "no"))
             } else {
                 Ok(Bytes::new())
             }
         }
 
-        async fn revision(&self, _: Resource) -> Result<u64, Refusal> {
+        async fn revision(&self, _: Resource) -> Result<u64, WriteError> {
             Ok(1)
         }
     }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use client::{Client, ClientError, Request};
-use controllers_core::plan::{Act, PatchKind, Refusal, Target, Why};
+use controllers_core::plan::{Act, PatchKind, Target, Why, WriteError};
 use controllers_core::resource::Resource;
 use serde_json::{Value, json};
 
@@ -16,20 +16,20 @@ pub struct Http(pub Client);
 
 #[async_trait::async_trait]
 impl Api for Http {
-    async fn act(&self, act: &Act) -> Result<Bytes, Refusal> {
+    async fn act(&self, act: &Act) -> Result<Bytes, WriteError> {
         match self.0.ask_bytes(request(act)).await {
             Ok(answer) => Ok(answer),
             // Whoever deleted it: it is gone.
             Err(error) if error.is_not_found() && matches!(act, Act::Delete { .. }) => Ok(Bytes::new()),
-            Err(error) => Err(refusal(&error)),
+            Err(error) => Err(write_error(&error)),
         }
     }
 
-    async fn revision(&self, resource: Resource) -> Result<u64, Refusal> {
+    async fn revision(&self, resource: Resource) -> Result<u64, WriteError> {
         let request = Request::get(format!("{}?limit=1", resource.path("")));
-        let list: Value = self.0.ask(request).await.map_err(|error| refusal(&error))?;
+        let list: Value = self.0.ask(request).await.map_err(|error| write_error(&error))?;
         let revision = list["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok());
-        revision.ok_or_else(|| Refusal::new(Why::Other, format!("a list of {resource} has no revision")))
+        revision.ok_or_else(|| WriteError::new(Why::Other, format!("a list of {resource} has no revision")))
     }
 }
 
@@ -69,14 +69,14 @@ fn patch(target: &Target, kind: PatchKind, body: Bytes) -> Request {
     }
 }
 
-fn refusal(error: &ClientError) -> Refusal {
+fn write_error(error: &ClientError) -> WriteError {
     let ClientError::Api { answer, .. } = error else {
         let why = match error {
             // Nothing was sent.
             ClientError::Connect { .. } | ClientError::Credentials(_) | ClientError::Config(_) => Why::Other,
             _ => Why::Lost,
         };
-        return Refusal::new(why, error.to_string());
+        return WriteError::new(why, error.to_string());
     };
     let why = match answer.code {
         404 => Why::NotFound,
@@ -89,5 +89,5 @@ fn refusal(error: &ClientError) -> Refusal {
         500.. => Why::Lost,
         _ => Why::Other,
     };
-    Refusal::new(why, answer.message.clone())
+    WriteError::new(why, answer.message.clone())
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use base::metrics::{Counter, Family, Gauge, Histogram, Kind, Text, exponential_buckets};
+use base::metrics::{Counter, Family, Gauge, Histogram, MetricType, Text, exponential_buckets};
 
 /// Shared by everybody who counts.
 #[derive(Clone, Debug)]
@@ -57,12 +57,16 @@ impl Metrics {
         counted.iter().try_for_each(|family| family.write(&mut out))?;
         let mut text = Text::new(&mut out);
         let name = "workqueue_unfinished_work_seconds";
-        text.header(name, Kind::Gauge, "How many seconds of work has been done that is in progress.")?;
+        text.header(name, MetricType::Gauge, "How many seconds of work has been done that is in progress.")?;
         for (queue, all, _) in unfinished {
             text.sample(name, &[("name", queue)], *all, None)?;
         }
         let name = "workqueue_longest_running_processor_seconds";
-        text.header(name, Kind::Gauge, "How many seconds the longest running processor has been running.")?;
+        text.header(
+            name,
+            MetricType::Gauge,
+            "How many seconds the longest running processor has been running.",
+        )?;
         for (queue, _, longest) in unfinished {
             text.sample(name, &[("name", queue)], *longest, None)?;
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::events::{About, Correlator, Happened, Told};
 use base::time::{Clock, Wall};
-use controllers_core::plan::{Act, Event, PatchKind, Refusal, Regarding, Target, Why};
+use controllers_core::plan::{Act, Event, PatchKind, Regarding, Target, Why, WriteError};
 use controllers_core::resource::Resource;
 use controllers_core::terms::timestamp;
 use serde_json::{Value, json};
@@ -93,7 +93,7 @@ impl Teller {
         tracing::warn!(reason = told.happened.reason, "event dropped: the API server is out of reach");
     }
 
-    async fn write(&self, source: &str, regarding: &Regarding, told: &Told) -> Result<(), Refusal> {
+    async fn write(&self, source: &str, regarding: &Regarding, told: &Told) -> Result<(), WriteError> {
         let namespace = match regarding.namespace.as_str() {
             "" => "default",
             namespace => namespace,

@@ -22,7 +22,7 @@ pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long [`Client::events`] waits for a refusal. A runtime that accepts the stream may send
 /// nothing, not even headers, until the first event.
-const EVENTS_REFUSAL: Duration = Duration::from_millis(250);
+const EVENTS_PROBE: Duration = Duration::from_millis(250);
 
 /// A handle on a runtime; cheap to clone. It connects on first use, and again whenever the
 /// connection was lost: calls made meanwhile fail with `Unavailable`.
@@ -140,7 +140,7 @@ impl Client {
         let mut service = self.runtime.clone();
         let call = async move { service.get_container_events(v1::GetEventsRequest {}).await };
         let mut call = Box::pin(call.map(|r| flatten(OP, "runtime", r)));
-        match tokio::time::timeout(EVENTS_REFUSAL, &mut call).await {
+        match tokio::time::timeout(EVENTS_PROBE, &mut call).await {
             Ok(answer) => answer,
             // Silence is consent: the stream goes on waiting for the first event.
             Err(_) => Ok(Box::pin(call.into_stream().flat_map(|answer| match answer {

@@ -147,32 +147,36 @@ pub(crate) fn event_loop() -> Result<Runtime, String> {
 /// Runs until SIGTERM or SIGINT.
 async fn serve(settings: Settings) -> Result<(), String> {
     let token = CancellationToken::new();
-    let resting = supervise::spawn("memory release", rest());
+    let releasing = supervise::spawn("memory release", release_memory());
     let ended = agent_cmd::run_until_signal(
         run(settings, |_: &Up| agent_cmd::tell_systemd("READY=1"), token.clone()),
         token,
     )
     .await;
-    resting.abort();
+    releasing.abort();
     ended
 }
 
 /// Hands memory back once the work of the start is done, and again after busy times (docs/decisions/009.md).
-async fn rest() {
+async fn release_memory() {
     /// A quiet server uses less than this in one period: hundredths of a second.
     const QUIET: u64 = 3;
     const PERIOD: Duration = Duration::from_secs(2);
-    let used = || std::fs::read_to_string("/proc/self/stat").ok().and_then(|s| cpu_ticks(&s)).unwrap_or(0);
-    let (mut last, mut busy) = (used(), true);
+    let (mut last, mut busy) = (used_ticks(), true);
     loop {
         tokio::time::sleep(PERIOD).await;
-        let quiet = used().saturating_sub(last) < QUIET;
+        let quiet = used_ticks().saturating_sub(last) < QUIET;
         if quiet && busy {
             kubelet::node::memory_release::give_back().await;
         }
         // What the release itself took is not somebody's work.
-        (last, busy) = (used(), !quiet);
+        (last, busy) = (used_ticks(), !quiet);
     }
+}
+
+/// Processor time of this process so far.
+fn used_ticks() -> u64 {
+    std::fs::read_to_string("/proc/self/stat").ok().and_then(|s| cpu_ticks(&s)).unwrap_or(0)
 }
 
 /// Processor time in `/proc/<pid>/stat`, of the process and of the kernel for it.

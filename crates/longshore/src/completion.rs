@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use api::config::{kubelet, proxy};
-use base::flags::{Flag, Kind};
+use base::flags::{Flag, FlagType};
 
 use crate::{COMMANDS, console};
 
@@ -54,7 +54,7 @@ fn command_names() -> String {
 /// `--flag` for booleans, `--flag=` where a value follows.
 fn spelled(flag: &Flag) -> String {
     match flag.kind {
-        Kind::Bool => format!("--{}", flag.name),
+        FlagType::Bool => format!("--{}", flag.name),
         _ => format!("--{}=", flag.name),
     }
 }
@@ -98,7 +98,7 @@ fn zsh() -> String {
         for flag in table {
             let help = quote(flag.help).replace(['[', ']', ':'], " ");
             let value = match flag.kind {
-                Kind::Bool => "".to_owned(),
+                FlagType::Bool => "".to_owned(),
                 kind => format!(":{}:_files", kind.word().replace(':', " ")),
             };
             let equals = if value.is_empty() { "" } else { "=" };
@@ -140,7 +140,7 @@ fn fish() -> String {
         let inside = format!("-n '__fish_seen_subcommand_from {agent}' ");
         for (command, condition) in [("longshore", inside.as_str()), (agent, "")] {
             for flag in &table {
-                let value = if flag.kind == Kind::Bool { "-f" } else { "-r" };
+                let value = if flag.kind == FlagType::Bool { "-f" } else { "-r" };
                 out.push_str(&format!(
                     "complete -c {command} {condition}-l {} {value} -d '{}'\n",
                     flag.name,

@@ -17,5 +17,5 @@ pub mod wire;
 
 pub use expr::{Address, Cmp, Ct, Dynset, Expr, Meta, Reg};
 pub use message::{Author, Batch, Generation, Message, Notice, Question, What};
-pub use object::{Chain, Element, Field, Hook, HookPoint, Kind, Rule, Set, TableId, Value, Values};
+pub use object::{Chain, ChainType, Element, Field, Hook, HookPoint, Rule, Set, TableId, Value, Values};
 pub use verdict::{Family, Name, Verdict};

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::expr::{Expr, read_value, write_value};
 use crate::object::{
-    Chain, Element, Field, Hook, HookPoint, Kind, Rule, Set, TableId, Value, Values, comment_data,
+    Chain, ChainType, Element, Field, Hook, HookPoint, Rule, Set, TableId, Value, Values, comment_data,
     read_comment,
 };
 use crate::verdict::{Family, Name, Verdict};
@@ -415,7 +415,7 @@ fn read_hook(attributes: Attributes<'_>, hook: Attribute<'_>) -> Option<Hook> {
     // A policy that is not "accept" is not ours.
     attributes.get(5).is_none_or(|policy| policy.u32() == Some(1)).then_some(())?;
     Some(Hook {
-        kind: [Kind::Filter, Kind::Nat].into_iter().find(|known| known.name() == kind)?,
+        kind: [ChainType::Filter, ChainType::Nat].into_iter().find(|known| known.name() == kind)?,
         point: *HookPoint::ALL.get(point)?,
         priority: hook.nested().get(2)?.u32()? as i32,
     })

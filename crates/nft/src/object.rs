@@ -20,13 +20,13 @@ pub struct Chain {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hook {
-    pub kind: Kind,
+    pub kind: ChainType,
     pub point: HookPoint,
     pub priority: i32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ChainType {
     Filter,
     Nat,
 }
@@ -118,13 +118,13 @@ impl HookPoint {
     ];
 }
 
-// === impl Kind ===
+// === impl ChainType ===
 
-impl Kind {
+impl ChainType {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Kind::Filter => "filter",
-            Kind::Nat => "nat",
+            ChainType::Filter => "filter",
+            ChainType::Nat => "nat",
         }
     }
 }

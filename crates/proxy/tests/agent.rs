@@ -246,7 +246,7 @@ fn a_flow_that_began_before_the_rules_finds_its_endpoint() {
     lab.node.ns.within(|| {
         let mut nft = sys::nft::Nftables::open().unwrap();
         let table = nft::TableId { family: nft::Family::Ip, name: "tracks".into() };
-        let hook = nft::Hook { kind: nft::Kind::Nat, point: nft::HookPoint::Prerouting, priority: -100 };
+        let hook = nft::Hook { kind: nft::ChainType::Nat, point: nft::HookPoint::Prerouting, priority: -100 };
         let chain = nft::Chain { name: "all".into(), hook: Some(hook) };
         nft.commit(&table, &[nft::Message::AddTable, nft::Message::AddChain(chain)]).unwrap();
     });

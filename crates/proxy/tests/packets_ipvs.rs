@@ -21,7 +21,7 @@ use support::held::{Held, serve};
 use support::ipvs::{EXCLUDED, State, make_foreign, programs, set_sysctls, skipped};
 use support::matrix::{Kernel, check, objects};
 use support::{Answer, Lab, MASQUERADE_BIT, Party, service, settings, slices, strange};
-use sys::ipset::{Entry, Ipsets, Kind};
+use sys::ipset::{Entry, Ipsets, SetType};
 use sys::ipvs::{Ipvs, Order, ServerId, Timeouts};
 use sys::link::Links;
 
@@ -109,7 +109,7 @@ fn what_the_kernel_refuses_harms_nobody_else() {
     // Sets have no entry of ours to refuse, but they might.
     let refused = lab.node.ns.within(|| {
         let mut sets = Ipsets::open().unwrap();
-        sets.create("ODD", Kind::Ip, false).unwrap();
+        sets.create("ODD", SetType::Ip, false).unwrap();
         let mut entries: Vec<Entry> = (0..600u16)
             .map(|n| Entry { ip: Some([10, 0, (n >> 8) as u8, n as u8].into()), ..Entry::default() })
             .collect();

@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::metrics::{Family, Histogram, Kind, Text};
+use base::metrics::{Family, Histogram, MetricType, Text};
 
 use super::{Store, format};
 
@@ -123,7 +123,7 @@ impl Store {
         let size = "apiserver_storage_size_bytes";
         text.header(
             size,
-            Kind::Gauge,
+            MetricType::Gauge,
             "[STABLE] Size of the storage database file physically allocated in bytes.",
         )?;
         text.sample(
@@ -133,14 +133,29 @@ impl Store {
             None,
         )?;
         let rows = [
-            ("longshore_store_revision", Kind::Gauge, "Revision of the last write.", stats.revision),
-            ("longshore_store_compacted_revision", Kind::Gauge, "History starts after it.", stats.compacted),
-            ("longshore_store_writes_total", Kind::Counter, "Writes on the disk.", stats.writes),
-            ("longshore_store_commits_total", Kind::Counter, "Transactions synced.", stats.commits),
-            ("longshore_store_written_bytes_total", Kind::Counter, "Bytes written.", stats.bytes_written),
-            ("longshore_store_conflicts_total", Kind::Counter, "Writes refused.", stats.conflicts),
-            ("longshore_store_hot_keys_total", Kind::Counter, super::hot::HELP, stats.hot_keys),
-            ("longshore_store_recent_bytes", Kind::Gauge, "Changes in memory.", stats.recent_bytes as u64),
+            ("longshore_store_revision", MetricType::Gauge, "Revision of the last write.", stats.revision),
+            (
+                "longshore_store_compacted_revision",
+                MetricType::Gauge,
+                "History starts after it.",
+                stats.compacted,
+            ),
+            ("longshore_store_writes_total", MetricType::Counter, "Writes on the disk.", stats.writes),
+            ("longshore_store_commits_total", MetricType::Counter, "Transactions synced.", stats.commits),
+            (
+                "longshore_store_written_bytes_total",
+                MetricType::Counter,
+                "Bytes written.",
+                stats.bytes_written,
+            ),
+            ("longshore_store_conflicts_total", MetricType::Counter, "Writes refused.", stats.conflicts),
+            ("longshore_store_hot_keys_total", MetricType::Counter, super::hot::HELP, stats.hot_keys),
+            (
+                "longshore_store_recent_bytes",
+                MetricType::Gauge,
+                "Changes in memory.",
+                stats.recent_bytes as u64,
+            ),
         ];
         for (name, kind, help, value) in rows {
             text.header(name, kind, help)?;

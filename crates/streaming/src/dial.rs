@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 /// For the connection and for the answer to the upgrade.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a refusal's text.
-const REFUSAL_MAX: usize = 64 << 10;
+const ERROR_MAX: usize = 64 << 10;
 
 /// What came of the request.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ where
         return Ok(Opened::Upgraded { stream: TokioIo::new(stream), headers: answer.headers().clone() });
     }
     let status = answer.status();
-    let text = Limited::new(answer.into_body(), REFUSAL_MAX).collect().await;
+    let text = Limited::new(answer.into_body(), ERROR_MAX).collect().await;
     // An answer that is not the upgrade and not an error either is still no success for our client.
     let status = if status.is_success() { StatusCode::INTERNAL_SERVER_ERROR } else { status };
     Ok(Opened::Refused { status, text: text.map(|t| t.to_bytes()).unwrap_or_default() })

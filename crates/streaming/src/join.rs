@@ -25,7 +25,7 @@ where
     if let Err(error) = ended {
         tracing::trace!(%error, "a joined stream broke");
     }
-    let _ = tokio::time::timeout(super::PARTING, to_client.shutdown()).await;
+    let _ = tokio::time::timeout(super::CLOSE_TIMEOUT, to_client.shutdown()).await;
     super::linger(&mut from_client).await;
 }
 

@@ -34,7 +34,7 @@ use dial::{DialError, Opened};
 /// Streams open at once on a node.
 const STREAMS: usize = 1024;
 /// For a client to take the last that is sent to it.
-const PARTING: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// For a client to hear that the stream has ended.
 const LINGER: Duration = Duration::from_secs(2);
 /// Answers to pings that may wait.

@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
 use super::websocket::{self, Decoder, Message, Role};
-use super::{Activity, PARTING, PONGS};
+use super::{Activity, CLOSE_TIMEOUT, PONGS};
 
 const PIECE: usize = 32 << 10;
 
@@ -42,7 +42,7 @@ pub(super) async fn close(to_client: &mut (impl AsyncWrite + Unpin), code: u16) 
         to_client.write_all(&bye).await?;
         to_client.shutdown().await
     };
-    let _ = tokio::time::timeout(PARTING, farewell).await;
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, farewell).await;
 }
 
 async fn unwrap<R, W>(

@@ -55,7 +55,7 @@ pub struct Ipsets {
 
 /// What an entry of a set consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SetType {
     Ip,
     IpPort,
     IpPortIp,
@@ -80,7 +80,7 @@ pub struct Entry {
 pub struct Set {
     pub name: String,
     /// `None` for one that we would never make.
-    pub kind: Option<Kind>,
+    pub kind: Option<SetType>,
     pub is_v6: bool,
     pub entries: Vec<Entry>,
 }
@@ -124,7 +124,7 @@ impl Ipsets {
     }
 
     /// Makes a set. One that is there already is an error.
-    pub fn create(&mut self, name: &str, kind: Kind, is_v6: bool) -> Result<(), Error> {
+    pub fn create(&mut self, name: &str, kind: SetType, is_v6: bool) -> Result<(), Error> {
         let revision = self.revision(kind, is_v6)?;
         let flags = FLAG_ACK | FLAG_CREATE | 0x200;
         let (sequence, bytes) = self.message(CREATE, flags, is_v6, |out| {
@@ -134,7 +134,7 @@ impl Ipsets {
             out.u8(FAMILY, family(kind, is_v6));
             let data = out.nest(DATA);
             match kind {
-                Kind::Port => {
+                SetType::Port => {
                     out.bytes(PORT | NETWORK_ORDER, &0u16.to_be_bytes());
                     out.bytes(PORT_TO | NETWORK_ORDER, &u16::MAX.to_be_bytes());
                 }
@@ -199,7 +199,7 @@ impl Ipsets {
     }
 
     /// The newest form of a kind of set that this kernel knows.
-    fn revision(&mut self, kind: Kind, is_v6: bool) -> Result<u8, Error> {
+    fn revision(&mut self, kind: SetType, is_v6: bool) -> Result<u8, Error> {
         let (sequence, bytes) = self.message(TYPE, FLAG_ACK, is_v6, |out| {
             out.text(TYPE_NAME, kind.name());
             out.u8(FAMILY, family(kind, is_v6));
@@ -245,9 +245,9 @@ impl Error {
     }
 }
 
-fn family(kind: Kind, is_v6: bool) -> u8 {
+fn family(kind: SetType, is_v6: bool) -> u8 {
     match (kind, is_v6) {
-        (Kind::Port, _) => 0,
+        (SetType::Port, _) => 0,
         (_, false) => 2,
         (_, true) => 10,
     }
@@ -273,19 +273,20 @@ fn explain(code: i32) -> String {
     }
 }
 
-// === impl Kind ===
+// === impl SetType ===
 
-impl Kind {
-    const ALL: [Kind; 5] = [Kind::Ip, Kind::IpPort, Kind::IpPortIp, Kind::IpPortNet, Kind::Port];
+impl SetType {
+    const ALL: [SetType; 5] =
+        [SetType::Ip, SetType::IpPort, SetType::IpPortIp, SetType::IpPortNet, SetType::Port];
 
     /// As `ipset list` calls it.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Ip => "hash:ip",
-            Kind::IpPort => "hash:ip,port",
-            Kind::IpPortIp => "hash:ip,port,ip",
-            Kind::IpPortNet => "hash:ip,port,net",
-            Kind::Port => "bitmap:port",
+            SetType::Ip => "hash:ip",
+            SetType::IpPort => "hash:ip,port",
+            SetType::IpPortIp => "hash:ip,port,ip",
+            SetType::IpPortNet => "hash:ip,port,net",
+            SetType::Port => "bitmap:port",
         }
     }
 }
@@ -299,7 +300,7 @@ impl Set {
         let entries = attributes.get(ENTRIES).map(|all| all.nested().filter_map(|e| Entry::read(e.nested())));
         Some(Self {
             name: attributes.get(NAME)?.text()?.to_owned(),
-            kind: Kind::ALL.into_iter().find(|known| Some(known.name()) == kind),
+            kind: SetType::ALL.into_iter().find(|known| Some(known.name()) == kind),
             is_v6: attributes.get(FAMILY).and_then(|family| family.u8()) == Some(10),
             entries: entries.into_iter().flatten().collect(),
         })

@@ -3,7 +3,7 @@
 use super::*;
 use fixture::Netns;
 
-fn entry(kind: Kind, is_v6: bool, number: u16) -> Entry {
+fn entry(kind: SetType, is_v6: bool, number: u16) -> Entry {
     let ip = |n: u16| -> IpAddr {
         match is_v6 {
             false => format!("10.96.{}.{}", n / 250, n % 250 + 1).parse().unwrap(),
@@ -12,15 +12,15 @@ fn entry(kind: Kind, is_v6: bool, number: u16) -> Entry {
     };
     let (protocol, port) = (Some(17), Some(53 + number % 3));
     match kind {
-        Kind::Ip => Entry { ip: Some(ip(number)), ..Entry::default() },
-        Kind::IpPort => Entry { ip: Some(ip(number)), protocol, port, second: None },
-        Kind::IpPortIp => Entry { ip: Some(ip(number)), protocol, port, second: Some((ip(number), None)) },
-        Kind::IpPortNet => {
+        SetType::Ip => Entry { ip: Some(ip(number)), ..Entry::default() },
+        SetType::IpPort => Entry { ip: Some(ip(number)), protocol, port, second: None },
+        SetType::IpPortIp => Entry { ip: Some(ip(number)), protocol, port, second: Some((ip(number), None)) },
+        SetType::IpPortNet => {
             let net: IpAddr = if is_v6 { "fd44::" } else { "10.244.0.0" }.parse().unwrap();
             let length = if is_v6 { 64 } else { 16 };
             Entry { ip: Some(ip(number)), protocol, port, second: Some((net, Some(length))) }
         }
-        Kind::Port => Entry { port: Some(30_000 + number), ..Entry::default() },
+        SetType::Port => Entry { port: Some(30_000 + number), ..Entry::default() },
     }
 }
 
@@ -33,17 +33,17 @@ fn every_kind_of_set_is_filled_and_emptied() {
     let ns = Netns::new().unwrap();
     ns.within(|| {
         let mut sets = Ipsets::open().unwrap();
-        match sets.create("KUBE-X", Kind::Ip, false) {
+        match sets.create("KUBE-X", SetType::Ip, false) {
             Err(Error::Refused { code, .. }) if code == Errno::OPNOTSUPP.raw_os_error() || code == 22 => {
                 eprintln!("skipped: this kernel has no ipset");
                 return;
             }
             made => made.unwrap(),
         }
-        assert!(sets.create("KUBE-X", Kind::Ip, false).is_err(), "it is there");
+        assert!(sets.create("KUBE-X", SetType::Ip, false).is_err(), "it is there");
         sets.destroy("KUBE-X").unwrap();
         sets.destroy("KUBE-X").unwrap();
-        for kind in Kind::ALL {
+        for kind in SetType::ALL {
             for is_v6 in [false, true] {
                 fill_and_empty(&mut sets, kind, is_v6);
             }
@@ -54,7 +54,7 @@ fn every_kind_of_set_is_filled_and_emptied() {
     });
 }
 
-fn fill_and_empty(sets: &mut Ipsets, kind: Kind, is_v6: bool) {
+fn fill_and_empty(sets: &mut Ipsets, kind: SetType, is_v6: bool) {
     let name = "KUBE-6-LOAD-BALANCER-SOURCE-CID";
     sets.create(name, kind, is_v6).unwrap();
     let entries: Vec<Entry> = (0..1200).map(|number| entry(kind, is_v6, number)).collect();
@@ -62,7 +62,7 @@ fn fill_and_empty(sets: &mut Ipsets, kind: Kind, is_v6: bool) {
     sets.add(name, &entries[..3]).unwrap().none().unwrap();
     let [set] = <[Set; 1]>::try_from(sets.list("KUBE-").unwrap()).unwrap();
     assert_eq!((set.name.as_str(), set.kind), (name, Some(kind)));
-    assert_eq!(set.is_v6, is_v6 && kind != Kind::Port);
+    assert_eq!(set.is_v6, is_v6 && kind != SetType::Port);
     let sorted = |mut entries: Vec<Entry>| {
         entries.sort();
         entries
@@ -75,8 +75,8 @@ fn fill_and_empty(sets: &mut Ipsets, kind: Kind, is_v6: bool) {
 }
 
 fn one_that_is_refused_keeps_no_other_away(sets: &mut Ipsets) {
-    sets.create("KUBE-X", Kind::IpPort, false).unwrap();
-    let mut entries: Vec<Entry> = (0..1200).map(|number| entry(Kind::IpPort, false, number)).collect();
+    sets.create("KUBE-X", SetType::IpPort, false).unwrap();
+    let mut entries: Vec<Entry> = (0..1200).map(|number| entry(SetType::IpPort, false, number)).collect();
     entries[700].ip = Some("fd96::1".parse().unwrap());
     entries[1100].port = None;
     let refused = sets.add("KUBE-X", &entries).unwrap().0;

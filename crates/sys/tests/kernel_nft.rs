@@ -3,8 +3,8 @@
 
 use fixture::{Netns, Tools};
 use nft::{
-    Chain, Cmp, Dynset, Element, Expr, Family, Field, Hook, HookPoint, Kind, Message, Meta, Notice, Question,
-    Reg, Rule, Set, TableId, Value, Values, Verdict, What,
+    Chain, ChainType, Cmp, Dynset, Element, Expr, Family, Field, Hook, HookPoint, Message, Meta, Notice,
+    Question, Reg, Rule, Set, TableId, Value, Values, Verdict, What,
 };
 use sys::nft::{Error, Monitor, Nftables, Sighting};
 
@@ -47,8 +47,8 @@ fn everything(family: Family) -> (Vec<Chain>, Vec<Set>, Vec<(&'static str, Vec<E
     let chains = vec![
         Chain { name: "target".into(), hook: None },
         Chain { name: "all".into(), hook: None },
-        Chain { name: "pre".into(), hook: hook(Kind::Nat, HookPoint::Prerouting, -100) },
-        Chain { name: "in".into(), hook: hook(Kind::Filter, HookPoint::Input, 7) },
+        Chain { name: "pre".into(), hook: hook(ChainType::Nat, HookPoint::Prerouting, -100) },
+        Chain { name: "in".into(), hook: hook(ChainType::Filter, HookPoint::Input, 7) },
     ];
     let address = || Some(Values::Fields(vec![ip, Field::Port]));
     let dynamic = Set {

@@ -1,4 +1,4 @@
-//! What tests of the whole house stand on.
+//! What tests of the whole workspace stand on.
 //!
 //! * [`fake_runtime`]: a container runtime in memory, with seeded trouble.
 //! * [`sim`]: the real kubelet tasks on top of it, under paused time.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use base::duration::GoDuration;
-use base::flags::{Flag, Kind};
+use base::flags::{Flag, FlagType};
 use serde_json::Value;
 
 use super::Logging;
@@ -14,7 +14,7 @@ use super::Logging;
 /// Where everything of the server lies.
 pub const DATA_DIR: Flag = Flag::new(
     "data-dir",
-    Kind::Text,
+    FlagType::Text,
     "/var/lib/longshore",
     "Where the store, the keys and admin.kubeconfig are kept.",
 );
@@ -23,122 +23,137 @@ pub const DATA_DIR: Flag = Flag::new(
 pub const FLAGS: &[Flag] = &[
     Flag::new(
         "advertise-address",
-        Kind::Ip,
+        FlagType::Ip,
         "",
         "The address others reach this server at; found out when not given.",
     ),
-    Flag::new("bind-address", Kind::Ip, "0.0.0.0", "The address to listen on."),
-    Flag::new("secure-port", Kind::Int32, "6443", "The port to serve HTTPS on; 0 takes any that is free."),
+    Flag::new("bind-address", FlagType::Ip, "0.0.0.0", "The address to listen on."),
+    Flag::new(
+        "secure-port",
+        FlagType::Int32,
+        "6443",
+        "The port to serve HTTPS on; 0 takes any that is free.",
+    ),
     DATA_DIR,
     Flag::new(
         "client-ca-file",
-        Kind::Text,
+        FlagType::Text,
         "",
         "Authorities (PEM) whose client certificates are believed besides our own.",
     ),
     Flag::new(
         "kubelet-certificate-authority",
-        Kind::Text,
+        FlagType::Text,
         "",
         "Authorities (PEM) of the certificates kubelets show; any is believed when not given.",
     ),
-    Flag::new("tls-cert-file", Kind::Text, "", "The certificate (PEM) to show instead of our own."),
-    Flag::new("tls-private-key-file", Kind::Text, "", "The key (PEM) of --tls-cert-file."),
-    Flag::new("tls-san", Kind::List, "", "More names and addresses for our own certificate."),
+    Flag::new("tls-cert-file", FlagType::Text, "", "The certificate (PEM) to show instead of our own."),
+    Flag::new("tls-private-key-file", FlagType::Text, "", "The key (PEM) of --tls-cert-file."),
+    Flag::new("tls-san", FlagType::List, "", "More names and addresses for our own certificate."),
     Flag::new(
         "anonymous-auth",
-        Kind::Bool,
+        FlagType::Bool,
         "",
         "Let requests without credentials in: everywhere or nowhere; health and version only when not given.",
     ),
-    Flag::new("token-auth-file", Kind::Text, "", "Static tokens: a CSV file of token, user, uid and groups."),
+    Flag::new(
+        "token-auth-file",
+        FlagType::Text,
+        "",
+        "Static tokens: a CSV file of token, user, uid and groups.",
+    ),
     Flag::new(
         "service-account-issuer",
-        Kind::Text,
+        FlagType::Text,
         "https://kubernetes.default.svc.cluster.local",
         "Who our service account tokens say they are from.",
     ),
     Flag::new(
         "api-audiences",
-        Kind::List,
+        FlagType::List,
         "",
         "Whom tokens must be for to be taken; the issuer when not given.",
     ),
     Flag::new(
         "service-account-key-file",
-        Kind::List,
+        FlagType::List,
         "",
         "Files with more keys (PEM) whose service account tokens are believed.",
     ),
     Flag::new(
         "service-account-signing-key-file",
-        Kind::Text,
+        FlagType::Text,
         "",
         "The key (PEM) that signs service account tokens; one of our own when not given.",
     ),
     Flag::new(
         "service-account-jwks-uri",
-        Kind::Text,
+        FlagType::Text,
         "",
         "Where our discovery document says that the keys of tokens are; on this server when not given.",
     ),
     Flag::new(
         "service-account-max-token-expiration",
-        Kind::Duration,
+        FlagType::Duration,
         "",
         "The longest life of a service account token.",
     ),
     Flag::new(
         "service-account-extend-token-expiration",
-        Kind::Bool,
+        FlagType::Bool,
         "true",
         "Let the tokens of Pods live a year, for clients that never read them again.",
     ),
     Flag::new(
         "service-cluster-ip-range",
-        Kind::List,
+        FlagType::List,
         "10.96.0.0/12",
         "The network Services get their addresses from; two, one of each family, for dual stack.",
     ),
     Flag::new(
         "service-node-port-range",
-        Kind::Text,
+        FlagType::Text,
         "30000-32767",
         "The ports of Services that are open on the node.",
     ),
     Flag::new(
         "etcd-compaction-interval",
-        Kind::Duration,
+        FlagType::Duration,
         "5m0s",
         "How long changes are kept for watches and paged lists to go back to.",
     ),
-    Flag::new("event-ttl", Kind::Duration, "1h0m0s", "How long Events are kept."),
+    Flag::new("event-ttl", FlagType::Duration, "1h0m0s", "How long Events are kept."),
     Flag::new(
         "runtime-config",
-        Kind::BoolMap,
+        FlagType::BoolMap,
         "",
         "Kinds to serve besides the usual, as group/version=true or group/version/resource=true, comma separated.",
     ),
     Flag::new(
         "max-requests-inflight",
-        Kind::Int32,
+        FlagType::Int32,
         "400",
         "How many requests that only read are served at once; 0 for no limit.",
     ),
     Flag::new(
         "max-mutating-requests-inflight",
-        Kind::Int32,
+        FlagType::Int32,
         "200",
         "How many requests that write are served at once; 0 for no limit.",
     ),
-    Flag::new("audit-log-path", Kind::Text, "", "Write an audit log to this file."),
-    Flag::new("audit-log-maxsize", Kind::Int32, "100", "Megabytes at which the audit log is turned over."),
-    Flag::new("audit-log-maxbackup", Kind::Int32, "10", "How many old audit logs are kept."),
-    Flag::new("cluster-domain", Kind::Text, "cluster.local", "The domain of Services."),
-    Flag::new("v", Kind::Uint32, "0", "Verbosity of the log.").short('v'),
-    Flag::new("logging-format", Kind::Text, "text", "Shape of log lines: text or json."),
-    Flag::new("help", Kind::Bool, "false", "Print this text.").short('h'),
-    Flag::new("version", Kind::Bool, "false", "Print the version."),
+    Flag::new("audit-log-path", FlagType::Text, "", "Write an audit log to this file."),
+    Flag::new(
+        "audit-log-maxsize",
+        FlagType::Int32,
+        "100",
+        "Megabytes at which the audit log is turned over.",
+    ),
+    Flag::new("audit-log-maxbackup", FlagType::Int32, "10", "How many old audit logs are kept."),
+    Flag::new("cluster-domain", FlagType::Text, "cluster.local", "The domain of Services."),
+    Flag::new("v", FlagType::Uint32, "0", "Verbosity of the log.").short('v'),
+    Flag::new("logging-format", FlagType::Text, "text", "Shape of log lines: text or json."),
+    Flag::new("help", FlagType::Bool, "false", "Print this text.").short('h'),
+    Flag::new("version", FlagType::Bool, "false", "Print the version."),
 ];
 
 /// What a command line says of an API server. Nothing in it was looked at on the machine.

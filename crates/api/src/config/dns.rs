@@ -3,31 +3,31 @@
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 
-use base::flags::{self, Flag, Kind, Parsed};
+use base::flags::{self, Flag, FlagType, Parsed};
 use serde_json::Value;
 
 use super::{ConfigError, FieldError, LoadError, Logging, Outcome};
 
-const fn flag(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Flag {
+const fn flag(name: &'static str, kind: FlagType, default: &'static str, help: &'static str) -> Flag {
     Flag::new(name, kind, default, help)
 }
 
 #[rustfmt::skip]
 pub const FLAGS: &[Flag] = &[
-    flag("help", Kind::Bool, "false", "Print this text and exit.").short('h'),
-    flag("version", Kind::Bool, "false", "Print the version and exit."),
-    flag("kubeconfig", Kind::Text, "", "The kubeconfig file; without it and --master, the credentials of a Pod are used."),
-    flag("master", Kind::Text, "", "The API server's address; wins over the kubeconfig's."),
-    flag("bind-address", Kind::List, "0.0.0.0", "The addresses to answer on. Replies leave from the address that was asked, so name each one."),
-    flag("port", Kind::Uint32, "53", "The port to answer on, UDP and TCP."),
-    flag("cluster-domain", Kind::Text, "cluster.local", "The zone, where there is no Corefile."),
-    flag("corefile", Kind::Text, "", "A Corefile; without it the ConfigMap kube-system/coredns is read."),
-    flag("service-ip", Kind::Ip, "", "Keep the Service kube-system/kube-dns at this address, leading to the first --bind-address."),
-    flag("health-bind-address", Kind::Text, "0.0.0.0:8080", "Where /health is; empty for nowhere."),
-    flag("ready-bind-address", Kind::Text, "0.0.0.0:8181", "Where /ready is; empty for nowhere."),
-    flag("metrics-bind-address", Kind::Text, "0.0.0.0:9153", "Where /metrics is; empty for nowhere."),
-    flag("logging-format", Kind::Text, "text", "text or json."),
-    flag("v", Kind::Uint32, "0", "How much to log; 0 to 10.").short('v'),
+    flag("help", FlagType::Bool, "false", "Print this text and exit.").short('h'),
+    flag("version", FlagType::Bool, "false", "Print the version and exit."),
+    flag("kubeconfig", FlagType::Text, "", "The kubeconfig file; without it and --master, the credentials of a Pod are used."),
+    flag("master", FlagType::Text, "", "The API server's address; wins over the kubeconfig's."),
+    flag("bind-address", FlagType::List, "0.0.0.0", "The addresses to answer on. Replies leave from the address that was asked, so name each one."),
+    flag("port", FlagType::Uint32, "53", "The port to answer on, UDP and TCP."),
+    flag("cluster-domain", FlagType::Text, "cluster.local", "The zone, where there is no Corefile."),
+    flag("corefile", FlagType::Text, "", "A Corefile; without it the ConfigMap kube-system/coredns is read."),
+    flag("service-ip", FlagType::Ip, "", "Keep the Service kube-system/kube-dns at this address, leading to the first --bind-address."),
+    flag("health-bind-address", FlagType::Text, "0.0.0.0:8080", "Where /health is; empty for nowhere."),
+    flag("ready-bind-address", FlagType::Text, "0.0.0.0:8181", "Where /ready is; empty for nowhere."),
+    flag("metrics-bind-address", FlagType::Text, "0.0.0.0:9153", "Where /metrics is; empty for nowhere."),
+    flag("logging-format", FlagType::Text, "text", "text or json."),
+    flag("v", FlagType::Uint32, "0", "How much to log; 0 to 10.").short('v'),
 ];
 
 /// What the command line says, checked.

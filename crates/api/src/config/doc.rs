@@ -10,7 +10,7 @@ use super::FieldError;
 
 /// What JSON a field holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FieldType {
     Bool,
     Int32,
     Int64,
@@ -65,7 +65,7 @@ pub enum Standing {
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
     pub path: &'static str,
-    pub kind: Kind,
+    pub kind: FieldType,
     pub default: Default,
     pub shape: Shape,
     pub standing: Standing,
@@ -114,7 +114,7 @@ pub fn omit_zeros(table: &[Field], doc: &mut Map<String, Value>) {
         let Some(value) = get(doc, field.path) else {
             continue;
         };
-        let duration = matches!(field.kind, Kind::Duration | Kind::DurationOrNanos);
+        let duration = matches!(field.kind, FieldType::Duration | FieldType::DurationOrNanos);
         let plain = field.shape == Shape::Plain && !duration && is_zero(value);
         if value.is_null() || plain {
             remove(doc, field.path);
@@ -215,14 +215,14 @@ impl Field {
     pub fn zero(&self) -> Value {
         match self.kind {
             _ if self.shape == Shape::Pointer => Value::Null,
-            Kind::Bool => Value::Bool(false),
-            Kind::Int32 | Kind::Int64 | Kind::Uint32 => Value::from(0),
-            Kind::Float => Value::from(0.0),
-            Kind::Text => Value::from(""),
-            Kind::Duration | Kind::DurationOrNanos => Value::from("0s"),
-            Kind::Quantity => Value::from("0"),
-            Kind::TextList | Kind::Int32List | Kind::ObjectList => Value::Array(Vec::new()),
-            Kind::TextMap | Kind::BoolMap | Kind::TextListMap => Value::Object(Map::new()),
+            FieldType::Bool => Value::Bool(false),
+            FieldType::Int32 | FieldType::Int64 | FieldType::Uint32 => Value::from(0),
+            FieldType::Float => Value::from(0.0),
+            FieldType::Text => Value::from(""),
+            FieldType::Duration | FieldType::DurationOrNanos => Value::from("0s"),
+            FieldType::Quantity => Value::from("0"),
+            FieldType::TextList | FieldType::Int32List | FieldType::ObjectList => Value::Array(Vec::new()),
+            FieldType::TextMap | FieldType::BoolMap | FieldType::TextListMap => Value::Object(Map::new()),
         }
     }
 
@@ -261,9 +261,9 @@ impl Default {
     }
 }
 
-// === impl Kind ===
+// === impl FieldType ===
 
-impl Kind {
+impl FieldType {
     /// Reports the first place where a value is not of this kind.
     fn check(self, path: &str, value: &Value, errors: &mut Vec<FieldError>) {
         let result = match self {
@@ -317,7 +317,7 @@ where
     }
 }
 
-fn list(path: &str, value: &Value, item: Kind, errors: &mut Vec<FieldError>) -> Result<(), FieldError> {
+fn list(path: &str, value: &Value, item: FieldType, errors: &mut Vec<FieldError>) -> Result<(), FieldError> {
     let Value::Array(items) = value else {
         return Err(wrong_type(path, "a list", value));
     };
@@ -327,7 +327,7 @@ fn list(path: &str, value: &Value, item: Kind, errors: &mut Vec<FieldError>) -> 
     Ok(())
 }
 
-fn map(path: &str, value: &Value, item: Kind, errors: &mut Vec<FieldError>) -> Result<(), FieldError> {
+fn map(path: &str, value: &Value, item: FieldType, errors: &mut Vec<FieldError>) -> Result<(), FieldError> {
     let Value::Object(entries) = value else {
         return Err(wrong_type(path, "an object", value));
     };

@@ -1,6 +1,6 @@
 //! A row of an agent's flag table: the flag, and the field it sets.
 
-use base::flags::{Flag, Kind};
+use base::flags::{Flag, FlagType};
 
 use super::doc::{Field, Standing};
 
@@ -28,7 +28,7 @@ pub(super) fn for_field(rows: &[FlagRow], path: &str) -> Option<&'static str> {
 /// A flag that only flags have.
 pub(super) const fn own(
     name: &'static str,
-    kind: Kind,
+    kind: FlagType,
     default: &'static str,
     standing: Standing,
     help: &'static str,
@@ -39,7 +39,7 @@ pub(super) const fn own(
 /// The same, and nobody should use it any more.
 pub(super) const fn old(
     name: &'static str,
-    kind: Kind,
+    kind: FlagType,
     default: &'static str,
     why: &'static str,
     standing: Standing,
@@ -52,7 +52,7 @@ pub(super) const fn old(
 pub(super) const fn field(
     name: &'static str,
     path: &'static str,
-    kind: Kind,
+    kind: FlagType,
     default: &'static str,
     help: &'static str,
 ) -> FlagRow {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use base::flags::{Flag, Kind};
+use base::flags::{Flag, FlagType};
 use serde_json::Value;
 
 use super::Logging;
@@ -16,66 +16,71 @@ pub const PARTS: &[&str] = &["kube-controller-manager", "kube-scheduler", "kubel
 /// Every flag. Names are those of the parts where they have the same thing.
 pub const FLAGS: &[Flag] = &[
     DATA_DIR,
-    Flag::new("state-dir", Kind::Text, "/run/longshore", "Sockets and what a reboot may take away."),
+    Flag::new("state-dir", FlagType::Text, "/run/longshore", "Sockets and what a reboot may take away."),
     Flag::new(
         "config",
-        Kind::Text,
+        FlagType::Text,
         "",
         "A YAML file of documents: KubeletConfiguration, KubeProxyConfiguration, KubeSchedulerConfiguration.",
     ),
     Flag::new(
         "disable",
-        Kind::List,
+        FlagType::List,
         "",
         "Parts not to run: kube-controller-manager, kube-scheduler, kubelet, kube-proxy, dns.",
     ),
-    Flag::new("bind-address", Kind::Ip, "0.0.0.0", "The address that the API server listens on."),
-    Flag::new("secure-port", Kind::Int32, "6443", "The port that the API server listens on."),
-    Flag::new("tls-san", Kind::List, "", "More names and addresses for the API server's certificate."),
-    Flag::new("node-name", Kind::Text, "", "The name of the Node; the host name when not given."),
-    Flag::new("node-ip", Kind::Ip, "", "The address of the Node; found out when not given."),
-    Flag::new("cluster-cidr", Kind::Text, "10.42.0.0/16", "The network that Pods get their addresses from."),
+    Flag::new("bind-address", FlagType::Ip, "0.0.0.0", "The address that the API server listens on."),
+    Flag::new("secure-port", FlagType::Int32, "6443", "The port that the API server listens on."),
+    Flag::new("tls-san", FlagType::List, "", "More names and addresses for the API server's certificate."),
+    Flag::new("node-name", FlagType::Text, "", "The name of the Node; the host name when not given."),
+    Flag::new("node-ip", FlagType::Ip, "", "The address of the Node; found out when not given."),
+    Flag::new(
+        "cluster-cidr",
+        FlagType::Text,
+        "10.42.0.0/16",
+        "The network that Pods get their addresses from.",
+    ),
     Flag::new(
         "service-cluster-ip-range",
-        Kind::Text,
+        FlagType::Text,
         "10.43.0.0/16",
         "The network that Services get their addresses from.",
     ),
-    Flag::new("cluster-domain", Kind::Text, "cluster.local", "The domain of Services."),
+    Flag::new("cluster-domain", FlagType::Text, "cluster.local", "The domain of Services."),
     Flag::new(
         "container-runtime-endpoint",
-        Kind::Text,
+        FlagType::Text,
         "",
         "The socket of a container runtime that runs already; the usual places are looked at when not given.",
     ),
     Flag::new(
         "containerd",
-        Kind::Text,
+        FlagType::Text,
         "",
         "The containerd program to run; without it, one that runs already is used, or the one on the search path is run.",
     ),
     Flag::new(
         "cni-bin-dir",
-        Kind::Text,
+        FlagType::Text,
         "",
         "Where CNI plugins are, for a containerd of our own; the usual places are looked at when not given.",
     ),
     Flag::new(
         "pause-image",
-        Kind::Text,
+        FlagType::Text,
         "registry.k8s.io/pause:3.10.1",
         "The image of Pod sandboxes, for a containerd of our own.",
     ),
     Flag::new(
         "stop-pods",
-        Kind::Bool,
+        FlagType::Bool,
         "false",
         "At the end, end the Pods too, and take their mounts, network and rules away.",
     ),
-    Flag::new("v", Kind::Uint32, "0", "Verbosity of the log.").short('v'),
-    Flag::new("logging-format", Kind::Text, "text", "Shape of log lines: text or json."),
-    Flag::new("help", Kind::Bool, "false", "Print this text.").short('h'),
-    Flag::new("version", Kind::Bool, "false", "Print the version."),
+    Flag::new("v", FlagType::Uint32, "0", "Verbosity of the log.").short('v'),
+    Flag::new("logging-format", FlagType::Text, "text", "Shape of log lines: text or json."),
+    Flag::new("help", FlagType::Bool, "false", "Print this text.").short('h'),
+    Flag::new("version", FlagType::Bool, "false", "Print the version."),
 ];
 
 /// What a command line says of a node in one process. Nothing in it was looked at on the machine.

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, EphemeralContainer, P
 
 /// Which list of the spec a container stands in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum ContainerType {
     Init,
     /// An init container with restartPolicy Always.
     Sidecar,
@@ -15,7 +15,7 @@ pub enum Kind {
 /// One container of a Pod.
 #[derive(Clone, Copy, Debug)]
 pub enum ContainerRef<'a> {
-    Spec { kind: Kind, container: &'a Container },
+    Spec { kind: ContainerType, container: &'a Container },
     Ephemeral(&'a EphemeralContainer),
 }
 
@@ -24,10 +24,13 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = ContainerRef<'_>> {
     let spec = pod.spec.as_ref();
     let init = spec.and_then(|s| s.init_containers.as_ref()).into_iter().flatten().map(|container| {
         let sidecar = container.restart_policy.as_deref() == Some("Always");
-        ContainerRef::Spec { kind: if sidecar { Kind::Sidecar } else { Kind::Init }, container }
+        ContainerRef::Spec {
+            kind: if sidecar { ContainerType::Sidecar } else { ContainerType::Init },
+            container,
+        }
     });
     let regular = spec.map(|s| &s.containers).into_iter().flatten();
-    let regular = regular.map(|container| ContainerRef::Spec { kind: Kind::Regular, container });
+    let regular = regular.map(|container| ContainerRef::Spec { kind: ContainerType::Regular, container });
     let ephemeral = spec.and_then(|s| s.ephemeral_containers.as_ref()).into_iter().flatten();
     init.chain(regular).chain(ephemeral.map(ContainerRef::Ephemeral))
 }
@@ -36,10 +39,10 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = ContainerRef<'_>> {
 
 impl<'a> ContainerRef<'a> {
     #[must_use]
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> ContainerType {
         match self {
             ContainerRef::Spec { kind, .. } => kind,
-            ContainerRef::Ephemeral(_) => Kind::Ephemeral,
+            ContainerRef::Ephemeral(_) => ContainerType::Ephemeral,
         }
     }
 

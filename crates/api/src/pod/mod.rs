@@ -12,7 +12,7 @@ pub mod static_pod;
 mod validate;
 
 pub use amount::{Amount, NotAQuantity};
-pub use containers::{ContainerRef, Kind, containers};
+pub use containers::{ContainerRef, ContainerType, containers};
 pub use decode::{Manifest, ManifestError, decode, decode_pod, decode_spec};
 pub use defaults::{set_defaults, set_template_defaults};
 pub use hash::container_hash;

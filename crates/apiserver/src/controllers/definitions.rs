@@ -184,7 +184,7 @@ async fn end(registry: &Registry, name: &str) -> Result<bool, ApiStatus> {
                 Call::internal(objects.clone(), "delete", meta::namespace(&value), meta::name(&value));
             match registry.delete(&mut call, &options).await {
                 Ok(deletion) => is_empty &= deletion.done,
-                Err(api_status) if api_status.reason == "NotFound" => {}
+                Err(api_status) if api_status.is_not_found() => {}
                 Err(api_status) => return Err(api_status),
             }
         }

@@ -320,7 +320,7 @@ async fn remove_kind(
             match registry.delete(&mut call, &options).await {
                 Ok(deletion) if deletion.done => {}
                 Ok(deletion) => remaining.add(kind, &deletion.object),
-                Err(api_status) if api_status.reason == "NotFound" => {}
+                Err(api_status) if api_status.is_not_found() => {}
                 Err(api_status) => {
                     remaining.add(kind, &object);
                     failure.get_or_insert(api_status);

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use super::answer::Answer;
 use super::asking::Asking;
 use super::body::{self, Body};
-use super::room::{LARGE, PATIENCE, Room};
+use super::room::{LARGE, Room, WAIT};
 use super::{App, verbs};
 use apiserver_core::api_status::ApiStatus;
 
@@ -52,7 +52,7 @@ pub(super) async fn serve(app: &Arc<App>, asking: Asking, body: Body) -> Result<
         return verbs::serve(app, asking, body).await;
     }
     let user = asking.attributes.user.clone();
-    let part = app.large.room.take(&user, weight, PATIENCE).await?;
+    let part = app.large.room.take(&user, weight, WAIT).await?;
     // A client that sends slowly has no place yet.
     let whole = Body::Whole(body::read(body, app.timeouts.body).await?);
     let place = app.large.places.take(&user, 1, Duration::MAX).await?;

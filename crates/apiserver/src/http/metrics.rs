@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::metrics::{Counter, Family, Gauge, Histogram, Kind, Text};
+use base::metrics::{Counter, Family, Gauge, Histogram, MetricType, Text};
 
 use super::App;
 use super::limits::Class;
@@ -171,7 +171,7 @@ impl Metrics {
         let _ = self.connections.write(&mut out);
         let mut text = Text::new(&mut out);
         let mut gauge = |name: &str, help: &str, labels: &[(&str, &str)], value: f64| {
-            let _ = text.header(name, Kind::Gauge, help);
+            let _ = text.header(name, MetricType::Gauge, help);
             let _ = text.sample(name, labels, value, None);
         };
         gauge(
@@ -185,7 +185,7 @@ impl Metrics {
         }
         let _ = text.header(
             "apiserver_current_inflight_requests",
-            Kind::Gauge,
+            MetricType::Gauge,
             "Maximal number of currently used inflight request limit of this apiserver per request kind in last second.",
         );
         for (kind, class) in [("readOnly", Class::Read), ("mutating", Class::Write)] {
@@ -200,10 +200,10 @@ impl Metrics {
         if let Some((made, lost)) = app.audit.as_ref().map(super::audit::Audit::counts) {
             let (total, failed) = ("apiserver_audit_event_total", "apiserver_audit_error_total");
             let help = "Counter of audit events generated and sent to the audit backend.";
-            let _ = text.header(total, Kind::Counter, help);
+            let _ = text.header(total, MetricType::Counter, help);
             let _ = text.sample(total, &[], made as f64, None);
             let help = "Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.";
-            let _ = text.header(failed, Kind::Counter, help);
+            let _ = text.header(failed, MetricType::Counter, help);
             let _ = text.sample(failed, &[("plugin", "log")], lost as f64, None);
         }
         let _ = app.registry.store().write_metrics(&mut out);

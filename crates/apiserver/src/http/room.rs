@@ -18,7 +18,7 @@ use apiserver_core::request::{User, groups};
 /// What needs less needs no part of the room: its number is bounded elsewhere.
 pub(super) const LARGE: usize = 32 * 1024;
 /// For others to make room.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const WAIT: Duration = Duration::from_secs(10);
 
 /// What there is of it. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -67,13 +67,8 @@ impl Room {
     }
 
     /// Waits for room, for something that is not in memory yet. Whoever gets none in time is asked to come again.
-    pub(super) async fn take(
-        &self,
-        user: &User,
-        amount: usize,
-        patience: Duration,
-    ) -> Result<Part, ApiStatus> {
-        match tokio::time::timeout(patience, self.ask(user, amount)).await {
+    pub(super) async fn take(&self, user: &User, amount: usize, wait: Duration) -> Result<Part, ApiStatus> {
+        match tokio::time::timeout(wait, self.ask(user, amount)).await {
             Ok(Ok(part)) => Ok(part),
             _ => Err(crowded()),
         }
@@ -232,7 +227,7 @@ mod tests {
         let [loud, quiet, admin] = ["loud", "quiet", "admin"].map(|n| User::new(n, &[]));
         let admin = User { groups: vec![groups::MASTERS.to_owned()], ..admin };
         let mut held: Vec<_> = (0..4).map(|_| room.try_take(&loud, 10).unwrap()).collect();
-        assert_eq!(room.take(&loud, 1, PATIENCE).await.unwrap_err().code, 429);
+        assert_eq!(room.take(&loud, 1, WAIT).await.unwrap_err().code, 429);
         held.extend((0..2).map(|_| room.try_take(&quiet, 10).unwrap()));
         assert!(room.try_take(&quiet, 1).is_none());
         // What is more than anybody may have is as much as anybody may have.
@@ -249,9 +244,9 @@ mod tests {
         let [loud, other, quiet] = ["loud", "other", "quiet"].map(|n| User::new(n, &[]));
         let mut held = vec![room.try_take(&loud, 1).unwrap(), room.try_take(&loud, 1).unwrap()];
         held.push(room.try_take(&other, 1).unwrap());
-        let mut crowd: Vec<_> = (0..50).map(|_| Box::pin(room.take(&other, 1, PATIENCE))).collect();
+        let mut crowd: Vec<_> = (0..50).map(|_| Box::pin(room.take(&other, 1, WAIT))).collect();
         assert!(crowd.iter_mut().all(|one| one.now_or_never().is_none()));
-        let mut last = Box::pin(room.take(&quiet, 1, PATIENCE));
+        let mut last = Box::pin(room.take(&quiet, 1, WAIT));
         assert!(last.as_mut().now_or_never().is_none());
         held.remove(0);
         let last = last.now_or_never().unwrap().unwrap();

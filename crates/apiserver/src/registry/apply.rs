@@ -19,7 +19,7 @@ impl Registry {
             if self.find(&call.kind, call.namespace(), call.name()).await?.is_some() {
                 let modified = self.modify(call, &mut |call, old| lay(call, Some(old), &config, &now)).await;
                 match modified {
-                    Err(api_status) if api_status.reason == "NotFound" => continue,
+                    Err(api_status) if api_status.is_not_found() => continue,
                     outcome => return outcome,
                 }
             }
@@ -28,7 +28,7 @@ impl Registry {
             }
             let object = lay(call, None, &config, &now)?;
             match self.create(call, object).await {
-                Err(api_status) if api_status.reason == "AlreadyExists" => {}
+                Err(api_status) if api_status.is_already_exists() => {}
                 outcome => return outcome,
             }
         }

@@ -48,7 +48,7 @@ impl Registry {
             let name = generated_name(&base);
             meta::metadata_mut(&mut object).insert("name".to_owned(), name.into());
             match self.create_once(call, object).await {
-                Err(api_status) if api_status.reason == "AlreadyExists" => {}
+                Err(api_status) if api_status.is_already_exists() => {}
                 outcome => return outcome,
             }
         }

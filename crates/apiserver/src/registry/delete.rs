@@ -62,7 +62,7 @@ impl Registry {
                 }
                 match self.delete(&mut one, options).await {
                     Ok(deletion) => out.push(deletion.object),
-                    Err(api_status) if api_status.reason == "NotFound" => {}
+                    Err(api_status) if api_status.is_not_found() => {}
                     Err(api_status) => return Err(api_status),
                 }
             }

@@ -53,7 +53,7 @@ impl Registry {
                 options.version = Some(meta::text(&pod, "resourceVersion").to_owned());
             }
             match self.disrupt(call, &kind, options).await {
-                Err(api_status) if api_status.reason == "Conflict" && !asked => {}
+                Err(api_status) if api_status.is_conflict() && !asked => {}
                 outcome => return outcome,
             }
         }
@@ -76,9 +76,7 @@ impl Registry {
             asked.version.get_or_insert_with(|| meta::text(pod, "resourceVersion").to_owned());
         }
         match (self.disrupt(call, &kind, asked).await, unhealthy) {
-            (Err(api_status), Some(budget))
-                if api_status.reason == "Conflict" && options.version.is_none() =>
-            {
+            (Err(api_status), Some(budget)) if api_status.is_conflict() && options.version.is_none() => {
                 Err(too_many(in_process(&budget)))
             }
             (outcome, _) => outcome,

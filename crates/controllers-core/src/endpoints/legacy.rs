@@ -72,7 +72,7 @@ impl Controller for Legacy {
 
     fn settle(&mut self, view: &dyn View, key: &Key, _now: Now, done: &Done) -> Plan {
         let Some((act, outcome)) = done.last().first() else { return Plan::nothing() };
-        let (Some(failure), true) = (outcome.refusal(), done.failure().is_some()) else {
+        let (Some(failure), true) = (outcome.error(), done.failure().is_some()) else {
             return Plan::nothing();
         };
         let (reason, verb) = match act {

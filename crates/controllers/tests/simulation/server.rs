@@ -8,7 +8,7 @@ use base::rng::Rng;
 use base::time::Wall;
 use bytes::Bytes;
 use controllers::port::Api;
-use controllers_core::plan::{Act, Refusal, Target, Why};
+use controllers_core::plan::{Act, Target, Why, WriteError};
 use controllers_core::resource::{PODS, Resource};
 use controllers_core::terms::timestamp;
 use serde_json::{Value, json};
@@ -60,25 +60,25 @@ impl Server {
 
 #[async_trait::async_trait]
 impl Api for Server {
-    async fn act(&self, act: &Act) -> Result<Bytes, Refusal> {
+    async fn act(&self, act: &Act) -> Result<Bytes, WriteError> {
         let (is_refused, is_lost, before, after) = self.luck();
         tokio::time::sleep(before).await;
         if is_refused {
-            return Err(Refusal::new(Why::TooManyRequests, "later"));
+            return Err(WriteError::new(Why::TooManyRequests, "later"));
         }
         let answer = self.store().act(act);
         tokio::time::sleep(after).await;
-        if is_lost { Err(Refusal::new(Why::Lost, "no answer")) } else { answer }
+        if is_lost { Err(WriteError::new(Why::Lost, "no answer")) } else { answer }
     }
 
-    async fn revision(&self, _: Resource) -> Result<u64, Refusal> {
+    async fn revision(&self, _: Resource) -> Result<u64, WriteError> {
         let (is_refused, ..) = self.luck();
-        if is_refused { Err(Refusal::new(Why::Lost, "no answer")) } else { Ok(self.store().revision) }
+        if is_refused { Err(WriteError::new(Why::Lost, "no answer")) } else { Ok(self.store().revision) }
     }
 }
 
 impl Store {
-    pub(crate) fn act(&mut self, act: &Act) -> Result<Bytes, Refusal> {
+    pub(crate) fn act(&mut self, act: &Act) -> Result<Bytes, WriteError> {
         match act {
             Act::Create { resource, namespace, .. } if resource.plural == "events" => {
                 Ok(namespace.clone().into())
@@ -99,7 +99,7 @@ impl Store {
         }
     }
 
-    pub(crate) fn create(&mut self, resource: Resource, mut value: Value) -> Result<Bytes, Refusal> {
+    pub(crate) fn create(&mut self, resource: Resource, mut value: Value) -> Result<Bytes, WriteError> {
         let meta = &value["metadata"];
         self.uids += 1;
         let name = match meta["name"].as_str() {
@@ -107,7 +107,7 @@ impl Store {
             None => format!("{}{}", meta["generateName"].as_str().unwrap_or_default(), self.uids),
         };
         if self.objects.contains_key(&(resource, name.clone())) {
-            return Err(Refusal::new(Why::AlreadyExists, format!("{name} already exists")));
+            return Err(WriteError::new(Why::AlreadyExists, format!("{name} already exists")));
         }
         value["metadata"]["name"] = json!(name);
         value["metadata"]["namespace"] = json!("n");
@@ -117,10 +117,10 @@ impl Store {
         Ok(self.put(resource, &name, value))
     }
 
-    fn update(&mut self, target: &Target, new: Value) -> Result<Bytes, Refusal> {
+    fn update(&mut self, target: &Target, new: Value) -> Result<Bytes, WriteError> {
         let mut known = self.known(target)?.clone();
         if known["metadata"]["resourceVersion"] != new["metadata"]["resourceVersion"] {
-            return Err(Refusal::new(Why::Conflict, "the object has been modified"));
+            return Err(WriteError::new(Why::Conflict, "the object has been modified"));
         }
         if target.subresource == "status" {
             known["status"] = new["status"].clone();
@@ -137,10 +137,10 @@ impl Store {
     }
 
     /// Adopting and releasing, which is all that is patched here.
-    fn patch(&mut self, target: &Target, patch: &Value) -> Result<Bytes, Refusal> {
+    fn patch(&mut self, target: &Target, patch: &Value) -> Result<Bytes, WriteError> {
         let mut known = self.known(target)?.clone();
         if known["metadata"]["uid"] != patch["metadata"]["uid"] {
-            return Err(Refusal::new(Why::Conflict, "another uid"));
+            return Err(WriteError::new(Why::Conflict, "another uid"));
         }
         let owner = &patch["metadata"]["ownerReferences"][0];
         known["metadata"]["ownerReferences"] =
@@ -148,11 +148,11 @@ impl Store {
         Ok(self.put(target.resource, &target.name, known))
     }
 
-    fn delete(&mut self, target: &Target, uid: Option<&str>) -> Result<Bytes, Refusal> {
+    fn delete(&mut self, target: &Target, uid: Option<&str>) -> Result<Bytes, WriteError> {
         let Ok(known) = self.known(target) else { return Ok(Bytes::new()) };
         let mut known = known.clone();
         if uid.is_some_and(|uid| known["metadata"]["uid"] != uid) {
-            return Err(Refusal::new(Why::Conflict, "another uid"));
+            return Err(WriteError::new(Why::Conflict, "another uid"));
         }
         if target.resource != PODS {
             self.remove(target.resource, &target.name);
@@ -194,11 +194,11 @@ impl Store {
         timestamp(Wall::from_secs(self.now.cast_signed()))
     }
 
-    fn known(&self, target: &Target) -> Result<&Value, Refusal> {
+    fn known(&self, target: &Target) -> Result<&Value, WriteError> {
         self.objects.get(&(target.resource, target.name.clone())).ok_or_else(not_found)
     }
 }
 
-fn not_found() -> Refusal {
-    Refusal::new(Why::NotFound, "not found")
+fn not_found() -> WriteError {
+    WriteError::new(Why::NotFound, "not found")
 }

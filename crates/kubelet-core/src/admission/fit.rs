@@ -85,7 +85,7 @@ impl HostPort {
 /// Host ports of regular containers and sidecars: those hold them for the Pod's life.
 fn host_ports(pod: &Pod) -> Vec<HostPort> {
     api::pod::containers(pod)
-        .filter(|c| matches!(c.kind(), api::pod::Kind::Regular | api::pod::Kind::Sidecar))
+        .filter(|c| matches!(c.kind(), api::pod::ContainerType::Regular | api::pod::ContainerType::Sidecar))
         .flat_map(|c| c.ports())
         .filter_map(|p| {
             let port = p.host_port.filter(|p| *p > 0)?;

@@ -16,6 +16,8 @@ use super::capacity::{self, Machine, PodLimit, Reserved, Resources};
 use super::conditions::{self, Health, Pressures};
 use crate::devices::Counts;
 
+/// The reason of the event about a machine that came up again.
+pub const REBOOTED: &str = "Rebooted";
 pub const OS_LABEL: &str = "kubernetes.io/os";
 pub const ARCH_LABEL: &str = "kubernetes.io/arch";
 pub const PROVIDED_IP: &str = "alpha.kubernetes.io/provided-node-ip";
@@ -191,7 +193,7 @@ fn set_identity(status: &mut NodeStatus, fixed: &Fixed, runtime: &Runtime) -> Op
     });
     rebooted.then(|| NodeEvent {
         warning: true,
-        reason: "Rebooted".to_owned(),
+        reason: REBOOTED.to_owned(),
         message: format!("Node {} has been rebooted, boot id: {}", fixed.name, identity.boot_id),
     })
 }

@@ -162,11 +162,11 @@ impl<T: Send + 'static> OneAtATime<T> {
     /// None if it has not ended by then; the next call gets its answer, if there is one by then.
     async fn within(
         &mut self,
-        patience: Duration,
+        limit: Duration,
         read: impl FnOnce() -> T + Send + 'static,
     ) -> Option<Result<T, JoinError>> {
         let handle = self.0.get_or_insert_with(|| tokio::task::spawn_blocking(read));
-        let ended = timeout(patience, handle).await.ok()?;
+        let ended = timeout(limit, handle).await.ok()?;
         self.0 = None;
         Some(ended)
     }

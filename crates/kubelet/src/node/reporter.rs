@@ -12,7 +12,7 @@ use kubelet_core::node::conditions::is_ready;
 use kubelet_core::node::patch::{has_changed, status_patch};
 use kubelet_core::node::register::{self, Registration};
 use kubelet_core::node::report::{Schedule, jittered};
-use kubelet_core::node::status::{Fixed, describe};
+use kubelet_core::node::status::{Fixed, REBOOTED, describe};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -342,7 +342,7 @@ impl Reporter {
 
     fn tell(&mut self, events: Vec<NodeEvent>) {
         for event in events {
-            let reboot = event.reason == "Rebooted";
+            let reboot = event.reason == REBOOTED;
             if !(reboot && self.said_rebooted) {
                 self.said_rebooted |= reboot;
                 self.deps.events.tell(event);

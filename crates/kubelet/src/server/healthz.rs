@@ -9,7 +9,7 @@ use axum::Router;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
-use base::metrics::{CONTENT_TYPE, Kind, Text};
+use base::metrics::{CONTENT_TYPE, MetricType, Text};
 use http::{StatusCode, header};
 
 use crate::pods::beat::Beat;
@@ -173,12 +173,12 @@ impl Checks {
         const STANDS: &str = "kubernetes_healthcheck";
         const ASKED: &str = "kubernetes_healthchecks_total";
         let mut text = Text::new(out);
-        text.header(STANDS, Kind::Gauge, "1 while the health check passes, 0 while it fails.")?;
+        text.header(STANDS, MetricType::Gauge, "1 while the health check passes, 0 while it fails.")?;
         for check in self.0.iter() {
             let passes = f64::from(u8::from((check.run)().is_ok()));
             text.sample(STANDS, &[("name", check.name), ("type", "healthz")], passes, None)?;
         }
-        text.header(ASKED, Kind::Counter, "How often the health check was asked for, by how it went.")?;
+        text.header(ASKED, MetricType::Counter, "How often the health check was asked for, by how it went.")?;
         for check in self.0.iter() {
             for (status, count) in [("error", &check.asked.failed), ("success", &check.asked.passed)] {
                 let labels = [("name", check.name), ("status", status), ("type", "healthz")];

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use base::flags::{self, Flag, Kind};
+use base::flags::{self, Flag, FlagType};
 use serde_json::Value;
 use store::Report;
 
@@ -18,13 +18,13 @@ pub(super) enum Act {
     Restore,
 }
 
-const HELP: Flag = Flag::new("help", Kind::Bool, "false", "Print this text.").short('h');
+const HELP: Flag = Flag::new("help", FlagType::Bool, "false", "Print this text.").short('h');
 const BACKUP: &[Flag] = &[DATA_DIR, HELP];
 const RESTORE: &[Flag] = &[
     DATA_DIR,
     Flag::new(
         "replace",
-        Kind::Bool,
+        FlagType::Bool,
         "false",
         "Put a store that is there already aside, into a directory of its own.",
     ),

@@ -1,6 +1,6 @@
 //! The chains that are the same whatever Services there are: where packets enter, and how they find their frontend.
 
-use nft::{Address, Chain, Cmp, Ct, Expr, Hook, HookPoint, Kind, Meta, Reg, Rule, Verdict};
+use nft::{Address, Chain, ChainType, Cmp, Ct, Expr, Hook, HookPoint, Meta, Reg, Rule, Verdict};
 
 use crate::objects::Cidr;
 use crate::rules::{Detector, NodePortAddresses, NodeRules, OffCluster, Unserved};
@@ -63,7 +63,7 @@ fn entrances() -> Vec<(Chain, Vec<Rule>)> {
     let always = |chain: &str| vec![rule(vec![jump(chain)])];
     let (services, node_ports) = (|| check("service-endpoints-check"), || check("nodeport-endpoints-check"));
     let cluster_ips = || check("cluster-ips-check");
-    use {HookPoint as At, Kind::Filter, Kind::Nat};
+    use {ChainType::Filter, ChainType::Nat, HookPoint as At};
     vec![
         entrance("filter-prerouting-pre-dnat", Filter, At::Prerouting, BEFORE_DNAT, firewall()),
         entrance("filter-output-pre-dnat", Filter, At::Output, BEFORE_DNAT, firewall()),

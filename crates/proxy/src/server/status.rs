@@ -7,7 +7,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
-use base::metrics::{Family, Kind, Text};
+use base::metrics::{Family, MetricType, Text};
 use http::header;
 use serde_json::json;
 
@@ -66,7 +66,7 @@ fn write_start(out: &mut String) -> fmt::Result {
     const NAME: &str = "process_start_time_seconds";
     let Some(started) = sys::process::started() else { return Ok(()) };
     let mut text = Text::new(out);
-    text.header(NAME, Kind::Gauge, "Unix time of the start of this process.")?;
+    text.header(NAME, MetricType::Gauge, "Unix time of the start of this process.")?;
     text.sample(NAME, &[], started, None)
 }
 

@@ -8,7 +8,7 @@ use proxy::backend::iptables::Programs;
 use proxy::backend::ipvs::{SCHEDULERS, check};
 use proxy_core::ipvs::DEVICE;
 use proxy_core::objects::Family;
-use sys::ipset::{Ipsets, Kind};
+use sys::ipset::{Ipsets, SetType};
 use sys::ipvs::{Behaviour, Ipvs, Order, ServerId};
 use sys::link::Links;
 
@@ -66,7 +66,7 @@ pub(crate) fn make_foreign(lab: &Lab) -> State {
     let behaviour = Behaviour { scheduler: "rr".into(), persistence: None, hashes_ports: false };
     lab.node.ns.within(|| {
         Ipvs::open().unwrap().carry_out(&[Order::Add(id, behaviour)]).unwrap().none().unwrap();
-        Ipsets::open().unwrap().create("KUBE-FOREIGN", Kind::Ip, false).unwrap();
+        Ipsets::open().unwrap().create("KUBE-FOREIGN", SetType::Ip, false).unwrap();
     });
     State::read(lab)
 }

@@ -14,7 +14,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-use wire::{Call, HEAD, Kind, Message, size};
+use wire::{Call, HEAD, Message, MessageType, size};
 
 /// For everything that is asked.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -194,13 +194,13 @@ impl Bus {
         loop {
             let (message, descriptor) = self.receive().await?;
             match message.kind {
-                Kind::Return if message.answers == serial => return Ok((message, descriptor)),
-                Kind::Error if message.answers == serial => {
+                MessageType::Return if message.answers == serial => return Ok((message, descriptor)),
+                MessageType::Error if message.answers == serial => {
                     let why = message.text().unwrap_or_default();
                     let who = call.destination.to_owned();
                     return Err(io::Error::other(BusError { who, name: message.error, why }));
                 }
-                Kind::Signal if self.wants(&message) && self.signals.len() < QUEUE => {
+                MessageType::Signal if self.wants(&message) && self.signals.len() < QUEUE => {
                     self.signals.push_back(message);
                 }
                 _ => {}
@@ -211,7 +211,7 @@ impl Bus {
     fn wants(&self, message: &Message) -> bool {
         let is =
             |&(interface, member): &(&str, &str)| message.interface == interface && message.member == member;
-        message.kind == Kind::Signal && self.wanted.iter().any(is)
+        message.kind == MessageType::Signal && self.wanted.iter().any(is)
     }
 
     /// Says who we are.

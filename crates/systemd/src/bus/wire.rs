@@ -47,7 +47,7 @@ pub enum Value<'a> {
 /// A message that came in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    pub kind: Kind,
+    pub kind: MessageType,
     /// Which call it answers.
     pub answers: u32,
     pub interface: String,
@@ -58,7 +58,7 @@ pub struct Message {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum MessageType {
     Return,
     Error,
     Signal,
@@ -204,10 +204,10 @@ impl Message {
     /// Reads a whole message; none if it is broken.
     pub fn read(bytes: &[u8]) -> Option<Message> {
         let kind = match *bytes.get(1)? {
-            RETURN => Kind::Return,
-            ERROR => Kind::Error,
-            SIGNAL => Kind::Signal,
-            _ => Kind::Other,
+            RETURN => MessageType::Return,
+            ERROR => MessageType::Error,
+            SIGNAL => MessageType::Signal,
+            _ => MessageType::Other,
         };
         let mut message = Message { kind, ..Message::default() };
         let mut reader = Reader { bytes, at: 12 };
@@ -350,7 +350,7 @@ mod tests {
     fn what_a_bus_says_is_understood() {
         // logind's answer to the question for InhibitDelayMaxUSec, as dbus-daemon passes it on.
         let answer = Message {
-            kind: Kind::Return,
+            kind: MessageType::Return,
             signature: "v".into(),
             body: [&[1, b't', 0, 0, 0, 0, 0, 0][..], &5_000_000u64.to_le_bytes()].concat(),
             ..Message::default()

@@ -3,8 +3,8 @@
 //! This table is the source of truth for decoding, defaulting, `/configz` and the compatibility
 //! page. A new field is a row here and a line in `types.rs`; a test keeps the two equal.
 
-use crate::config::doc::{Default as D, Field, Kind, Shape, Standing};
-use Kind::{
+use crate::config::doc::{Default as D, Field, FieldType, Shape, Standing};
+use FieldType::{
     Bool, BoolMap, Duration, DurationOrNanos, Float, Int32, Int32List, Int64, ObjectList, Quantity, Text,
     TextList, TextListMap, TextMap, Uint32,
 };
@@ -15,17 +15,17 @@ const ALARM: Standing = InPart("the kernel is asked to say when memory runs out 
 const ENFORCED: Standing = InPart("pods is enforced; the rest not yet");
 
 /// A field whose zero means unset.
-const fn plain(path: &'static str, kind: Kind, default: D, standing: Standing) -> Field {
+const fn plain(path: &'static str, kind: FieldType, default: D, standing: Standing) -> Field {
     Field { path, kind, default, shape: Shape::Plain, standing }
 }
 
 /// A field whose explicit zero counts.
-const fn pointer(path: &'static str, kind: Kind, default: D, standing: Standing) -> Field {
+const fn pointer(path: &'static str, kind: FieldType, default: D, standing: Standing) -> Field {
     Field { path, kind, default, shape: Shape::Pointer, standing }
 }
 
 /// A field without default.
-const fn empty(path: &'static str, kind: Kind, standing: Standing) -> Field {
+const fn empty(path: &'static str, kind: FieldType, standing: Standing) -> Field {
     plain(path, kind, D::Absent, standing)
 }
 

@@ -1,10 +1,10 @@
 //! Every kubelet flag: what it is, what it says in `--help`, and the field it sets.
 
-use Kind::{
+use FlagType::{
     Bool, BoolMap, Duration, Headers, Int32, Int64, Ip, Labels, List, Map, MapUnsplit, Quantity, Raw, Text,
     Thresholds, Uint32,
 };
-use base::flags::{Flag, Kind};
+use base::flags::{Flag, FlagType};
 
 use crate::config::doc::Standing;
 // A field's flag that stays: logging and identity.
@@ -30,7 +30,7 @@ const USE_EVICTION: &str = "use --eviction-hard or --eviction-soft instead.";
 const fn field(
     name: &'static str,
     path: &'static str,
-    kind: Kind,
+    kind: FlagType,
     default: &'static str,
     help: &'static str,
 ) -> FlagRow {

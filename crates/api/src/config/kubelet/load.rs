@@ -92,7 +92,7 @@ impl<'f> Loader<'f> {
                 continue;
             };
             let value = match (row.flag.kind, value) {
-                (flags::Kind::Raw(_), Value::Array(texts)) => settings::expand_raw(row.flag.name, texts),
+                (flags::FlagType::Raw(_), Value::Array(texts)) => settings::expand_raw(row.flag.name, texts),
                 _ => Ok(value.clone()),
             };
             match value {
@@ -268,7 +268,7 @@ impl<'f> Loader<'f> {
         let mut findings = doc::check(FIELDS, doc);
         self.set.append(&mut findings.set);
         let mut wrong = findings.errors;
-        for field in FIELDS.iter().filter(|f| f.kind == doc::Kind::ObjectList) {
+        for field in FIELDS.iter().filter(|f| f.kind == doc::FieldType::ObjectList) {
             let Some(Value::Array(items)) = doc::get(doc, field.path) else {
                 continue;
             };

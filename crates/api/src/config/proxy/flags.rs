@@ -1,7 +1,7 @@
 //! Every kube-proxy flag: what it is, what it says in `--help`, and the field it sets.
 
-use Kind::{Bool, BoolMap, Duration, Float, Int32, Ip, List, Quantity, Raw, Text, Uint32};
-use base::flags::{Flag, Kind};
+use FlagType::{Bool, BoolMap, Duration, Float, Int32, Ip, List, Quantity, Raw, Text, Uint32};
+use base::flags::{Flag, FlagType};
 
 use crate::config::doc::Standing;
 use crate::config::flag::{self, FlagRow, Target, field, old, short};
@@ -37,7 +37,7 @@ pub(super) fn survives_file(row: &FlagRow) -> bool {
 
 const CADVISOR: &str = "it belongs to the resource monitor and was registered by mistake.";
 
-const fn own(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> FlagRow {
+const fn own(name: &'static str, kind: FlagType, default: &'static str, help: &'static str) -> FlagRow {
     flag::own(name, kind, default, YES, help)
 }
 

@@ -160,7 +160,7 @@ impl Loader<'_> {
                 self.fail(&format!("--{}", row.flag.name), "must be greater than 0".into());
             }
             let value = match (row.flag.kind, value) {
-                (flags::Kind::Raw(_), Value::Array(texts)) => {
+                (flags::FlagType::Raw(_), Value::Array(texts)) => {
                     match read_vmodule(texts.iter().filter_map(Value::as_str)) {
                         Ok(value) => value,
                         Err(why) => {
@@ -242,7 +242,7 @@ fn flag_values(parsed: &Parsed) -> BTreeMap<&'static str, String> {
         other => other.to_string(),
     };
     let unsaid = |row: &FlagRow| match (row.flag.kind, row.flag.default) {
-        (flags::Kind::List, "") => "[]".to_owned(),
+        (flags::FlagType::List, "") => "[]".to_owned(),
         (_, default) => default.to_owned(),
     };
     let value = |row: &FlagRow| parsed.values.get(row.flag.name).map_or_else(|| unsaid(row), text);

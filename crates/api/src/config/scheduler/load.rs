@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use base::duration::GoDuration;
-use base::flags::{self, Flag, Kind, Parsed};
+use base::flags::{self, Flag, FlagType, Parsed};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -26,46 +26,46 @@ pub struct Loaded {
     pub not_honoured: Vec<String>,
 }
 
-const fn flag(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Flag {
+const fn flag(name: &'static str, kind: FlagType, default: &'static str, help: &'static str) -> Flag {
     Flag::new(name, kind, default, help)
 }
 
 /// Every flag. Names are kube-scheduler's.
 #[rustfmt::skip]
 pub const FLAGS: &[Flag] = &[
-    flag("help", Kind::Bool, "false", "Print this text and exit.").short('h'),
-    flag("version", Kind::Bool, "false", "Print the version and exit."),
-    flag("config", Kind::Text, "", "The configuration file. It replaces --kubeconfig, --kube-api-* and --profiling."),
-    flag("write-config-to", Kind::Text, "", "Write the effective configuration to this file and exit."),
-    flag("master", Kind::Text, "", "The API server's address; wins over the kubeconfig's."),
-    flag("kubeconfig", Kind::Text, "", "The kubeconfig file; without it and --master, the credentials of a Pod are used."),
-    flag("kube-api-qps", Kind::Float, "50", "Requests to the API server a second."),
-    flag("kube-api-burst", Kind::Int32, "100", "Requests to the API server in a burst."),
-    flag("kube-api-content-type", Kind::Text, "application/vnd.kubernetes.protobuf", "Content type of requests to the API server."),
-    flag("bind-address", Kind::Ip, "0.0.0.0", "The address to serve on."),
-    flag("secure-port", Kind::Int32, "10259", "The port to serve HTTPS on; 0 for none."),
-    flag("leader-elect", Kind::Bool, "true", "Work only while holding the lease."),
-    flag("leader-elect-lease-duration", Kind::Duration, "15s", "How long a lease holds that is not renewed."),
-    flag("leader-elect-renew-deadline", Kind::Duration, "10s", "How long the holder tries to renew before it gives up."),
-    flag("leader-elect-retry-period", Kind::Duration, "2s", "Between two attempts to take or renew the lease."),
-    flag("leader-elect-resource-lock", Kind::Text, "leases", "What is locked: leases."),
-    flag("leader-elect-resource-name", Kind::Text, "kube-scheduler", "The name of the lease."),
-    flag("leader-elect-resource-namespace", Kind::Text, "kube-system", "The namespace of the lease."),
-    flag("pod-max-in-unschedulable-pods-duration", Kind::Duration, "5m0s", "After this an unschedulable Pod is tried again though nothing happened."),
-    flag("profiling", Kind::Bool, "true", "Serve /debug/pprof."),
-    flag("contention-profiling", Kind::Bool, "true", "Profile contended locks."),
-    flag("feature-gates", Kind::BoolMap, "", "Gates as name=true, comma separated."),
-    flag("authentication-kubeconfig", Kind::Text, "", "A kubeconfig for asking who a client is."),
-    flag("authorization-kubeconfig", Kind::Text, "", "A kubeconfig for asking what a client may."),
-    flag("authentication-skip-lookup", Kind::Bool, "false", "Do not look for the cluster's authorities."),
-    flag("authorization-always-allow-paths", Kind::List, "/healthz,/readyz,/livez", "Paths that anybody may read."),
-    flag("client-ca-file", Kind::Text, "", "Authorities (PEM) whose client certificates are believed."),
-    flag("tls-cert-file", Kind::Text, "", "The certificate (PEM) to show."),
-    flag("tls-private-key-file", Kind::Text, "", "The key (PEM) of --tls-cert-file."),
-    flag("cert-dir", Kind::Text, "", "Where certificates are kept."),
-    flag("logging-format", Kind::Text, "text", "text or json."),
-    flag("v", Kind::Uint32, "0", "How much to log; 0 to 10.").short('v'),
-    flag("vmodule", Kind::Raw("pattern=N,..."), "", "Verbosity per source file, text format only."),
+    flag("help", FlagType::Bool, "false", "Print this text and exit.").short('h'),
+    flag("version", FlagType::Bool, "false", "Print the version and exit."),
+    flag("config", FlagType::Text, "", "The configuration file. It replaces --kubeconfig, --kube-api-* and --profiling."),
+    flag("write-config-to", FlagType::Text, "", "Write the effective configuration to this file and exit."),
+    flag("master", FlagType::Text, "", "The API server's address; wins over the kubeconfig's."),
+    flag("kubeconfig", FlagType::Text, "", "The kubeconfig file; without it and --master, the credentials of a Pod are used."),
+    flag("kube-api-qps", FlagType::Float, "50", "Requests to the API server a second."),
+    flag("kube-api-burst", FlagType::Int32, "100", "Requests to the API server in a burst."),
+    flag("kube-api-content-type", FlagType::Text, "application/vnd.kubernetes.protobuf", "Content type of requests to the API server."),
+    flag("bind-address", FlagType::Ip, "0.0.0.0", "The address to serve on."),
+    flag("secure-port", FlagType::Int32, "10259", "The port to serve HTTPS on; 0 for none."),
+    flag("leader-elect", FlagType::Bool, "true", "Work only while holding the lease."),
+    flag("leader-elect-lease-duration", FlagType::Duration, "15s", "How long a lease holds that is not renewed."),
+    flag("leader-elect-renew-deadline", FlagType::Duration, "10s", "How long the holder tries to renew before it gives up."),
+    flag("leader-elect-retry-period", FlagType::Duration, "2s", "Between two attempts to take or renew the lease."),
+    flag("leader-elect-resource-lock", FlagType::Text, "leases", "What is locked: leases."),
+    flag("leader-elect-resource-name", FlagType::Text, "kube-scheduler", "The name of the lease."),
+    flag("leader-elect-resource-namespace", FlagType::Text, "kube-system", "The namespace of the lease."),
+    flag("pod-max-in-unschedulable-pods-duration", FlagType::Duration, "5m0s", "After this an unschedulable Pod is tried again though nothing happened."),
+    flag("profiling", FlagType::Bool, "true", "Serve /debug/pprof."),
+    flag("contention-profiling", FlagType::Bool, "true", "Profile contended locks."),
+    flag("feature-gates", FlagType::BoolMap, "", "Gates as name=true, comma separated."),
+    flag("authentication-kubeconfig", FlagType::Text, "", "A kubeconfig for asking who a client is."),
+    flag("authorization-kubeconfig", FlagType::Text, "", "A kubeconfig for asking what a client may."),
+    flag("authentication-skip-lookup", FlagType::Bool, "false", "Do not look for the cluster's authorities."),
+    flag("authorization-always-allow-paths", FlagType::List, "/healthz,/readyz,/livez", "Paths that anybody may read."),
+    flag("client-ca-file", FlagType::Text, "", "Authorities (PEM) whose client certificates are believed."),
+    flag("tls-cert-file", FlagType::Text, "", "The certificate (PEM) to show."),
+    flag("tls-private-key-file", FlagType::Text, "", "The key (PEM) of --tls-cert-file."),
+    flag("cert-dir", FlagType::Text, "", "Where certificates are kept."),
+    flag("logging-format", FlagType::Text, "text", "text or json."),
+    flag("v", FlagType::Uint32, "0", "How much to log; 0 to 10.").short('v'),
+    flag("vmodule", FlagType::Raw("pattern=N,..."), "", "Verbosity per source file, text format only."),
 ];
 
 /// Flags that are taken and that nothing acts on yet.

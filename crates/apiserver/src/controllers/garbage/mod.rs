@@ -292,7 +292,7 @@ impl Collector {
         let mut call = Call::internal(located.kind.clone(), "delete", &located.namespace, &located.name);
         match self.registry.delete(&mut call, &options).await {
             Ok(_) => Ok(()),
-            Err(api_status) if api_status.reason == "NotFound" => Ok(()),
+            Err(api_status) if api_status.is_not_found() => Ok(()),
             Err(api_status) => Err(api_status),
         }
     }

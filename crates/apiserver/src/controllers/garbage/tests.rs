@@ -51,7 +51,7 @@ impl Bench {
         let options = DeleteOptions { propagation: how, ..DeleteOptions::default() };
         let done = self.registry.delete(&mut self.call("delete", what, name), &options).await;
         // The collector may have been quicker.
-        assert!(done.map_or_else(|api_status| api_status.reason == "NotFound", |_| true));
+        assert!(done.map_or_else(|api_status| api_status.is_not_found(), |_| true));
     }
 
     async fn get(&self, (group, plural): (&str, &str), name: &str) -> Option<Value> {

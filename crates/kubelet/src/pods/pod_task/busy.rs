@@ -19,7 +19,7 @@ impl PodTask {
 
     /// Waits for what may be dropped when the Pod is to end: none if that comes first.
     pub(super) fn unless_ending<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = Option<T>> {
-        self.hearing_probes(async move {
+        self.with_probe_updates(async move {
             tokio::select! {
                 done = work => Some(done),
                 () = self.ending() => None,
@@ -29,7 +29,7 @@ impl PodTask {
 
     /// Waits for the work, and shows meanwhile what the probes say: who is not ready any more is to get no more
     /// traffic, however long another container takes to start or the Pod takes to end. The next pass hears it too.
-    pub(super) fn hearing_probes<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = T> {
+    pub(super) fn with_probe_updates<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = T> {
         // Boxed: a Pod that rests is not to hold the room of all it ever waits for.
         let mut work = Box::pin(work);
         async move {

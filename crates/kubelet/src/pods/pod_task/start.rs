@@ -132,7 +132,7 @@ impl PodTask {
                 () = overdue => None,
             }
         };
-        if let Some(answer) = self.hearing_probes(answered).await {
+        if let Some(answer) = self.with_probe_updates(answered).await {
             return answer;
         }
         let message = format!("error killing pod: the runtime took too long to {act}");

@@ -220,7 +220,7 @@ impl PodTask {
                 Ok(_) = shorter => Stopping::Interrupted,
             }
         };
-        self.hearing_probes(stopping).await
+        self.with_probe_updates(stopping).await
     }
 
     /// Stops everything with the Pod's whole grace: a sandbox is to be replaced.

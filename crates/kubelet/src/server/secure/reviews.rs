@@ -104,11 +104,11 @@ mod tests {
     use crate::testing::client_of;
 
     /// An API server with one answer to everything.
-    fn reviews(code: u16, patience: &'static str, body: serde_json::Value) -> ApiReviews {
+    fn reviews(code: u16, retry_after: &'static str, body: serde_json::Value) -> ApiReviews {
         let client = client_of(move |_| {
             let mut answer = http::Response::builder().status(code);
-            if !patience.is_empty() {
-                answer = answer.header("retry-after", patience);
+            if !retry_after.is_empty() {
+                answer = answer.header("retry-after", retry_after);
             }
             let answer = answer.body(Full::new(Bytes::from(body.to_string()))).unwrap();
             async move { Ok(answer) }
@@ -128,10 +128,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_wants_to_be_asked_later_is_not_asked_at_once() {
-        for (code, patience, retry) in
+        for (code, retry_after, retry) in
             [(500, "", true), (429, "60", false), (503, "60", false), (403, "", false)]
         {
-            let why = reviews(code, patience, json!({})).access(&User::default(), "get", "stats").await;
+            let why = reviews(code, retry_after, json!({})).access(&User::default(), "get", "stats").await;
             assert_eq!(why.unwrap_err().retry, retry, "{code}");
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use base::metrics::{Kind, Text};
+use base::metrics::{MetricType, Text};
 use kubelet_core::stats::ContainerStats;
 
 use super::{Look, cpu_seconds, started, swap_used, working_set};
@@ -10,7 +10,7 @@ use super::{Look, cpu_seconds, started, swap_used, working_set};
 /// A family: name, kind, what it is, one more label, and a container's value.
 type Row = (
     &'static str,
-    Kind,
+    MetricType,
     &'static str,
     Option<(&'static str, &'static str)>,
     fn(&ContainerStats) -> Option<f64>,
@@ -19,34 +19,46 @@ type Row = (
 const CONTAINERS: &[Row] = &[
     (
         "container_cpu_usage_seconds_total",
-        Kind::Counter,
+        MetricType::Counter,
         "Cumulative cpu time consumed in seconds.",
         Some(("cpu", "total")),
         cpu_seconds,
     ),
     (
         "container_fs_usage_bytes",
-        Kind::Gauge,
+        MetricType::Gauge,
         "Number of bytes that are consumed by the container.",
         None,
         |c| c.rootfs.map(|(_, used)| used.bytes as f64),
     ),
-    ("container_last_seen", Kind::Gauge, "Last time a container was seen by the exporter.", None, |c| {
-        c.cpu.map(|cpu| cpu.at.secs() as f64)
+    (
+        "container_last_seen",
+        MetricType::Gauge,
+        "Last time a container was seen by the exporter.",
+        None,
+        |c| c.cpu.map(|cpu| cpu.at.secs() as f64),
+    ),
+    ("container_memory_rss", MetricType::Gauge, "Size of RSS in bytes.", None, |c| {
+        c.memory?.rss.map(|n| n as f64)
     }),
-    ("container_memory_rss", Kind::Gauge, "Size of RSS in bytes.", None, |c| c.memory?.rss.map(|n| n as f64)),
-    ("container_memory_swap", Kind::Gauge, "Container swap usage in bytes.", None, swap_used),
+    ("container_memory_swap", MetricType::Gauge, "Container swap usage in bytes.", None, swap_used),
     (
         "container_memory_usage_bytes",
-        Kind::Gauge,
+        MetricType::Gauge,
         "Current memory usage in bytes, including all memory.",
         None,
         |c| c.memory?.usage.map(|n| n as f64),
     ),
-    ("container_memory_working_set_bytes", Kind::Gauge, "Current working set in bytes.", None, working_set),
+    (
+        "container_memory_working_set_bytes",
+        MetricType::Gauge,
+        "Current working set in bytes.",
+        None,
+        working_set,
+    ),
     (
         "container_start_time_seconds",
-        Kind::Gauge,
+        MetricType::Gauge,
         "Start time of the container since unix epoch in seconds.",
         None,
         started,
@@ -97,11 +109,15 @@ pub(super) fn write(out: &mut dyn Write, look: &Look) -> fmt::Result {
     ];
     for (name, help, value) in machine {
         if let Some(value) = value {
-            text.header(name, Kind::Gauge, help)?;
+            text.header(name, MetricType::Gauge, help)?;
             text.sample(name, &labels, value, None)?;
         }
     }
     let name = "machine_scrape_error";
-    text.header(name, Kind::Gauge, "1 if there was an error while getting machine metrics, 0 otherwise.")?;
+    text.header(
+        name,
+        MetricType::Gauge,
+        "1 if there was an error while getting machine metrics, 0 otherwise.",
+    )?;
     text.sample(name, &[], 0.0, None)
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use base::metrics::{Kind, Text};
+use base::metrics::{MetricType, Text};
 use kubelet_core::stats::ContainerStats;
 
 use super::{Look, cpu_seconds, started, swap_used, working_set};
@@ -12,40 +12,46 @@ pub(super) fn write(out: &mut dyn Write, look: &Look) -> fmt::Result {
     let now = Some(look.now.0 / 1_000_000);
     let cpu = (
         "container_cpu_usage_seconds_total",
-        Kind::Counter,
+        MetricType::Counter,
         "Cumulative cpu time consumed by the container in core-seconds",
     );
     family(&mut text, cpu, look, cpu_seconds, cpu_time)?;
-    let memory =
-        ("container_memory_working_set_bytes", Kind::Gauge, "Current working set of the container in bytes");
+    let memory = (
+        "container_memory_working_set_bytes",
+        MetricType::Gauge,
+        "Current working set of the container in bytes",
+    );
     family(&mut text, memory, look, working_set, memory_time)?;
     let start = (
         "container_start_time_seconds",
-        Kind::Gauge,
+        MetricType::Gauge,
         "Start time of the container since unix epoch in seconds",
     );
     family(&mut text, start, look, started, |_| None)?;
-    let swap =
-        ("container_swap_usage_bytes", Kind::Gauge, "Current amount of the container swap usage in bytes");
+    let swap = (
+        "container_swap_usage_bytes",
+        MetricType::Gauge,
+        "Current amount of the container swap usage in bytes",
+    );
     family(&mut text, swap, look, swap_used, memory_time)?;
     let machine = &look.signals.machine;
     let memory = machine.memory.as_ref();
     let node = [
         (
             "node_cpu_usage_seconds_total",
-            Kind::Counter,
+            MetricType::Counter,
             "Cumulative cpu time consumed by the node in core-seconds",
             machine.cpu_nanos.map(|n| n as f64 / 1e9),
         ),
         (
             "node_memory_working_set_bytes",
-            Kind::Gauge,
+            MetricType::Gauge,
             "Current working set of the node in bytes",
             memory.map(|m| m.working_set as f64),
         ),
         (
             "node_swap_usage_bytes",
-            Kind::Gauge,
+            MetricType::Gauge,
             "Current swap usage of the node in bytes",
             memory.map(|m| m.swap_used as f64),
         ),
@@ -56,12 +62,12 @@ pub(super) fn write(out: &mut dyn Write, look: &Look) -> fmt::Result {
             text.sample(name, &[], value, now)?;
         }
     }
-    pods(&mut text, look, "pod_cpu_usage_seconds_total", Kind::Counter, cpu_seconds)?;
-    pods(&mut text, look, "pod_memory_working_set_bytes", Kind::Gauge, working_set)?;
-    pods(&mut text, look, "pod_swap_usage_bytes", Kind::Gauge, swap_used)?;
+    pods(&mut text, look, "pod_cpu_usage_seconds_total", MetricType::Counter, cpu_seconds)?;
+    pods(&mut text, look, "pod_memory_working_set_bytes", MetricType::Gauge, working_set)?;
+    pods(&mut text, look, "pod_swap_usage_bytes", MetricType::Gauge, swap_used)?;
     text.header(
         "resource_scrape_error",
-        Kind::Gauge,
+        MetricType::Gauge,
         "1 if there was an error while getting container metrics, 0 otherwise",
     )?;
     text.sample("resource_scrape_error", &[], f64::from(u8::from(look.blind)), None)
@@ -69,7 +75,7 @@ pub(super) fn write(out: &mut dyn Write, look: &Look) -> fmt::Result {
 
 fn family(
     text: &mut Text<'_>,
-    (name, kind, help): (&str, Kind, &str),
+    (name, kind, help): (&str, MetricType, &str),
     look: &Look,
     of: fn(&ContainerStats) -> Option<f64>,
     at: fn(&ContainerStats) -> Option<i64>,
@@ -90,7 +96,7 @@ fn pods(
     text: &mut Text<'_>,
     look: &Look,
     name: &str,
-    kind: Kind,
+    kind: MetricType,
     of: fn(&ContainerStats) -> Option<f64>,
 ) -> fmt::Result {
     if look.containers().any(|(_, c)| of(c).is_some()) {

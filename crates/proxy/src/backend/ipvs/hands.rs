@@ -185,13 +185,13 @@ fn behaviour(server: &Server) -> Behaviour {
     }
 }
 
-fn kind(kind: SetKind) -> ipset::Kind {
+fn kind(kind: SetKind) -> ipset::SetType {
     match kind {
-        SetKind::Ip => ipset::Kind::Ip,
-        SetKind::IpPort => ipset::Kind::IpPort,
-        SetKind::IpPortIp => ipset::Kind::IpPortIp,
-        SetKind::IpPortNet => ipset::Kind::IpPortNet,
-        SetKind::Port => ipset::Kind::Port,
+        SetKind::Ip => ipset::SetType::Ip,
+        SetKind::IpPort => ipset::SetType::IpPort,
+        SetKind::IpPortIp => ipset::SetType::IpPortIp,
+        SetKind::IpPortNet => ipset::SetType::IpPortNet,
+        SetKind::Port => ipset::SetType::Port,
     }
 }
 
