@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
 /// For one plugin to answer. Address services elsewhere on the network are in this.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// What a plugin may print.
 const OUTPUT_MAX: u64 = 1 << 20;
 const CONFIG_MAX: u64 = 1 << 20;
@@ -94,15 +94,20 @@ impl Networks {
     /// Detaches, with what was kept of the attaching if there is any. Idempotent.
     pub async fn del(&self, network: &Network, to: &Attachment) -> Result<(), NetworkError> {
         let path = self.kept(network, to);
-        let kept = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+        let kept =
+            tokio::fs::read(&path).await.ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
         let before = kept.and_then(|mut kept| kept.get_mut("result").map(Value::take));
         self.chain(network, Verb::Del, to, before).await?;
-        match std::fs::remove_file(&path) {
+        match tokio::fs::remove_file(&path).await {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
                 Err(NetworkError::Path { what: "removing", path, cause: e })
             }
             _ => Ok(()),
         }
+    }
+
+    fn program(&self, name: &str) -> Option<PathBuf> {
+        self.bin_dirs.iter().map(|dir| dir.join(name)).find(|path| path.is_file())
     }
 
     /// The name of the last plugin and what it answered.
@@ -119,9 +124,9 @@ impl Networks {
             let path =
                 self.bin_dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(":");
             let call = network.call(at, verb, to, result.as_ref(), &path);
-            let program = self.bin_dirs.iter().map(|dir| dir.join(&call.program)).find(|path| path.is_file());
-            let program = program.ok_or_else(|| NetworkError::Missing(call.program.clone()))?;
-            let answer = tokio::time::timeout(PATIENCE, run(&program, &call))
+            let program =
+                self.program(&call.program).ok_or_else(|| NetworkError::Missing(call.program.clone()))?;
+            let answer = tokio::time::timeout(TIMEOUT, run(&program, &call))
                 .await
                 .map_err(|_| NetworkError::Late(call.program.clone()))?
                 .map_err(|error| NetworkError::Run(call.program.clone(), error))?;

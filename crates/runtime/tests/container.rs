@@ -23,7 +23,7 @@ use sys::cgroup::{Hierarchies, Version};
 use sys::detached::Propagation;
 use tokio::sync::mpsc;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60);
 const DEFAULT_CAPABILITIES: u64 = 0xa804_25fb;
 #[cfg(target_arch = "x86_64")]
 const ARCH: Arch = Arch::X86_64;
@@ -168,7 +168,7 @@ impl Pod {
     }
 
     async fn next(&mut self) -> Event {
-        tokio::time::timeout(PATIENCE, self.events.recv()).await.unwrap().unwrap()
+        tokio::time::timeout(DEADLINE, self.events.recv()).await.unwrap().unwrap()
     }
 
     async fn ended(&mut self, job: u32) -> Exit {
@@ -205,7 +205,7 @@ impl Drop for Pod {
             let _ = sys::message::send(socket, &quit, &[]);
         }
         let _ = self.hierarchies.kill(&self.cgroup);
-        let until = std::time::Instant::now() + PATIENCE;
+        let until = std::time::Instant::now() + DEADLINE;
         while self.hierarchies.remove(&self.cgroup).is_err() && std::time::Instant::now() < until {
             std::thread::yield_now();
         }

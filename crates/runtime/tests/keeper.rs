@@ -15,7 +15,7 @@ use sys::detached::{self, Change, Propagation};
 use tokio::sync::mpsc;
 
 const NEW_NAMESPACES: u64 = (libc_flags::NEWNS | libc_flags::NEWPID) as u64;
-const PATIENCE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 mod libc_flags {
     pub(super) const NEWNS: u32 = 0x0002_0000;
@@ -60,7 +60,7 @@ impl Pod {
     }
 
     async fn next(&mut self) -> Event {
-        tokio::time::timeout(PATIENCE, self.events.recv()).await.unwrap().unwrap()
+        tokio::time::timeout(DEADLINE, self.events.recv()).await.unwrap().unwrap()
     }
 
     async fn ended(&mut self, job: u32) -> Exit {
@@ -365,7 +365,7 @@ async fn a_recipe_of_another_version_is_refused() {
     let ask = runtime_core::message::encode(runtime_core::message::Ask::Launch { len }, 1, 1);
     sys::message::send(&socket, &ask, &[recipe.as_fd()]).unwrap();
     let mut buffer = [0; 64];
-    let limit = std::time::Instant::now() + PATIENCE;
+    let limit = std::time::Instant::now() + DEADLINE;
     let n = loop {
         match sys::message::receive(&socket, &mut buffer) {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock && std::time::Instant::now() < limit => {

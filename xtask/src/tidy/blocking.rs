@@ -67,7 +67,9 @@ impl Code<'_> {
         let (word, next) = (self.word(at), self.word(at + 1));
         let after = self.word(at + 2);
         let is_function = after.starts_with(char::is_lowercase);
-        let of_somebody = self.before(at, 1) == "::" && matches!(self.before(at, 2), "tokio" | "rustix");
+        let path_before = |steps| self.before(at, steps) == "::";
+        let of_somebody = path_before(1) && matches!(self.before(at, 2), "tokio" | "rustix")
+            || path_before(1) && path_before(3) && self.before(at, 4) == "tokio";
         match word {
             "fs" if next == "::" && is_function && !of_somebody => Some(format!("fs::{after}")),
             "File" if next == "::" && matches!(after, "open" | "create" | "options") && !of_somebody => {
@@ -202,7 +204,7 @@ mod tests {
             "async fn a() { spawn_blocking(move || fs::read(path)).await }",
             "async fn a() { let read = || -> io::Result<()> { fs::read_dir(path)?; Ok(()) }; on_thread(read).await }",
             "async fn a() { self.run(|i| { let dir = i.path(); fs::write(dir, text) }).await }",
-            "async fn a() { tokio::fs::read(path).await; rustix::fs::stat(path); fs::Permissions::from_mode(1) }",
+            "async fn a() { tokio::fs::read(path).await; tokio::fs::File::create(path).await; rustix::fs::stat(path); fs::Permissions::from_mode(1) }",
             "async fn a() { fn b() { fs::read(path) } }",
             "async fn a() { body.metadata(7) }",
             "#[cfg(test)]\nmod tests { async fn a() { fs::read(path) } }",

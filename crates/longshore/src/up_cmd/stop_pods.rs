@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -91,19 +91,24 @@ async fn end_containers(socket: &Path) -> Vec<String> {
 /// What Pods had mounted, the deepest first, then the mount of the kubelet's directory onto itself. A disk that somebody mounted
 /// for the kubelet or its Pods stays; nothing is deleted.
 async fn unmount_all(root: &Path) -> Vec<String> {
-    let root = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
-    let mounts = match sys::mountinfo::read() {
-        Ok(mounts) => mounts,
+    let points = match mount_points(root) {
+        Ok(points) => points,
         Err(error) => return vec![format!("read the mounts of this machine: {error}")],
     };
     let mut left = Vec::new();
-    for point in to_unmount(&root, &mounts) {
-        let at = point.to_owned();
+    for point in points {
+        let at = point.clone();
         if let Err(error) = within(UNMOUNT, move || Ok(unmount(&at, UnmountFlags::NOFOLLOW)?)).await {
             left.push(format!("unmount {}: {error}", point.display()));
         }
     }
     left
+}
+
+fn mount_points(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let root = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
+    let mounts = sys::mountinfo::read()?;
+    Ok(to_unmount(&root, &mounts).into_iter().map(Path::to_owned).collect())
 }
 
 /// On a thread of its own, which is left behind where it does not come back: the end of the process waits for nobody.
