@@ -212,7 +212,7 @@ async fn layer(
         let url = session.host.url(&name.path, &format!("blobs/{}", blob.digest), &name.domain);
         download(session, &url, &file, blob.size).await?;
         let (store, id, digest) = (store.clone(), id.clone(), blob.digest.clone());
-        Ok(on_disk(move || images::add_layer(&store, &id, &file, Some(&digest))).await?)
+        on_disk(move || images::add_layer(&store, &id, &file, Some(&digest))).await
     };
     first(sessions, |session| session.host.can_pull, brought).await
 }
