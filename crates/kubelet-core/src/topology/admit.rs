@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::admission_error::AdmissionError;
 use super::cpu::StaticCpus;
 use super::mask::{Hint, Wish};
 use super::memory::StaticMemory;
 use super::policy::{Policy, Scope};
-use super::refusal::Refusal;
 use super::wants::{ContainerWant, PodWant};
 
 /// CPUs and memory by container, and what chooses among the nodes.
@@ -57,7 +57,7 @@ impl Provider for NoProvider {
 
 impl Placement {
     /// The nodes each container should have everything from, if the whole Pod is judged at once.
-    pub fn begin(&mut self, pod: &PodWant, others: &impl Provider) -> Result<Option<Hint>, Refusal> {
+    pub fn begin(&mut self, pod: &PodWant, others: &impl Provider) -> Result<Option<Hint>, AdmissionError> {
         self.figures.requests += 1;
         if self.policy.scope == Scope::Container {
             return Ok(None);
@@ -77,7 +77,7 @@ impl Placement {
         container: &ContainerWant,
         of_pod: Option<Hint>,
         others: &impl Provider,
-    ) -> Result<Hint, Refusal> {
+    ) -> Result<Hint, AdmissionError> {
         let hint = match of_pod {
             Some(hint) => hint,
             None => {
@@ -94,7 +94,7 @@ impl Placement {
         given.map(|()| hint)
     }
 
-    fn give(&mut self, pod: &PodWant, container: &ContainerWant, hint: Hint) -> Result<(), Refusal> {
+    fn give(&mut self, pod: &PodWant, container: &ContainerWant, hint: Hint) -> Result<(), AdmissionError> {
         if let Some(cpus) = &mut self.cpus {
             cpus.allocate(pod, container, hint)?;
         }
@@ -104,7 +104,7 @@ impl Placement {
         Ok(())
     }
 
-    fn judge(&mut self, wishes: &[BTreeMap<String, Wish>], scope: Scope) -> Result<Hint, Refusal> {
+    fn judge(&mut self, wishes: &[BTreeMap<String, Wish>], scope: Scope) -> Result<Hint, AdmissionError> {
         let (hint, may) = self.policy.merge(wishes);
         let counted = u64::from(self.policy.guarantees_alignment());
         let of = usize::from(scope == Scope::Pod);
@@ -114,7 +114,7 @@ impl Placement {
         }
         self.figures.unaligned[of] += counted;
         self.figures.errors += 1;
-        Err(Refusal::affinity())
+        Err(AdmissionError::affinity())
     }
 
     /// The container starts: what ended before it is given back.

@@ -4,6 +4,7 @@
 //! * [`cpu`], [`memory`]: who has what; each says from which nodes it could give ([`mask`]).
 //! * [`policy`]: one answer to all of that. [`admit`]: the three together.
 
+pub mod admission_error;
 pub mod admit;
 pub mod cpu;
 pub mod cpu_set;
@@ -13,5 +14,4 @@ pub mod machine;
 pub mod mask;
 pub mod memory;
 pub mod policy;
-pub mod refusal;
 pub mod wants;

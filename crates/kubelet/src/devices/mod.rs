@@ -20,8 +20,8 @@ use k8s_openapi::api::core::v1::{PodStatus, ResourceHealth, ResourceStatus};
 use kubelet_core::devices::checkpoint::{self, Saved};
 use kubelet_core::devices::{Allocation, Counts, Device, DeviceBooks, Devices, Ids, Plan};
 use kubelet_core::node::capacity::is_extended;
+use kubelet_core::topology::admission_error::AdmissionError;
 use kubelet_core::topology::mask::Hint;
-use kubelet_core::topology::refusal::Refusal;
 use kubelet_core::topology::wants::{ContainerWant, PodWant};
 use plugins::device::v1beta1::DevicePluginOptions;
 use plugins::device::{DevicePlugin, HEALTHY, VERSION};
@@ -268,7 +268,7 @@ impl DevicePlugins {
         container: &ContainerWant,
         hint: Hint,
         runs: bool,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), AdmissionError> {
         for (resource, count) in &container.devices {
             if !self.books().is_ours(resource) {
                 continue;
@@ -280,7 +280,7 @@ impl DevicePlugins {
                 Ok(None) => Ok(()),
                 Err(why) => Err(why),
             };
-            given.map_err(|why| Refusal::unexpected(&why))?;
+            given.map_err(|why| AdmissionError::unexpected(&why))?;
         }
         self.books().remember(pod, &container.name);
         self.save().await;

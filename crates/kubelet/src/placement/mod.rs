@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kubelet_core::admission::Rejection;
 use kubelet_core::cri_config::LinuxResources;
 use kubelet_core::devices::DeviceBooks;
+use kubelet_core::topology::admission_error::AdmissionError;
 use kubelet_core::topology::admit::Placement;
 use kubelet_core::topology::cpu::StaticCpus;
 use kubelet_core::topology::cpu::options::{OptionGates, Options};
@@ -21,7 +22,6 @@ use kubelet_core::topology::machine::Machine;
 use kubelet_core::topology::memory::state::Block;
 use kubelet_core::topology::memory::{StaticMemory, reserved};
 use kubelet_core::topology::policy::{Kind, Policy};
-use kubelet_core::topology::refusal::Refusal;
 use kubelet_core::topology::wants::PodWant;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -176,7 +176,11 @@ impl Places {
         })
     }
 
-    async fn place_all(&self, want: &PodWant, runs: impl Fn(&str) -> bool + Send) -> Result<(), Refusal> {
+    async fn place_all(
+        &self,
+        want: &PodWant,
+        runs: impl Fn(&str) -> bool + Send,
+    ) -> Result<(), AdmissionError> {
         let of_pod = self.with_books(|core, books| core.begin(want, books))?;
         for container in &want.containers {
             let hint = self.with_books(|core, books| core.place(want, container, of_pod, books))?;

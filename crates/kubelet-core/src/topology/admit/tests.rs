@@ -28,7 +28,7 @@ fn placement(policy: &str, scope: &str) -> Placement {
     Placement { policy, cpus: Some(cpus), ..Placement::default() }
 }
 
-fn admit(placement: &mut Placement, pod: &PodWant, others: &impl Provider) -> Result<String, Refusal> {
+fn admit(placement: &mut Placement, pod: &PodWant, others: &impl Provider) -> Result<String, AdmissionError> {
     let of_pod = placement.begin(pod, others)?;
     for container in &pod.containers {
         placement.place(pod, container, of_pod, others)?;

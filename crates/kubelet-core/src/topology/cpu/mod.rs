@@ -10,10 +10,10 @@ pub mod take;
 
 use std::collections::BTreeMap;
 
+use super::admission_error::AdmissionError;
 use super::cpu_set::CpuSet;
 use super::layout::{CpuTopology, Level};
 use super::mask::{Hint, NumaMask, Wish};
-use super::refusal::Refusal;
 use super::wants::{ContainerWant, Lasting, PodWant};
 use options::Options;
 use take::{Manner, Order, TakeError, take};
@@ -187,7 +187,12 @@ impl StaticCpus {
     }
 
     /// Gives the container its CPUs, from near the hint's nodes first. One that has some keeps them.
-    pub fn allocate(&mut self, pod: &PodWant, container: &ContainerWant, hint: Hint) -> Result<(), Refusal> {
+    pub fn allocate(
+        &mut self,
+        pod: &PodWant,
+        container: &ContainerWant,
+        hint: Hint,
+    ) -> Result<(), AdmissionError> {
         if container.cpus == 0 {
             return Ok(());
         }
@@ -204,7 +209,12 @@ impl StaticCpus {
         done
     }
 
-    fn try_allocate(&mut self, pod: &PodWant, container: &ContainerWant, hint: Hint) -> Result<(), Refusal> {
+    fn try_allocate(
+        &mut self,
+        pod: &PodWant,
+        container: &ContainerWant,
+        hint: Hint,
+    ) -> Result<(), AdmissionError> {
         self.check_threads(container.cpus)?;
         if let Some(own) = self.state.own(&pod.uid, &container.name).cloned() {
             self.remember(pod, container, &own);
@@ -224,19 +234,19 @@ impl StaticCpus {
     }
 
     /// With whole cores promised, nobody may ask for half a core, or for more than there are.
-    fn check_threads(&self, count: usize) -> Result<(), Refusal> {
+    fn check_threads(&self, count: usize) -> Result<(), AdmissionError> {
         let per_core = self.topology.cpus_per_core().max(1);
         if !self.options.full_cores {
             return Ok(());
         }
         if !count.is_multiple_of(per_core) {
-            return Err(Refusal::smt(format!(
+            return Err(AdmissionError::smt(format!(
                 "requested {count} cpus not multiple cpus per core = {per_core}"
             )));
         }
         let free = self.state.shared.without(&self.reserved_cores).len();
         if count > free {
-            return Err(Refusal::smt(format!(
+            return Err(AdmissionError::smt(format!(
                 "not enough free physical CPUs: available physical CPUs = {free}, requested CPUs = {count}, CPUs per core = {per_core}"
             )));
         }
@@ -380,9 +390,9 @@ fn check_sockets(topology: &CpuTopology, options: Options, single_numa: bool) ->
     Ok(())
 }
 
-impl From<TakeError> for Refusal {
+impl From<TakeError> for AdmissionError {
     fn from(error: TakeError) -> Self {
-        Refusal::unexpected(&error.to_string())
+        AdmissionError::unexpected(&error.to_string())
     }
 }
 

@@ -7,9 +7,9 @@ pub mod state;
 
 use std::collections::BTreeMap;
 
+use super::admission_error::AdmissionError;
 use super::machine::NumaNode;
 use super::mask::{Hint, NumaMask, Wish};
-use super::refusal::Refusal;
 use super::wants::{ContainerWant, Lasting, Memory, PodWant};
 use hints::{Left, best, is_enough, violates_groups};
 use reserved::Reserved;
@@ -106,14 +106,19 @@ impl StaticMemory {
     }
 
     /// Gives the container its memory, from the hint's nodes if there are any. One that has some keeps it.
-    pub fn allocate(&mut self, pod: &PodWant, container: &ContainerWant, hint: Hint) -> Result<(), Refusal> {
+    pub fn allocate(
+        &mut self,
+        pod: &PodWant,
+        container: &ContainerWant,
+        hint: Hint,
+    ) -> Result<(), AdmissionError> {
         let Some(wanted) = &container.memory else { return Ok(()) };
         self.figures.requests += 1;
         if let Some(blocks) = self.state.blocks(&pod.uid, &container.name).map(<[Block]>::to_vec) {
             self.remember(pod, container, &blocks);
             return Ok(());
         }
-        let done = self.choose(pod, wanted, hint).map_err(|why| Refusal::unexpected(&why));
+        let done = self.choose(pod, wanted, hint).map_err(|why| AdmissionError::unexpected(&why));
         match done {
             Ok(nodes) => self.give(pod, container, wanted, nodes),
             Err(_) => self.figures.errors += 1,

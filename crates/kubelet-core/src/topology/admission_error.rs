@@ -3,14 +3,14 @@
 /// A reason and a message, in upstream's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
+pub struct AdmissionError {
     pub reason: &'static str,
     pub message: String,
 }
 
-// === impl Refusal ===
+// === impl AdmissionError ===
 
-impl Refusal {
+impl AdmissionError {
     /// What has no name of its own.
     #[must_use]
     pub fn unexpected(why: &str) -> Self {
