@@ -178,7 +178,7 @@ async fn run_watched(
     let chain = Chain::new(objects.clone(), authorizer.clone());
     let addresses = Addresses::new(settings.ranges.clone());
     let registry = Registry::new(store.clone(), catalog, clock.clone(), Some(chain), addresses);
-    let root_ca = pki.ca().certificate_pem();
+    let root_ca = pki.server_ca();
     let full = || RunError::Full { dir: settings.data_dir.clone() };
     let is_full = || matches!(store.health(), Health::Full);
     let prepared = controllers::definitions::prepare(&registry).await;

@@ -4,9 +4,15 @@
 mod server;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use apiserver::http::audit;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
 use server::{Answer, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -444,4 +450,44 @@ async fn no_object_grows_without_end() {
         codes.push(server.ask("root", &format!("PATCH {blobs}/b"), kind, body.as_bytes()).await.code);
     }
     assert_eq!(codes, [200, 413]);
+}
+
+/// A certificate for this machine, with its key, by an authority that is not the server's own; their files.
+fn foreign_certificate(dir: &Path) -> (PathBuf, PathBuf, PathBuf) {
+    let mut about = CertificateParams::new(Vec::new()).unwrap();
+    about.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    about.distinguished_name.push(DnType::CommonName, "cluster");
+    let key = KeyPair::generate().unwrap();
+    let authority = about.self_signed(&key).unwrap().pem();
+    let shown = KeyPair::generate().unwrap();
+    let leaf = CertificateParams::new(vec![Ipv4Addr::LOCALHOST.to_string()]).unwrap();
+    let leaf = leaf.signed_by(&shown, &Issuer::new(about, key)).unwrap().pem();
+    let write = |name: &str, text: &str| {
+        std::fs::write(dir.join(name), text).unwrap();
+        dir.join(name)
+    };
+    (write("cluster.crt", &authority), write("shown.crt", &leaf), write("shown.key", &shown.serialize_pem()))
+}
+
+#[tokio::test]
+async fn pods_and_the_administrator_are_told_who_vouches_for_a_certificate_that_is_not_ours() {
+    let mut server = Server::with("", |settings, dir| {
+        let (authority, certificate, key) = foreign_certificate(dir);
+        settings.client_ca_file = Some(authority);
+        settings.tls_files = Some((certificate, key));
+    })
+    .await;
+    let authority = server.dir.path().join("cluster.crt");
+    server.connector = server::connector(&authority);
+    let map = "GET /api/v1/namespaces/default/configmaps/kube-root-ca.crt";
+    let answer = server.ask("root", map, "", b"").await;
+    let map: Value = serde_json::from_slice(&answer.body).unwrap();
+    let der = |pem: &[u8]| CertificateDer::from_pem_slice(pem).unwrap();
+    let expected = der(&std::fs::read(&authority).unwrap());
+    assert_eq!(der(map["data"]["ca.crt"].as_str().unwrap().as_bytes()), expected);
+    let kubeconfig = std::fs::read_to_string(server.dir.path().join("data/admin.kubeconfig")).unwrap();
+    let (_, encoded) = kubeconfig.split_once("certificate-authority-data: ").unwrap();
+    let told = STANDARD.decode(encoded.lines().next().unwrap()).unwrap();
+    assert_eq!(der(&told), expected);
+    server.stop().await;
 }

@@ -22,6 +22,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::FromDer;
 
+mod anchor;
 mod files;
 mod issue;
 mod kubeconfig;
@@ -142,7 +143,9 @@ impl Pki {
         seen.kubelet_client = pair.certificate;
         let serving = Serving::new(serving_key(&settings, &seen.serving)?);
         let client_cas = Arc::new(ClientCas::new(&believed(&ca, &seen.client_ca))?);
-        Ok(Pki { settings, ca, serving, client_cas, kubelet_client, seen: Mutex::new(seen) })
+        let pki = Pki { settings, ca, serving, client_cas, kubelet_client, seen: Mutex::new(seen) };
+        pki.warn_of_a_stranger();
+        Ok(pki)
     }
 
     #[must_use]
@@ -159,6 +162,29 @@ impl Pki {
     #[must_use]
     pub fn client_ca_bundle(&self) -> String {
         format!("{}{}", self.ca.certificate_pem(), self.seen().client_ca)
+    }
+
+    /// The authority (PEM) that others know this server by: what Pods and `admin.kubeconfig` have. Our own, unless what
+    /// `--tls-cert-file` shows is somebody else's.
+    #[must_use]
+    pub fn server_ca(&self) -> String {
+        if self.settings.tls_files.is_none() {
+            return self.ca.certificate_pem();
+        }
+        let seen = self.seen();
+        anchor::find(&seen.serving.0, &seen.client_ca).unwrap_or_else(|| self.ca.certificate_pem())
+    }
+
+    /// Says so when Pods and `admin.kubeconfig` are given an authority that does not vouch for what is shown.
+    fn warn_of_a_stranger(&self) {
+        let Some((path, _)) = &self.settings.tls_files else { return };
+        let seen = self.seen();
+        if anchor::find(&seen.serving.0, &seen.client_ca).is_none() {
+            tracing::warn!(
+                file = %path.display(),
+                "who issued the certificate is neither in its file nor in --client-ca-file: Pods will not believe this server"
+            );
+        }
     }
 
     /// The configuration of the secure listener.
@@ -227,7 +253,7 @@ impl Pki {
     /// left alone. Says whether it changed.
     pub fn write_admin_kubeconfig(&self, path: &Path, server: &str, now: Wall) -> Result<bool, PkiError> {
         self.seen().admin_kubeconfig = Some((path.to_owned(), server.to_owned()));
-        let text = kubeconfig(server, &self.ca.certificate_pem(), "kubernetes-admin", &self.admin(now)?);
+        let text = kubeconfig(server, &self.server_ca(), "kubernetes-admin", &self.admin(now)?);
         if files::read_if_there(path)?.as_deref() == Some(text.as_str()) {
             return Ok(false);
         }
