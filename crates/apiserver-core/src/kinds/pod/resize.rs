@@ -53,9 +53,13 @@ pub fn validate_resize(new: &Value, old: &Value, errors: &mut FieldErrors) {
     if !node_can_resize(old) {
         errors.forbidden(&spec, "Pod running on node without support for resize");
     }
+    if !doc::list(old, "status.nodeAllocatableResourceClaimStatuses").is_empty() {
+        errors.forbidden(&spec, "pods with node allocatable resource claims cannot be resized");
+    }
     if !same_order(errors, new, old) {
         return;
     }
+    no_restart_for_init(errors, new, old);
     nothing_removed(
         errors,
         &Path::new("spec.resources"),
@@ -86,6 +90,21 @@ fn node_can_resize(pod: &Value) -> bool {
     let running =
         doc::list(pod, "status.containerStatuses").iter().find(|s| !doc::at(s, "state.running").is_null());
     running.is_none_or(|status| !status["resources"].is_null())
+}
+
+/// An init container runs once: it cannot be started again for other resources.
+fn no_restart_for_init(errors: &mut FieldErrors, new: &Value, old: &Value) {
+    let list = "spec.initContainers";
+    for (i, (container, before)) in doc::list(new, list).iter().zip(doc::list(old, list)).enumerate() {
+        let is_sidecar = doc::text(container, "restartPolicy") == "Always";
+        let mut policies = doc::list(container, "resizePolicy").iter();
+        let restarts = policies.any(|p| doc::text(p, "restartPolicy") == "RestartContainer");
+        if restarts && !is_sidecar && container != before {
+            let message =
+                "non-sidecar init containers with a resize policy of RestartContainer cannot be resized";
+            errors.forbidden(&Path::new(list).index(i), message);
+        }
+    }
 }
 
 fn same_order(errors: &mut FieldErrors, new: &Value, old: &Value) -> bool {
@@ -164,6 +183,30 @@ mod tests {
             resized(json!({"requests": {"cpu": "1", "ephemeral-storage": "2Gi"}})),
             "spec: Forbidden: only cpu and memory resources are mutable"
         );
+    }
+
+    #[test]
+    fn an_init_container_does_not_start_again_for_a_resize() {
+        let with = |cpu: &str, policy: Value| {
+            let mut pod = pod(json!({"requests": {"cpu": "1"}}));
+            let mut init = pod["spec"]["containers"][0].clone();
+            init["name"] = json!("i");
+            init["resources"] = json!({"requests": {"cpu": cpu}});
+            init["restartPolicy"] = policy;
+            init["resizePolicy"] = json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]);
+            pod["spec"]["initContainers"] = json!([init]);
+            pod
+        };
+        let refused = |old: &Value, new: &Value| {
+            let mut errors = FieldErrors::default();
+            no_restart_for_init(&mut errors, new, old);
+            errors.to_string()
+        };
+        let message = "spec.initContainers[0]: Forbidden: non-sidecar init containers with a resize policy of \
+                       RestartContainer cannot be resized";
+        assert_eq!(refused(&with("1", Value::Null), &with("2", Value::Null)), message);
+        assert_eq!(refused(&with("1", Value::Null), &with("1", Value::Null)), "[]");
+        assert_eq!(refused(&with("1", json!("Always")), &with("2", json!("Always"))), "[]");
     }
 
     #[test]
