@@ -24,7 +24,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (mut observed, verdicts, replaced) = (Observed::default(), &Verdicts::new(), &BTreeSet::new());
     for step in 1..=64 {
         let now = Now { wall: Wall::from_secs(step), ..Now::default() };
-        let todo = plan(&PlanInput { pod: &pod, observed: &observed, verdicts, replaced, crash_loop, now });
+        let todo = plan(&PlanInput {
+            pod: &pod,
+            observed: &observed,
+            verdicts,
+            replaced,
+            crash_loop,
+            actuated: None,
+            now,
+        });
         if let Some(new) = &todo.sandbox {
             println!("{step}: sandbox, attempt {}", new.attempt);
             let ips = vec![IpAddr::from([10, 0, 0, 2])];

@@ -16,6 +16,7 @@
 //!   says about itself ([`pod::status`]).
 //! * [`probe`]: when a container is probed and what the answers mean.
 //! * [`cri_config`]: everything a sandbox and a container receive.
+//! * [`resize`]: other resources for containers that run on.
 //! * [`references`]: objects of the API server that a Pod refers to; [`services`]: those it may find.
 //! * [`topology`]: which CPUs a container runs on, and where its memory comes from.
 //! * [`volumes`]: what the volumes of a Pod mean on this node.
@@ -44,6 +45,7 @@ pub mod pod;
 pub mod pod_resources;
 pub mod probe;
 pub mod references;
+pub mod resize;
 pub mod services;
 pub mod shutdown;
 pub mod stats;

@@ -32,6 +32,11 @@ const CERTIFICATE_AGE: &[f64] = &[
     31_104_000.0,
     124_416_000.0,
 ];
+/// Milliseconds of a resize.
+const RESIZE: &[f64] = &[
+    10.0, 50.0, 100.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0, 20_000.0, 30_000.0, 60_000.0, 120_000.0,
+    300_000.0, 600_000.0,
+];
 const STATUS_SYNC: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
 
 /// Seconds of a request to the API server.
@@ -126,6 +131,8 @@ families! {
             = "kubelet_container_aligned_compute_resources_count", "Allocations to containers that are aligned, by what to.";
         container_aligned_compute_resources_failure_count: Counter["scope", "boundary"]
             = "kubelet_container_aligned_compute_resources_failure_count", "Allocations to containers that could not be aligned, by what to.";
+        container_requested_resizes_total: Counter["resource", "requirement", "operation"]
+            = "kubelet_container_requested_resizes_total", "Resizes that were asked for, each resource of each container for itself.";
         containers_per_pod_count: Histogram[] buckets exponential_buckets(1.0, 2.0, 5);
             = "kubelet_containers_per_pod_count", "Containers in each Pod.";
         cpu_manager_allocation_per_numa: Gauge["numa_node"]
@@ -220,6 +227,16 @@ families! {
             = "kubelet_pod_resources_endpoint_requests_list", "Calls of List on the pod-resources API.";
         pod_resources_endpoint_requests_total: Counter["server_api_version"]
             = "kubelet_pod_resources_endpoint_requests_total", "Calls of the pod-resources API.";
+        pod_deferred_accepted_resizes_total: Counter["retry_trigger"]
+            = "kubelet_pod_deferred_accepted_resizes_total", "Resizes that were granted after they had to wait, by what made room.";
+        pod_in_progress_resizes: Gauge[]
+            = "kubelet_pod_in_progress_resizes", "Pods with a resize that was granted and is not in force yet.";
+        pod_infeasible_resizes_total: Counter["reason_detail"]
+            = "kubelet_pod_infeasible_resizes_total", "Resizes that this node never makes.";
+        pod_pending_resizes: Gauge["reason"]
+            = "kubelet_pod_pending_resizes", "Pods with a resize that was not granted, by reason.";
+        pod_resize_duration_milliseconds: Histogram["success"] buckets RESIZE;
+            = "kubelet_pod_resize_duration_milliseconds", "Milliseconds taken to bring a resize into force.";
         pod_start_duration_seconds: Histogram[] buckets POD_START;
             = "kubelet_pod_start_duration_seconds", "Seconds from the first sight of a Pod until it runs.";
         pod_start_sli_duration_seconds: Histogram[] buckets POD_START;

@@ -192,7 +192,10 @@ impl Runtime for ScriptedRuntime {
         no("remove container")
     }
     async fn update_container_resources(&self, _: &str, _: v1::LinuxContainerResources) -> cri::Result<()> {
-        no("update container resources")
+        no("resize container")
+    }
+    async fn update_pod_sandbox_resources(&self, _: v1::UpdatePodSandboxResourcesRequest) -> cri::Result<()> {
+        no("resize sandbox")
     }
     async fn exec(&self, _: v1::ExecRequest) -> cri::Result<String> {
         no("exec")

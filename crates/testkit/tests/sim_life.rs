@@ -200,7 +200,8 @@ fn a_resize_that_is_pending_does_not_hurry_a_container_that_crashes() {
         let p = pod("p", 1, of(vec![Container { resources: asks("100m"), ..container("a") }]));
         let agent = world.boot_with(std::slice::from_ref(&p)).await;
         pass(secs(8)).await;
-        let resize = |p: &mut Pod| p.spec.as_mut().unwrap().containers[0].resources = asks("200m");
+        // More than the node has.
+        let resize = |p: &mut Pod| p.spec.as_mut().unwrap().containers[0].resources = asks("5");
         agent.want(&[edited(&p, resize)]).await;
         pass(secs(120)).await;
         // At once, after 10, 20, 40 and 80 seconds.

@@ -136,7 +136,6 @@ const NOT_YET: &[&str] = &[
     "ExtendWebSocketsToKubelet",
     "HostnameOverride",
     "ImageVolumeWithDigest",
-    "InPlacePodLevelResourcesVerticalScaling",
     "InPlacePodVerticalScalingExclusiveCPUs",
     "InPlacePodVerticalScalingExclusiveMemory",
     "InPlacePodVerticalScalingInitContainers",

@@ -45,6 +45,14 @@ pub struct NodeOffer {
     pub strict_groups: bool,
     /// The gate PodLevelResources is off.
     pub no_pod_resources: bool,
+    /// The gate InPlacePodLevelResourcesVerticalScaling is off.
+    pub no_pod_resize: bool,
+    /// Containers have swap by what they ask for.
+    pub limited_swap: bool,
+    /// Guaranteed Pods have CPUs of their own.
+    pub static_cpus: bool,
+    /// Guaranteed Pods have memory of chosen NUMA nodes.
+    pub static_memory: bool,
     /// What the Node object declares; none with the gate NodeDeclaredFeatures off, and nobody asks.
     pub declared: Option<Vec<String>>,
     pub shutting_down: bool,

@@ -21,6 +21,7 @@ fn node() -> NodeOffer {
         declared: None,
         shutting_down: false,
         pressures: Pressures::default(),
+        ..NodeOffer::default()
     }
 }
 

@@ -118,6 +118,23 @@ fn command_line(spec: &Container, env: &Environment) -> Result<(Vec<String>, Vec
     Ok((command, args))
 }
 
+/// What a container may use, for one that runs already.
+#[must_use]
+pub fn container_resources(
+    pod: &Pod,
+    container: &Container,
+    node: &NodeFacts,
+    config: &CriSettings,
+) -> LinuxResources {
+    resources::of_container(pod, container, node, config)
+}
+
+/// What the Pod costs beyond its containers, and what all of it may use.
+#[must_use]
+pub fn pod_resources(pod: &Pod, node: &NodeFacts, config: &CriSettings) -> (LinuxResources, LinuxResources) {
+    (resources::of_overhead(pod, node, config), resources::of_sandbox(pod, node, config))
+}
+
 /// The subPaths to prepare before [`container`] is called.
 pub fn sub_paths(input: &ContainerInput<'_>) -> Result<Vec<SubPath>, CriConfigError> {
     let spec = find(input)?;

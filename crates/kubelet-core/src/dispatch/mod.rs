@@ -4,6 +4,7 @@
 //! each difference is merged into that Pod's intent. What runs and no source lists is ended like any other Pod, though
 //! never before every source has reported once.
 
+mod resizing;
 mod turn;
 
 use std::borrow::Cow;
@@ -16,6 +17,9 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::admission::{NodeOffer, Rejection};
 use crate::pod::Intent;
+use crate::resize::Pending;
+use crate::resize::checkpoint::Entries;
+pub use resizing::Trigger;
 use turn::Turn;
 
 /// Reason and message of a Pod that makes way for a critical one.
@@ -104,6 +108,10 @@ pub enum Event {
     Asked(PodUid),
     SearchDue,
     Found(Found),
+    /// Cgroups were told something else: what shrank is free now.
+    Actuated,
+    /// Resizes that wait are looked at again from time to time.
+    RetryDue,
 }
 
 /// What is to be done, in this order.
@@ -156,12 +164,25 @@ pub enum Note {
     Orphaned(Arc<Pod>),
     /// No source lists it, but one that nobody can read may be this one.
     Spared(Arc<Pod>),
+    /// Other resources are asked for: resource, requirement, operation.
+    ResizeAsked(Vec<[&'static str; 3]>),
+    /// They were not granted, for this reason or for this version of the Pod for the first time.
+    ResizePending {
+        pod: Arc<Pod>,
+        pending: Pending,
+    },
+    /// This node will never grant them; the label says why.
+    ResizeInfeasible(&'static str),
+    /// What was deferred was granted after all.
+    ResizeAccepted(Trigger),
 }
 
 /// The world at this moment, as far as it matters here.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings<'a> {
     pub offer: &'a NodeOffer,
+    /// What the cgroups of Pods were last told.
+    pub actuated: &'a Entries,
     /// There is an API server that can be asked for the node's labels.
     pub can_ask: bool,
 }
@@ -188,6 +209,10 @@ pub struct Dispatch {
     parked: Vec<(SourceName, Arc<Pod>)>,
     /// Pods that the node's labels speak against as far as they are known here; the API server is asked for them.
     asking: BTreeSet<PodUid>,
+    /// What an earlier life granted to Pods that no source has listed yet.
+    granted: Entries,
+    /// How many resizes have begun to wait.
+    waited: u64,
 }
 
 /// A Pod that has a task.
@@ -200,6 +225,8 @@ pub struct Task {
     admitted: bool,
     /// The same UID was wanted again while this one was ending.
     again: Option<(SourceName, Arc<Pod>)>,
+    /// When its resize began to wait, among all others.
+    waits: Option<u64>,
 }
 
 // === impl SourceName ===
@@ -229,6 +256,22 @@ impl Dispatch {
     #[must_use]
     pub fn new(sources: impl IntoIterator<Item = SourceName>) -> Self {
         Self { silent: sources.into_iter().collect(), ..Self::default() }
+    }
+
+    /// With what an earlier life of the agent granted.
+    #[must_use]
+    pub fn with_granted(self, granted: Entries) -> Self {
+        Self { granted, ..self }
+    }
+
+    /// How many Pods wait for other resources, by reason.
+    #[must_use]
+    pub fn pending_resizes(&self) -> BTreeMap<&'static str, u32> {
+        let mut counts = BTreeMap::new();
+        for pending in self.tasks.values().filter_map(|t| t.intent.pending.as_ref()) {
+            *counts.entry(pending.reason.as_str()).or_default() += 1;
+        }
+        counts
     }
 
     /// Takes what happened; says what is to be done.

@@ -2,11 +2,13 @@
 
 use super::*;
 use crate::cri_config::testing;
+use crate::resize::PodResources;
 
 /// A dispatcher and the node around it.
 struct Bench {
     dispatch: Dispatch,
     offer: NodeOffer,
+    actuated: Entries,
     can_ask: bool,
 }
 
@@ -15,7 +17,12 @@ impl Bench {
         let allocatable = testing::node().allocatable;
         let labels = BTreeMap::from([("kubernetes.io/os".to_owned(), "linux".to_owned())]);
         let offer = NodeOffer { name: "n1".into(), labels, allocatable, ..NodeOffer::default() };
-        Self { dispatch: Dispatch::new(sources.iter().copied()), offer, can_ask: false }
+        Self {
+            dispatch: Dispatch::new(sources.iter().copied()),
+            offer,
+            actuated: Entries::new(),
+            can_ask: false,
+        }
     }
 
     /// One source that has reported, and a search that found nothing.
@@ -27,7 +34,7 @@ impl Bench {
     }
 
     fn on(&mut self, event: Event) -> Vec<String> {
-        let around = Surroundings { offer: &self.offer, can_ask: self.can_ask };
+        let around = Surroundings { offer: &self.offer, actuated: &self.actuated, can_ask: self.can_ask };
         self.dispatch.on(event, around).iter().filter_map(shown).collect()
     }
 
@@ -56,6 +63,10 @@ fn shown(effect: &Effect) -> Option<String> {
             format!("begin {uid}: {} after {}", end(intent), after.join(" "))
         }
         Effect::Respawn(uid) => format!("respawn {uid}"),
+        Effect::Intend { uid, intent } if intent.kill.is_none() => {
+            let milli = crate::pod_resources::pod_requests(&intent.pod).get("cpu").copied().unwrap_or(0);
+            format!("intend {uid}: run with {milli}")
+        }
         Effect::Intend { uid, intent } => format!("intend {uid}: {}", end(intent)),
         Effect::Over(uid) => format!("over {uid}"),
         Effect::Forget(uid) => format!("forget {uid}"),
@@ -67,7 +78,14 @@ fn shown(effect: &Effect) -> Option<String> {
         Effect::Note(Note::Parked(pod)) => format!("park {}", name(pod)),
         Effect::Note(Note::Restarted(pod)) => format!("restart {}", name(pod)),
         Effect::Note(Note::Spared(pod)) => format!("spare {}", name(pod)),
-        Effect::Note(Note::Orphaned(_) | Note::Considered(_)) | Effect::Search(_) | Effect::Publish(_) => {
+        Effect::Note(Note::ResizePending { pod, pending }) => {
+            format!("{} {}: {}", pending.reason.as_str().to_lowercase(), name(pod), pending.message)
+        }
+        Effect::Note(Note::ResizeInfeasible(detail)) => format!("never: {detail}"),
+        Effect::Note(Note::ResizeAccepted(trigger)) => format!("accepted after {}", trigger.as_str()),
+        Effect::Note(Note::Orphaned(_) | Note::Considered(_) | Note::ResizeAsked(_))
+        | Effect::Search(_)
+        | Effect::Publish(_) => {
             return None;
         }
     })
@@ -110,11 +128,11 @@ fn uid(text: &str) -> PodUid {
 #[test]
 fn a_stranger_is_ended_once_every_source_has_reported() {
     let mut bench = Bench::new(&[SourceName::Api, SourceName::File]);
-    let around = Surroundings { offer: &bench.offer, can_ask: false };
+    let around = Surroundings { offer: &bench.offer, actuated: &bench.actuated, can_ask: false };
     assert!(bench.dispatch.on(Event::SearchDue, around).is_empty(), "both are silent");
     assert_eq!(bench.list(vec![pod("a")]), ["begin a: run"]);
     let empty = SourceUpdate { source: SourceName::File, pods: Vec::new(), unread: Unread::default() };
-    let around = Surroundings { offer: &bench.offer, can_ask: false };
+    let around = Surroundings { offer: &bench.offer, actuated: &bench.actuated, can_ask: false };
     let effects = bench.dispatch.on(Event::Update(empty), around);
     assert!(effects.iter().any(|e| matches!(e, Effect::Search(known) if known.contains("a"))), "{effects:?}");
     assert_eq!(bench.found(&["a", "x"]), ["begin x: Orphaned"], "a has an owner");
@@ -260,11 +278,11 @@ fn what_has_ended_is_cleaned_up_when_its_source_drops_it() {
 #[test]
 fn only_one_search_at_a_time() {
     let mut bench = Bench::ready(Vec::new());
-    let around = Surroundings { offer: &bench.offer, can_ask: false };
+    let around = Surroundings { offer: &bench.offer, actuated: &bench.actuated, can_ask: false };
     assert_eq!(bench.dispatch.on(Event::SearchDue, around).len(), 1);
     assert!(bench.dispatch.on(Event::SearchDue, around).is_empty());
     bench.on(Event::Found(Found::default()));
-    let around = Surroundings { offer: &bench.offer, can_ask: false };
+    let around = Surroundings { offer: &bench.offer, actuated: &bench.actuated, can_ask: false };
     assert_eq!(bench.dispatch.on(Event::SearchDue, around).len(), 1, "also after one that found nothing");
 }
 
@@ -280,4 +298,135 @@ fn an_order_of_the_node_ends_who_runs() {
     };
     assert_eq!(bench.on(Event::Order(order("a"))), ["intend a: Node"]);
     assert_eq!(bench.on(Event::Order(order("b"))), [""; 0]);
+}
+
+/// The node has 3500 thousandths of a CPU.
+const FULL: &str = "Node didn't have enough resource: cpu, requested: 3000, used: 1000, capacity: 3500";
+
+#[test]
+fn a_resize_is_granted_where_there_is_room_and_else_waits() {
+    let mut bench = Bench::ready(vec![asking("a", "1"), asking("b", "1")]);
+    let first = bench.list(vec![asking("a", "2"), asking("b", "1")]);
+    assert_eq!(first, ["intend a: run with 1000", "intend a: run with 2000"]);
+    bench.list(vec![asking("a", "1"), asking("b", "1")]);
+    let second = bench.list(vec![asking("a", "3"), asking("b", "1")]);
+    let deferred = format!("deferred a: {FULL}");
+    assert_eq!(second, ["intend a: run with 1000", &deferred, "intend a: run with 1000"]);
+    // Told once, as long as nothing is new.
+    assert_eq!(bench.on(Event::RetryDue), [""; 0]);
+    // The same wish in a later version of the Pod is told again.
+    let mut newer = asking("a", "3");
+    newer.metadata.generation = Some(7);
+    newer.spec.as_mut().unwrap().priority = Some(1);
+    assert_eq!(
+        bench.list(vec![newer, asking("b", "1")]),
+        ["intend a: run with 1000", &deferred, "intend a: run with 1000"]
+    );
+    // What is taken back waits no longer.
+    assert_eq!(bench.list(vec![asking("a", "1"), asking("b", "1")]), ["intend a: run with 1000"]);
+    assert!(bench.dispatch.pending_resizes().is_empty());
+}
+
+#[test]
+fn a_resize_that_waits_is_granted_when_room_appears() {
+    let waiting = || {
+        let mut bench = Bench::ready(vec![asking("a", "1"), asking("b", "1")]);
+        bench.list(vec![asking("a", "3"), asking("b", "1")]);
+        assert_eq!(bench.dispatch.pending_resizes(), BTreeMap::from([("Deferred", 1)]));
+        bench
+    };
+    let mut removed = waiting();
+    let told = removed.list(vec![asking("a", "3")]);
+    assert_eq!(told, ["intend b: Removed", "accepted after pods_removed", "intend a: run with 3000"]);
+    let mut shrunk = waiting();
+    // What shrinks holds its place until it has shrunk.
+    shrunk.actuated = Entries::from([(uid("b"), PodResources::of(&asking("b", "1")))]);
+    let told = shrunk.list(vec![asking("a", "3"), asking("b", "250m")]);
+    assert_eq!(told[..2], ["intend b: run with 1000", "intend b: run with 250"]);
+    shrunk.actuated = Entries::from([(uid("b"), PodResources::of(&asking("b", "250m")))]);
+    assert_eq!(shrunk.on(Event::Actuated), ["accepted after pod_resized", "intend a: run with 3000"]);
+    let mut ended = waiting();
+    ended.list(vec![asking("a", "3"), asking("b", "1")]);
+    let told = ended.on(Event::Ended(uid("b")));
+    assert_eq!(told, ["over b", "accepted after pod_terminated", "intend a: run with 3000"]);
+}
+
+#[test]
+fn the_more_important_resize_is_granted_first() {
+    let of = |uid: &str, cpu: &str, priority: i32| {
+        let mut pod = asking(uid, cpu);
+        pod.spec.as_mut().unwrap().priority = Some(priority);
+        pod
+    };
+    let mut bench = Bench::ready(vec![of("a", "1", 0), of("b", "1", 9), of("c", "1", 0)]);
+    bench.list(vec![of("a", "2", 0), of("b", "1", 9), of("c", "1", 0)]);
+    bench.list(vec![of("a", "2", 0), of("b", "2", 9), of("c", "1", 0)]);
+    let told = bench.list(vec![of("a", "2", 0), of("b", "2", 9)]);
+    let granted: Vec<&String> = told.iter().filter(|line| line.ends_with("2000")).collect();
+    assert_eq!(granted, ["intend b: run with 2000"], "{told:?}");
+}
+
+#[test]
+fn what_can_never_be_is_not_tried_again() {
+    let guaranteed = |uid: &str, cpu: &str| {
+        let list = format!("{{cpu: {cpu}, memory: 1Gi}}");
+        let text = format!("containers: [{{name: a, resources: {{requests: {list}, limits: {list}}}}}]");
+        Pod { spec: testing::pod(&text).spec, ..pod(uid) }
+    };
+    let mut bench = Bench::ready(vec![guaranteed("a", "1")]);
+    bench.offer.static_cpus = true;
+    let told = bench.list(vec![guaranteed("a", "2")]);
+    assert_eq!(told[0], "intend a: run with 1000");
+    assert_eq!(told[1], "never: guaranteed_pod_cpu_manager_static_policy");
+    assert!(told[2].starts_with("infeasible a: Resize is infeasible for Guaranteed Pods"), "{told:?}");
+    bench.offer.static_cpus = false;
+    assert_eq!(bench.on(Event::RetryDue), [""; 0]);
+    let told = bench.list(vec![guaranteed("a", "3")]);
+    assert_eq!(told, ["intend a: run with 1000", "intend a: run with 3000"]);
+}
+
+#[test]
+fn the_next_life_goes_by_what_the_last_one_granted() {
+    let mut bench = Bench::new(&[SourceName::Api, SourceName::File]);
+    let granted = [("a", "1"), ("b", "2")].map(|(u, cpu)| (uid(u), PodResources::of(&asking(u, cpu))));
+    bench.dispatch = std::mem::take(&mut bench.dispatch).with_granted(granted.into());
+    let told = bench.list(vec![asking("a", "2"), asking("b", "2")]);
+    assert_eq!(told, ["begin a: run", "begin b: run"], "not before every source has reported");
+    let (_, task) = bench.dispatch.tasks().find(|(u, _)| **u == uid("a")).unwrap();
+    assert_eq!(*task.intent.allocated, PodResources::of(&asking("a", "1")));
+    let file = SourceUpdate {
+        source: SourceName::File,
+        pods: vec![Arc::new(asking("f", "1"))],
+        unread: Unread::default(),
+    };
+    let told = bench.on(Event::Update(file));
+    assert_eq!(told[0], "reject f: OutOfcpu", "what was granted counts: {told:?}");
+    assert!(
+        told.iter().any(|t| t.starts_with("deferred a: Node didn't have enough resource: cpu")),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_pod_that_ends_is_not_resized() {
+    let mut bench = Bench::ready(vec![asking("a", "1")]);
+    let mut leaving = asking("a", "2");
+    leaving.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Default::default()));
+    assert_eq!(bench.list(vec![leaving]), ["intend a: Deleted"]);
+    let mut full = Bench::ready(vec![asking("a", "1"), asking("b", "1")]);
+    full.list(vec![asking("a", "3"), asking("b", "1")]);
+    let mut leaving = asking("a", "3");
+    leaving.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Default::default()));
+    full.list(vec![leaving, asking("b", "1")]);
+    assert_eq!(full.on(Event::Ended(uid("b"))), ["over b"]);
+}
+
+#[test]
+fn a_critical_pod_that_grows_has_others_make_way() {
+    let mut bench = Bench::ready(vec![critical(asking("a", "1")), asking("b", "2")]);
+    let told = bench.list(vec![critical(asking("a", "3")), asking("b", "2")]);
+    let want = ["intend a: run with 1000", "preempt b for cpu", "intend b: Node", "intend a: run with 3000"];
+    assert_eq!(told, want);
 }

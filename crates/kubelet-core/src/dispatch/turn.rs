@@ -9,14 +9,15 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{
     Dispatch, Effect, EndOrder, Event, Found, FullName, Known, Note, PREEMPTED, PREEMPTING, Running,
-    SourceName, SourceUpdate, Surroundings, Task, full_name,
+    SourceName, SourceUpdate, Surroundings, Task, Trigger, full_name,
 };
 use crate::admission::{self, AdmitInput, Rejection};
 use crate::pod::{Intent, Kill, KillCause, ORPHAN_GRACE, Stage};
+use crate::resize::Pending;
 
 pub(super) struct Turn<'a> {
-    state: &'a mut Dispatch,
-    around: Surroundings<'a>,
+    pub(super) state: &'a mut Dispatch,
+    pub(super) around: Surroundings<'a>,
     pub(super) effects: Vec<Effect>,
 }
 
@@ -46,6 +47,8 @@ impl<'a> Turn<'a> {
             }
             Event::Asked(uid) => self.asked(&uid),
             Event::SearchDue => self.search(),
+            Event::Actuated => self.retry_resizes(Trigger::Resized),
+            Event::RetryDue => self.retry_resizes(Trigger::Periodic),
             Event::Found(found) => self.found(found),
         }
     }
@@ -64,11 +67,11 @@ impl<'a> Turn<'a> {
         let next: BTreeMap<PodUid, Arc<Pod>> = listed.iter().cloned().collect();
         listed.retain(|(uid, pod)| next.get(uid).is_some_and(|kept| Arc::ptr_eq(kept, pod)));
         let last = self.state.wanted.insert(source, next).unwrap_or_default();
-        for uid in last.keys() {
-            if !self.state.is_wanted(uid) {
-                self.remove(uid);
-            }
+        let gone: Vec<&PodUid> = last.keys().filter(|uid| !self.state.is_wanted(uid)).collect();
+        for uid in &gone {
+            self.remove(uid);
         }
+        let freed = !gone.is_empty();
         // Who runs already keeps his place; who was created first is admitted first, and else who is listed first.
         listed.sort_by_key(|(uid, pod)| {
             (!self.state.settled.contains(uid), pod.metadata.creation_timestamp.as_ref().map(|t| t.0))
@@ -79,6 +82,7 @@ impl<'a> Turn<'a> {
                 _ => self.want(source, uid, pod),
             }
         }
+        self.retry_resizes(if freed { Trigger::PodsRemoved } else { Trigger::PodsAdded });
         self.publish();
     }
 
@@ -97,8 +101,11 @@ impl<'a> Turn<'a> {
         if leaving && pod.metadata.deletion_timestamp.is_none() {
             task.again = Some((source, pod));
         } else {
+            let before = task.intent.desired.clone();
             task.intent.update(pod);
-            self.intend(&uid);
+            if !self.ask_resize(&uid, &before) {
+                self.intend(&uid);
+            }
         }
     }
 
@@ -117,17 +124,23 @@ impl<'a> Turn<'a> {
             self.state.parked.push((source, pod));
             return;
         }
-        let mut intent = Intent::run(pod.clone());
+        let mut intent = match self.state.granted.remove(&uid) {
+            Some(granted) => Intent::run_with(pod.clone(), granted),
+            None => Intent::run(pod.clone()),
+        };
         intent.update(pod.clone());
+        if intent.wants_resize() {
+            intent.pending = pod.status.as_ref().and_then(Pending::of_status);
+        }
         self.note(Note::Considered(pod.clone()));
         let (ended, ending) = (has_ended(&pod), intent.stage > Stage::Run);
         if self.state.settled.remove(&uid) || ended || ending {
             // It runs already, or will not run any more: nobody asks whether it may. Until it has ended it holds its place.
             return self.spawn(uid, intent, !ended, Vec::new());
         }
-        let holding = self.holding();
+        let holding = self.holding(&uid);
         let others: Vec<&Pod> = holding.iter().map(|p| &**p).collect();
-        let input = AdmitInput { pod: &pod, others: &others, node: self.around.offer };
+        let input = AdmitInput { pod: &intent.pod.clone(), others: &others, node: self.around.offer };
         match admission::admit(&input) {
             Ok(victims) => {
                 for victim in &victims {
@@ -171,7 +184,7 @@ impl<'a> Turn<'a> {
     }
 
     /// Ends a Pod to make room for a critical one, which has to wait for it.
-    fn preempt(&mut self, uid: &PodUid, shortage: String) {
+    pub(super) fn preempt(&mut self, uid: &PodUid, shortage: String) {
         let Some(task) = self.state.tasks.get_mut(uid) else { return };
         let pod = task.intent.pod.clone();
         let message = PREEMPTED.to_owned();
@@ -194,20 +207,26 @@ impl<'a> Turn<'a> {
 
     /// Pods that hold their place on the node. One that is ending uses its place still. One that the API server names no
     /// more, because it was deleted by force, does not, nor one that was said to be over and is about to be deleted: the
-    /// scheduler has given its place away already, as upstream counts.
-    fn holding(&self) -> Vec<Arc<Pod>> {
-        let tasks = self.state.tasks.iter();
+    /// scheduler has given its place away already, as upstream counts. Each counts with what it was granted, and with what
+    /// it still has of more.
+    pub(super) fn holding(&self, but: &PodUid) -> Vec<Arc<Pod>> {
+        let tasks = self.state.tasks.iter().filter(|(uid, _)| *uid != but);
         let counts = |uid: &PodUid, t: &Task| {
             is_static(&t.intent.pod) || (self.state.is_wanted(uid) && !has_ended(&t.intent.pod))
         };
         let holding = tasks.filter(|(uid, t)| t.admitted && !t.finished && counts(uid, t));
-        holding.map(|(_, t)| t.intent.pod.clone()).collect()
+        let raised = holding.map(|(uid, t)| match self.around.actuated.get(uid) {
+            Some(actuated) => actuated.raised(&t.intent.pod),
+            None => t.intent.pod.clone(),
+        });
+        raised.collect()
     }
 
     /// The Pod has its task and its place from now on; the task begins once the victims are gone.
     fn spawn(&mut self, uid: PodUid, intent: Intent, admitted: bool, after: Vec<PodUid>) {
         let name = full_name(&intent.pod);
-        let task = Task { intent: intent.clone(), name, finished: false, admitted, again: None };
+        let waits = (admitted && intent.wants_resize()).then(|| self.state.next_in_line());
+        let task = Task { intent: intent.clone(), name, finished: false, admitted, again: None, waits };
         self.state.tasks.insert(uid.clone(), task);
         self.effects.push(Effect::Begin { uid, intent, after });
     }
@@ -246,6 +265,7 @@ impl<'a> Turn<'a> {
             self.want(source, uid, pod);
         }
         self.unpark();
+        self.retry_resizes(Trigger::Terminated);
         self.publish();
     }
 
@@ -299,13 +319,13 @@ impl<'a> Turn<'a> {
         self.publish();
     }
 
-    fn intend(&mut self, uid: &PodUid) {
+    pub(super) fn intend(&mut self, uid: &PodUid) {
         if let Some(task) = self.state.tasks.get(uid) {
             self.effects.push(Effect::Intend { uid: uid.clone(), intent: task.intent.clone() });
         }
     }
 
-    fn note(&mut self, note: Note) {
+    pub(super) fn note(&mut self, note: Note) {
         self.effects.push(Effect::Note(note));
     }
 

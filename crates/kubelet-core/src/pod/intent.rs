@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::resize::{Pending, PodResources};
+
 /// Where a Pod is on its one-way road.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
@@ -18,7 +20,14 @@ pub enum Stage {
 /// What is wanted of one Pod, merged from every update its sources and the node ever sent.
 #[derive(Clone, Debug)]
 pub struct Intent {
+    /// The Pod with the resources it was granted: what its task works by.
     pub pod: Arc<Pod>,
+    /// The Pod as its source has it. Only its resources may be others.
+    pub desired: Arc<Pod>,
+    /// The resources it was granted.
+    pub allocated: Arc<PodResources>,
+    /// Why it was not granted what it asks for.
+    pub pending: Option<Pending>,
     pub stage: Stage,
     /// Why it ends, once it ends.
     pub kill: Option<Kill>,
@@ -55,12 +64,34 @@ pub enum KillCause {
 impl Intent {
     #[must_use]
     pub fn run(pod: Arc<Pod>) -> Self {
-        Self { pod, stage: Stage::Run, kill: None }
+        let allocated = Arc::new(PodResources::of(&pod));
+        Self { desired: pod.clone(), pod, allocated, pending: None, stage: Stage::Run, kill: None }
+    }
+
+    /// The same for a Pod that was granted something before.
+    #[must_use]
+    pub fn run_with(desired: Arc<Pod>, allocated: PodResources) -> Self {
+        let pod = allocated.applied(&desired);
+        Self { desired, pod, allocated: Arc::new(allocated), pending: None, stage: Stage::Run, kill: None }
+    }
+
+    /// It is granted what it asks for.
+    pub fn allocate(&mut self) {
+        self.allocated = Arc::new(PodResources::of(&self.desired));
+        self.pod = self.desired.clone();
+        self.pending = None;
+    }
+
+    /// Whether it asks for other resources than it was granted.
+    #[must_use]
+    pub fn wants_resize(&self) -> bool {
+        !self.allocated.are_of(&self.desired)
     }
 
     /// A new version of the object. A deletion timestamp is an order to end it.
     pub fn update(&mut self, pod: Arc<Pod>) {
-        self.pod = pod;
+        self.pod = self.allocated.applied(&pod);
+        self.desired = pod;
         if self.pod.metadata.deletion_timestamp.is_some() {
             // Kept in the order as well: a later version of the object cannot make it longer again.
             let grace = self.pod.metadata.deletion_grace_period_seconds;

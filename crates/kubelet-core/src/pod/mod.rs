@@ -17,6 +17,6 @@ pub use intent::{Intent, Kill, KillCause, Stage};
 pub use plan::{deadline, plan};
 pub use plan_types::{KillContainer, KillPod, KillReason, NewSandbox, Plan, PlanInput, Start, Stop, Waiting};
 pub use report::{Report, Reported, report};
-pub use status::{StatusInput, granted, readiness, status};
+pub use status::{StatusInput, readiness, status};
 pub use terminate::{ORPHAN_GRACE, stop_grace, stops};
 pub use verdict::{Verdict, Verdicts};

@@ -15,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::policy::{kind_of, restarts_all, will_restart};
 use super::{ContainerKind, KillContainer, KillPod, KillReason, NewSandbox, Plan, PlanInput, Start, Waiting};
 use crate::observed::{self, ContainerState};
+use crate::resize;
 pub(super) use sandbox::sandbox_change;
 
 /// Decides the next step of a Pod that is wanted.
@@ -41,6 +42,7 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
         init::Progress::Failed => step.complete(&mut out),
     }
     step.prune_init(&mut out);
+    step.resize(&mut out);
     out
 }
 
@@ -200,6 +202,20 @@ impl<'a> Step<'a> {
             restart_count: newest.map_or(0, |i| i.restart_count.saturating_add(1)),
         });
         true
+    }
+
+    /// Other resources for what runs on, once nothing is left to stop: then it is known what does.
+    fn resize(self, out: &mut Plan) {
+        let PlanInput { pod, observed, actuated, .. } = *self.input;
+        let Some(actuated) = actuated.filter(|_| !self.deleted() && !out.finished) else { return };
+        let leaving = |id: &_| out.kill.iter().any(|k| k.id == *id);
+        let starting = |name: &str| out.start.iter().any(|s| s.name == name);
+        out.resize = resize::due(pod, observed, actuated, leaving, starting);
+    }
+
+    /// Whether the container has to be started again to get the resources it was granted.
+    fn resized(self, c: &Container) -> bool {
+        !self.deleted() && self.input.actuated.is_some_and(|a| resize::restarts(self.spec, c, a))
     }
 
     fn kill(self, out: &mut Plan, instance: &observed::Container, reason: KillReason, message: String) {

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::Verdicts;
 use crate::container_spec::ContainerKind;
 use crate::observed::Observed;
+use crate::resize::{Due, PodResources};
 
 /// Everything [`super::plan`] looks at.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +21,8 @@ pub struct PlanInput<'a> {
     pub replaced: &'a BTreeSet<ContainerId>,
     /// Crash-loop memory of this Pod; `plan` reads it, the executor records failures in it.
     pub crash_loop: &'a super::CrashLoop,
+    /// What the cgroups were last told; none where nobody keeps a record of it, and nothing is resized.
+    pub actuated: Option<&'a PodResources>,
     pub now: Now,
 }
 
@@ -34,6 +37,8 @@ pub struct Plan {
     pub remove: Vec<ContainerId>,
     /// Whether the logs of the removed containers stay: their numbers carry the restart counts on.
     pub keep_logs: bool,
+    /// What has to get other resources before anything starts.
+    pub resize: Option<Due>,
     /// A sandbox to create before anything starts.
     pub sandbox: Option<NewSandbox>,
     /// Containers to start, in this order, one after the other.
@@ -69,6 +74,8 @@ pub struct KillContainer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KillReason {
     SpecChanged,
+    /// It gets other resources, and its resizePolicy is to start it again for that.
+    Resized,
     LivenessFailed,
     StartupFailed,
     UnknownState,

@@ -19,7 +19,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::policy::will_restart;
 use super::{KillCause, Stage, Verdicts, Waiting};
 use crate::observed::{ContainerState, Observed};
-pub use resources::granted;
+use crate::resize::{InProgress, Pending, PodResources};
 
 /// Everything [`status`] looks at.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,12 @@ pub struct StatusInput<'a> {
     pub previous: &'a PodStatus,
     pub stage: Stage,
     pub kill: Option<&'a KillCause>,
+    /// What the cgroups were last told, where a record of it is kept.
+    pub actuated: Option<&'a PodResources>,
+    /// Other resources that were asked for and not granted.
+    pub pending: Option<&'a Pending>,
+    /// Other resources that were granted and are not in force.
+    pub resizing: Option<&'a InProgress>,
     /// The node's addresses, the preferred family first.
     pub host_ips: &'a [IpAddr],
     /// What CRI Version calls the runtime: the scheme of every containerID.
@@ -59,7 +65,7 @@ pub fn status(input: &StatusInput<'_>) -> PodStatus {
     // As upstream, before what never ran is said to have ended: a static Pod that was pending still is.
     view.set_phase(&mut out);
     view.end_all(&mut out);
-    resources::set_of_pod(view.spec, &mut out);
+    resources::set_of_pod(view.spec, input.actuated, &mut out);
     view.set_readiness(&mut out);
     view.set_addresses(&mut out);
     view.set_conditions(&mut out);

@@ -25,6 +25,7 @@ use crate::pods::host_ips::{self, HostIps};
 use crate::pods::node::{Node, NodeFacts};
 use crate::pods::pod_files::DiskPodFiles;
 use crate::pods::prober::{Hands, Prober};
+use crate::pods::records::ResourceRecords;
 use crate::ports::{Accounts, NoObjects, NoStorage, Objects, Storage};
 use crate::runtime::health::RuntimeHealth;
 use crate::runtime::observer::Observer;
@@ -52,6 +53,8 @@ impl Builder<'_> {
         let sink = self.cluster.as_ref().map(|c| c.event_sink());
         let recorder = Recorder::new(self.clock.clone()).with_sink(sink);
         let files = Arc::new(DiskPodFiles::new(self.dirs.clone(), rng.child()));
+        let records = ResourceRecords::open(files.clone()).await;
+        let records = Arc::new(records.map_err(|e| StartError::new(e.to_string()))?);
         let References { objects, storage, accounts } = self.references(&mut rng, token);
         let volumes = NodeVolumes::open(
             &self.dirs.root,
@@ -105,6 +108,7 @@ impl Builder<'_> {
             objects,
             files,
             cgroups: self.cgroups(&recorder, token).await?,
+            records,
             net,
             clock: self.clock.clone(),
             recorder,
@@ -197,6 +201,12 @@ impl Builder<'_> {
             app_armor: self.machine.app_armor,
             strict_groups: facts.strict_groups,
             no_pod_resources: !self.start.loaded.gates.enabled("PodLevelResources"),
+            no_pod_resize: !self.start.loaded.gates.enabled("InPlacePodLevelResourcesVerticalScaling"),
+            limited_swap: facts.cri_config.cgroup_v2
+                && facts.cri_config.swap_controller
+                && config.memory_swap.swap_behavior == "LimitedSwap",
+            static_cpus: config.cpu_manager_policy == "static",
+            static_memory: config.memory_manager_policy == "Static",
             declared: crate::node::declared_features(&self.start.loaded.gates),
             shutting_down: false,
             pressures: Default::default(),

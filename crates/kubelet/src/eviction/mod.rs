@@ -241,10 +241,19 @@ fn of(signals: &Signals) -> Readings {
     readings(&signals.machine, &signals.disks, signals.pods.as_ref(), signals.now.mono)
 }
 
-/// Pods that run, or are about to.
+/// Pods that run, or are about to, with the resources they were granted.
 fn active(node: &Node) -> Vec<Entry> {
     let has_ended = |e: &Entry| matches!(e.status.phase.as_deref(), Some("Failed" | "Succeeded"));
-    node.board.all().into_iter().filter(|e| !e.finished && e.terminating.is_none() && !has_ended(e)).collect()
+    let mut all = node.board.all();
+    all.retain(|e| !e.finished && e.terminating.is_none() && !has_ended(e));
+    let allocated = node.records.allocated();
+    for entry in &mut all {
+        let uid = entry.pod.metadata.uid.as_deref().unwrap_or_default();
+        if let Some(granted) = allocated.get(uid) {
+            entry.pod = granted.applied(&entry.pod);
+        }
+    }
+    all
 }
 
 fn candidates<'a>(pods: &'a [Entry], stats: &'a [PodStats]) -> Vec<Candidate<'a>> {

@@ -39,7 +39,12 @@ use crate::pods::pod_files::PodDirs;
 use crate::start_error::StartError;
 
 /// Gates of features that a scheduler may count on, as far as this kubelet has them.
-const DECLARED: [&str; 2] = ["ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"];
+const DECLARED: [&str; 4] = [
+    "ExtendWebSocketsToKubelet",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+];
 
 /// What the parts that join the node to its cluster may look at.
 #[derive(Debug)]

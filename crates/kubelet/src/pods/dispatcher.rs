@@ -28,6 +28,8 @@ use crate::pods::{orphan, pod_task};
 
 /// How often the runtime and the disk are searched for Pods nobody knows.
 const SWEEP: Duration = Duration::from_secs(60);
+/// How often resizes that wait are looked at without cause.
+const RETRY_RESIZES: Duration = Duration::from_secs(180);
 /// Pause before a search that got no answer is made again.
 const SEARCH_AGAIN: Duration = Duration::from_secs(5);
 /// Pause before a task that panicked is started again.
@@ -75,9 +77,8 @@ impl Dispatcher {
         beat: Beat,
     ) -> Self {
         Self {
-            node,
             updates,
-            state: Dispatch::new(sources),
+            state: Dispatch::new(sources).with_granted(node.records.allocated().as_ref().clone()),
             tasks: HashMap::new(),
             running: KeyedTasks::new(),
             searches: JoinSet::new(),
@@ -86,6 +87,7 @@ impl Dispatcher {
             orders: mpsc::channel(1).1,
             beat,
             known: watch::channel(Arc::default()).0,
+            node,
         }
     }
 
@@ -117,6 +119,9 @@ impl Dispatcher {
         let node = self.node.clone();
         let mut sweep = tokio::time::interval(SWEEP);
         sweep.reset();
+        let mut retry = tokio::time::interval(RETRY_RESIZES);
+        retry.reset();
+        let mut actuated = node.records.watch_actuated();
         loop {
             self.beat.turn();
             let event = tokio::select! {
@@ -148,6 +153,9 @@ impl Dispatcher {
                 }
                 () = node.observer.strangers.notified() => Event::SearchDue,
                 _ = sweep.tick() => Event::SearchDue,
+                // Nobody has to look while nothing waits.
+                Ok(()) = actuated.changed(), if self.state.has_waiting_resizes() => Event::Actuated,
+                _ = retry.tick() => Event::RetryDue,
             };
             self.take(event);
         }
@@ -170,10 +178,12 @@ impl Dispatcher {
     fn take(&mut self, event: Event) {
         let node = self.node.clone();
         let offer = node.offer_now();
-        let around = Surroundings { offer: &offer, can_ask: node.own.is_some() };
+        let actuated = node.records.actuated();
+        let around = Surroundings { offer: &offer, actuated: &actuated, can_ask: node.own.is_some() };
         for effect in self.state.on(event, around) {
             self.carry_out(effect);
         }
+        self.count_resizes();
     }
 
     fn carry_out(&mut self, effect: Effect) {
@@ -245,6 +255,10 @@ impl Dispatcher {
 
     /// Tells the others what this loop knows now.
     fn publish(&self, known: Known) {
+        if known.sources_ready {
+            // Of Pods that went while nobody was here.
+            self.node.records.retain(|uid| known.pods.contains(uid));
+        }
         self.known.send_if_modified(|old| {
             let changed = **old != known;
             if changed {
@@ -281,6 +295,21 @@ impl Dispatcher {
                 let (name, uid) = (full_name(&pod).1, &pod.metadata.uid);
                 tracing::info!(pod = name, pod_uid = uid, "ending a Pod that no source lists");
             }
+            Note::ResizeAsked(operations) => {
+                operations
+                    .into_iter()
+                    .for_each(|labels| metrics.container_requested_resizes_total.inc(labels));
+            }
+            Note::ResizePending { pod, pending } => {
+                let reason = pending.reason.as_str();
+                let what = format!("Pod resize {reason}");
+                let text = kubelet_core::resize::message(&what, &pod, pending.generation, &pending.message);
+                self.node.recorder.pod(&pod, EventType::Warning, &format!("Resize{reason}"), text);
+            }
+            Note::ResizeInfeasible(detail) => metrics.pod_infeasible_resizes_total.inc([detail]),
+            Note::ResizeAccepted(trigger) => {
+                metrics.pod_deferred_accepted_resizes_total.inc([trigger.as_str()]);
+            }
             Note::Spared(pod) => {
                 let (name, uid) = (full_name(&pod).1, &pod.metadata.uid);
                 let text = "a Pod that cannot be read may be this one: it runs on";
@@ -302,6 +331,14 @@ impl Dispatcher {
             |p: &Arc<Pod>| p.spec.as_ref().and_then(|s| s.ephemeral_containers.as_ref()).map_or(0, Vec::len);
         let all = self.state.wanted().map(ephemeral).sum::<usize>();
         metrics.managed_ephemeral_containers.set([], all as f64);
+    }
+
+    fn count_resizes(&self) {
+        let metrics = &self.node.metrics;
+        let pending = self.state.pending_resizes();
+        for (label, reason) in [("deferred", "Deferred"), ("infeasible", "Infeasible")] {
+            metrics.pod_pending_resizes.set([label], f64::from(pending.get(reason).copied().unwrap_or(0)));
+        }
     }
 
     fn count_work(&self) {

@@ -22,6 +22,7 @@ pub mod orphan;
 pub mod pod_files;
 mod pod_task;
 pub mod prober;
+pub mod records;
 pub mod sources;
 pub mod status_board;
 pub(crate) mod status_writer;

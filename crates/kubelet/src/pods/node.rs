@@ -24,6 +24,7 @@ use crate::metrics::Metrics;
 use crate::placement::Places;
 use crate::pods::host_ips::HostIps;
 use crate::pods::prober::Prober;
+use crate::pods::records::ResourceRecords;
 use crate::pods::status_board::StatusBoard;
 use crate::ports::{Cgroups, Net, Objects, PodFiles, Runtime, Volumes};
 use crate::runtime::health::{RuntimeHealth, features_of};
@@ -36,6 +37,8 @@ pub struct Node {
     pub objects: Arc<dyn Objects>,
     pub files: Arc<dyn PodFiles>,
     pub cgroups: Arc<dyn Cgroups>,
+    /// What Pods were granted, and what their cgroups were last told.
+    pub records: Arc<ResourceRecords>,
     pub net: Arc<dyn Net>,
     pub clock: Arc<dyn Clock>,
     pub recorder: Recorder,

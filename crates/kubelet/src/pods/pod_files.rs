@@ -208,6 +208,19 @@ impl PodFiles for DiskPodFiles {
         .await
     }
 
+    async fn save_checkpoint(&self, name: &'static str, text: String) -> io::Result<()> {
+        self.run(move |i| crate::host::files::write_whole(&i.dirs.root.join(name), text.as_bytes(), 0o600))
+            .await
+    }
+
+    async fn load_checkpoint(&self, name: &'static str) -> io::Result<Option<String>> {
+        self.run(move |i| match std::fs::read_to_string(i.dirs.root.join(name)) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            other => other.map(Some),
+        })
+        .await
+    }
+
     async fn load_status(&self, uid: &PodUid) -> io::Result<Option<PodStatus>> {
         let uid = component(uid.as_str())?;
         self.run(move |i| {

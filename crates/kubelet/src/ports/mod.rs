@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use base::class::{Class, Classify};
 use base::ids::PodUid;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kubelet_core::cgroup::Limits;
 
 mod objects;
 mod runtime;
@@ -129,10 +130,24 @@ impl Classify for VolumeError {
 pub trait Cgroups: Send + Sync + 'static {
     /// Makes the Pod's cgroup and returns what goes into `cgroup_parent` (empty: the runtime decides).
     async fn ensure(&self, pod: &Pod) -> std::io::Result<String>;
+    /// What it holds the Pod to, and what it should; none where Pods have none of their own.
+    async fn bounds(&self, pod: &Pod) -> std::io::Result<Option<PodBounds>>;
+    /// Holds the Pod to these.
+    async fn bound(&self, pod: &Pod, limits: &Limits) -> std::io::Result<()>;
     /// Removes it, with whatever of the Pod still runs in it.
     async fn remove(&self, uid: &PodUid) -> std::io::Result<()>;
     /// Pods that have one, from whatever earlier life.
     async fn known(&self) -> std::io::Result<Vec<PodUid>>;
+}
+
+/// What the cgroup of a Pod says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodBounds {
+    pub now: Limits,
+    /// By the Pod's spec.
+    pub next: Limits,
+    /// Bytes of memory in use.
+    pub memory_used: Option<u64>,
 }
 
 /// Small files that belong to a Pod: directories, /etc/hosts, termination messages, log directories.
@@ -162,6 +177,10 @@ pub trait PodFiles: Send + Sync + 'static {
     async fn save_status(&self, uid: &PodUid, status: &PodStatus) -> std::io::Result<()>;
     /// What an earlier life of the agent remembered; none if nothing readable is there.
     async fn load_status(&self, uid: &PodUid) -> std::io::Result<Option<PodStatus>>;
+    /// Writes a file of what the node keeps of all Pods, whole or not at all.
+    async fn save_checkpoint(&self, name: &'static str, text: String) -> std::io::Result<()>;
+    /// Reads it; none if there is none.
+    async fn load_checkpoint(&self, name: &'static str) -> std::io::Result<Option<String>>;
     /// The `/var/log/containers` symlink of a container.
     async fn link_log(&self, pod: &Pod, container: &str, id: &str, log_path: &str) -> std::io::Result<()>;
     /// Removes the log of a container, what was rotated away of it, and its link.

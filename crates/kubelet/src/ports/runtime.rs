@@ -41,6 +41,11 @@ pub trait Runtime: Send + Sync + 'static {
         id: &str,
         resources: v1::LinuxContainerResources,
     ) -> cri::Result<()>;
+    /// Tells the runtime what a whole Pod gets; `Unimplemented` where it does not want to know.
+    async fn update_pod_sandbox_resources(
+        &self,
+        request: v1::UpdatePodSandboxResourcesRequest,
+    ) -> cri::Result<()>;
     async fn container_status(&self, id: &str) -> cri::Result<v1::ContainerStatusResponse>;
     async fn list_containers(&self, filter: Option<v1::ContainerFilter>) -> cri::Result<Vec<v1::Container>>;
     async fn reopen_container_log(&self, id: &str) -> cri::Result<()>;

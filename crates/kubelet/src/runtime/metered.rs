@@ -121,6 +121,14 @@ impl<R: Runtime> Runtime for Metered<R> {
         self.count("update_container", self.runtime.update_container_resources(id, resources)).await
     }
 
+    async fn update_pod_sandbox_resources(
+        &self,
+        request: v1::UpdatePodSandboxResourcesRequest,
+    ) -> cri::Result<()> {
+        let call = self.runtime.update_pod_sandbox_resources(request);
+        self.count("update_podsandbox_resources", call).await
+    }
+
     async fn container_status(&self, id: &str) -> cri::Result<v1::ContainerStatusResponse> {
         self.count("container_status", self.runtime.container_status(id)).await
     }

@@ -83,9 +83,19 @@ impl Runtime for cri::Client {
         id: &str,
         resources: v1::LinuxContainerResources,
     ) -> cri::Result<()> {
-        let (container_id, linux) = (id.to_owned(), Some(resources));
-        let request = v1::UpdateContainerResourcesRequest { container_id, linux, ..Default::default() };
+        let request = v1::UpdateContainerResourcesRequest {
+            container_id: id.to_owned(),
+            linux: Some(resources),
+            ..Default::default()
+        };
         self.update_container_resources(request).await
+    }
+
+    async fn update_pod_sandbox_resources(
+        &self,
+        request: v1::UpdatePodSandboxResourcesRequest,
+    ) -> cri::Result<()> {
+        self.update_pod_sandbox_resources(request).await
     }
 
     async fn container_status(&self, id: &str) -> cri::Result<v1::ContainerStatusResponse> {

@@ -37,6 +37,8 @@ pub enum Op {
     Remove {
         running: bool,
     },
+    /// It runs on with other resources.
+    Resize,
     Exec,
     Pull,
     RemoveImage,

@@ -257,6 +257,24 @@ impl FakeRuntime {
         self.with(|s, _| s.running_id(pod, container).is_some())
     }
 
+    /// What each running container of a Pod may use: shares, quota and bytes of memory.
+    #[must_use]
+    pub fn resources(&self, pod: &str) -> BTreeMap<String, serde_json::Value> {
+        self.with(|s, _| {
+            let ours = s.containers.values().filter(|c| {
+                c.running().is_some() && s.sandboxes.get(&c.sandbox).is_some_and(|s| s.pod().0 == pod)
+            });
+            let of = |c: &state::Container| {
+                let r = c.config.linux.clone().and_then(|l| l.resources).unwrap_or_default();
+                let told = serde_json::json!({
+                    "shares": r.cpu_shares, "quota": r.cpu_quota, "memory": r.memory_limit_in_bytes,
+                });
+                (c.name().to_owned(), told)
+            };
+            ours.map(of).collect()
+        })
+    }
+
     /// Whether nothing is left of any Pod.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -150,7 +150,16 @@ impl Runtime for FakeRuntime {
         id: &str,
         resources: v1::LinuxContainerResources,
     ) -> Result<()> {
-        self.call("resize container", id, |s, _| s.update_resources(id, resources)).await
+        self.call("resize container", id, |s, now| s.update_resources(id, resources, now)).await
+    }
+
+    async fn update_pod_sandbox_resources(
+        &self,
+        request: v1::UpdatePodSandboxResourcesRequest,
+    ) -> Result<()> {
+        const OP: &str = "resize sandbox";
+        let id = request.pod_sandbox_id;
+        self.call(OP, &id, |_, _| Err(Error::new(OP, &id, Code::Unimplemented, "not implemented yet"))).await
     }
 
     async fn container_status(&self, id: &str) -> Result<v1::ContainerStatusResponse> {
@@ -231,7 +240,7 @@ impl Runtime for FakeRuntime {
     }
 
     async fn list_container_stats(&self) -> Result<Vec<v1::ContainerStats>> {
-        self.call("list", "container stats", |_, _| Ok(Vec::new())).await
+        self.call("list", "container stats", |s, _| Ok(s.container_stats())).await
     }
 
     async fn list_images(&self) -> Result<Vec<v1::Image>> {

@@ -308,6 +308,12 @@ impl Container {
             annotations: self.config.annotations.clone(),
             mounts: self.config.mounts.clone(),
             log_path: self.log_path.clone(),
+            resources: self
+                .config
+                .linux
+                .as_ref()
+                .and_then(|l| l.resources.clone())
+                .map(|linux| v1::ContainerResources { linux: Some(linux), ..Default::default() }),
             ..v1::ContainerStatus::default()
         };
         match &self.life {

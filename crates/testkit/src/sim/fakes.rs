@@ -14,9 +14,10 @@ use base::rng::Rng;
 use base::time::{Clock, Mono, Now, Wall};
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Volume};
 use kubelet::ports::{
-    Cgroups, GrpcHealth, HttpAnswer, HttpGet, Mounted, MountedVolume, Net, NetError, PodFiles, VolumeAct,
-    VolumeError, Volumes,
+    Cgroups, GrpcHealth, HttpAnswer, HttpGet, Mounted, MountedVolume, Net, NetError, PodBounds, PodFiles,
+    VolumeAct, VolumeError, Volumes,
 };
+use kubelet_core::cgroup::{self, Limits, Rules};
 
 /// Tokio's (paused) time, and a wall clock that can be moved by hand.
 #[derive(Debug)]
@@ -58,6 +59,10 @@ pub struct DiskState {
     /// Highest log number by Pod and container.
     pub logs: BTreeMap<(String, String), u32>,
     pub statuses: BTreeMap<PodUid, PodStatus>,
+    /// Files about all Pods, by name.
+    pub checkpoints: BTreeMap<&'static str, String>,
+    /// What the cgroup of each Pod holds it to.
+    pub cgroups: BTreeMap<PodUid, Limits>,
     pub faults: f64,
     /// Nothing can be unmounted.
     pub stuck: bool,
@@ -76,6 +81,12 @@ impl FakeDisk {
 
     pub fn lock(&self) -> MutexGuard<'_, DiskState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a file about all Pods says.
+    #[must_use]
+    pub fn checkpoint(&self, name: &str) -> Option<String> {
+        self.lock().checkpoints.get(name).cloned()
     }
 
     /// Takes some time, and sometimes fails after half the work.
@@ -213,6 +224,16 @@ impl PodFiles for FakeDisk {
         Ok(self.lock().statuses.get(uid).cloned())
     }
 
+    async fn save_checkpoint(&self, name: &'static str, text: String) -> std::io::Result<()> {
+        self.trouble(VolumeAct::SetUp).await.map_err(std::io::Error::other)?;
+        self.lock().checkpoints.insert(name, text);
+        Ok(())
+    }
+
+    async fn load_checkpoint(&self, name: &'static str) -> std::io::Result<Option<String>> {
+        Ok(self.checkpoint(name))
+    }
+
     async fn link_log(&self, _: &Pod, _: &str, _: &str, _: &str) -> std::io::Result<()> {
         Ok(())
     }
@@ -224,17 +245,44 @@ impl PodFiles for FakeDisk {
 
 #[async_trait]
 impl Cgroups for FakeDisk {
-    async fn ensure(&self, _: &Pod) -> std::io::Result<String> {
+    async fn ensure(&self, pod: &Pod) -> std::io::Result<String> {
+        let wanted = limits(pod);
+        self.lock().cgroups.entry(uid(pod)).or_insert(wanted);
         Ok(String::new())
     }
 
-    async fn remove(&self, _: &PodUid) -> std::io::Result<()> {
+    async fn bounds(&self, pod: &Pod) -> std::io::Result<Option<PodBounds>> {
+        let now = self.lock().cgroups.get(&uid(pod)).cloned().unwrap_or_default();
+        Ok(Some(PodBounds { now, next: limits(pod), memory_used: Some(0) }))
+    }
+
+    async fn bound(&self, pod: &Pod, limits: &Limits) -> std::io::Result<()> {
+        self.trouble(VolumeAct::SetUp).await.map_err(std::io::Error::other)?;
+        let mut state = self.lock();
+        let has = state.cgroups.entry(uid(pod)).or_default();
+        has.cpu_shares = limits.cpu_shares.or(has.cpu_shares);
+        has.cpu_quota = limits.cpu_quota.or(has.cpu_quota);
+        has.memory = limits.memory.or(has.memory);
+        Ok(())
+    }
+
+    async fn remove(&self, uid: &PodUid) -> std::io::Result<()> {
+        self.lock().cgroups.remove(uid);
         Ok(())
     }
 
     async fn known(&self) -> std::io::Result<Vec<PodUid>> {
         Ok(Vec::new())
     }
+}
+
+/// What the cgroup of the Pod should hold it to.
+pub(super) fn limits(pod: &Pod) -> Limits {
+    let cfs_period = Duration::from_millis(100);
+    cgroup::pod_rules(
+        pod,
+        &Rules { cfs_quota: true, cfs_period, pids: None, hugepage_sizes: Vec::new(), exclusive_cpus: false },
+    )
 }
 
 /// A network on which every port is open.

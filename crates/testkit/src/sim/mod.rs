@@ -11,6 +11,7 @@ mod ends;
 mod fakes;
 mod merge;
 pub mod pods;
+mod resize_story;
 mod story;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -36,12 +37,14 @@ use kubelet::pods::host_ips::HostIps;
 use kubelet::pods::node::{Node, NodeFacts, PodSettings};
 use kubelet::pods::pod_files::PodDirs;
 use kubelet::pods::prober::Prober;
+use kubelet::pods::records::ResourceRecords;
 use kubelet::pods::sources::{self, Context, Problems, SourceName, SourceUpdate, Unread};
 use kubelet::pods::status_board::StatusBoard;
 use kubelet::runtime::health::{RuntimeHealth, watch_health};
 use kubelet::runtime::observer::{Observer, watch_runtime};
 use kubelet_core::admission::NodeOffer;
 use kubelet_core::downward::Allocatable;
+use kubelet_core::resize::checkpoint;
 use supervise::Supervisor;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -51,6 +54,7 @@ pub use api::{FakeApi, Weather};
 pub use check::{Flip, check};
 pub use cluster_story::run_cluster_seed;
 pub use fakes::{FakeDisk, OpenNet, SimClock};
+pub use resize_story::{killed_at_any_moment_of_a_resize, run_resize_seed};
 pub use story::{Outcome, crash_at_every_effect, run_seed};
 
 /// The machine's own address, until its object has others.
@@ -152,6 +156,17 @@ impl World {
         Agent { board: node.board.clone(), recorder: node.recorder.clone(), node, updates, _tasks: tasks }
     }
 
+    /// As the disk has them. A file that is corrupt is the end of the simulation.
+    fn records(&self, disk: Arc<FakeDisk>) -> ResourceRecords {
+        let read = |name: &'static str| {
+            let text = self.disk.checkpoint(name)?;
+            Some(checkpoint::decode(&text).unwrap_or_else(|e| panic!("{name} is corrupt: {e}: {text}")))
+        };
+        let [allocated, actuated] =
+            [checkpoint::ALLOCATED, checkpoint::ACTUATED].map(|name| read(name).unwrap_or_default());
+        ResourceRecords::with(disk, allocated, actuated)
+    }
+
     fn node(&self, health: watch::Receiver<RuntimeHealth>, cluster: Option<&Cluster>) -> Node {
         let clock: Arc<dyn Clock> = self.clock.clone();
         let runtime = Arc::new(self.runtime.clone());
@@ -200,7 +215,8 @@ impl World {
             runtime,
             volumes: disk.clone(),
             files: disk.clone(),
-            cgroups: disk,
+            cgroups: disk.clone(),
+            records: Arc::new(self.records(disk)),
             net: Arc::new(OpenNet),
             clock,
             recorder,

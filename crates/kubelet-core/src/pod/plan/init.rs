@@ -107,9 +107,11 @@ impl Step<'_> {
             ContainerState::Running if c.liveness_probe.is_some() && verdict.liveness == Some(false) => {
                 (KillReason::LivenessFailed, "failed liveness probe")
             }
+            ContainerState::Running if self.resized(c) => (KillReason::Resized, "resize requires restart"),
             ContainerState::Running => return Found::Done,
         };
-        self.kill(out, instance, reason, format!("Init container {} {what}", c.name));
+        let kind = if reason == KillReason::Resized { "Container" } else { "Init container" };
+        self.kill(out, instance, reason, format!("{kind} {} {what}", c.name));
         Found::Again
     }
 

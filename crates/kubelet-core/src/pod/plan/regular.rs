@@ -51,6 +51,15 @@ impl Step<'_> {
             (KillReason::LivenessFailed, "failed liveness probe", restarts_after_kill(c, self.spec))
         } else if c.startup_probe.is_some() && verdict.startup == Some(false) {
             (KillReason::StartupFailed, "failed startup probe", restarts_after_kill(c, self.spec))
+        } else if self.resized(c) {
+            self.kill(
+                out,
+                instance,
+                KillReason::Resized,
+                format!("Container {} resize requires restart", c.name),
+            );
+            self.start(out, c, ContainerKind::Regular);
+            return true;
         } else {
             return true;
         };

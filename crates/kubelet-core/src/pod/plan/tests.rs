@@ -54,7 +54,7 @@ fn plan_with(pod: &Pod, observed: &Observed, verdicts: &Verdicts) -> Plan {
 fn plan_after(pod: &Pod, observed: &Observed, verdicts: &Verdicts, replaced: &[&str]) -> Plan {
     let crash_loop = &CrashLoop::new(Duration::from_secs(300));
     let replaced = &replaced.iter().map(|id| (*id).into()).collect();
-    plan(&PlanInput { pod, observed, verdicts, replaced, crash_loop, now: NOW })
+    plan(&PlanInput { pod, observed, verdicts, replaced, crash_loop, actuated: None, now: NOW })
 }
 
 fn verdict(id: &str, v: Verdict) -> Verdicts {
@@ -479,7 +479,7 @@ fn the_first_restart_is_immediate_and_the_next_waits() {
     let go = |observed: &Observed, crash_loop: &CrashLoop, secs| {
         let verdicts = Verdicts::new();
         let (verdicts, replaced, now) = (&verdicts, &BTreeSet::new(), at(secs));
-        plan(&PlanInput { pod: &pod, observed, verdicts, replaced, crash_loop, now })
+        plan(&PlanInput { pod: &pod, observed, verdicts, replaced, crash_loop, actuated: None, now })
     };
     let first = world(vec![exited("app", 1)]);
     crash_loop.note_exits(&first, at(110));

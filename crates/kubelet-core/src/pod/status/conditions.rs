@@ -6,10 +6,7 @@ use super::super::news::{BY_KUBELET, OWN_CONDITIONS};
 use super::super::plan::sandbox_change;
 use super::super::policy::{is_sidecar, may_restart_all};
 use super::containers::find;
-use super::resources::wants_resize;
-use super::{KillCause, Stage, View, is_terminal, time};
-
-const NO_RESIZE: &str = "In-place resize is not supported on this node";
+use super::{KillCause, View, is_terminal, time};
 
 /// A condition before it gets its times.
 struct Draft {
@@ -34,13 +31,7 @@ impl View<'_> {
         if may_restart_all(self.spec) {
             all.push(self.finish(self.restarting_condition(out)));
         }
-        if self.wants_resize(out) {
-            all.push(self.finish(Draft {
-                reason: "Infeasible",
-                message: NO_RESIZE.into(),
-                ..yes("PodResizePending")
-            }));
-        }
+        all.extend(self.resize_conditions(out));
         out.conditions = Some(all);
     }
 
@@ -179,18 +170,38 @@ impl View<'_> {
         }
     }
 
-    /// Somebody asked for other resources through the resize subresource, and running containers keep theirs.
-    fn wants_resize(self, out: &PodStatus) -> bool {
-        let sidecars = self.spec.init_containers.iter().flatten().filter(|c| is_sidecar(c));
-        let of_sidecars = sidecars.map(|c| (c, find(out.init_container_statuses.as_deref(), &c.name)));
-        let regular = self.spec.containers.iter();
-        let mut all = of_sidecars
-            .chain(regular.map(|c| (c, find(out.container_statuses.as_deref(), &c.name))))
-            .filter_map(|(c, s)| Some((c, s?)));
-        // The first version of a Pod is what its containers were started from.
-        self.input.pod.metadata.generation.is_some_and(|g| g > 1)
-            && self.input.stage == Stage::Run
-            && all.any(|(c, s)| wants_resize(c, s))
+    /// What became of a resize; nothing once the Pod is over.
+    fn resize_conditions(self, out: &PodStatus) -> Vec<PodCondition> {
+        if is_terminal(out.phase.as_deref()) {
+            return Vec::new();
+        }
+        let pending = self.input.pending.map(|p| {
+            self.resize_condition("PodResizePending", p.reason.as_str(), Some(&p.message), p.generation)
+        });
+        let in_progress = self.input.resizing.map(|r| {
+            let reason = if r.error.is_some() { "Error" } else { "" };
+            self.resize_condition("PodResizeInProgress", reason, r.error.as_deref(), r.generation)
+        });
+        pending.into_iter().chain(in_progress).collect()
+    }
+
+    /// It speaks of the version of the Pod that asked, and is as old as its reason.
+    fn resize_condition(
+        self,
+        kind: &'static str,
+        reason: &'static str,
+        message: Option<&str>,
+        generation: Option<i64>,
+    ) -> PodCondition {
+        let draft = Draft { kind, reason, message: message.unwrap_or_default().to_owned(), holds: true };
+        let fresh = self.finish(draft);
+        let old = self.input.previous.conditions.iter().flatten().find(|c| c.type_ == kind);
+        let since = old.filter(|c| c.reason == fresh.reason).and_then(|c| c.last_transition_time.clone());
+        PodCondition {
+            observed_generation: generation,
+            last_transition_time: since.or_else(|| time(self.input.now)),
+            ..fresh
+        }
     }
 
     /// The transition time moves only when the status flips.

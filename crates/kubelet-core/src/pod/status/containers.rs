@@ -119,13 +119,10 @@ impl View<'_> {
             last_state: old.and_then(|o| ended_before(o, &id)),
             container_id: Some(id),
             user: i.user.as_ref().map(user),
-            resources: Some(super::resources::in_force(c, i)),
+            resources: Some(super::resources::in_force(c, i, self.input.actuated, old)),
             allocated_resources: c.resources.as_ref().and_then(|r| r.requests.clone()),
             ..self.blank(c)
         };
-        if let Some(old) = old.filter(|o| o.resources.is_some()) {
-            super::resources::keep_granted(&mut status, old);
-        }
         status.state = match i.state {
             ContainerState::Running => {
                 let ended =
@@ -163,9 +160,6 @@ impl View<'_> {
     ) -> ContainerStatus {
         let mut status =
             ContainerStatus { state: waiting(Some(self.default_reason()), None), ..self.blank(c) };
-        if let Some(old) = old.filter(|old| super::resources::wants_resize(c, old)) {
-            super::resources::carry_granted(&mut status, old);
-        }
         if let Some(old) = old {
             let ran = old.state.as_ref().is_some_and(|s| s.running.is_some());
             let waited = old.state.as_ref().is_some_and(|s| s.waiting.is_some());

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use super::super::{KillCause, Stage, Verdict, Verdicts, Waiting};
 use super::{StatusInput, readiness, status};
 use crate::observed::{Container as Instance, ContainerState, Observed, Resources, User};
+use crate::resize::{InProgress, Pending, PendingReason, PodResources};
 use crate::testing::{exited, from_yaml, instance, pod_yaml, sandbox};
 
 /// A case with the usual values filled in.
@@ -24,6 +25,9 @@ pub(super) struct Case {
     pub(super) previous: PodStatus,
     pub(super) stage: Stage,
     pub(super) kill: Option<KillCause>,
+    pub(super) actuated: Option<PodResources>,
+    pub(super) pending: Option<Pending>,
+    pub(super) resizing: Option<InProgress>,
     pub(super) host_ips: Vec<IpAddr>,
     pub(super) recursive_read_only: bool,
     pub(super) now: i64,
@@ -42,6 +46,9 @@ impl Case {
             previous: PodStatus::default(),
             stage: Stage::Run,
             kill: None,
+            actuated: None,
+            pending: None,
+            resizing: None,
             host_ips: vec![IpAddr::from([192, 0, 2, 1])],
             recursive_read_only: true,
             now: 1_000,
@@ -67,6 +74,9 @@ impl Case {
             previous: &self.previous,
             stage: self.stage,
             kill: self.kill.as_ref(),
+            actuated: self.actuated.as_ref(),
+            pending: self.pending.as_ref(),
+            resizing: self.resizing.as_ref(),
             host_ips: &self.host_ips,
             runtime_name: "containerd",
             recursive_read_only: self.recursive_read_only,

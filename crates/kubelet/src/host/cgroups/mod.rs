@@ -17,7 +17,7 @@ use systemd::Places;
 
 use crate::host::units::Units;
 use crate::metrics::Metrics;
-use crate::ports::Cgroups;
+use crate::ports::{Cgroups, PodBounds};
 
 /// How often what is left in a Pod's cgroup is killed before somebody is told.
 const TRIES: usize = 5;
@@ -33,6 +33,14 @@ pub struct RuntimeCgroups {
 impl Cgroups for RuntimeCgroups {
     async fn ensure(&self, _: &Pod) -> io::Result<String> {
         Ok(self.parent.clone())
+    }
+
+    async fn bounds(&self, _: &Pod) -> io::Result<Option<PodBounds>> {
+        Ok(None)
+    }
+
+    async fn bound(&self, _: &Pod, _: &Limits) -> io::Result<()> {
+        Ok(())
     }
 
     async fn remove(&self, _: &PodUid) -> io::Result<()> {
@@ -154,6 +162,11 @@ impl NodeCgroups {
         self.aside(move |inner| inner.write(&path, &limits)).await
     }
 
+    fn of_pod(&self, pod: &Pod) -> io::Result<Name> {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        cgroup::of_pod(&self.0.all, qos_class(pod), uid).map_err(invalid)
+    }
+
     /// A Burstable Pod came or went.
     async fn burst(&self, uid: PodUid, milli: Option<i64>) -> io::Result<()> {
         let changed = match milli {
@@ -206,7 +219,7 @@ impl NodeCgroups {
 impl Cgroups for NodeCgroups {
     async fn ensure(&self, pod: &Pod) -> io::Result<String> {
         let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
-        let name = cgroup::of_pod(&self.0.all, qos_class(pod), uid.as_str()).map_err(invalid)?;
+        let name = self.of_pod(pod)?;
         let path = self.0.path(&name);
         // It is made once: whoever changed it since had a reason. One that nothing runs in may be all that an earlier
         // life of the agent came to.
@@ -221,6 +234,22 @@ impl Cgroups for NodeCgroups {
         }
         self.0.unfinished().remove(&name);
         Ok(format!("/{path}"))
+    }
+
+    async fn bounds(&self, pod: &Pod) -> io::Result<Option<PodBounds>> {
+        let path = self.0.path(&self.of_pod(pod)?);
+        let (now, memory_used) =
+            self.aside(move |inner| Ok((inner.read(&path)?, inner.memory_used(&path)?))).await?;
+        Ok(Some(PodBounds { now, next: cgroup::pod_rules(pod, &self.0.rules), memory_used }))
+    }
+
+    async fn bound(&self, pod: &Pod, limits: &Limits) -> io::Result<()> {
+        self.bound(&self.of_pod(pod)?, limits).await?;
+        if limits.cpu_shares.is_some() && qos_class(pod) == QosClass::Burstable {
+            let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
+            self.burst(uid, Some(cgroup::requested(pod))).await?;
+        }
+        Ok(())
     }
 
     /// Whatever class it had.
@@ -284,6 +313,39 @@ impl Inner {
             write("hugetlb", &format!("hugetlb.{size}.{end}"), bytes.to_string())?;
         }
         Ok(())
+    }
+
+    /// What is limited, of what a resize moves.
+    fn read(&self, name: &str) -> io::Result<Limits> {
+        let number = |text: Option<String>| text.and_then(|t| t.parse::<i64>().ok());
+        let read = |controller: &str, file: &str| self.hand.read(name, controller, file);
+        let (cpu_shares, cpu_quota, memory) = match self.hand.version() {
+            Version::V1 => {
+                let quota = number(read("cpu", "cpu.cfs_quota_us")?);
+                let period = number(read("cpu", "cpu.cfs_period_us")?).unwrap_or(100_000);
+                // Version 1 says no limit with the largest number of whole pages.
+                let memory =
+                    number(read("memory", "memory.limit_in_bytes")?).filter(|m| *m < i64::MAX >> 12 << 12);
+                (number(read("cpu", "cpu.shares")?), quota.map(|q| (q, period)), memory)
+            }
+            Version::V2 => {
+                let shares = number(read("cpu", "cpu.weight")?).map(cgroup::shares_of);
+                let quota = read("cpu", "cpu.max")?.and_then(|text| {
+                    let (quota, period) = text.split_once(' ')?;
+                    Some((quota.parse().unwrap_or(-1), period.parse().ok()?))
+                });
+                (shares, quota, number(read("memory", "memory.max")?))
+            }
+        };
+        Ok(Limits { cpu_shares, cpu_quota, memory, ..Limits::default() })
+    }
+
+    fn memory_used(&self, name: &str) -> io::Result<Option<u64>> {
+        let file = match self.hand.version() {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        };
+        Ok(self.hand.read(name, "memory", file)?.and_then(|text| text.parse().ok()))
     }
 
     /// What Burstable Pods of an earlier life of the agent ask for, as their cgroups say.
@@ -372,6 +434,14 @@ impl Timed {
 impl Cgroups for Timed {
     async fn ensure(&self, pod: &Pod) -> io::Result<String> {
         self.time("create", self.cgroups.ensure(pod)).await
+    }
+
+    async fn bounds(&self, pod: &Pod) -> io::Result<Option<PodBounds>> {
+        self.time("get", self.cgroups.bounds(pod)).await
+    }
+
+    async fn bound(&self, pod: &Pod, limits: &Limits) -> io::Result<()> {
+        self.time("update", self.cgroups.bound(pod, limits)).await
     }
 
     async fn remove(&self, uid: &PodUid) -> io::Result<()> {

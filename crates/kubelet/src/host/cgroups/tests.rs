@@ -53,6 +53,23 @@ async fn a_pod_is_bounded_remembered_and_taken_away() {
     let want = |shares: i64| if v1 { shares } else { cgroup::weight(shares) }.to_string();
     assert_eq!((shares("burstable"), shares("besteffort")), (want(512), want(2)));
 
+    // What it is bounded to is read back, and moved while it is there.
+    let bounds = cgroups.bounds(&guaranteed).await.unwrap().unwrap();
+    assert_eq!((bounds.now.cpu_quota, bounds.now.memory), (Some((100_000, 100_000)), Some(64 << 20)));
+    assert_eq!((bounds.now.memory, bounds.now.cpu_quota), (bounds.next.memory, bounds.next.cpu_quota));
+    assert_eq!(bounds.memory_used, Some(0));
+    let free = cgroups.bounds(&burstable).await.unwrap().unwrap().now;
+    assert_eq!((free.cpu_quota, free.memory), (Some((-1, 100_000)), None));
+    let more = pod("b", r#"{"requests":{"cpu":"1"},"limits":{"cpu":"2","memory":"1Gi"}}"#);
+    let next = cgroups.bounds(&more).await.unwrap().unwrap().next;
+    cgroups.bound(&more, &next).await.unwrap();
+    assert_eq!((shares("burstable/podb"), shares("burstable")), (want(1024), want(1024)));
+    let grown = cgroups.bounds(&more).await.unwrap().unwrap().now;
+    assert_eq!((grown.cpu_quota, grown.memory), (Some((200_000, 100_000)), Some(1 << 30)));
+    let less = Limits { cpu_shares: Some(512), cpu_quota: Some((-1, 100_000)), ..Limits::default() };
+    cgroups.bound(&burstable, &less).await.unwrap();
+    assert_eq!((shares("burstable/podb"), shares("burstable")), (want(512), want(512)));
+
     // Another life of the agent finds them again.
     let again = NodeCgroups::open(hand.clone(), None, cgroups.0.all.clone(), rules()).await.unwrap();
     assert_eq!(again.known().await.unwrap(), [PodUid::from("g"), PodUid::from("b")]);

@@ -12,6 +12,7 @@
 //! any effect, successful or not, the runtime is looked at again before the next plan.
 
 mod busy;
+mod resize;
 mod run;
 mod start;
 mod terminate;
@@ -29,10 +30,10 @@ use kubelet_core::observed::{Container, ContainerState, Observed};
 use kubelet_core::pod::{
     ContainerKind, CrashLoop, Intent, Kill, KillCause, Stage, StatusInput, Verdicts, Waiting,
 };
+use kubelet_core::resize::{Due, InProgress, PodResources};
 use kubelet_core::topology::wants::PodWant;
 use tokio::sync::watch;
 
-use crate::events::EventType;
 use crate::images::PullSecret;
 use crate::pods::node::Node;
 
@@ -63,6 +64,18 @@ struct PodTask {
     status: PodStatus,
     /// The one shown since, while the task was busy. Held to read or write it only.
     meanwhile: Mutex<Option<PodStatus>>,
+    /// What the Pod's cgroups were last told, as the record has it: this task alone changes it.
+    actuated: PodResources,
+    /// A resize that was granted and is not in force.
+    resizing: Option<InProgress>,
+    /// Counts the Pod among those with one.
+    counted: Option<resize::Counted>,
+    /// What was granted is not on disk; true if it is a resize.
+    unsaved: Option<bool>,
+    /// No resize is tried again before this moment.
+    resize_retry: Retry,
+    /// What was brought into force last.
+    resized: Option<Due>,
     /// The verdicts the current pass goes by: plan and status must see the same ones.
     heard: Verdicts,
     /// Instances that this task stopped because their definition changed: they come back whatever the policy says.
@@ -142,6 +155,12 @@ impl PodTask {
             intent,
             status: PodStatus::default(),
             meanwhile: Mutex::default(),
+            actuated: PodResources::default(),
+            resizing: None,
+            counted: None,
+            unsaved: None,
+            resize_retry: Retry::default(),
+            resized: None,
             heard: Verdicts::default(),
             replaced: BTreeSet::new(),
             own_kill: None,
@@ -223,15 +242,21 @@ impl PodTask {
         self.retry.not_before = Some(self.node.now().mono + delay);
     }
 
-    /// After an error of the runtime: 1 s, 2 s, 4 s, 8 s, then every 10 s.
+    /// After an error of the runtime.
     fn retry_with_backoff(&mut self) {
-        let delay = Duration::from_secs((1 << self.retry.failures.min(4)).min(10));
-        self.retry_after(delay);
+        self.retry.fail(self.node.now().mono);
+        self.retry.of_containers = false;
     }
 
     /// Takes up what an earlier life of the agent knew: without it, a Pod would look unready until its
     /// probes have spoken again.
     async fn remember(&mut self) {
+        self.remember_status().await;
+        self.actuated = self.node.records.actuated().get(&self.uid).cloned().unwrap_or_default();
+        self.set_resizing(InProgress::of_status(&self.status));
+    }
+
+    async fn remember_status(&mut self) {
         if let Some(entry) = self.node.board.get(self.uid.as_str()) {
             // An earlier task of this life: it died, or it ended the Pod and left the rest to us.
             self.took_over = true;
@@ -284,7 +309,6 @@ impl PodTask {
         let rro = self.can_be_read_only(&intent.pod).await;
         let status = self.compute_status(intent, waiting, rro);
         self.measure_start(&status);
-        self.tell_resize(&intent.pod, &status);
         if status != self.status {
             self.save(&intent.pod, &status).await;
             self.status = status.clone();
@@ -301,7 +325,8 @@ impl PodTask {
     fn show(&self, intent: &Intent, status: PodStatus) {
         let stopping = intent.stage > Stage::Run && !is_terminal(&status);
         let terminating = stopping.then(|| self.node.now().wall);
-        self.node.board.publish(&self.uid, &intent.pod, self.with_blocker(&intent.pod, status), terminating);
+        let status = self.with_blocker(&intent.pod, status);
+        self.node.board.publish(&self.uid, &intent.desired, status, terminating);
     }
 
     /// A Pod that is being deleted says what it waits for. Only what is shown says so: it is no part of how it ended.
@@ -312,24 +337,12 @@ impl PodTask {
         status
     }
 
-    /// An event for a resize that cannot be, when it is asked for.
-    fn tell_resize(&self, pod: &Pod, status: &PodStatus) {
-        let pending = |s: &PodStatus| {
-            let mut all = s.conditions.iter().flatten();
-            all.find(|c| c.type_ == "PodResizePending").cloned()
-        };
-        if let (None, Some(asked)) = (pending(&self.status), pending(status)) {
-            let message = format!("Pod resize Infeasible: {}", asked.message.unwrap_or_default());
-            self.node.recorder.pod(pod, EventType::Warning, "ResizeInfeasible", message);
-        }
-    }
-
     /// The runtime does not answer and never did: shows what an earlier life knew, or a Pod that waits.
     async fn publish_unseen(&mut self, intent: &Intent) {
         match (self.has_looked, self.took_over) {
             (true, _) => {}
             (false, true) => {
-                self.node.board.publish(&self.uid, &intent.pod, self.status.clone(), None);
+                self.node.board.publish(&self.uid, &intent.desired, self.status.clone(), None);
             }
             (false, false) => self.publish(intent, &BTreeMap::new()).await,
         }
@@ -370,6 +383,9 @@ impl PodTask {
             previous,
             stage: intent.stage,
             kill: intent.kill.as_ref().map(|k| &k.cause),
+            actuated: Some(&self.actuated),
+            pending: intent.pending.as_ref(),
+            resizing: self.resizing.as_ref(),
             host_ips: &[],
             runtime_name: &self.node.facts.runtime_name,
             recursive_read_only: false,
@@ -426,6 +442,17 @@ impl PodTask {
 
     fn end_by_itself(&mut self, cause: KillCause) {
         self.own_kill.get_or_insert(Kill { cause, grace: None });
+    }
+}
+
+// === impl Retry ===
+
+impl Retry {
+    /// After an error: 1 s, 2 s, 4 s, 8 s, then every 10 s.
+    fn fail(&mut self, now: Mono) {
+        let delay = Duration::from_secs((1 << self.failures.min(4)).min(10));
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = Some(now + delay);
     }
 }
 

@@ -9,7 +9,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kubelet_core::cri_config::spec_of;
 use kubelet_core::observed::ContainerState;
 use kubelet_core::pod::policy::restarts_all;
-use kubelet_core::pod::{Intent, KillCause, KillReason, Plan, PlanInput, Stage, Waiting, granted};
+use kubelet_core::pod::{Intent, KillCause, KillReason, Plan, PlanInput, Stage, Waiting};
+use kubelet_core::resize::Due;
 
 use super::{PodTask, Step, is_terminal, name};
 use crate::events::EventType;
@@ -23,6 +24,13 @@ enum Next {
     Again,
     /// Nothing to do before this moment, unless something happens.
     Wait(Option<Mono>),
+}
+
+/// What became of a resize that is due.
+enum Resized {
+    Now,
+    /// It failed, now or a moment ago.
+    Later(Option<Mono>),
 }
 
 impl PodTask {
@@ -66,7 +74,7 @@ impl PodTask {
         if intent.stage > Stage::Run || is_terminal(&self.status) {
             return;
         }
-        let given = self.given(&intent.pod);
+        let given = intent.pod.clone();
         if self.took_over {
             self.look().await;
         }
@@ -85,6 +93,10 @@ impl PodTask {
             self.publish_unseen(intent).await;
             return Next::Wait(None);
         }
+        if !self.keep_allocation(intent).await {
+            return Next::Wait(self.retry.not_before);
+        }
+        self.follow_resize(&intent.pod);
         self.node.prober.sync(&self.pod_with_status(&intent.pod), &self.observed);
         let now = self.node.now();
         let deadline = self.deadline(&intent.pod);
@@ -98,7 +110,7 @@ impl PodTask {
             self.end_by_itself(KillCause::DeadlineExceeded);
             return Next::Again;
         }
-        let plan = self.plan(&self.given(&intent.pod));
+        let plan = self.plan(&intent.pod);
         self.tell_back_off(&intent.pod, &plan.waiting);
         self.publish(intent, &plan.waiting).await;
         // A Pod that once ended, in this life of the agent or before, does not begin again.
@@ -139,12 +151,6 @@ impl PodTask {
         Some(at)
     }
 
-    /// What is shown is what is asked for; what is planned and started has what was granted. Else a resize that is
-    /// pending would look to the back-off as if every start were the first of its kind.
-    fn given(&self, pod: &Arc<Pod>) -> Arc<Pod> {
-        granted(pod, &self.status).map_or_else(|| pod.clone(), Arc::new)
-    }
-
     fn plan(&self, pod: &Pod) -> Plan {
         kubelet_core::pod::plan(&PlanInput {
             pod,
@@ -152,13 +158,14 @@ impl PodTask {
             verdicts: &self.heard,
             replaced: &self.replaced,
             crash_loop: &self.crash_loop,
+            actuated: Some(&self.actuated),
             now: self.node.now(),
         })
     }
 
     /// Carries a plan out, one kind of effect per pass: what is to go goes first, and only an
     /// observation of that lets the rest happen.
-    async fn execute(&mut self, intent: &Intent, mut plan: Plan, until: Option<Mono>) -> Next {
+    async fn execute(&mut self, intent: &Intent, mut plan: Plan, mut until: Option<Mono>) -> Next {
         if let Some(kill) = &plan.kill_pod
             && self.anything_lives()
         {
@@ -167,16 +174,25 @@ impl PodTask {
             return self.after(stopped);
         }
         if !plan.kill.is_empty() {
-            let edited = plan.kill.iter().filter(|k| k.reason == KillReason::SpecChanged);
+            let again = [KillReason::SpecChanged, KillReason::Resized];
+            let edited = plan.kill.iter().filter(|k| again.contains(&k.reason));
             self.replaced.extend(edited.map(|k| k.id.clone()));
             // Whether they died is for the next look to say; only then is anything removed.
             let killed = self.kill_some(intent, &plan.kill).await;
             return self.after(killed);
         }
         if !plan.remove.is_empty() {
-            self.note_restart_of_all(&self.given(&intent.pod), &plan);
+            self.note_restart_of_all(&intent.pod.clone(), &plan);
             let removed = self.remove_dead(&plan.remove, plan.keep_logs).await;
             return self.after(removed);
+        }
+        if let Some(due) = plan.resize.take() {
+            let starts = plan.sandbox.is_some() || !plan.start.is_empty();
+            match self.resize_in_time(intent, due).await {
+                Resized::Now if !starts => return Next::Again,
+                Resized::Now => {}
+                Resized::Later(at) => until = earliest(until, at),
+            }
         }
         if plan.sandbox.is_none() && plan.start.is_empty() {
             self.retry.failures = 0;
@@ -198,6 +214,25 @@ impl PodTask {
         self.look().await;
         self.publish(intent, &plan.waiting).await;
         Next::Wait(earliest(until, self.retry.not_before))
+    }
+
+    /// Brings a resize into force, unless it failed a moment ago. One that comes back unchanged has failed too.
+    async fn resize_in_time(&mut self, intent: &Intent, due: Due) -> Resized {
+        let now = self.node.now().mono;
+        if let Some(at) = self.resize_retry.not_before.filter(|at| *at > now) {
+            return Resized::Later(Some(at));
+        }
+        let worked = self.resize(&intent.pod, &due).await;
+        let comes_back = self.resized.as_ref() == Some(&due);
+        self.resized = Some(due).filter(|_| worked);
+        if worked && !comes_back {
+            return Resized::Now;
+        }
+        if worked {
+            self.resize_retry.fail(now);
+        }
+        self.publish(intent, &BTreeMap::new()).await;
+        Resized::Later(self.resize_retry.not_before)
     }
 
     /// The exits that restart the whole Pod are about to be removed: the next one waits longer.
@@ -277,16 +312,20 @@ impl PodTask {
 
     /// Volumes, sandbox, containers. True if all that was planned came up; otherwise a retry is due.
     async fn bring_up(&mut self, intent: &Intent, plan: &Plan) -> bool {
-        let given = Intent { pod: self.given(&intent.pod), ..intent.clone() };
-        if !self.network_ready(&given.pod) {
+        if !self.network_ready(&intent.pod) {
             self.retry_after(Duration::from_secs(1));
             return false;
         }
-        self.node.objects.follow(&given.pod);
-        let Some(parent) = self.ensure_cgroup(&given.pod).await else { return false };
-        let Some(volumes) = self.mount_volumes(&given).await else { return false };
+        self.node.objects.follow(&intent.pod);
+        let Some(parent) = self.ensure_cgroup(&intent.pod).await else { return false };
+        let Some(volumes) = self.mount_volumes(intent).await else { return false };
         if let Some(new) = &plan.sandbox {
-            let Some(id) = self.create_sandbox(&given, new.attempt, &parent).await else { return false };
+            if let Err(error) = self.note_sandbox(&intent.pod).await {
+                tracing::warn!(pod = name(&intent.pod), pod_uid = %self.uid, error, "resources not written down");
+                self.retry_with_backoff();
+                return false;
+            }
+            let Some(id) = self.create_sandbox(intent, new.attempt, &parent).await else { return false };
             if !self.look_at_new_sandbox(&id).await {
                 return false;
             }
@@ -295,7 +334,7 @@ impl PodTask {
         if plan.start.is_empty() {
             return true;
         }
-        self.start_all(&given, &plan.start, &parent, &volumes).await
+        self.start_all(intent, &plan.start, &parent, &volumes).await
     }
 
     /// The Pod's cgroup, before anything is put in it. None, with an event and a retry, if it is not there.

@@ -340,6 +340,9 @@ impl PodTask {
         let ips = self.pod_ips(pod, &sandbox.ips);
         let cri_config = self.container_config(pod, start, &image, &volumes, &ips).await?;
         let exited = self.observed.last_exit(&start.name).map(|c| c.id.clone());
+        if let Err(message) = self.note_start(pod, start).await {
+            return Err(self.refused(pod, &start.name, "CreateContainerConfigError", &message));
+        }
         let id = self.create(pod, start, sandbox.id.as_str(), &cri_config, sandbox_config).await?;
         if let Some(exited) = exited {
             self.crash_loop.restarted(&spec, &exited, self.node.now().mono);

@@ -92,6 +92,7 @@ impl PodTask {
         }
         self.measure_step(begun);
         self.node.observer.forget(&self.uid);
+        self.node.records.forget(&self.uid);
         self.node.objects.forget(&self.uid);
     }
 

@@ -5,7 +5,6 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proptest::prelude::*;
 
 use super::*;
-use crate::pod::granted;
 
 fn phase(status: &PodStatus) -> &str {
     status.phase.as_deref().unwrap_or_default()
@@ -416,57 +415,93 @@ fn a_pod_tells_what_it_has_as_a_whole() {
     assert_eq!(list(&resources.limits), "cpu=1");
     let statuses = status.container_statuses.expect("statuses");
     assert_eq!(statuses[1].resources, Some(ResourceRequirements::default()), "none, which is said");
-    // What was not granted yet does not count.
+    // What was granted and is not in force counts as granted alone.
     case.pod.spec = crate::testing::pod_yaml(&spec("200m")).spec;
+    case.actuated = Some(PodResources::of(&crate::testing::pod_yaml(&spec("100m"))));
     let status = case.publish();
-    assert_eq!(list(&status.allocated_resources), "cpu=100m ephemeral-storage=1Gi memory=32Mi");
+    assert_eq!(list(&status.allocated_resources), "cpu=200m ephemeral-storage=1Gi memory=32Mi");
+    assert_eq!(list(&status.resources.expect("resources").requests), "cpu=100m memory=32Mi");
 }
 
 #[test]
-fn a_resize_stays_pending_whatever_the_container_does() {
-    let spec = |cpu: &str| {
-        format!(
-            "containers: [{{name: app, image: 'app:1', resources: {{requests: {{cpu: {cpu}, memory: 1Gi}}}}}}]"
-        )
-    };
-    let mut case = Case::new(&spec("100m"), vec![instance("app")]);
-    let pending = |s: &PodStatus| {
-        s.conditions
-            .iter()
-            .flatten()
-            .any(|c| c.type_ == "PodResizePending" && c.reason.as_deref() == Some("Infeasible"))
-    };
-    assert!(!pending(&case.publish()));
-    case.pod.spec = crate::testing::pod_yaml(&spec("200m")).spec;
-    let resized = case.publish();
-    assert!(pending(&resized));
-    let app = &resized.container_statuses.as_ref().expect("statuses")[0];
-    let requests = app.allocated_resources.as_ref().expect("requests");
-    assert_eq!(requests["cpu"].0, "100m");
-    // The same amount in other words is no wish.
-    case.pod.spec = crate::testing::pod_yaml(&spec("'0.1'")).spec;
-    assert!(!pending(&case.status()));
-    case.pod.spec = crate::testing::pod_yaml(&spec("200m")).spec;
-    let given = |status: &PodStatus, pod: &Pod| {
-        let pod = granted(pod, status).expect("asked for something else");
-        let resources = pod.spec.expect("spec").containers.remove(0).resources.expect("resources");
-        resources.requests.expect("requests")["cpu"].0.clone()
-    };
-    // Crashed, vanished, started again: what it was given stays, and so does the wish.
-    for observed in [
-        vec![Instance { state: ContainerState::Exited, exit_code: 1, ..instance("app") }],
-        vec![],
-        vec![Instance { id: "app-1".into(), ..instance("app") }],
-    ] {
-        case.observed.containers = observed;
+fn a_resize_tells_who_asked_for_it_and_since_when() {
+    let mut case = Case::new(APP, vec![instance("app")]);
+    let shown = |case: &mut Case, kind: &str| {
         let status = case.publish();
-        assert!(pending(&status));
-        assert_eq!(given(&status, &case.pod), "100m");
+        let c = status.conditions.into_iter().flatten().find(|c| c.type_ == kind)?;
+        let since = c.last_transition_time.expect("a time").0.as_second();
+        Some((c.status, c.reason, c.message, c.observed_generation, since))
+    };
+    assert_eq!(shown(&mut case, "PodResizePending"), None);
+    let pending = |reason, message: &str| Pending { reason, message: message.into(), generation: Some(2) };
+    let row = |reason: &str, message: &str, since| {
+        let text = |t: &str| (!t.is_empty()).then(|| t.to_owned());
+        Some(("True".to_owned(), text(reason), text(message), Some(2), since))
+    };
+    for (now, is, want) in [
+        (1_000, pending(PendingReason::Deferred, "full"), row("Deferred", "full", 1_000)),
+        (1_010, pending(PendingReason::Deferred, "fuller"), row("Deferred", "fuller", 1_000)),
+        (1_020, pending(PendingReason::Infeasible, "never"), row("Infeasible", "never", 1_020)),
+    ] {
+        (case.now, case.pending) = (now, Some(is));
+        assert_eq!(shown(&mut case, "PodResizePending"), want);
     }
-    case.pod.spec = crate::testing::pod_yaml(&spec("100m")).spec;
-    let status = case.publish();
-    assert!(!pending(&status));
-    assert_eq!(granted(&case.pod, &status), None);
+    case.pending = None;
+    assert_eq!(shown(&mut case, "PodResizePending"), None);
+    let error = |text: &str| Some(text.to_owned());
+    for (now, error, want) in [
+        (1_030, None, row("", "", 1_030)),
+        (1_040, error("in use"), row("Error", "in use", 1_040)),
+        (1_050, error("still"), row("Error", "still", 1_040)),
+    ] {
+        (case.now, case.resizing) = (now, Some(InProgress { generation: Some(2), error }));
+        assert_eq!(shown(&mut case, "PodResizeInProgress"), want);
+    }
+    case.observed.containers = vec![exited("app", 0)];
+    case.pod.spec.as_mut().expect("spec").restart_policy = Some("Never".into());
+    assert_eq!(shown(&mut case, "PodResizeInProgress"), None, "a Pod that is over");
+}
+
+#[test]
+fn a_container_shows_what_is_in_force() {
+    let granted = "{requests: {cpu: 200m, memory: 2Gi}, limits: {cpu: '1', memory: 4Gi}}";
+    let told = "{requests: {cpu: 100m, memory: 1Gi}, limits: {cpu: 500m, memory: 3Gi}}";
+    let spec =
+        |resources: &str| format!("containers: [{{name: app, image: 'app:1', resources: {resources}}}]");
+    let record = |resources: &str| Some(PodResources::of(&pod_yaml(&spec(resources))));
+    let applied = |shares, quota, memory| {
+        Some(Resources { cpu_shares: shares, cpu_quota: quota, cpu_period: 100_000, memory_limit: memory })
+    };
+    for (granted, told, applied, want) in [
+        // What the runtime says counts; of a request for memory it knows nothing.
+        (
+            granted,
+            Some(told),
+            applied(154, 70_000, 5 << 30),
+            "cpu=151m memory=1Gi; cpu=700m memory=5368709120",
+        ),
+        (granted, Some(told), applied(205, 100_000, 4 << 30), "cpu=201m memory=1Gi; cpu=1 memory=4Gi"),
+        (granted, Some(granted), applied(204, 100_000, 4 << 30), "cpu=200m memory=2Gi; cpu=1 memory=4Gi"),
+        // A runtime that says nothing: as it was last told.
+        (granted, Some(told), None, "cpu=100m memory=1Gi; cpu=500m memory=3Gi"),
+        (granted, None, None, "cpu=200m memory=2Gi; cpu=1 memory=4Gi"),
+        // The kernel's floors are not shown, as long as nothing above them was granted.
+        ("{requests: {cpu: 1m}, limits: {cpu: 5m}}", None, applied(2, 1_000, 0), "cpu=1m; cpu=5m"),
+        ("{requests: {cpu: 3m}, limits: {cpu: 20m}}", None, applied(2, 1_000, 0), "cpu=2m; cpu=10m"),
+        // No limit is made up.
+        ("{requests: {cpu: 100m}}", None, applied(103, 70_000, 1 << 30), "cpu=101m; "),
+    ] {
+        let running = Instance { resources: applied, ..instance("app") };
+        let mut case = Case::new(&spec(granted), vec![running]);
+        case.actuated = told.and_then(record);
+        let status = case.status().container_statuses.expect("statuses").remove(0);
+        let resources = status.resources.expect("resources");
+        let list = |list: Option<BTreeMap<String, Quantity>>| -> String {
+            let all = list.into_iter().flatten().map(|(name, q)| format!("{name}={}", q.0));
+            all.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(format!("{}; {}", list(resources.requests), list(resources.limits)), want, "{granted}");
+    }
 }
 
 proptest! {
