@@ -255,34 +255,3 @@ fn containers_may_join_later() {
     });
     assert_eq!(container_id(&joined, "main"), container_id(&web, "main"));
 }
-
-#[test]
-fn a_container_does_not_grow_not_even_when_it_starts_again() {
-    let Some(c) = Cluster::usual() else { return };
-    let script = "trap exit TERM; while [ ! -e /tmp/go ]; do sleep 0.1; done";
-    let resources = "{ requests: { memory: 32Mi }, limits: { memory: 64Mi } }";
-    let small = pod("web", "", script).replace("command:", &format!("resources: {resources}, command:"));
-    c.create(&small);
-    let web = c.wait_pod("web", "ready", is_ready);
-    let limit = || {
-        let files =
-            "cat /sys/fs/cgroup/memory.max 2>/dev/null || cat /sys/fs/cgroup/memory/memory.limit_in_bytes";
-        c.exec("web", "main", &["sh", "-c", files]).trim().to_owned()
-    };
-    assert_eq!(limit(), (64 << 20).to_string());
-    let more = r#"{"spec":{"containers":[{"name":"main","resources":{"limits":{"memory":"96Mi"}}}]}}"#;
-    c.run(&["patch", "pod", "web", "--subresource=resize", "-p", more]);
-    let is_pending = |p: &_| testkit::harness::condition(p, "PodResizePending") == "True";
-    let pending = c.wait_pod("web", "asked to grow", is_pending);
-    assert_eq!(container_id(&pending, "main"), container_id(&web, "main"));
-
-    assert_eq!(c.exec("web", "main", &["touch", "/tmp/go"]), "");
-    let again = c.wait_pod("web", "started again", |p| {
-        is_ready(p) && container(p, "main").is_some_and(|s| s.restart_count == 1)
-    });
-    assert_eq!(limit(), (64 << 20).to_string());
-    assert!(is_pending(&again), "{again:?}");
-    let resources = container(&again, "main").unwrap().resources.clone().unwrap();
-    let shown = &resources.limits.unwrap()["memory"].0;
-    assert!(["64Mi", "67108864"].contains(&shown.as_str()), "{shown}");
-}

@@ -8,13 +8,18 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::thread::{self, ThreadId};
 use std::{env, panic};
 
-use testkit::sim::{Outcome, crash_at_every_effect, run_cluster_seed, run_seed};
+use std::time::Duration;
+use testkit::sim::{
+    Outcome, crash_at_every_effect, killed_at_any_moment_of_a_resize, run_cluster_seed, run_resize_seed,
+    run_seed,
+};
 
 use stories::play;
 
 /// Stories in a normal run: of a node alone, and of one in a cluster.
 const SEEDS: u64 = 2000;
 const CLUSTER_SEEDS: u64 = 500;
+const RESIZE_SEEDS: u64 = 80;
 
 fn number(name: &str) -> Option<u64> {
     env::var(name).ok()?.parse().ok()
@@ -36,6 +41,10 @@ fn stories(first: u64) {
 
 fn cluster_stories(first: u64) {
     play_all(first, CLUSTER_SEEDS, "clusters_0", |seed| play(run_cluster_seed(seed)));
+}
+
+fn resize_stories(first: u64) {
+    play_all(first, RESIZE_SEEDS, "resizes_0", |seed| play(run_resize_seed(seed)));
 }
 
 /// Panics that nobody has asked for yet, each with the thread it happened on: a story has one. A task that panics is started
@@ -84,6 +93,16 @@ macro_rules! shards {
 
 shards! { stories: stories_0 0 stories_1 1 stories_2 2 stories_3 3 stories_4 4 stories_5 5 stories_6 6 stories_7 7 }
 shards! { cluster_stories: clusters_0 0 clusters_1 1 clusters_2 2 clusters_3 3 clusters_4 4 clusters_5 5 clusters_6 6 clusters_7 7 }
+shards! { resize_stories: resizes_0 0 resizes_1 1 resizes_2 2 resizes_3 3 resizes_4 4 resizes_5 5 resizes_6 6 resizes_7 7 }
+
+#[test]
+fn an_agent_killed_at_any_moment_of_a_resize_finishes_it() {
+    for seed in 0..2 {
+        let (step, span) = (Duration::from_millis(10), Duration::from_millis(250));
+        let wrong = play(killed_at_any_moment_of_a_resize(seed, step, span));
+        assert!(wrong.is_empty(), "seed {seed}:\n{}", wrong.join("\n"));
+    }
+}
 
 #[test]
 fn an_agent_killed_at_any_effect_changes_nothing() {
