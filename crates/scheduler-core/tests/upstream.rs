@@ -5,6 +5,8 @@
 //! refusal must be the same, word for word.
 #![allow(clippy::unwrap_used)]
 
+mod answers;
+
 use std::sync::Arc;
 
 use base::rng::Rng;
@@ -71,5 +73,19 @@ fn upstreams_answers_are_ours() {
         }
     }
     assert!(asked > 500, "{asked}");
+    assert!(wrong.is_empty(), "{} of {asked}: {:#?}", wrong.len(), &wrong[..wrong.len().min(8)]);
+}
+
+/// Recorded by `crates/testkit/tests/scheduler_beside_upstream.rs`, or as it does: with volumes, and with the score of every node.
+#[test]
+fn upstreams_scores_are_ours() {
+    let cases: Value = serde_json::from_str(include_str!("upstream_scores.json")).unwrap();
+    let (mut asked, mut wrong) = (0, Vec::new());
+    for case in cases.as_array().unwrap() {
+        let (count, different) = answers::compare(case);
+        asked += count;
+        wrong.extend(different);
+    }
+    assert_eq!(asked, 240);
     assert!(wrong.is_empty(), "{} of {asked}: {:#?}", wrong.len(), &wrong[..wrong.len().min(8)]);
 }
