@@ -108,6 +108,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "controllers-core",
             "kubelet-core",
             "proxy-core",
+            "scheduler-core",
             "schema",
             "serve",
             "supervise",
