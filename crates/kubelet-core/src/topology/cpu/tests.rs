@@ -33,9 +33,13 @@ const FULL: Options = Options {
     by_cache: false,
 };
 
+/// The machine, reserved CPUs, the shared ones, those of others, how many are wanted, and what comes of it.
+type Row =
+    (fn() -> CpuTopology, usize, &'static str, &'static str, usize, Result<&'static str, &'static str>);
+
 #[test]
 fn a_container_gets_what_upstream_would_give_it() {
-    let rows: [(fn() -> CpuTopology, usize, &str, &str, usize, Result<&str, &str>); 9] = [
+    let rows: [Row; 9] = [
         (single_socket, 1, "0,1,4,5", "2,3,6,7", 2, Ok("1,5")),
         (dual_socket, 1, "0,1,3-11", "2", 6, Ok("1,3,5,7,9,11")),
         (dual_socket, 1, "0,2-4,6-11", "1,5", 6, Ok("2-4,8-10")),
