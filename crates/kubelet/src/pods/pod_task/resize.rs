@@ -160,7 +160,9 @@ impl PodTask {
         let Some((spec, own)) = pod.spec.as_ref().zip(spec_of(pod, container)) else { return Ok(()) };
         let granted = Container { resources: Some(recorded(spec, &own, sizes)), ..own.into_owned() };
         let facts = self.node.cri_config_facts();
-        let linux = cri_config::container_resources(pod, &granted, &facts, &self.node.settings.cri_config);
+        let mut linux =
+            cri_config::container_resources(pod, &granted, &facts, &self.node.settings.cri_config);
+        self.node.places.of(self.uid.as_str(), container).apply(&mut linux);
         let told = self.node.runtime.update_container_resources(id, to_cri::resources(&linux)).await;
         told.map_err(|e| e.grpc_text())?;
         let resources = granted.resources.unwrap_or_default();
