@@ -1,14 +1,13 @@
 //! What a controller is, and its row in the table.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use api::config::controllers::Tuning;
 use base::time::Now;
 
 use crate::cache::Change;
-use crate::object::Object;
+pub use crate::key::Key;
 use crate::plan::{Done, Plan};
 use crate::resource::Resource;
 use crate::view::View;
@@ -27,14 +26,6 @@ pub trait Controller: Send {
     /// Sees every change of what it watches, before the keys it wakes: for what only changes tell, such as when a Node was
     /// last heard of. Most need nothing of it.
     fn observe(&mut self, _change: &Change, _now: Now) {}
-}
-
-/// What a queue holds: an object by its name, so that a later one of that name is found too.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
-    /// Empty for objects of the cluster.
-    pub namespace: Arc<str>,
-    pub name: Arc<str>,
 }
 
 /// One controller.
@@ -80,35 +71,6 @@ pub struct Watch {
 /// The keys that a change wakes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wakes(pub Vec<(Key, Duration)>);
-
-// === impl Key ===
-
-impl Key {
-    #[must_use]
-    pub fn new(namespace: &str, name: &str) -> Key {
-        Key { namespace: namespace.into(), name: name.into() }
-    }
-
-    #[must_use]
-    pub fn of(object: &Object) -> Key {
-        Key { namespace: object.meta.namespace.clone(), name: (*object.meta.name).into() }
-    }
-
-    /// The one key of a controller that looks at everything at once.
-    #[must_use]
-    pub fn all() -> Key {
-        Key::new("", "")
-    }
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.namespace.is_empty() {
-            return f.write_str(&self.name);
-        }
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
 
 // === impl Retry ===
 

@@ -21,14 +21,14 @@
 //! 6. **What the agent does for you**: a key is not looked at again before the caches have seen everything that was
 //!    written for it (so there are no expectations to keep: count what the view shows); a failed request or
 //!    [`plan::Plan::failed`] is tried again after the row's pause; `wake` comes back after a time, `again` as soon as the cache
-//!    is up to date; nobody is called before the first lists of all it watches and reads are complete.
+//!    is up to date, `others` names further keys; nobody is called before the first lists of all it watches and reads are complete.
 //! 7. Compare before you write: a status that does not change is not written ([`plan::Act::update_status`] does not look).
 //! 8. **Tests**: tables with `testing::World`: drafts or YAML in, [`plan::Plan`] as short text out.
 //!
 //! # Rooms
 //!
 //! * [`resource`], [`object`], [`view`], [`cache`]: what is there.
-//! * [`plan`], [`controller`], [`table`]: what is done, and who does it.
+//! * [`plan`], [`key`], [`controller`], [`table`]: what is done, and who does it.
 //! * [`terms`], [`conditions`], [`claim`], [`names`], [`template`], [`rank`], [`disruption`]: words and rules that controllers share.
 
 pub mod cache;
@@ -42,6 +42,7 @@ mod deployment;
 pub mod disruption;
 mod endpoints;
 mod job;
+pub mod key;
 pub mod names;
 mod node;
 #[cfg(test)]

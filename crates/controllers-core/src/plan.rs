@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use crate::key::Key;
 use crate::object::{Object, Unreadable};
 use crate::resource::Resource;
 
@@ -18,6 +19,8 @@ pub struct Plan {
     pub wake: Option<Duration>,
     /// Look again as soon as the cache shows what the steps did.
     pub again: bool,
+    /// Other keys of this controller to look at.
+    pub others: Vec<Key>,
     /// Why the work on this key failed though no request did: it is tried again after a pause, as after a refused request.
     pub failure: Option<String>,
 }

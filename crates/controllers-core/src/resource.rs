@@ -13,13 +13,14 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::ClusterRole;
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 
 pub const CERTIFICATE_SIGNING_REQUESTS: Resource = Resource::of::<CertificateSigningRequest>();
 pub const CLUSTER_ROLES: Resource = Resource::of::<ClusterRole>();
 pub const CONFIG_MAPS: Resource = Resource::of::<ConfigMap>();
 pub const CONTROLLER_REVISIONS: Resource = Resource::of::<ControllerRevision>();
+pub const CSI_DRIVERS: Resource = Resource::of::<CSIDriver>();
 pub const CRON_JOBS: Resource = Resource::of::<CronJob>();
 pub const DAEMON_SETS: Resource = Resource::of::<DaemonSet>();
 pub const DEPLOYMENTS: Resource = Resource::of::<Deployment>();
@@ -40,6 +41,7 @@ pub const SERVICES: Resource = Resource::of::<Service>();
 pub const SERVICE_ACCOUNTS: Resource = Resource::of::<ServiceAccount>();
 pub const STATEFUL_SETS: Resource = Resource::of::<StatefulSet>();
 pub const STORAGE_CLASSES: Resource = Resource::of::<StorageClass>();
+pub const VOLUME_ATTACHMENTS: Resource = Resource::of::<VolumeAttachment>();
 
 /// One resource: `apps/v1`, `replicasets`, `ReplicaSet`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

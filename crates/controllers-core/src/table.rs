@@ -43,6 +43,11 @@ pub const CONTROLLERS: &[Row] = &[
     stateful_set::STATEFUL_SET,
     taint_eviction::TAINT_EVICTION,
     ttl_after_finished::TTL_AFTER_FINISHED,
+    volume::ATTACH_DETACH,
+    volume::BINDER_OF_CLAIMS,
+    volume::BINDER_OF_VOLUMES,
+    volume::EPHEMERAL_VOLUME,
+    volume::EXPAND,
     volume::PVC_PROTECTION,
     volume::PV_PROTECTION,
 ];

@@ -30,7 +30,7 @@ pub(crate) struct Draft {
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) cache: Cache,
-    version: u64,
+    pub(crate) version: u64,
 }
 
 /// So many seconds after the beginning of 1970, on both clocks.

@@ -180,6 +180,7 @@ impl ControlLoop {
             self.shared.recorder.tell(self.row.event_source, std::mem::take(&mut plan.events));
             after = after.wake(plan.wake);
             after.again |= plan.again;
+            std::mem::take(&mut plan.others).into_iter().for_each(|other| self.queue.add(other));
             after.failure = after.failure.or(plan.failure.take());
             if !plan.has_acts() {
                 break;

@@ -273,3 +273,126 @@ fn a_stateful_set_keeps_its_order() {
             .then_some(())
     });
 }
+
+fn field(c: &Cluster, what: &str, name: &str, path: &str) -> String {
+    c.run(&["get", what, name, "-o", &format!("jsonpath={{{path}}}")])
+}
+
+fn is_phase(c: &Cluster, what: &str, name: &str, phase: &str) {
+    c.eventually(&format!("{what}/{name} to be {phase}"), || {
+        (field(c, what, name, ".status.phase") == phase).then_some(())
+    });
+}
+
+fn reasons(c: &Cluster, name: &str) -> String {
+    let field = format!("involvedObject.name={name}");
+    c.run(&["get", "events", "--field-selector", &field, "-o", "jsonpath={.items[*].reason}"])
+}
+
+fn volume(c: &Cluster, name: &str, more: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{ name: {name} }}\nspec:\n  accessModes: [ReadWriteOnce]\n  \
+         capacity: {{ storage: 1Gi }}\n  hostPath: {{ path: {}, type: DirectoryOrCreate }}\n{more}",
+        c.node.dir().join(name).display()
+    )
+}
+
+#[test]
+fn a_stateful_set_keeps_its_volumes() {
+    let Some(c) = Cluster::usual() else { return };
+    let _controllers = Controllers::start(&c);
+    let set = as_kind("StatefulSet", "db", "  replicas: 2\n  serviceName: db\n")
+        + "        volumeMounts: [{ name: data, mountPath: /data }]\n  volumeClaimTemplates:\n  - metadata: { name: data }\n    \
+           spec: { accessModes: [ReadWriteOnce], storageClassName: '', resources: { requests: { storage: 500Mi } } }\n";
+    c.create(&set);
+    c.eventually("the claim to say that nothing fits", || {
+        reasons(&c, "data-db-0").contains("FailedBinding").then_some(())
+    });
+    assert_eq!(field(&c, "pvc", "data-db-0", ".status.phase"), "Pending");
+
+    // Volumes that come later are taken at once, and the Pods start.
+    c.create(&volume(&c, "one", ""));
+    c.create(&volume(&c, "two", ""));
+    let said = rollout(&c, "status", "statefulset/db");
+    assert!(said.contains("complete"), "{said}");
+    let of = |claim: &str| field(&c, "pvc", claim, ".spec.volumeName");
+    let (first, second) = (of("data-db-0"), of("data-db-1"));
+    assert_ne!(first, second);
+    assert_eq!(field(&c, "pvc", "data-db-0", ".status.capacity.storage"), "1Gi");
+    assert_eq!(field(&c, "pv", &first, ".status.phase"), "Bound");
+    assert_eq!(field(&c, "pv", &first, ".spec.claimRef.name"), "data-db-0");
+
+    // A new Pod finds what the old one wrote.
+    c.run(&["exec", "db-0", "--", "sh", "-c", "echo kept >/data/file"]);
+    let uid = field(&c, "pod", "db-0", ".metadata.uid");
+    c.run(&["delete", "pod", "db-0"]);
+    c.eventually("a new Pod to be there", || {
+        let pod = c.pod("db-0")?;
+        (pod.metadata.uid.as_ref() != Some(&uid)).then_some(())
+    });
+    rollout(&c, "status", "statefulset/db");
+    assert_eq!(c.run(&["exec", "db-0", "--", "cat", "/data/file"]).trim(), "kept");
+
+    // Claims outlive the set. A claim in use stays until its Pod is gone, its volume is kept and offered again by hand.
+    c.run(&["delete", "pvc", "data-db-0", "--wait=false"]);
+    assert_ne!(field(&c, "pvc", "data-db-0", ".metadata.deletionTimestamp"), "");
+    c.run(&["delete", "statefulset", "db"]);
+    is_phase(&c, "pv", &first, "Released");
+    c.eventually("the claim to go", || (c.kubectl(&["get", "pvc", "data-db-0"]).code != 0).then_some(()));
+    assert_eq!(field(&c, "pvc", "data-db-1", ".status.phase"), "Bound");
+    c.run(&["patch", "pv", &first, "--type=json", "-p", r#"[{"op":"remove","path":"/spec/claimRef"}]"#]);
+    is_phase(&c, "pv", &first, "Available");
+    c.run(&["delete", "pvc", "data-db-1"]);
+    c.run(&["delete", "pv", "one", "two"]);
+}
+
+#[test]
+fn a_provisioner_of_somebody_else_is_told_when_and_what_to_make() {
+    let Some(c) = Cluster::usual() else { return };
+    let _controllers = Controllers::start(&c);
+    let unsaid = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: { name: c }\nspec:\n  accessModes: [ReadWriteOnce]\n  \
+                  resources: { requests: { storage: 1Gi } }\n";
+    c.create(unsaid);
+    is_phase(&c, "pvc", "c", "Pending");
+
+    // The class is made default later; the claim gets it, and waits for a Pod.
+    c.create(
+        "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata:\n  name: local-path\n  annotations: { \
+         storageclass.kubernetes.io/is-default-class: 'true' }\nprovisioner: example.com/local\nvolumeBindingMode: \
+         WaitForFirstConsumer\nreclaimPolicy: Delete\n",
+    );
+    c.eventually("the claim to have the class", || {
+        (field(&c, "pvc", "c", ".spec.storageClassName") == "local-path").then_some(())
+    });
+    c.eventually("the claim to wait", || reasons(&c, "c").contains("WaitForFirstConsumer").then_some(()));
+    let provisioner = ".metadata.annotations.volume\\.kubernetes\\.io/storage-provisioner";
+    assert_eq!(field(&c, "pvc", "c", provisioner), "");
+
+    // What the scheduler says of the Pod's Node is the sign.
+    c.run(&["annotate", "pvc", "c", "volume.kubernetes.io/selected-node=demo"]);
+    c.eventually("the provisioner to be named", || {
+        (field(&c, "pvc", "c", provisioner) == "example.com/local").then_some(())
+    });
+    c.eventually("it to be told", || reasons(&c, "c").contains("ExternalProvisioning").then_some(()));
+    let uid = field(&c, "pvc", "c", ".metadata.uid");
+    let name = format!("pvc-{uid}");
+    let made = format!(
+        "  storageClassName: local-path\n  persistentVolumeReclaimPolicy: Delete\n  claimRef: {{ namespace: default, name: \
+         c, uid: {uid} }}\n"
+    );
+    let made = volume(&c, &name, &made).replace(
+        &format!("metadata: {{ name: {name} }}"),
+        &format!(
+            "metadata: {{ name: {name}, annotations: {{ pv.kubernetes.io/provisioned-by: example.com/local }} }}"
+        ),
+    );
+    c.create(&made);
+    is_phase(&c, "pvc", "c", "Bound");
+    is_phase(&c, "pv", &name, "Bound");
+
+    // Its deletion is the provisioner's affair.
+    c.run(&["delete", "pvc", "c"]);
+    is_phase(&c, "pv", &name, "Released");
+    c.run(&["delete", "pv", &name]);
+    assert_ne!(c.kubectl(&["get", "pv", &name]).code, 0);
+}

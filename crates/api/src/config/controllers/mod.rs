@@ -78,11 +78,31 @@ pub struct Tuning {
     pub endpointslice_updates_batch_period: Duration,
     pub enable_hostpath_provisioner: bool,
     pub enable_dynamic_provisioning: bool,
+    pub recycler: Recycler,
+    /// `--disable-force-detach-on-timeout`: volumes are not taken from Nodes that do not answer.
+    pub disable_force_detach_on_timeout: bool,
     pub legacy_service_account_token_clean_up_period: Duration,
     /// The content of `--root-ca-file`, or of the CA that the kubeconfig names.
     pub root_ca: Option<String>,
     /// The content of `--service-account-private-key-file`.
     pub service_account_key: Option<String>,
+}
+
+/// `--pv-recycler-…`: how many seconds the Pod that scrubs a volume may take, at least and for each GiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recycler {
+    pub least_host_path: i32,
+    pub each_gib_host_path: i32,
+    pub least_nfs: i32,
+    pub each_gib_nfs: i32,
+}
+
+// === impl Recycler ===
+
+impl Default for Recycler {
+    fn default() -> Self {
+        Recycler { least_host_path: 60, each_gib_host_path: 30, least_nfs: 300, each_gib_nfs: 30 }
+    }
 }
 
 // === impl Tuning ===
@@ -129,6 +149,8 @@ impl Default for Tuning {
             endpointslice_updates_batch_period: S(0),
             enable_hostpath_provisioner: false,
             enable_dynamic_provisioning: true,
+            recycler: Recycler::default(),
+            disable_force_detach_on_timeout: false,
             legacy_service_account_token_clean_up_period: S(365 * 24 * 3600),
             root_ca: None,
             service_account_key: None,
@@ -284,6 +306,15 @@ impl Values<'_> {
                 .duration("endpointslice-updates-batch-period", usual.endpointslice_updates_batch_period)?,
             enable_hostpath_provisioner: self.switch("enable-hostpath-provisioner", false),
             enable_dynamic_provisioning: self.switch("enable-dynamic-provisioning", true),
+            disable_force_detach_on_timeout: self.switch("disable-force-detach-on-timeout", false),
+            recycler: Recycler {
+                least_host_path: self
+                    .int("pv-recycler-minimum-timeout-hostpath", usual.recycler.least_host_path),
+                each_gib_host_path: self
+                    .int("pv-recycler-timeout-increment-hostpath", usual.recycler.each_gib_host_path),
+                least_nfs: self.int("pv-recycler-minimum-timeout-nfs", usual.recycler.least_nfs),
+                each_gib_nfs: self.int("pv-recycler-increment-timeout-nfs", usual.recycler.each_gib_nfs),
+            },
             legacy_service_account_token_clean_up_period: self.duration(
                 "legacy-service-account-token-clean-up-period",
                 usual.legacy_service_account_token_clean_up_period,
