@@ -21,7 +21,7 @@ use testkit::api::Server;
 
 const SEEDS: u64 = 4;
 const PODS: u64 = 24;
-const PATIENCE: Duration = Duration::from_secs(120);
+const DEADLINE: Duration = Duration::from_secs(120);
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOST: &str = "kubernetes.io/hostname";
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
@@ -117,7 +117,7 @@ impl Api {
         loop {
             match self.client.ask(Request::post(path, object.to_string())).await {
                 Ok(made) => return made,
-                Err(error) if begun.elapsed() > PATIENCE => panic!("{path}: {error}: {object}"),
+                Err(error) if begun.elapsed() > DEADLINE => panic!("{path}: {error}: {object}"),
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
@@ -267,7 +267,7 @@ impl Api {
                 self.client.ask_bytes(Request::delete(path, options.to_string())).await.unwrap();
                 return json!({"message": refused["message"]});
             }
-            assert!(begun.elapsed() < PATIENCE, "no answer about {name}: {}", log.display());
+            assert!(begun.elapsed() < DEADLINE, "no answer about {name}: {}", log.display());
             self.help_with_volumes().await;
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
