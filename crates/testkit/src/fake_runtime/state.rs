@@ -313,7 +313,7 @@ impl Container {
                 .linux
                 .as_ref()
                 .and_then(|l| l.resources.clone())
-                .map(|linux| v1::ContainerResources { linux: Some(linux), ..Default::default() }),
+                .map(|linux| v1::ContainerResources { linux: Some(linux) }),
             ..v1::ContainerStatus::default()
         };
         match &self.life {

@@ -117,7 +117,7 @@ impl NodeCgroups {
 
     /// Holds all Pods together to this.
     pub async fn enforce(&self, whole: &Limits) -> io::Result<()> {
-        self.bound(&self.0.all, whole).await
+        self.change(&self.0.all, whole).await
     }
 
     /// The cgroup of all Pods, for people.
@@ -149,7 +149,7 @@ impl NodeCgroups {
         self.aside(move |inner| Ok(!inner.hand.processes(&path)?.is_empty())).await
     }
 
-    async fn bound(&self, name: &Name, limits: &Limits) -> io::Result<()> {
+    async fn change(&self, name: &Name, limits: &Limits) -> io::Result<()> {
         let limits = match &self.0.units {
             Some(units) => {
                 let limits = unit::rounded(limits);
@@ -181,7 +181,7 @@ impl NodeCgroups {
         let _last = self.0.sharing.lock().await;
         let sum = self.0.lock().values().fold(0_i64, |sum, milli| sum.saturating_add(*milli));
         let limits = Limits { cpu_shares: Some(cgroup::shares(sum)), ..Limits::default() };
-        self.bound(&cgroup::of_class(&self.0.all, QosClass::Burstable), &limits).await
+        self.change(&cgroup::of_class(&self.0.all, QosClass::Burstable), &limits).await
     }
 
     /// Kills what is left in the cgroup and takes it away.
@@ -244,7 +244,7 @@ impl Cgroups for NodeCgroups {
     }
 
     async fn bound(&self, pod: &Pod, limits: &Limits) -> io::Result<()> {
-        self.bound(&self.of_pod(pod)?, limits).await?;
+        self.change(&self.of_pod(pod)?, limits).await?;
         if limits.cpu_shares.is_some() && qos_class(pod) == QosClass::Burstable {
             let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
             self.burst(uid, Some(cgroup::requested(pod))).await?;
