@@ -14,9 +14,10 @@ pub(crate) fn bench(layout: &Layout, args: &[String]) -> Result<ExitCode> {
         Some((what, rest)) if what == "pods" => on_containerd(layout, "bench_pods", rest),
         Some((what, rest)) if what == "node" => on_containerd(layout, "bench_node", rest),
         Some((what, rest)) if what == "api" => run(layout, "bench_api", rest),
+        Some((what, rest)) if what == "control" => run(layout, "bench_control", rest),
         Some((what, counts)) if what == "proxy" => bench_proxy(layout, counts),
         _ => Err(Failure::new(
-            "what shall be measured? bench pods|node|api [--quick] or bench proxy [SERVICES…] [--peer-proxy PATH]",
+            "what shall be measured? bench pods|node|api|control [--quick] or bench proxy [SERVICES…] [--peer-proxy PATH]",
         )),
     }
 }

@@ -4,7 +4,7 @@ mod client;
 mod server;
 
 pub use client::{Client, Credentials};
-pub use server::{Peer, Server};
+pub use server::{Peer, Process, Server, free_address};
 
 /// What went wrong, in words.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;

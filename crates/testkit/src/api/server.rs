@@ -31,8 +31,9 @@ pub struct Server {
     processes: Vec<Process>,
 }
 
+/// A program that ends with the value.
 #[derive(Debug)]
-struct Process(Child);
+pub struct Process(Child);
 
 // === impl Server ===
 
@@ -99,12 +100,21 @@ impl Server {
 
     /// What the node `demo` finds upstream's server with; `dir` is where that was started.
     pub fn node_kubeconfig(&self, dir: &Path) -> Outcome<PathBuf> {
-        let path = dir.join("node.kubeconfig");
+        self.token_kubeconfig(dir, "node", NODE_TOKEN)
+    }
+
+    /// The same for who may do everything.
+    pub fn admin_kubeconfig(&self, dir: &Path) -> Outcome<PathBuf> {
+        self.token_kubeconfig(dir, "admin", TOKEN)
+    }
+
+    fn token_kubeconfig(&self, dir: &Path, user: &str, token: &str) -> Outcome<PathBuf> {
+        let path = dir.join(format!("{user}.kubeconfig"));
         let text = format!(
-            "apiVersion: v1\nkind: Config\ncurrent-context: node\n\
+            "apiVersion: v1\nkind: Config\ncurrent-context: {user}\n\
              clusters: [{{ name: c, cluster: {{ server: 'https://{}', certificate-authority: {} }} }}]\n\
-             contexts: [{{ name: node, context: {{ cluster: c, user: node }} }}]\n\
-             users: [{{ name: node, user: {{ token: {NODE_TOKEN} }} }}]\n",
+             contexts: [{{ name: {user}, context: {{ cluster: c, user: {user} }} }}]\n\
+             users: [{{ name: {user}, user: {{ token: {token} }} }}]\n",
             self.address,
             dir.join("certs/apiserver.crt").display(),
         );
@@ -166,7 +176,7 @@ impl Server {
 // === impl Process ===
 
 impl Process {
-    fn start(command: &mut Command, log: &Path) -> Outcome<Process> {
+    pub fn start(command: &mut Command, log: &Path) -> Outcome<Process> {
         let log = File::create(log)?;
         let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn();
         Ok(Process(child.map_err(|e| format!("starting {}: {e}", command.get_program().display()))?))
@@ -176,14 +186,21 @@ impl Process {
         matches!(self.0.try_wait(), Ok(Some(_)))
     }
 
-    fn memory(&self) -> Outcome<u64> {
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Proportional set size, in bytes.
+    pub fn memory(&self) -> Outcome<u64> {
         let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.0.id()))?;
         let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).ok_or("no Pss line")?;
         let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
         Ok(kilobytes * 1024)
     }
 
-    fn processor_time(&self) -> Outcome<Duration> {
+    /// What it has used of the processors.
+    pub fn processor_time(&self) -> Outcome<Duration> {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
         // The name of the program stands in parentheses and may hold anything; user and system time are the
         // twelfth and thirteenth field after it.
@@ -201,7 +218,8 @@ impl Drop for Process {
     }
 }
 
-fn free_address() -> Outcome<SocketAddr> {
+/// Where nobody listens at the moment.
+pub fn free_address() -> Outcome<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
