@@ -28,7 +28,7 @@ pub(super) fn find(shown: &str, client_ca: &str) -> Option<String> {
     is_vouched_for.then(|| pem::encode("CERTIFICATE", end.as_raw()))
 }
 
-fn parse(der: &CertificateDer<'static>) -> Option<X509Certificate<'_>> {
+fn parse<'a>(der: &'a CertificateDer<'static>) -> Option<X509Certificate<'a>> {
     X509Certificate::from_der(der).ok().map(|(_, parsed)| parsed)
 }
 
