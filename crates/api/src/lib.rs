@@ -2,6 +2,7 @@
 
 pub mod bearer;
 pub mod config;
+pub mod cron;
 pub mod debugging;
 pub mod events;
 pub mod field;

@@ -31,19 +31,25 @@
 //! * [`plan`], [`key`], [`controller`], [`table`]: what is done, and who does it.
 //! * [`terms`], [`conditions`], [`claim`], [`names`], [`template`], [`rank`], [`disruption`]: words and rules that controllers share.
 
+mod bootstrap;
 pub mod cache;
 pub mod claim;
 mod cluster_role_aggregation;
 pub mod conditions;
 pub mod controller;
+mod cron_job;
 mod csr_cleaner;
 mod daemon_set;
 mod deployment;
 pub mod disruption;
 mod endpoints;
+mod horizontal_pod_autoscaler;
 mod job;
 pub mod key;
+mod kinds;
+mod legacy_token_cleaner;
 pub mod names;
+mod namespace;
 mod node;
 #[cfg(test)]
 mod nonsense_tests;
@@ -56,7 +62,11 @@ pub mod rank;
 mod replica_set;
 pub mod resource;
 mod revision;
+mod root_ca_publisher;
+mod secrets;
 mod service_account;
+mod service_account_tokens;
+mod service_cidr;
 mod stateful_set;
 pub mod table;
 mod taint_eviction;
@@ -68,3 +78,4 @@ mod testing;
 mod ttl_after_finished;
 pub mod view;
 mod volume;
+mod volume_attributes_class_protection;

@@ -79,9 +79,18 @@ pub enum Act {
         grace: Option<i64>,
         propagation: Option<Propagation>,
     },
+    /// Deletes what is at a path: an object, or all of a kind in a namespace.
+    DeleteAt {
+        path: String,
+    },
     /// Reads what is not cached: a live object, `/scale`, metrics. The path begins with a slash.
     Get {
         path: String,
+    },
+    /// Writes what has a path of its own anew: `/scale` of a kind that somebody named.
+    Put {
+        path: String,
+        body: Bytes,
     },
     /// Writes to a path of its own: `/finalize`, `/token`, `/eviction`. Empty body: none.
     Post {
@@ -395,6 +404,8 @@ impl Act {
             Act::Patch { target, .. } => on("patch", target),
             Act::Delete { target, .. } => on("delete", target),
             Act::Get { path } => format!("get {path}"),
+            Act::DeleteAt { path } => format!("delete {path}"),
+            Act::Put { path, .. } => format!("put {path}"),
             Act::Post { path, .. } => format!("post {path}"),
         }
     }
@@ -406,12 +417,13 @@ impl Act {
             Act::Create { body, .. }
             | Act::Update { body, .. }
             | Act::Patch { body, .. }
+            | Act::Put { body, .. }
             | Act::Post { body, .. } => serde_json::from_slice(body).unwrap_or_default(),
             Act::Delete { uid, grace, propagation, .. } => json!({
                 "uid": uid, "gracePeriodSeconds": grace,
                 "propagationPolicy": propagation.map(Propagation::text),
             }),
-            Act::Get { .. } => Value::Null,
+            Act::Get { .. } | Act::DeleteAt { .. } => Value::Null,
         }
     }
 
@@ -423,7 +435,7 @@ impl Act {
             Act::Update { target, .. } | Act::Patch { target, .. } | Act::Delete { target, .. } => {
                 Some(target.resource)
             }
-            Act::Get { .. } | Act::Post { .. } => None,
+            Act::DeleteAt { .. } | Act::Get { .. } | Act::Put { .. } | Act::Post { .. } => None,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -11,9 +12,10 @@ use k8s_openapi::api::core::v1::{
     ReplicationController, Secret, Service, ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::ClusterRole;
-use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment, VolumeAttributesClass};
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 
 pub const CERTIFICATE_SIGNING_REQUESTS: Resource = Resource::of::<CertificateSigningRequest>();
@@ -26,6 +28,8 @@ pub const DAEMON_SETS: Resource = Resource::of::<DaemonSet>();
 pub const DEPLOYMENTS: Resource = Resource::of::<Deployment>();
 pub const ENDPOINTS: Resource = Resource::of::<Endpoints>();
 pub const ENDPOINT_SLICES: Resource = Resource::of::<EndpointSlice>();
+pub const HORIZONTAL_POD_AUTOSCALERS: Resource = Resource::of::<HorizontalPodAutoscaler>();
+pub const IP_ADDRESSES: Resource = Resource::of::<IPAddress>();
 pub const JOBS: Resource = Resource::of::<Job>();
 pub const LEASES: Resource = Resource::of::<Lease>();
 pub const NAMESPACES: Resource = Resource::of::<Namespace>();
@@ -38,8 +42,10 @@ pub const REPLICATION_CONTROLLERS: Resource = Resource::of::<ReplicationControll
 pub const REPLICA_SETS: Resource = Resource::of::<ReplicaSet>();
 pub const SECRETS: Resource = Resource::of::<Secret>();
 pub const SERVICES: Resource = Resource::of::<Service>();
+pub const SERVICE_CIDRS: Resource = Resource::of::<ServiceCIDR>();
 pub const SERVICE_ACCOUNTS: Resource = Resource::of::<ServiceAccount>();
 pub const STATEFUL_SETS: Resource = Resource::of::<StatefulSet>();
+pub const VOLUME_ATTRIBUTES_CLASSES: Resource = Resource::of::<VolumeAttributesClass>();
 pub const STORAGE_CLASSES: Resource = Resource::of::<StorageClass>();
 pub const VOLUME_ATTACHMENTS: Resource = Resource::of::<VolumeAttachment>();
 

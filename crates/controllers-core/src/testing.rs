@@ -1,16 +1,18 @@
 //! Worlds for tables: objects as drafts or as YAML, and plans as short text.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::yaml::{DuplicateKeys, to_value};
 use base::time::{Mono, Now, Wall};
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::cache::Cache;
 use crate::controller::{Controller, Key, Wakes, Watch};
 use crate::object::Object;
-use crate::plan::{Done, Outcome, Plan, Why, WriteError};
+use crate::plan::{Act, Done, Outcome, Plan, Target, Why, WriteError};
 use crate::resource::Resource;
 use crate::table;
 use crate::terms::timestamp;
@@ -30,7 +32,17 @@ pub(crate) struct Draft {
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) cache: Cache,
+    /// What the API server answers elsewhere, by path.
+    pub(crate) answers: BTreeMap<String, Value>,
     pub(crate) version: u64,
+}
+
+/// What a sync did and said, all rounds together.
+#[derive(Debug, Default)]
+pub(crate) struct Ran {
+    pub(crate) said: Vec<String>,
+    pub(crate) wake: Option<Duration>,
+    pub(crate) failure: Option<String>,
 }
 
 /// So many seconds after the beginning of 1970, on both clocks.
@@ -174,7 +186,7 @@ impl World {
         for resource in cache.resources() {
             cache.replace(resource, Vec::new(), 1);
         }
-        let mut world = World { cache, version: 1 };
+        let mut world = World { cache, answers: BTreeMap::new(), version: 1 };
         objects.into_iter().for_each(|draft| world.put(draft));
         world
     }
@@ -216,6 +228,89 @@ impl World {
         controller.settle(&self.cache, &Key::new(NAMESPACE, name), now, &done)
     }
 
+    /// Carries a whole sync out, as an API server would that refuses nothing. What was written is in the world afterwards.
+    pub(crate) fn sync(&mut self, controller: &mut dyn Controller, name: &str, now: Now) -> Ran {
+        self.sync_key(controller, &Key::new(NAMESPACE, name), now)
+    }
+
+    pub(crate) fn sync_key(&mut self, controller: &mut dyn Controller, key: &Key, now: Now) -> Ran {
+        let (mut done, mut ran) = (Done::default(), Ran::default());
+        let mut plan = controller.reconcile(&self.cache, key, now);
+        loop {
+            ran.said.extend(said(&plan));
+            ran.failure = ran.failure.or(plan.failure.clone());
+            ran.wake = [ran.wake, plan.wake].into_iter().flatten().min();
+            if !plan.has_acts() {
+                return ran;
+            }
+            done.last = done.acts.len();
+            done.rounds += 1;
+            for act in plan.acts() {
+                let outcome = self.act(act, now);
+                done.acts.push((act.clone(), outcome));
+            }
+            plan = controller.settle(&self.cache, key, now, &done);
+        }
+    }
+
+    /// Does what is asked, on objects that the cache holds.
+    fn act(&mut self, act: &Act, now: Now) -> Outcome {
+        let written = match act {
+            Act::Create { resource, namespace, .. } => {
+                let mut body = act.body();
+                let metadata = &mut body["metadata"];
+                if metadata["name"].is_null() {
+                    let prefix = metadata["generateName"].as_str().unwrap_or_default();
+                    metadata["name"] = format!("{prefix}{}", self.version).into();
+                }
+                let name = metadata["name"].as_str().unwrap_or_default().to_owned();
+                if self.cache.get(*resource, namespace, &name).is_some() {
+                    return refused(Why::AlreadyExists, &format!("{resource} \"{name}\" already exists"));
+                }
+                metadata["uid"] = format!("u-{name}").into();
+                metadata["creationTimestamp"] = timestamp(now.wall).into();
+                Draft { resource: *resource, value: body }
+            }
+            Act::Update { target, .. } | Act::Patch { target, .. } | Act::Delete { target, .. } => {
+                let Some(known) = self.cache.get(target.resource, &target.namespace, &target.name) else {
+                    return refused(Why::NotFound, "not found");
+                };
+                let mut value = known.value();
+                match act {
+                    Act::Delete { .. } => {
+                        self.cache.remove(&known);
+                        return Outcome::Done(Bytes::new());
+                    }
+                    Act::Update { .. } if target.subresource == "status" => {
+                        value["status"] = act.body()["status"].take();
+                    }
+                    Act::Update { .. } => value = act.body(),
+                    _ => merge(&mut value, &act.body()),
+                }
+                Draft { resource: target.resource, value }
+            }
+            Act::Get { path } if self.answers.contains_key(path) => {
+                return Outcome::Done(self.answers[path].to_string().into());
+            }
+            Act::Put { path, .. } => {
+                self.answers.insert(path.clone(), act.body());
+                return Outcome::Done(act.body().to_string().into());
+            }
+            Act::Get { path } => {
+                let all = self.cache.resources().flat_map(|resource| self.cache.list(resource, ""));
+                let found = all.into_iter().find(|object| Target::of(object).path() == *path);
+                return found.map_or_else(
+                    || refused(Why::NotFound, "not found"),
+                    |object| Outcome::Done(object.value().to_string().into()),
+                );
+            }
+            Act::DeleteAt { .. } | Act::Post { .. } => return Outcome::Done(Bytes::new()),
+        };
+        let value = written.value.to_string();
+        self.put(written);
+        Outcome::Done(value.into())
+    }
+
     /// Whom a change of an object wakes.
     pub(crate) fn wakes(&self, watches: &[Watch], old: Option<&Draft>, new: Option<&Draft>) -> Vec<String> {
         let (old, new) = (old.map(|d| Arc::new(d.object())), new.map(|d| Arc::new(d.object())));
@@ -227,6 +322,20 @@ impl World {
             .filter(|w| w.resource == resource)
             .for_each(|w| (w.keys)(&change, &self.cache, &mut wakes));
         wakes.0.iter().map(|(key, _)| key.to_string()).collect()
+    }
+}
+
+/// A merge patch.
+fn merge(value: &mut Value, patch: &Value) {
+    let Some(members) = patch.as_object() else {
+        *value = patch.clone();
+        return;
+    };
+    for (key, patch) in members {
+        match patch {
+            Value::Null => _ = value.as_object_mut().map(|value| value.remove(key)),
+            patch => merge(&mut value[key], patch),
+        }
     }
 }
 

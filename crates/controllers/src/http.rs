@@ -20,7 +20,11 @@ impl Api for Http {
         match self.0.ask_bytes(request(act)).await {
             Ok(answer) => Ok(answer),
             // Whoever deleted it: it is gone.
-            Err(error) if error.is_not_found() && matches!(act, Act::Delete { .. }) => Ok(Bytes::new()),
+            Err(error)
+                if error.is_not_found() && matches!(act, Act::Delete { .. } | Act::DeleteAt { .. }) =>
+            {
+                Ok(Bytes::new())
+            }
             Err(error) => Err(write_error(&error)),
         }
     }
@@ -52,6 +56,12 @@ fn request(act: &Act) -> Request {
             Request::delete(target.path(), options.to_string())
         }
         Act::Get { path } => Request::get(path.clone()),
+        Act::DeleteAt { path } => {
+            let options =
+                json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"});
+            Request::delete(path.clone(), options.to_string())
+        }
+        Act::Put { path, body } => Request::put(path.clone(), body.clone()),
         Act::Post { path, body } => Request::post(path.clone(), body.clone()),
     }
 }

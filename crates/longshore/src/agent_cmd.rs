@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use api::config::{LoadError, Logging, Outcome};
 use base::verbosity::Verbosity;
+use jiff::tz::TimeZone;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{self, Signal, SignalKind};
 use tokio_util::sync::CancellationToken;
@@ -63,6 +64,19 @@ pub(crate) async fn run_until_signal<E: Display>(
         ended = &mut agent => ended.map_err(|e| e.to_string()),
         () = signals.come() => Ok(()),
     }
+}
+
+/// The zone that schedules go by which name none: `TZ`, else that of the machine.
+pub(crate) fn time_zone() -> TimeZone {
+    let file = |path: &str| TimeZone::tzif("Local", &std::fs::read(path).ok()?).ok();
+    let zone = match std::env::var("TZ") {
+        Ok(name) => match name.trim_start_matches(':') {
+            path if path.starts_with('/') => file(path),
+            name => api::cron::time_zone(name),
+        },
+        Err(_) => file("/etc/localtime"),
+    };
+    zone.unwrap_or(TimeZone::UTC)
 }
 
 /// SIGTERM and SIGINT: the two ways to ask for an ordered end.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use api::config::controllers::{Controllers, FLAGS, LeaderElection};
+use api::config::controllers::{Controllers, FLAGS, LeaderElection, TokenSigner};
 use api::config::{ConfigError, LoadError, Outcome};
 use base::flags;
 use client::leader_election::Terms;
@@ -61,8 +61,9 @@ async fn serve(config: Controllers) -> Result<(), String> {
     let client = connect(&config, &metrics).await?;
     let seed = agent_cmd::seed();
     let mut tuning = config.tuning.clone();
+    tuning.time_zone = agent_cmd::time_zone();
     tuning.root_ca = config.root_ca_file.as_deref().map(read).transpose()?;
-    tuning.service_account_key = config.service_account_key_file.as_deref().map(read).transpose()?;
+    tuning.token_signer = config.service_account_key_file.as_deref().map(signer).transpose()?;
     let start = Start { client, tuning, chosen: config.chosen, seed, metrics, accounts: None };
     let token = CancellationToken::new();
     let terms = config.leader.map(|leader| terms(leader, seed));
@@ -105,6 +106,13 @@ fn terms(leader: LeaderElection, seed: u64) -> Terms {
         renew_deadline,
         retry_period,
     }
+}
+
+/// Signs with the key of `--service-account-private-key-file`.
+fn signer(path: &Path) -> Result<TokenSigner, String> {
+    let sign =
+        apiserver::auth::tokens::signer(&read(path)?).map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok(TokenSigner(sign))
 }
 
 fn read(path: &Path) -> Result<String, String> {

@@ -396,3 +396,70 @@ fn a_provisioner_of_somebody_else_is_told_when_and_what_to_make() {
     c.run(&["delete", "pv", &name]);
     assert_ne!(c.kubectl(&["get", "pv", &name]).code, 0);
 }
+
+const MIRRORED: &str = "apiVersion: v1\nkind: Service\nmetadata: { name: ext }\nspec: { ports: [{ name: http, port: 80 }] }\n\
+    ---\napiVersion: v1\nkind: Endpoints\nmetadata: { name: ext }\nsubsets:\n- addresses: [{ ip: 192.0.2.7 }]\n  \
+    ports: [{ name: http, port: 8080 }]\n";
+
+/// Small ones on one cluster: a mirror, a Job by the clock, the root certificate, the end of a namespace.
+#[test]
+fn controllers_without_pods_do_what_kubectl_asks_of_them() {
+    let Some(c) = Cluster::usual() else { return };
+    let _controllers = Controllers::start(&c);
+    c.run(&[
+        "create",
+        "cronjob",
+        "tick",
+        "--image=localhost/busybox:v1",
+        "--schedule=* * * * *",
+        "--",
+        "true",
+    ]);
+
+    // Endpoints that somebody writes are mirrored, followed and taken away.
+    c.create(MIRRORED);
+    let addresses = || {
+        let path = "jsonpath={.items[*].endpoints[*].addresses[*]} {.items[*].ports[*].port}";
+        c.run(&["get", "endpointslices", "-l", "kubernetes.io/service-name=ext", "-o", path])
+    };
+    c.eventually("a mirror", || (addresses() == "192.0.2.7 8080").then_some(()));
+    let patch =
+        r#"{"subsets": [{"addresses": [{"ip": "192.0.2.8"}], "ports": [{"name": "http", "port": 81}]}]}"#;
+    c.run(&["patch", "endpoints", "ext", "--type=merge", "-p", patch]);
+    c.eventually("the mirror to follow", || (addresses() == "192.0.2.8 81").then_some(()));
+    c.run(&["delete", "endpoints", "ext"]);
+    c.eventually("the mirror to go", || addresses().trim().is_empty().then_some(()));
+
+    // Whom to believe is put right.
+    c.run(&[
+        "patch",
+        "configmap",
+        "kube-root-ca.crt",
+        "--type=merge",
+        "-p",
+        r#"{"data": {"ca.crt": "nonsense"}}"#,
+    ]);
+    let ca = || c.run(&["get", "configmap", "kube-root-ca.crt", "-o", r"jsonpath={.data.ca\.crt}"]);
+    c.eventually("the certificate to be back", || ca().starts_with("-----BEGIN").then_some(()));
+
+    // A namespace ends with all that is in it.
+    c.run(&["create", "namespace", "short"]);
+    c.run(&["-n", "short", "create", "configmap", "a", "--from-literal=b=c"]);
+    c.run(&["delete", "namespace", "short", "--timeout=120s"]);
+
+    // By the next minute there is a Job, with the minute in its name.
+    let active = || c.run(&["get", "cronjob", "tick", "-o", "jsonpath={.status.active[0].name}"]);
+    let job = c.eventually("a Job by the clock", || Some(active()).filter(|name| !name.is_empty()));
+    let minute: i64 = job.strip_prefix("tick-").and_then(|minute| minute.parse().ok()).unwrap();
+    let due = c.run(&[
+        "get",
+        "job",
+        &job,
+        "-o",
+        r"jsonpath={.metadata.annotations.batch\.kubernetes\.io/cronjob-scheduled-timestamp}",
+    ]);
+    let due: jiff::Timestamp = due.parse().unwrap();
+    assert_eq!((due.as_second().rem_euclid(60), due.as_second() / 60), (0, minute));
+    let owner = c.run(&["get", "job", &job, "-o", "jsonpath={.metadata.ownerReferences[0].name}"]);
+    assert_eq!(owner, "tick");
+}

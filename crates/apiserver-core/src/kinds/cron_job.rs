@@ -1,5 +1,6 @@
 //! CronJob: Jobs by the clock.
 
+use api::cron::{self, Schedule};
 use api::field::{FieldErrors, Path};
 use base::time::Wall;
 use serde_json::Value;
@@ -118,7 +119,7 @@ fn schedule(errors: &mut FieldErrors, field: &Field<'_>, has_zone: bool, old: Op
     if text.is_empty() {
         return errors.required(&field.at, "");
     }
-    if let Err(why) = parse(text) {
+    if let Err(why) = Schedule::parse(text) {
         errors.invalid(&field.at, text, why);
     }
     // Older servers took the zone inside the schedule; what they stored stays valid.
@@ -146,107 +147,15 @@ fn time_zone(errors: &mut FieldErrors, zone: &Field<'_>) {
     } else if text.eq_ignore_ascii_case("local") {
         let message = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
         errors.invalid(&zone.at, text, message);
+    } else if cron::time_zone(text).is_none() {
+        errors.invalid(&zone.at, text, format!("unknown time zone {text}"));
     }
-}
-
-const MONTHS: &[&str] = &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
-const DAYS: &[&str] = &["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
-const FIELDS: [(u32, u32, &[&str]); 5] =
-    [(0, 59, &[]), (0, 23, &[]), (1, 31, &[]), (1, 12, MONTHS), (0, 6, DAYS)];
-
-/// The standard form of cron: five fields, or a name such as `@hourly`, or `@every 1h30m`.
-fn parse(text: &str) -> Result<(), String> {
-    let mut rest = text;
-    if rest.starts_with("TZ=") || rest.starts_with("CRON_TZ=") {
-        rest = rest.split_once(' ').map_or("", |(_, rest)| rest.trim());
-    }
-    if rest.starts_with('@') {
-        let known = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
-        let is_period =
-            rest.strip_prefix("@every ").is_some_and(|d| d.parse::<base::duration::GoDuration>().is_ok());
-        return if known.contains(&rest) || is_period {
-            Ok(())
-        } else {
-            Err(format!("unrecognized descriptor: {rest}"))
-        };
-    }
-    let fields: Vec<&str> = rest.split_whitespace().collect();
-    if fields.len() != 5 {
-        return Err(format!("expected exactly 5 fields, found {}: [{}]", fields.len(), fields.join(" ")));
-    }
-    for (field, (low, high, names)) in fields.iter().zip(FIELDS) {
-        field.split(',').try_for_each(|part| parse_range(part, low, high, names))?;
-    }
-    Ok(())
-}
-
-/// `*`, `5`, `1-5`, each with a step such as `/2`.
-fn parse_range(text: &str, low: u32, high: u32, names: &[&str]) -> Result<(), String> {
-    let number = |word: &str| {
-        let named = names.iter().position(|n| n.eq_ignore_ascii_case(word));
-        let first = if names.len() == 12 { 1 } else { 0 };
-        named.map(|i| i as u32 + first).or_else(|| word.parse::<u32>().ok()).ok_or_else(|| {
-            format!("failed to parse int from {word}: strconv.Atoi: parsing {word:?}: invalid syntax")
-        })
-    };
-    let (range, step) = match text.split_once('/') {
-        Some((_, step)) if step.contains('/') => return Err(format!("too many slashes: {text}")),
-        Some((range, step)) => (range, Some(number(step)?)),
-        None => (text, None),
-    };
-    let (start, end) = match range.split_once('-') {
-        _ if matches!(range, "*" | "?") => (low, high),
-        Some((_, end)) if end.contains('-') => return Err(format!("too many hyphens: {text}")),
-        Some((start, end)) => (number(start)?, number(end)?),
-        None => {
-            let start = number(range)?;
-            (start, if step.is_some() { high } else { start })
-        }
-    };
-    if start < low {
-        return Err(format!("beginning of range ({start}) below minimum ({low}): {text}"));
-    }
-    if end > high {
-        return Err(format!("end of range ({end}) above maximum ({high}): {text}"));
-    }
-    if start > end {
-        return Err(format!("beginning of range ({start}) beyond end of range ({end}): {text}"));
-    }
-    if step == Some(0) {
-        return Err(format!("step of range should be a positive number: {text}"));
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn schedules() {
-        for good in [
-            "* * * * *",
-            "*/5 0 1,15 * mon-fri",
-            "0 22 * JAN 0",
-            "@hourly",
-            "@every 1h30m",
-            "TZ=UTC 0 0 * * ?",
-        ] {
-            assert_eq!(parse(good), Ok(()), "{good}");
-        }
-        for (bad, want) in [
-            ("* * * *", "expected exactly 5 fields, found 4: [* * * *]"),
-            ("60 * * * *", "end of range (60) above maximum (59): 60"),
-            ("* * 0 * *", "beginning of range (0) below minimum (1): 0"),
-            ("5-1 * * * *", "beginning of range (5) beyond end of range (1): 5-1"),
-            ("*/0 * * * *", "step of range should be a positive number: */0"),
-            ("@often", "unrecognized descriptor: @often"),
-            ("x * * * *", "failed to parse int from x: strconv.Atoi: parsing \"x\": invalid syntax"),
-        ] {
-            assert_eq!(parse(bad), Err(want.to_owned()), "{bad}");
-        }
-    }
 
     #[test]
     fn defaults_refusals_and_cells() {
@@ -265,7 +174,11 @@ mod tests {
         object["spec"]["jobTemplate"]["spec"]["selector"] = json!({});
         CronJob.validate(&object, &mut errors);
         let text = errors.to_string();
+        object["spec"]["timeZone"] = json!("Mars/Olympus");
+        CronJob.validate(&object, &mut errors);
+        let text = format!("{text}{errors}");
         for want in [
+            "unknown time zone Mars/Olympus",
             "cannot use TZ or CRON_TZ in schedule, use timeZone field instead",
             "timeZone must be an explicit time zone",
             "spec.jobTemplate.spec.selector: Invalid value: {}: `selector` will be auto-generated",

@@ -1,6 +1,7 @@
 //! Service account tokens as signed text: made, checked, and described to others by key set and discovery document.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use base::time::Wall;
 use jsonwebtoken::jwk::{
@@ -100,6 +101,25 @@ pub enum KeyError {
 /// A minute between clocks, as upstream's verification allows.
 const LEEWAY: i64 = 60;
 
+/// Makes a token of claims; None: it cannot.
+pub type Sign = Arc<dyn Fn(&Value) -> Option<String> + Send + Sync>;
+
+/// Signs any claims with a private key as PEM: what the tokens of Secrets say is not ours to say.
+pub fn signer(signing: &str) -> Result<Sign, KeyError> {
+    let (signing, header) = signing_key(signing)?;
+    Ok(Arc::new(move |claims| jsonwebtoken::encode(&header, claims, &signing).ok()))
+}
+
+fn signing_key(signing: &str) -> Result<(EncodingKey, Header), KeyError> {
+    let no_key = || KeyError::NoKey("the signing key".to_owned());
+    let (signing, algorithm) = private_key(signing).ok_or_else(no_key)?;
+    let own = Jwk::from_encoding_key(&signing, algorithm).ok().and_then(|jwk| believe(jwk, algorithm));
+    let mut header = Header::new(algorithm);
+    header.typ = None;
+    header.kid = Some(own.ok_or_else(no_key)?.id);
+    Ok((signing, header))
+}
+
 // === impl Tokens ===
 
 impl std::fmt::Debug for Tokens {
@@ -118,12 +138,10 @@ impl Tokens {
         others: &[impl AsRef<Path>],
     ) -> Result<Tokens, KeyError> {
         let no_key = || KeyError::NoKey("the signing key".to_owned());
-        let (signing, algorithm) = private_key(signing).ok_or_else(no_key)?;
+        let (signing, header) = signing_key(signing)?;
+        let algorithm = header.alg;
         let own = Jwk::from_encoding_key(&signing, algorithm).ok().and_then(|jwk| believe(jwk, algorithm));
         let own = own.ok_or_else(no_key)?;
-        let mut header = Header::new(algorithm);
-        header.typ = None;
-        header.kid = Some(own.id.clone());
         let mut keys = vec![own];
         for path in others {
             let path = path.as_ref();

@@ -2,10 +2,13 @@
 
 mod fill;
 mod legacy;
+mod mirror;
 mod slices;
+mod topology;
 mod trigger;
 
 pub(crate) use legacy::ENDPOINTS_CONTROLLER;
+pub(crate) use mirror::ENDPOINT_SLICE_MIRRORING;
 pub(crate) use slices::ENDPOINT_SLICE_CONTROLLER;
 
 use std::collections::BTreeMap;
@@ -24,6 +27,9 @@ use crate::view::View;
 
 /// On objects of Services without an address, so that proxies need not look at them.
 const HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// The zone of a Node.
+const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// A Service as far as it decides who stands behind it.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -8,8 +8,9 @@ use base::time::Now;
 use serde_json::{Value, json};
 
 use super::fill::{Existing, fill};
+use super::topology::{self, Capacity};
 use super::trigger::{ANNOTATION, Triggers};
-use super::{Behind, Family, Port, Service, services_of};
+use super::{Behind, Family, Port, Service, ZONE, services_of};
 use crate::cache::Change;
 use crate::controller::{Controller, Key, Retry, Row, Wakes, Watch};
 use crate::names;
@@ -37,14 +38,13 @@ pub(crate) const ENDPOINT_SLICE_CONTROLLER: Row = Row {
     is_single: false,
     make: |tuning| {
         let most = usize::try_from(tuning.max_endpoints_per_slice).unwrap_or(1).max(1);
-        Box::new(Slices { most, triggers: Triggers::default() })
+        Box::new(Slices { most, triggers: Triggers::default(), hints: BTreeMap::new() })
     },
 };
 
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
-const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
+pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const MANAGER: &str = "endpointslice-controller.k8s.io";
-const ZONE: &str = "topology.kubernetes.io/zone";
 /// Whoever changes our slices is answered after this, so that two who disagree do not fill the store.
 const REPAIR: Duration = Duration::from_secs(1);
 
@@ -52,6 +52,8 @@ const REPAIR: Duration = Duration::from_secs(1);
 struct Slices {
     most: usize,
     triggers: Triggers,
+    /// What was said last of hints by zone, to be told once: None where there are some.
+    hints: BTreeMap<(Key, Family), Option<String>>,
 }
 
 /// Slices never mix families or sets of ports.
@@ -62,7 +64,7 @@ type Wanted = BTreeMap<Group, Vec<Value>>;
 
 /// An endpoint is the same as long as this is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Identity {
+pub(super) struct Identity {
     addresses: Vec<String>,
     hostname: String,
     target: (String, String),
@@ -90,6 +92,7 @@ impl Controller for Slices {
     fn reconcile(&mut self, view: &dyn View, key: &Key, _now: Now) -> Plan {
         let Some(object) = view.get(SERVICES, &key.namespace, &key.name) else {
             self.triggers.forget(key);
+            self.hints.retain(|(known, _), _| known != key);
             return Plan::nothing();
         };
         let service = match Service::read(object.clone()) {
@@ -99,9 +102,10 @@ impl Controller for Slices {
         };
         let pods = service.pods(view);
         let since = self.triggers.since(key, &service.object, &pods);
-        let (wanted, unknown) = wanted(&service, &pods, view);
+        let (mut wanted, unknown) = wanted(&service, &pods, view);
+        let events = self.hint(key, &service, &mut wanted, view);
         let writes = self.writes(&service, slices_of(&service, view), &wanted, since.as_deref());
-        let plan = Plan::of(writes.step(&key.namespace));
+        let plan = Plan { events, ..Plan::of(writes.step(&key.namespace)) };
         match unknown {
             Some(node) => Plan { failure: Some(format!("node {node:?} not found")), ..plan },
             None => plan,
@@ -119,6 +123,38 @@ impl Controller for Slices {
 }
 
 impl Slices {
+    /// Hints by zone, for Services that ask for them.
+    fn hint(&mut self, key: &Key, service: &Service, wanted: &mut Wanted, view: &dyn View) -> Vec<Event> {
+        let is_asked = topology::is_asked(&service.object.value());
+        let shares = is_asked.then(|| topology::shares(view)).flatten();
+        let mut events = Vec::new();
+        for family in service.families() {
+            let of_family = wanted.iter_mut().filter(|((of, _), _)| *of == family);
+            let said = match is_asked {
+                true => {
+                    topology::assign(of_family.flat_map(|(_, all)| all.iter_mut()), shares.as_ref()).err()
+                }
+                false => Some("Topology Aware Hints has been disabled".to_owned()),
+            };
+            let at = (key.clone(), family);
+            let known = if is_asked { self.hints.insert(at, said.clone()) } else { self.hints.remove(&at) };
+            let about = |said: &str| format!("{said}, addressType: {}", family.text());
+            match said {
+                _ if known.as_ref() == Some(&said) => {}
+                // Nobody asks, and nobody was told that there are any.
+                Some(_) if !is_asked && known != Some(None) => {}
+                Some(why) => {
+                    events.push(Event::warning(&service.object, "TopologyAwareHintsDisabled", about(&why)));
+                }
+                None => {
+                    let message = about("Topology Aware Hints has been enabled");
+                    events.push(Event::normal(&service.object, "TopologyAwareHintsEnabled", message));
+                }
+            }
+        }
+        events
+    }
+
     fn writes(
         &self,
         service: &Service,
@@ -339,12 +375,9 @@ fn endpoint(service: &Service, pod: &Behind, addresses: Vec<String>, zone: Optio
     endpoint
 }
 
-/// Where a client should be for this endpoint to be the right one. The older annotation wins over the field; it asks for a share per
-/// zone, which needs more than one zone with known capacity, and gives no hints otherwise.
+/// Where a client should be for this endpoint to be the right one. The older annotation wins over the field.
 fn hints(service: &Service, is_ready: bool, zone: Option<&str>, node: &str) -> Option<Value> {
-    let value = service.object.value();
-    let mode = value["metadata"]["annotations"]["service.kubernetes.io/topology-mode"].as_str();
-    if !is_ready || mode.is_some_and(|mode| mode.eq_ignore_ascii_case("auto")) {
+    if !is_ready || topology::is_asked(&service.object.value()) {
         return None;
     }
     let zones = json!([{"name": zone?}]);
@@ -356,7 +389,7 @@ fn hints(service: &Service, is_ready: bool, zone: Option<&str>, node: &str) -> O
 }
 
 /// What an endpoint says, without what says nothing: an API server may write what was left out.
-fn plain(endpoint: &Value) -> Value {
+pub(super) fn plain(endpoint: &Value) -> Value {
     let mut endpoint = endpoint.clone();
     if let Some(fields) = endpoint.as_object_mut() {
         fields.retain(|_, value| !value.is_null());
@@ -364,7 +397,7 @@ fn plain(endpoint: &Value) -> Value {
     endpoint
 }
 
-fn identity(endpoint: &Value) -> Identity {
+pub(super) fn identity(endpoint: &Value) -> Identity {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut addresses: Vec<String> =
         endpoint["addresses"].as_array().into_iter().flatten().map(text).collect();
@@ -377,7 +410,7 @@ fn identity(endpoint: &Value) -> Identity {
     }
 }
 
-fn ports(slice: &Value) -> Vec<Port> {
+pub(super) fn ports(slice: &Value) -> Vec<Port> {
     let mut ports: Vec<Port> = slice["ports"].as_array().into_iter().flatten().map(Port::read).collect();
     ports.sort();
     ports
@@ -395,8 +428,15 @@ fn service_of_slice(change: &Change, _view: &dyn View, wakes: &mut Wakes) {
     }
 }
 
-/// A Node that comes, or moves to another zone, changes what is said of the Pods on it.
+/// A Node that comes, or moves to another zone, changes what is said of the Pods on it; what changes the share of its zone
+/// changes the hints of all Services that go by shares.
 fn services_on_node(change: &Change, view: &dyn View, wakes: &mut Wakes) {
+    let capacity = |node: &Option<Arc<Object>>| node.as_deref().map(Capacity::of);
+    if capacity(&change.old) != capacity(&change.new) {
+        let services = view.list(SERVICES, "");
+        let asking = services.iter().filter(|service| topology::is_asked(&service.value()));
+        wakes.extend(asking.map(|service| Key::of(service)));
+    }
     let zone = |node: &Option<Arc<Object>>| node.as_ref().map(|node| node.label(ZONE).map(str::to_owned));
     let Some(node) = change.new.as_ref().filter(|_| zone(&change.old) != zone(&change.new)) else { return };
     let pods = view.on_node(&node.meta.name);

@@ -137,7 +137,9 @@ impl Play {
                 self.sweep();
                 Outcome::Done("{}".into())
             }
-            Act::Get { .. } | Act::Post { .. } => refused(Why::Other, "not served"),
+            Act::DeleteAt { .. } | Act::Get { .. } | Act::Put { .. } | Act::Post { .. } => {
+                refused(Why::Other, "not served")
+            }
         }
     }
 

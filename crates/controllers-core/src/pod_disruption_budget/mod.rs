@@ -11,11 +11,11 @@ use base::time::{Now, Wall};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Map, Value, json};
 
-use self::scale::Missing;
 pub(crate) use self::stale::STALE_POD_DISRUPTION;
 use crate::cache::Change;
 use crate::conditions;
 use crate::controller::{Controller, Key, Retry, Row, Wakes, Watch};
+use crate::kinds::Missing;
 use crate::object::{Object, wall};
 use crate::plan::{Act, Done, Event, Plan, Step};
 use crate::resource::{

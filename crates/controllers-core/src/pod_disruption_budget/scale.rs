@@ -5,19 +5,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::kinds::{self, Kind, Missing};
 use crate::object::{Object, Owner};
 use crate::plan::{Act, Done, Outcome, Why};
 use crate::resource::{DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS, STATEFUL_SETS};
 use crate::view::View;
-
-/// Why the number is not known.
-#[derive(Debug)]
-pub(super) enum Missing {
-    /// It will be, after these answers.
-    Answers(Vec<Act>),
-    /// And will not be: why.
-    Nothing(String),
-}
 
 /// The sum over all controllers, and whether there are Pods that nobody controls.
 pub(super) fn expected(view: &dyn View, pods: &[Arc<Object>], done: &Done) -> Result<(i32, bool), Missing> {
@@ -64,7 +56,8 @@ fn scale(view: &dyn View, pod: &Object, owner: &Owner, done: &Done) -> Result<(B
     if let Some(known) = [REPLICATION_CONTROLLERS, STATEFUL_SETS].into_iter().find(|one| owner.is_a(*one)) {
         return Ok(replicas(&*view.controller_of(pod, known).ok_or_else(nobody)?));
     }
-    let path = scale_path(pod, owner, done)?;
+    let at = Kind { api_version: &owner.api_version, kind: &owner.kind };
+    let path = kinds::scale_path(at, &pod.meta.namespace, &owner.name, done)?;
     let answer = match done.answer(&path) {
         None => return Err(Missing::Answers(vec![Act::Get { path }])),
         Some(Outcome::Failed(refusal)) if refusal.why != Why::NotFound => {
@@ -78,46 +71,4 @@ fn scale(view: &dyn View, pod: &Object, owner: &Owner, done: &Done) -> Result<(B
     }
     let said = answer["spec"]["replicas"].as_i64().unwrap_or(0);
     Ok((owner.uid.clone(), i32::try_from(said).unwrap_or(i32::MAX)))
-}
-
-/// Where a kind has its scale, from what the API server says of its group.
-fn scale_path(pod: &Object, owner: &Owner, done: &Done) -> Result<String, Missing> {
-    let unknown = || {
-        let Owner { kind, api_version, .. } = owner;
-        Missing::Nothing(format!("no matches for kind {kind:?} in version {api_version:?}"))
-    };
-    let (group, version) = owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
-    // Anybody may write an owner reference: it must not lead elsewhere.
-    let is_word = |text: &str| {
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-';
-        !text.is_empty() && text.bytes().all(is_plain) && text != "." && text != ".."
-    };
-    if !is_word(version) || !is_word(&owner.name) || !(group.is_empty() || is_word(group)) {
-        return Err(unknown());
-    }
-    let root = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
-    let list = match done.answer(&root) {
-        None => return Err(Missing::Answers(vec![Act::Get { path: root }])),
-        Some(Outcome::Done(answer)) => serde_json::from_slice::<Value>(answer).unwrap_or_default(),
-        Some(Outcome::Failed(refusal)) if refusal.why != Why::NotFound => {
-            return Err(Missing::Nothing(refusal.message.clone()));
-        }
-        Some(_) => return Err(unknown()),
-    };
-    let resources = list["resources"].as_array().cloned().unwrap_or_default();
-    let name = |one: &Value| one["name"].as_str().unwrap_or_default().to_owned();
-    let is_it = |one: &&Value| one["kind"] == *owner.kind && is_word(&name(one));
-    let resource = resources.iter().find(is_it).ok_or_else(unknown)?;
-    let plural = name(resource);
-    if !resources.iter().any(|one| name(one) == format!("{plural}/scale")) {
-        let dot = if group.is_empty() { "" } else { "." };
-        return Err(Missing::Nothing(format!(
-            "{plural}{dot}{group} does not implement the scale subresource"
-        )));
-    }
-    let place = match resource["namespaced"].as_bool() {
-        Some(false) => String::new(),
-        _ => format!("/namespaces/{}", pod.meta.namespace),
-    };
-    Ok(format!("{root}{place}/{plural}/{}/scale", owner.name))
 }

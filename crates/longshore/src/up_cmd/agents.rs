@@ -31,6 +31,16 @@ use crate::{KUBERNETES, agent_cmd};
 const DNS_PORT: u16 = 53;
 const DNS_METRICS: u16 = 9153;
 
+/// All but those whose work the API server in this process does itself: they would only hold a second copy of its Secrets,
+/// ConfigMaps and kinds.
+const CONTROLLERS: [&str; 5] = [
+    "*",
+    "-namespace-controller",
+    "-root-ca-certificate-publisher-controller",
+    "-legacy-serviceaccount-token-cleaner-controller",
+    "-serviceaccount-token-controller",
+];
+
 /// What the agents are made from.
 #[derive(Clone)]
 pub(super) struct Agents {
@@ -83,10 +93,11 @@ impl Agents {
                 tuning: Tuning {
                     cluster_cidr: vec![all.up.cluster_cidr.to_string()],
                     service_cluster_ip_range: vec![all.up.service_cidr.to_string()],
+                    time_zone: agent_cmd::time_zone(),
                     root_ca: Some(all.ca.clone()),
                     ..Tuning::default()
                 },
-                chosen: Vec::new(),
+                chosen: CONTROLLERS.map(str::to_owned).to_vec(),
                 seed: agent_cmd::seed(),
                 metrics: Metrics::default(),
                 accounts: Some(Accounts(Arc::new(move |name| {

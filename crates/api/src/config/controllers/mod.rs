@@ -4,9 +4,11 @@ mod flags;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::duration::GoDuration;
+use jiff::tz::TimeZone;
 use serde_json::Value;
 
 pub use flags::FLAGS;
@@ -82,10 +84,33 @@ pub struct Tuning {
     /// `--disable-force-detach-on-timeout`: volumes are not taken from Nodes that do not answer.
     pub disable_force_detach_on_timeout: bool,
     pub legacy_service_account_token_clean_up_period: Duration,
+    /// The zone of the process, for schedules that name none.
+    pub time_zone: TimeZone,
     /// The content of `--root-ca-file`, or of the CA that the kubeconfig names.
     pub root_ca: Option<String>,
-    /// The content of `--service-account-private-key-file`.
-    pub service_account_key: Option<String>,
+    /// Signs the tokens of ServiceAccounts, where there is a `--service-account-private-key-file`.
+    pub token_signer: Option<TokenSigner>,
+}
+
+/// Makes a token of claims; None: it cannot.
+pub type SignClaims = dyn Fn(&Value) -> Option<String> + Send + Sync;
+
+/// Shared by all who sign.
+#[derive(Clone)]
+pub struct TokenSigner(pub Arc<SignClaims>);
+
+// === impl TokenSigner ===
+
+impl std::fmt::Debug for TokenSigner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TokenSigner(..)")
+    }
+}
+
+impl PartialEq for TokenSigner {
+    fn eq(&self, other: &TokenSigner) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 /// `--pv-recycler-…`: how many seconds the Pod that scrubs a volume may take, at least and for each GiB.
@@ -152,8 +177,9 @@ impl Default for Tuning {
             recycler: Recycler::default(),
             disable_force_detach_on_timeout: false,
             legacy_service_account_token_clean_up_period: S(365 * 24 * 3600),
+            time_zone: TimeZone::UTC,
             root_ca: None,
-            service_account_key: None,
+            token_signer: None,
         }
     }
 }
@@ -319,8 +345,9 @@ impl Values<'_> {
                 "legacy-service-account-token-clean-up-period",
                 usual.legacy_service_account_token_clean_up_period,
             )?,
+            time_zone: TimeZone::UTC,
             root_ca: None,
-            service_account_key: None,
+            token_signer: None,
         })
     }
 }
