@@ -26,6 +26,7 @@ use crate::metrics::Metrics;
 use crate::port::Api;
 use crate::recorder::Recorder;
 use crate::resource_informer::ResourceInformer;
+use crate::seen::Seen;
 
 /// What the controllers of a process need.
 #[derive(Debug)]
@@ -38,6 +39,7 @@ pub struct Start {
     pub metrics: Metrics,
     /// Where the API server runs in this process: the client of each controller's account. None: tokens, or the manager's.
     pub accounts: Option<Accounts>,
+    pub seen: Seen,
 }
 
 /// Makes the client of a ServiceAccount of kube-system, by its name.
@@ -139,7 +141,7 @@ pub async fn run(start_with: Start, leader: Option<Terms>, token: CancellationTo
 
 /// Starts everything; it ends with the supervisor's token.
 pub fn start(start: Start, supervisor: &Supervisor, token: &CancellationToken) -> Controllers {
-    let Start { client, tuning, chosen: said, seed, metrics, accounts } = start;
+    let Start { client, tuning, chosen: said, seed, metrics, accounts, seen } = start;
     let rows = chosen(&said);
     let resources: BTreeSet<Resource> = rows.iter().flat_map(|row| row.resources()).collect();
     let cache = Arc::new(Cache::new(resources.iter().copied()));
@@ -160,6 +162,7 @@ pub fn start(start: Start, supervisor: &Supervisor, token: &CancellationToken) -
     for one in &loops {
         work(one, &shared.tuning, supervisor, token);
     }
+    seen.show(&loops);
     Controllers { loops }
 }
 
@@ -238,6 +241,12 @@ impl fmt::Debug for Accounts {
 }
 
 // === impl SystemClock ===
+
+impl Default for SystemClock {
+    fn default() -> SystemClock {
+        SystemClock { origin: Instant::now() }
+    }
+}
 
 impl Clock for SystemClock {
     fn now(&self) -> Now {

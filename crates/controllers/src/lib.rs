@@ -6,6 +6,7 @@
 //! * [`control_loop`]: the queue and the workers of one controller; [`executor`] carries out its plans.
 //! * [`barrier`]: why no key is looked at before the caches have seen what was written for it.
 //! * [`recorder`]: events, correlated.
+//! * [`seen`]: what can be seen of them from outside.
 //! * [`agent`]: all of it together.
 
 pub mod account;
@@ -19,3 +20,4 @@ pub mod port;
 mod queue;
 pub mod recorder;
 pub mod resource_informer;
+pub mod seen;

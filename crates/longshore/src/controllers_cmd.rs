@@ -1,19 +1,26 @@
 //! `longshore kube-controller-manager`: from arguments to running controllers.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use api::config::controllers::{Controllers, FLAGS, LeaderElection, TokenSigner};
 use api::config::{ConfigError, LoadError, Outcome};
 use base::flags;
+use base::time::Clock;
 use client::leader_election::Terms;
 use client::{Client, Config, Meter, Options};
-use controllers::agent::{self, Start};
+use controllers::agent::{self, Start, SystemClock};
 use controllers::metrics::Metrics;
+use controllers::seen::Seen;
+use secure_serving::{Check, Checks};
 use serde_json::Value;
+use supervise::Supervisor;
 use tokio_util::sync::CancellationToken;
 
+use crate::serving::{self, Shown};
 use crate::{KUBERNETES, agent_cmd};
 
 const NAME: &str = "kube-controller-manager";
@@ -24,18 +31,18 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
         Ok(parsed) => parsed,
         Err(mistakes) => {
             let mistakes = LoadError(mistakes.into_iter().map(ConfigError::Flag).collect());
-            return agent_cmd::obey(Err::<Outcome<Controllers>, _>(mistakes), run);
+            return agent_cmd::obey(Err::<Outcome<Controllers>, _>(mistakes), |_| ExitCode::SUCCESS);
         }
     };
     let said = |name: &str| parsed.values.get(name) == Some(&Value::Bool(true));
     if said("help") {
-        return agent_cmd::obey(Ok(Outcome::Help(help())), run);
+        return agent_cmd::obey(Ok::<Outcome<Controllers>, _>(Outcome::Help(help())), |_| ExitCode::SUCCESS);
     }
     if said("version") {
-        return agent_cmd::obey(Ok(Outcome::Version), run);
+        return agent_cmd::obey(Ok::<Outcome<Controllers>, _>(Outcome::Version), |_| ExitCode::SUCCESS);
     }
     match Controllers::read(&parsed.values) {
-        Ok(config) => run(config),
+        Ok(config) => run(config, &parsed.values),
         Err(error) => agent_cmd::exit_code(NAME, Err(error)),
     }
 }
@@ -46,28 +53,64 @@ fn help() -> String {
     format!("{intro}{}", flags::render_help(FLAGS, 100))
 }
 
-fn run(config: Controllers) -> ExitCode {
+fn run(config: Controllers, flags: &BTreeMap<&'static str, Value>) -> ExitCode {
     sys::memory::keep_one_heap();
     agent_cmd::begin_log(&config.logging, &[], &config.not_honoured);
-    agent_cmd::exit_code(NAME, agent_cmd::event_loop(4).and_then(|runtime| runtime.block_on(serve(config))))
+    agent_cmd::exit_code(
+        NAME,
+        agent_cmd::event_loop(4).and_then(|runtime| runtime.block_on(serve(config, configz(flags)))),
+    )
 }
 
 /// Runs until SIGTERM or SIGINT, or until the Lease is lost.
-async fn serve(config: Controllers) -> Result<(), String> {
+async fn serve(config: Controllers, configz: String) -> Result<(), String> {
     for name in agent::unknown(&config.chosen) {
         tracing::warn!(controller = name, "--controllers names one that this build does not have");
     }
-    let metrics = Metrics::default();
+    let (metrics, seen, token) = (Metrics::default(), Seen::default(), CancellationToken::new());
+    let tasks = Supervisor::new(token.clone());
+    if let Some(serving) = config.serving.clone() {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let open = serving::open(NAME, &serving, clock).await?;
+        let shown = shown(&config.chosen, &seen, &metrics, configz);
+        let token = token.clone();
+        tasks.essential(
+            "secure port",
+            async move { serving::serve(NAME, &serving, open, shown, token).await },
+        );
+    }
     let client = connect(&config, &metrics).await?;
     let seed = agent_cmd::seed();
     let mut tuning = config.tuning.clone();
     tuning.time_zone = agent_cmd::time_zone();
     tuning.root_ca = config.root_ca_file.as_deref().map(read).transpose()?;
     tuning.token_signer = config.service_account_key_file.as_deref().map(signer).transpose()?;
-    let start = Start { client, tuning, chosen: config.chosen, seed, metrics, accounts: None };
-    let token = CancellationToken::new();
+    let start = Start { client, tuning, chosen: config.chosen, seed, metrics, accounts: None, seen };
     let terms = config.leader.map(|leader| terms(leader, seed));
-    agent_cmd::run_until_signal(agent::run(start, terms, token.clone()), token).await
+    agent_cmd::run_until_signal(agent::run(start, terms, token.clone()), token).await?;
+    tasks.failure().map_or(Ok(()), |failure| Err(failure.to_string()))
+}
+
+/// Health of each controller, readiness by caches, metrics and flags.
+fn shown(chosen: &[String], seen: &Seen, metrics: &Metrics, configz: String) -> Shown {
+    let mut names: Vec<&'static str> = agent::chosen(chosen).iter().map(|row| row.name).collect();
+    names.dedup();
+    let moving = names.into_iter().map(|name| {
+        let seen = seen.clone();
+        Check::new(name, move || seen.is_moving(name))
+    });
+    let (synced, shown, metrics) = (seen.clone(), seen.clone(), metrics.clone());
+    Shown {
+        healthz: Checks::new(std::iter::once(Check::ping()).chain(moving).collect()),
+        readyz: Checks::new(vec![Check::ping(), Check::new("informer-sync", move || synced.are_ready())]),
+        metrics: Arc::new(move || shown.metrics(&metrics)),
+        configz: Arc::new(move || configz.clone()),
+    }
+}
+
+/// What was said on the command line, under the name of upstream's kind.
+fn configz(flags: &BTreeMap<&'static str, Value>) -> String {
+    serde_json::json!({"kubecontrollermanager.config.k8s.io": {"flags": flags}}).to_string()
 }
 
 async fn connect(config: &Controllers, metrics: &Metrics) -> Result<Client, String> {

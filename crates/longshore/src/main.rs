@@ -19,6 +19,7 @@ mod logging;
 mod pods_cmd;
 mod proxy_cmd;
 mod scheduler_cmd;
+mod serving;
 mod up_cmd;
 
 /// The Kubernetes release whose contract the agents follow.

@@ -18,7 +18,7 @@ impl Controllers {
         command
             .arg("kube-controller-manager")
             .arg(format!("--kubeconfig={}", c.server.kubeconfig().display()))
-            .args(["--leader-elect=false", "--v=4"])
+            .args(["--leader-elect=false", "--bind-address=127.0.0.1", "--v=4"])
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);

@@ -22,6 +22,7 @@ pub mod kubelet;
 mod logging;
 pub mod proxy;
 pub mod scheduler;
+pub mod serving;
 pub mod up;
 
 pub use compatibility::compatibility;

@@ -7,7 +7,9 @@ use api::config::kubelet::{KubeletConfiguration, Loaded};
 use serde_json::Value;
 
 use super::StartError;
-use crate::server::secure::{About, AccessRules, CertSource, GuardRules, Issued, Rules, Switches, TlsRules};
+use crate::server::secure::{
+    About, AccessRules, CertSource, ClientCa, GuardRules, Issued, Rules, Switches, TlsRules, WHAT,
+};
 
 /// The rules of the port; none when there shall be none.
 ///
@@ -30,6 +32,7 @@ pub(super) fn rules(
     let address = super::settings::listen(&config.address, config.port)?;
     let Some(address) = address else { return Ok(None) };
     Ok(Some(Rules {
+        what: WHAT,
         address,
         certificate: certificate(loaded, node_name, issued)?,
         tls: TlsRules {
@@ -47,9 +50,11 @@ fn certificate(loaded: &Loaded, node_name: &str, issued: Option<Issued>) -> Resu
     match (cert.is_empty(), key.is_empty(), issued) {
         (false, false, _) => Ok(CertSource::Files { cert: cert.into(), key: key.into() }),
         (true, true, Some(issued)) => Ok(CertSource::Issued(issued)),
-        (true, true, None) => {
-            Ok(CertSource::SelfSigned { dir: PathBuf::from(&flags.cert_dir), host: node_name.to_owned() })
-        }
+        (true, true, None) => Ok(CertSource::SelfSigned {
+            dir: PathBuf::from(&flags.cert_dir),
+            name: "kubelet",
+            host: node_name.to_owned(),
+        }),
         _ => Err(StartError::new("tlsCertFile and tlsPrivateKeyFile must be given together")),
     }
 }
@@ -58,7 +63,10 @@ fn guard(config: &KubeletConfiguration) -> GuardRules {
     let authn = &config.authentication;
     let access = &config.authorization;
     GuardRules {
-        client_ca: Some(&authn.x509.client_ca_file).filter(|f| !f.is_empty()).map(PathBuf::from),
+        client_ca: match authn.x509.client_ca_file.as_str() {
+            "" => ClientCa::Nobodys,
+            file => ClientCa::File(PathBuf::from(file)),
+        },
         anonymous: authn.anonymous.enabled,
         tokens: authn.webhook.enabled.then(|| authn.webhook.cache_ttl.to_std()),
         access: (access.mode == "Webhook").then(|| AccessRules {

@@ -51,8 +51,7 @@ impl Builder<'_> {
             return Ok(None);
         };
         let reviews = self.cluster.as_ref().map(|cluster| {
-            Arc::new(secure::ApiReviews { client: cluster.client.clone(), node: name })
-                as Arc<dyn secure::Reviews>
+            Arc::new(secure::ApiReviews { client: cluster.client.clone(), name }) as Arc<dyn secure::Reviews>
         });
         let open = secure::open(rules, reviews, self.clock.clone()).await;
         open.map(Some).map_err(|e| StartError::new(e.to_string()))
@@ -76,7 +75,7 @@ impl Builder<'_> {
         let checks = Checks::new(vec![
             Check::ping(),
             Check::log(),
-            Check::sync_loop(beat, config.sync_frequency.to_std()),
+            server::sync_loop(beat, config.sync_frequency.to_std()),
         ]);
         let views = Views {
             checks: checks.clone(),
@@ -100,7 +99,10 @@ impl Builder<'_> {
             let streams = Streams::new(config.streaming_connection_idle_timeout.to_std());
             let state = self.server_state(views, streams.clone());
             let (router, connections) = (secure::router(state), self.ports.secure());
-            tasks.essential("kubelet_server", open.serve(router, streams, connections, token.clone()));
+            tasks.essential(
+                "kubelet_server",
+                secure::serve(open, router, streams, connections, token.clone()),
+            );
         }
         self.start_watchdog(checks, tasks)
     }

@@ -23,10 +23,11 @@ mod running;
 pub mod secure;
 pub mod stats;
 
-pub use healthz::{Check, Checks, router as healthz_router};
+pub use healthz::{router as healthz_router, sync_loop};
 pub use ports::Ports;
 pub use readonly::{Views, debug_router, readonly_router};
 pub use running::running_pods;
+pub use secure_serving::{Check, Checks};
 
 /// What is borne of a client of a plain port.
 const HOW: Http1 = Http1 {

@@ -23,7 +23,8 @@ use hyper::body::{Frame, SizeHint};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
 
-use super::healthz::{self, Checks};
+use super::Checks;
+use super::healthz;
 use super::running::running_pods;
 use super::stats;
 use crate::metrics::{Metrics, ProbeMetrics};

@@ -200,7 +200,7 @@ fn a_loop_that_stops_turning_is_noticed() {
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let beat = Beat::new(clock());
-        let check = Checks::new(vec![Check::sync_loop(beat.clone(), Duration::from_secs(60))]);
+        let check = Checks::new(vec![sync_loop(beat.clone(), Duration::from_secs(60))]);
         tokio::time::sleep(Duration::from_secs(299)).await;
         assert!(check.verdict().is_ok());
         tokio::time::sleep(Duration::from_secs(2)).await;

@@ -17,6 +17,7 @@ use base::verbosity::Verbosity;
 use client::{Client, Options, Within};
 use controllers::agent::Accounts;
 use controllers::metrics::Metrics;
+use controllers::seen::Seen;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
@@ -100,6 +101,7 @@ impl Agents {
                 chosen: CONTROLLERS.map(str::to_owned).to_vec(),
                 seed: agent_cmd::seed(),
                 metrics: Metrics::default(),
+                seen: Seen::default(),
                 accounts: Some(Accounts(Arc::new(move |name| {
                     of.client(User::service_account("kube-system", name, ""), "kube-controller-manager")
                 }))),

@@ -14,6 +14,10 @@ use serde_json::Value;
 pub use flags::FLAGS;
 
 use super::Logging;
+use super::serving::Serving;
+
+/// Where health, metrics and configuration are served.
+const PORT: u16 = 10257;
 
 /// What a command line says of the controllers. Nothing in it was looked at on the machine.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +32,8 @@ pub struct Controllers {
     pub rate: Option<(f64, u32)>,
     pub root_ca_file: Option<PathBuf>,
     pub service_account_key_file: Option<PathBuf>,
+    /// The secure port; None: port 0.
+    pub serving: Option<Serving>,
     pub tuning: Tuning,
     pub logging: Logging,
     /// Flags that were set and have no meaning here.
@@ -204,6 +210,7 @@ impl Controllers {
             rate: said.rate(),
             root_ca_file: said.text("root-ca-file").map(PathBuf::from),
             service_account_key_file: said.text("service-account-private-key-file").map(PathBuf::from),
+            serving: Serving::read(values, PORT)?,
             tuning: said.tuning()?,
             logging: Logging { format, verbosity: verbosity.unwrap_or_default(), ..Logging::default() },
             not_honoured: not_honoured.map(|name| format!("--{name}")).collect(),

@@ -2,6 +2,11 @@
 
 use std::sync::Mutex;
 
+use std::time::Duration;
+
+use async_trait::async_trait;
+use secure_serving::{AccessRules, GuardRules, ReviewError, Reviews};
+
 use super::*;
 use crate::testing::clock;
 
@@ -25,7 +30,7 @@ impl Reviews for Mind {
         Ok(self.known.lock().unwrap().then_some(user))
     }
 
-    async fn access(&self, _: &User, _: &str, _: &str) -> Result<bool, ReviewError> {
+    async fn access(&self, _: &User, _: &Access) -> Result<bool, ReviewError> {
         self.asked.lock().unwrap().1 += 1;
         Ok(*self.allowed.lock().unwrap())
     }
@@ -40,7 +45,7 @@ fn guard(mind: &Arc<Mind>) -> Guard {
 async fn code(guard: &Guard, token: &str) -> u16 {
     let request = http::Request::get("/metrics").header("authorization", format!("Bearer {token}"));
     let (head, ()) = request.body(()).unwrap().into_parts();
-    guard.admit(&Peer::default(), &head).await.map_or_else(|refusal| refusal.status().as_u16(), |_| 200)
+    admit(guard, &Peer::default(), &head).await.map_or_else(|refusal| refusal.status().as_u16(), |_| 200)
 }
 
 async fn pass(time: Duration) {

@@ -1,12 +1,15 @@
 #![allow(clippy::unwrap_used)]
 
-use base::verbosity::Verbosity;
-use std::sync::Mutex;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use base::verbosity::Verbosity;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use secure_serving::{Access, ReviewError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -36,7 +39,9 @@ impl Reviews for Scripted {
         }
     }
 
-    async fn access(&self, user: &User, verb: &str, subresource: &str) -> Result<bool, ReviewError> {
+    async fn access(&self, user: &User, asked: &Access) -> Result<bool, ReviewError> {
+        let Access::Resource { verb, subresource, .. } = asked else { panic!("no resource: {asked:?}") };
+        let subresource = *subresource;
         self.asked.lock().unwrap().push(format!("{} {verb} {subresource}", user.name));
         match user.name.as_str() {
             "admin" | "apiserver" => Ok(true),
@@ -114,12 +119,17 @@ impl Bench {
         let dir = tempfile::tempdir().unwrap();
         if let Some(ca) = ca {
             std::fs::write(dir.path().join("ca.crt"), &ca.pem).unwrap();
-            guard.client_ca = Some(dir.path().join("ca.crt"));
+            guard.client_ca = ClientCa::File(dir.path().join("ca.crt"));
         }
         let reviews = Arc::new(Scripted::default());
         let rules = Rules {
+            what: WHAT,
             address: "127.0.0.1:0".parse().unwrap(),
-            certificate: CertSource::SelfSigned { dir: dir.path().join("pki"), host: "node".to_owned() },
+            certificate: CertSource::SelfSigned {
+                dir: dir.path().join("pki"),
+                name: "kubelet",
+                host: "node".to_owned(),
+            },
             tls: TlsRules::default(),
             guard,
         };
@@ -146,7 +156,7 @@ impl Bench {
             about: Arc::new(About { version: "v1".to_owned(), ..About::default() }),
             verbosity: Verbosity::default(),
         };
-        tokio::spawn(open.serve(router(state), streams, ports.secure(), token.clone()));
+        tokio::spawn(serve(open, router(state), streams, ports.secure(), token.clone()));
         Self { address, dir, reviews, token, metrics: ports.metrics }
     }
 
@@ -214,7 +224,7 @@ async fn certificates_of_the_first_version_are_believed_as_upstream_does() {
     let bench = Bench::new(None, GuardRules::default()).await;
     let path = bench.dir.path().join("ca.crt");
     std::fs::write(&path, testdata!("authority.pem")).unwrap();
-    let bench = Bench::new(None, GuardRules { client_ca: Some(path), ..reviewed() }).await;
+    let bench = Bench::new(None, GuardRules { client_ca: ClientCa::File(path), ..reviewed() }).await;
     let good = shown(testdata!("first-version.pem"));
     assert_eq!(bench.ask(&good, "GET", "/healthz/ping", "").await, (200, "ok".to_owned()));
     let expired = shown(testdata!("first-version-expired.pem"));
@@ -324,11 +334,16 @@ fn who_comes_too_often_is_told_when_to_come_again() {
 }
 
 /// A listener with short timeouts, and behind it what is larger than all buffers.
-async fn hurried(times: listener::Times, first: Duration) -> (Client, SocketAddr, tempfile::TempDir) {
+async fn hurried(times: secure_serving::Times, first: Duration) -> (Client, SocketAddr, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let rules = Rules {
+        what: WHAT,
         address: "127.0.0.1:0".parse().unwrap(),
-        certificate: CertSource::SelfSigned { dir: dir.path().to_owned(), host: "node".to_owned() },
+        certificate: CertSource::SelfSigned {
+            dir: dir.path().to_owned(),
+            name: "kubelet",
+            host: "node".to_owned(),
+        },
         tls: TlsRules::default(),
         guard: GuardRules { anonymous: true, ..GuardRules::default() },
     };
@@ -356,7 +371,7 @@ async fn hurried(times: listener::Times, first: Duration) -> (Client, SocketAddr
     let connections =
         serve::Connections::new("hurried", limits, serve::Proof::Identity, times, Arc::default());
     let streams = Streams::new(Duration::ZERO);
-    tokio::spawn(open.serve(router, streams, connections, CancellationToken::new()));
+    tokio::spawn(serve(open, router, streams, connections, CancellationToken::new()));
     (Client::new(None), address, dir)
 }
 
@@ -364,7 +379,7 @@ const LARGE: usize = 32 << 20;
 
 #[tokio::test]
 async fn who_says_nothing_after_the_handshake_loses_the_place() {
-    let (client, address, _dir) = hurried(listener::Times::default(), Duration::from_millis(500)).await;
+    let (client, address, _dir) = hurried(secure_serving::Times::default(), Duration::from_millis(500)).await;
     for beginning in [b"".as_slice(), b"PRI * HT", b"GET / HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
     {
         let mut stream = client.connect(address).await;
@@ -380,7 +395,8 @@ async fn who_says_nothing_after_the_handshake_loses_the_place() {
 async fn a_reader_of_a_stream_may_pause_and_a_reader_of_an_answer_may_not() {
     let stall = Duration::from_millis(200);
     let (client, address, _dir) =
-        hurried(listener::Times { stall, ..listener::Times::default() }, Duration::from_secs(60)).await;
+        hurried(secure_serving::Times { stall, ..secure_serving::Times::default() }, Duration::from_secs(60))
+            .await;
     let rows = [
         ("/exec/a/b/c", "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n", true),
         ("/containerLogs/a/b/c?follow=true", "Connection: close\r\n", true),
@@ -498,10 +514,11 @@ async fn nonsense_gets_an_answer_and_the_server_stays() {
 #[test]
 fn files_and_rules_of_tls() {
     let dir = tempfile::tempdir().unwrap();
-    let source = || CertSource::SelfSigned { dir: dir.path().to_owned(), host: "node".to_owned() };
-    let identity = Arc::new(tls::Identity::open(source()).unwrap());
+    let source =
+        || CertSource::SelfSigned { dir: dir.path().to_owned(), name: "kubelet", host: "node".to_owned() };
+    let identity = Arc::new(secure_serving::Identity::open(source()).unwrap());
     let first = std::fs::read(dir.path().join("kubelet.crt")).unwrap();
-    tls::Identity::open(source()).unwrap();
+    secure_serving::Identity::open(source()).unwrap();
     assert_eq!(std::fs::read(dir.path().join("kubelet.crt")).unwrap(), first, "it is kept");
     let mode = |name: &str| {
         use std::os::unix::fs::PermissionsExt;
@@ -519,11 +536,14 @@ fn files_and_rules_of_tls() {
         ("VersionTLS13", &["TLS_AES_128_GCM_SHA256"]),
         ("VersionTLS12", &["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_128_CBC_SHA"]),
     ] {
-        assert!(tls::server_config(identity.clone(), &rules(min, suites)).is_ok(), "{min} {suites:?}");
+        assert!(
+            secure_serving::server_config(identity.clone(), &rules(min, suites)).is_ok(),
+            "{min} {suites:?}"
+        );
     }
     let files =
         |cert: &str, key: &str| CertSource::Files { cert: dir.path().join(cert), key: dir.path().join(key) };
-    let wrong = |source| tls::Identity::open(source).unwrap_err().to_string();
+    let wrong = |source| secure_serving::Identity::open(source).unwrap_err().to_string();
     assert!(wrong(files("none", "kubelet.key")).contains("none: No such file"), "names the file");
     assert!(wrong(files("kubelet.key", "kubelet.key")).contains("it holds no certificate"));
     let other = rcgen::generate_simple_self_signed(vec!["x".to_owned()]).unwrap();
@@ -545,7 +565,8 @@ async fn a_replaced_certificate_is_shown_and_a_broken_one_is_not() {
     let (one, two) = (make(), make());
     put((&one.cert.pem(), &one.signing_key.serialize_pem()));
     let identity =
-        tls::Identity::open(CertSource::Files { cert: paths[0].clone(), key: paths[1].clone() }).unwrap();
+        secure_serving::Identity::open(CertSource::Files { cert: paths[0].clone(), key: paths[1].clone() })
+            .unwrap();
     assert_eq!(identity.leaf().unwrap(), *one.cert.der());
     put(("", "broken"));
     tokio::time::advance(Duration::from_secs(2)).await;

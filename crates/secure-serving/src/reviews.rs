@@ -8,14 +8,15 @@ use client::{Client, ClientError, Request};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::authn::User;
-use super::guard::{ReviewError, Reviews};
+use crate::authn::User;
+use crate::guard::{Access, ReviewError, Reviews};
 
-/// Asks about one node.
+/// Asks an API server.
 #[derive(Clone, Debug)]
 pub struct ApiReviews {
     pub client: Client,
-    pub node: String,
+    /// The object that access to a resource is about; empty where only paths are asked about.
+    pub name: String,
 }
 
 #[derive(Deserialize)]
@@ -70,17 +71,20 @@ impl Reviews for ApiReviews {
         Ok(Some(User { name, uid, groups, extra }))
     }
 
-    async fn access(&self, user: &User, verb: &str, subresource: &str) -> Result<bool, ReviewError> {
-        let review = json!({
+    async fn access(&self, user: &User, asked: &Access) -> Result<bool, ReviewError> {
+        let mut review = json!({
             "kind": "SubjectAccessReview",
             "apiVersion": "authorization.k8s.io/v1",
-            "spec": {
-                "resourceAttributes": {
-                    "verb": verb, "version": "v1", "resource": "nodes", "subresource": subresource, "name": self.node,
-                },
-                "user": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra,
-            },
+            "spec": {"user": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra},
         });
+        let (attributes, said) = match asked {
+            Access::Resource { verb, resource, subresource } => (
+                "resourceAttributes",
+                json!({"verb": verb, "version": "v1", "resource": resource, "subresource": subresource, "name": self.name}),
+            ),
+            Access::Path { verb, path } => ("nonResourceAttributes", json!({"verb": verb, "path": path})),
+        };
+        review["spec"][attributes] = said;
         let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
         let answer = self.client.ask::<Reviewed<AccessStatus>>(Request::post(path, review.to_string()));
         let status = answer.await.map_err(|e| failed(&e))?.status.unwrap_or_default();
@@ -97,23 +101,39 @@ fn failed(error: &ClientError) -> ReviewError {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::sync::Arc;
+
     use bytes::Bytes;
+    use client::{Dial, Options, Wire};
+    use http::Response;
     use http_body_util::Full;
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
 
     use super::*;
-    use crate::testing::client_of;
 
     /// An API server with one answer to everything.
     fn reviews(code: u16, retry_after: &'static str, body: serde_json::Value) -> ApiReviews {
-        let client = client_of(move |_| {
-            let mut answer = http::Response::builder().status(code);
+        let answer = move || {
+            let mut answer = Response::builder().status(code);
             if !retry_after.is_empty() {
                 answer = answer.header("retry-after", retry_after);
             }
-            let answer = answer.body(Full::new(Bytes::from(body.to_string()))).unwrap();
-            async move { Ok(answer) }
+            answer.body(Full::new(Bytes::from(body.to_string()))).unwrap()
+        };
+        let dial: Dial = Arc::new(move || {
+            let (ours, theirs) = tokio::io::duplex(64 << 10);
+            let answer = answer.clone();
+            let service = service_fn(move |_| {
+                let answer = answer();
+                async move { Ok::<_, hyper::Error>(answer) }
+            });
+            let serving =
+                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(theirs), service);
+            tokio::spawn(async move { drop(serving.await) });
+            Ok(Box::new(ours) as Box<dyn Wire>)
         });
-        ApiReviews { client, node: "n".to_owned() }
+        ApiReviews { client: Client::over(dial, Options::default()), name: "n".to_owned() }
     }
 
     #[tokio::test]
@@ -131,7 +151,9 @@ mod tests {
         for (code, retry_after, retry) in
             [(500, "", true), (429, "60", false), (503, "60", false), (403, "", false)]
         {
-            let why = reviews(code, retry_after, json!({})).access(&User::default(), "get", "stats").await;
+            let why = reviews(code, retry_after, json!({}))
+                .access(&User::default(), &Access::node("get", "stats"))
+                .await;
             assert_eq!(why.unwrap_err().retry, retry, "{code}");
         }
     }

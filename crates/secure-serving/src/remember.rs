@@ -11,7 +11,7 @@ use base::time::Mono;
 const MOST: usize = 4096;
 
 #[derive(Debug)]
-pub(super) struct Remembered<K, V>(Mutex<HashMap<K, (V, Mono)>>);
+pub(crate) struct Remembered<K, V>(Mutex<HashMap<K, (V, Mono)>>);
 
 // === impl Remembered ===
 
@@ -22,12 +22,12 @@ impl<K, V> Default for Remembered<K, V> {
 }
 
 impl<K: Eq + Hash, V: Clone> Remembered<K, V> {
-    pub(super) fn get(&self, key: &K, now: Mono) -> Option<V> {
+    pub(crate) fn get(&self, key: &K, now: Mono) -> Option<V> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(key).filter(|(_, until)| now < *until).map(|(value, _)| value.clone())
     }
 
-    pub(super) fn put(&self, key: K, value: V, now: Mono, good_for: Duration) {
+    pub(crate) fn put(&self, key: K, value: V, now: Mono, good_for: Duration) {
         if good_for.is_zero() {
             return;
         }

@@ -1,4 +1,4 @@
-//! The certificate shown on 10250 and the handshake's rules.
+//! The certificate that is shown, and the rules of the handshake.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -15,8 +15,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, SupportedProtocolVersion};
 use tokio::sync::watch;
 
-use super::files::Files;
-use crate::host::files::write_whole;
+use crate::files::{Files, write_whole};
 
 /// A certificate that somebody else keeps fresh; none until there is one.
 pub type Issued = watch::Receiver<Option<Arc<CertifiedKey>>>;
@@ -26,8 +25,10 @@ pub type Issued = watch::Receiver<Option<Arc<CertifiedKey>>>;
 pub enum CertSource {
     /// tlsCertFile and tlsPrivateKeyFile, read again when they change.
     Files { cert: PathBuf, key: PathBuf },
-    /// `kubelet.crt` and `kubelet.key` in this directory, made for `host` if they are not there.
-    SelfSigned { dir: PathBuf, host: String },
+    /// `<name>.crt` and `<name>.key` in this directory, made for `host` if they are not there.
+    SelfSigned { dir: PathBuf, name: &'static str, host: String },
+    /// Made for `host`, and forgotten with the process.
+    InMemory { host: String },
     /// Signed by the cluster, and renewed.
     Issued(Issued),
 }
@@ -59,7 +60,7 @@ impl Classify for TlsError {
 
 /// What is shown in handshakes.
 #[derive(Debug)]
-pub(super) struct Identity {
+pub struct Identity {
     shown: Shown,
     files: Option<(PathBuf, PathBuf, Files)>,
 }
@@ -72,7 +73,7 @@ enum Shown {
 
 /// HTTP/1.1 under the rules. As upstream's, it does not offer HTTP/2: over that, no stream could be upgraded, and a client
 /// that would rather speak it could not exec.
-pub(super) fn server_config(identity: Arc<Identity>, rules: &TlsRules) -> Result<ServerConfig, TlsError> {
+pub fn server_config(identity: Arc<Identity>, rules: &TlsRules) -> Result<ServerConfig, TlsError> {
     let mut provider = aws_lc_rs::default_provider();
     if !rules.suites.is_empty() {
         let asked = |name: &str| rules.suites.iter().any(|s| plain(s) == name);
@@ -141,11 +142,18 @@ fn known(provider: &CryptoProvider, suite: &str) -> bool {
 
 impl Identity {
     /// Blocks on files.
-    pub(super) fn open(source: CertSource) -> Result<Self, TlsError> {
+    pub fn open(source: CertSource) -> Result<Self, TlsError> {
         let (cert, key) = match source {
             CertSource::Issued(issued) => return Ok(Self { shown: Shown::Issued(issued), files: None }),
             CertSource::Files { cert, key } => (cert, key),
-            CertSource::SelfSigned { dir, host } => self_signed(&dir, &host)?,
+            CertSource::SelfSigned { dir, name, host } => self_signed(&dir, name, &host)?,
+            CertSource::InMemory { host } => {
+                let rules = |e: &dyn std::fmt::Display| TlsError::Rules(format!("make a certificate: {e}"));
+                let made = rcgen::generate_simple_self_signed(vec![host]).map_err(|e| rules(&e))?;
+                let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+                let pair = certified_key(chain.as_bytes(), key.as_bytes()).map_err(|e| rules(&e))?;
+                return Ok(Self { shown: Shown::Kept(ArcSwap::from_pointee(pair)), files: None });
+            }
         };
         // Stamped before they are read: a change in between is noticed, if only a second later.
         let files = Files::new(vec![cert.clone(), key.clone()]);
@@ -154,7 +162,7 @@ impl Identity {
     }
 
     /// Shows what the files hold now. New files that cannot be used change nothing.
-    pub(super) async fn refresh(&self) {
+    pub async fn refresh(&self) {
         let (Shown::Kept(kept), Some((cert, key, files))) = (&self.shown, &self.files) else { return };
         if !files.have_changed() {
             return;
@@ -171,9 +179,9 @@ impl Identity {
     }
 }
 
-#[cfg(test)]
 impl Identity {
-    pub(super) fn leaf(&self) -> Option<CertificateDer<'static>> {
+    /// The certificate that is shown now, where it is kept here.
+    pub fn leaf(&self) -> Option<CertificateDer<'static>> {
         match &self.shown {
             Shown::Kept(kept) => kept.load().cert.first().cloned(),
             Shown::Issued(_) => None,
@@ -223,9 +231,9 @@ fn read_pair(cert: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
     pair.map_err(|why| TlsError::File { act: "use the serving certificate", path: cert.to_owned(), why })
 }
 
-/// The pair in `dir`, made if it is missing or unusable, as upstream's kubelet keeps it.
-fn self_signed(dir: &Path, host: &str) -> Result<(PathBuf, PathBuf), TlsError> {
-    let (cert, key) = (dir.join("kubelet.crt"), dir.join("kubelet.key"));
+/// The pair in `dir`, made if it is missing or unusable, as upstream keeps it.
+fn self_signed(dir: &Path, name: &str, host: &str) -> Result<(PathBuf, PathBuf), TlsError> {
+    let (cert, key) = (dir.join(format!("{name}.crt")), dir.join(format!("{name}.key")));
     if read_pair(&cert, &key).is_ok() {
         return Ok((cert, key));
     }

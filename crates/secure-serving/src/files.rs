@@ -1,7 +1,9 @@
 //! Noticing that a file was replaced, without a task that looks for it: whoever uses the file asks.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Files that may be replaced at any time.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(crate) struct Files {
     paths: Vec<PathBuf>,
     seen: Mutex<Seen>,
 }
@@ -31,18 +33,33 @@ struct Stamp {
     changed: (i64, i64),
 }
 
+/// Writes a file that nobody ever sees half of.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let fresh = path.with_file_name(name);
+    match fs::remove_file(&fresh) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&fresh)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&fresh, path)
+}
+
 // === impl Files ===
 
 impl Files {
     /// As they are now.
-    pub(super) fn new(paths: Vec<PathBuf>) -> Self {
+    pub(crate) fn new(paths: Vec<PathBuf>) -> Self {
         let files = Self { paths, seen: Mutex::new(Seen { looked: None, stamps: Vec::new() }) };
         files.have_changed();
         files
     }
 
     /// Whether any of them has changed since the last time this was asked. A few stats, at most once a second.
-    pub(super) fn have_changed(&self) -> bool {
+    pub(crate) fn have_changed(&self) -> bool {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         if seen.looked.is_some_and(|at| now < at + PAUSE) {

@@ -39,11 +39,11 @@ pub struct User {
 /// The request's proof is not good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Unauthorized")]
-pub(super) struct Unauthorized;
+pub struct Unauthorized;
 
 /// What the other end of a connection showed in the handshake, and what came of it.
 #[derive(Debug, Default)]
-pub(super) struct Peer {
+pub struct Peer {
     chain: Vec<CertificateDer<'static>>,
     verified: Mutex<Option<Verified>>,
 }
@@ -57,9 +57,9 @@ struct Verified {
 }
 
 /// The authorities whose client certificates are believed.
-pub(super) struct Authorities {
-    path: PathBuf,
-    files: Files,
+pub(crate) struct Authorities {
+    /// Where they are read from; None: they were told.
+    source: Option<(PathBuf, Files)>,
     current: ArcSwap<Believed>,
 }
 
@@ -71,7 +71,7 @@ struct Believed {
 }
 
 /// Answers to TokenReviews, for a while.
-pub(super) type Tokens = Remembered<[u8; 32], Option<Arc<User>>>;
+pub(crate) type Tokens = Remembered<[u8; 32], Option<Arc<User>>>;
 
 // === impl User ===
 
@@ -84,7 +84,7 @@ impl User {
 
     /// Somebody who proved who they are.
     #[must_use]
-    pub(super) fn authenticated(mut self) -> Self {
+    pub(crate) fn authenticated(mut self) -> Self {
         if !self.groups.iter().any(|g| g == AUTHENTICATED) {
             self.groups.push(AUTHENTICATED.to_owned());
         }
@@ -95,13 +95,13 @@ impl User {
 // === impl Peer ===
 
 impl Peer {
-    pub(super) fn new(chain: Option<&[CertificateDer<'_>]>) -> Self {
+    pub fn new(chain: Option<&[CertificateDer<'_>]>) -> Self {
         let chain = chain.unwrap_or_default().iter().map(|c| c.clone().into_owned()).collect();
         Self { chain, verified: Mutex::default() }
     }
 
     /// The user its certificate names; none without a certificate.
-    pub(super) fn user(
+    pub(crate) fn user(
         &self,
         authorities: &Authorities,
         clock: &dyn Clock,
@@ -164,30 +164,36 @@ fn subject(leaf: &CertificateDer<'_>) -> Option<(User, Wall, Wall)> {
 
 impl std::fmt::Debug for Authorities {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Authorities").field("path", &self.path).finish_non_exhaustive()
+        let path = self.source.as_ref().map(|(path, _)| path);
+        f.debug_struct("Authorities").field("path", &path).finish_non_exhaustive()
     }
 }
 
 impl Authorities {
     /// Blocks on the file.
-    pub(super) fn open(path: &Path) -> Result<Self, TlsError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, TlsError> {
         let files = Files::new(vec![path.to_owned()]);
         let (verifier, roots) = read(path)?;
         let current = ArcSwap::from_pointee(Believed { verifier, roots, generation: 0 });
-        Ok(Self { path: path.to_owned(), files, current })
+        Ok(Self { source: Some((path.to_owned(), files)), current })
+    }
+
+    /// Those of a text, which is named in errors.
+    pub(crate) fn of(text: &[u8], name: &Path) -> Result<Self, TlsError> {
+        let (verifier, roots) = parse(text, name)?;
+        let current = ArcSwap::from_pointee(Believed { verifier, roots, generation: 0 });
+        Ok(Self { source: None, current })
     }
 
     /// Believes what the file holds now. A new file that cannot be used changes nothing.
-    pub(super) async fn refresh(&self) {
-        if !self.files.have_changed() {
-            return;
-        }
-        let path = self.path.clone();
+    pub(crate) async fn refresh(&self) {
+        let Some((known, _)) = self.source.as_ref().filter(|(_, files)| files.have_changed()) else { return };
+        let path = known.clone();
         match tokio::task::spawn_blocking(move || read(&path)).await {
             Ok(Ok((verifier, roots))) => {
                 let generation = self.current.load().generation + 1;
                 self.current.store(Arc::new(Believed { verifier, roots, generation }));
-                tracing::info!(path = %self.path.display(), "the client CA was read anew");
+                tracing::info!(path = %known.display(), "the client CA was read anew");
             }
             Ok(Err(error)) => tracing::warn!(%error, "the new client CA is not used"),
             Err(error) => tracing::warn!(%error, "the client CA was not read"),
@@ -198,9 +204,14 @@ impl Authorities {
 type Read = (Arc<dyn ClientCertVerifier>, Vec<CertificateDer<'static>>);
 
 fn read(path: &Path) -> Result<Read, TlsError> {
+    let failed = |why: String| TlsError::File { act: "read the client CA file", path: path.to_owned(), why };
+    let text = std::fs::read(path).map_err(|e| failed(e.to_string()))?;
+    parse(&text, path)
+}
+
+fn parse(text: &[u8], path: &Path) -> Result<Read, TlsError> {
     let failed = |act: &'static str, why: String| TlsError::File { act, path: path.to_owned(), why };
-    let text = std::fs::read(path).map_err(|e| failed("read the client CA file", e.to_string()))?;
-    let roots: Vec<_> = CertificateDer::pem_slice_iter(&text)
+    let roots: Vec<_> = CertificateDer::pem_slice_iter(text)
         .collect::<Result<_, _>>()
         .map_err(|e| failed("read the client CA file", e.to_string()))?;
     let mut store = RootCertStore::empty();
@@ -215,13 +226,13 @@ fn read(path: &Path) -> Result<Read, TlsError> {
 }
 
 /// The token a request shows. One that is too long is nobody's.
-pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<String>, Unauthorized> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Result<Option<String>, Unauthorized> {
     let shown = api::bearer::token(headers);
     let shown = shown.inspect_err(|error| tracing::debug!(%error, "a token is not looked at"));
     Ok(shown.map_err(|_| Unauthorized)?.filter(|t| t.len() <= TOKEN_MAX))
 }
 
 /// What a token is remembered by: the token itself is not kept.
-pub(super) fn token_key(token: &str) -> [u8; 32] {
+pub(crate) fn token_key(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
