@@ -14,6 +14,9 @@ use testkit::harness::{condition, container, container_id, is_ready, restarts, u
 
 const STAY: &str = "trap exit TERM; while :; do sleep 0.2; done";
 
+/// Shares, quota and bytes of memory; none where there is no limit.
+type Bounds = (i64, Option<i64>, Option<i64>);
+
 /// Requests and limits of one container, `-` for none: `cpu/memory cpu/memory`.
 type Sizes = (&'static str, &'static str);
 
@@ -59,8 +62,8 @@ fn wait_resized(c: &Cluster, name: &str) -> Pod {
     })
 }
 
-/// What a cgroup of the Pod says: shares, quota and bytes of memory; none where there is no limit.
-fn cgroup(c: &Cluster, pod: &Pod, container: Option<&str>) -> (i64, Option<i64>, Option<i64>) {
+/// What a cgroup of the Pod says.
+fn cgroup(c: &Cluster, pod: &Pod, container: Option<&str>) -> Bounds {
     let class = match pod.status.as_ref().and_then(|s| s.qos_class.as_deref()) {
         Some("Burstable") => "burstable/",
         Some("BestEffort") => "besteffort/",
@@ -93,7 +96,7 @@ fn is_new() -> bool {
 }
 
 /// The same from what is asked for. Version 2 has weights where version 1 has shares; how a runtime rounds them is its own.
-fn wanted((requests, limits): Sizes) -> (i64, Option<i64>, Option<i64>) {
+fn wanted((requests, limits): Sizes) -> Bounds {
     let amount = |text: &str, n: usize| {
         let text = text.split('/').nth(n).unwrap();
         (text != "-").then(|| api::pod::Amount::parse(text).unwrap())
@@ -158,9 +161,8 @@ fn containers_get_other_resources_while_they_run() {
         assert_eq!(ids(&web), ids(&first));
         check(&c, &web, &new, 0);
         let (_, quota, memory) = cgroup(&c, &web, None);
-        let sum = |part: fn((i64, Option<i64>, Option<i64>)) -> Option<i64>| {
-            sizes.iter().filter_map(|s| part(wanted(*s))).sum::<i64>()
-        };
+        let sum =
+            |part: fn(Bounds) -> Option<i64>| sizes.iter().filter_map(|s| part(wanted(*s))).sum::<i64>();
         assert_eq!((quota, memory), (Some(sum(|w| w.1)), Some(sum(|w| w.2))), "the Pod's own cgroup");
     }
     assert_eq!(events(&c, "web", "ResizeStarted").len(), 3);
@@ -330,7 +332,7 @@ fn a_limit_below_what_is_in_use_is_an_error_until_it_is_not() {
     hog["spec"]["volumes"] = json!([{"name": "m", "emptyDir": {"medium": "Memory"}}]);
     c.create(&hog.to_string());
     c.wait_pod("hog", "ready", is_ready);
-    c.exec("hog", "c1", &["dd", "if=/dev/zero", "of=/m/fill", "bs=1M", "count=64"]);
+    let _ = c.exec("hog", "c1", &["dd", "if=/dev/zero", "of=/m/fill", "bs=1M", "count=64"]);
     resize(&c, "hog", &[("c1", ("100m/32Mi", "200m/40Mi"))]);
     let failed = c.wait_pod("hog", "refused", |p| {
         let all = p.status.iter().flat_map(|s| s.conditions.iter().flatten());
@@ -341,6 +343,6 @@ fn a_limit_below_what_is_in_use_is_an_error_until_it_is_not() {
     assert_eq!(cgroup(&c, &failed, Some("c1")).2, Some(128 << 20));
     assert_eq!(condition(&failed, "PodResizeInProgress"), "True");
     assert!(!events(&c, "hog", "ResizeError").is_empty());
-    c.exec("hog", "c1", &["rm", "/m/fill"]);
+    assert_eq!(c.exec("hog", "c1", &["rm", "/m/fill"]), "");
     check(&c, &wait_resized(&c, "hog"), &[("c1", ("100m/32Mi", "200m/40Mi"))], 0);
 }
