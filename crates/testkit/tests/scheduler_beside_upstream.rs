@@ -4,7 +4,7 @@
 //!
 //! `LONGSHORE_UPSTREAM_SCHEDULER` names upstream's program, and without it there is nothing to compare with: what it answered
 //! is kept in `crates/scheduler-core/tests`. `LONGSHORE_SEEDS=40` asks more; `LONGSHORE_RECORD=FILE` writes the answers down.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 #[path = "../../scheduler-core/tests/answers/mod.rs"]
 mod answers;
