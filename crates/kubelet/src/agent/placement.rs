@@ -7,6 +7,7 @@ use api::config::kubelet::Loaded;
 use kubelet_core::node::capacity::{self, PodLimit, Reserved};
 use kubelet_core::topology::cpu::options::OptionGates;
 
+use secure_serving::Check;
 use supervise::Supervisor;
 use tokio_util::sync::CancellationToken;
 
@@ -46,6 +47,12 @@ impl Builder<'_> {
             .map_err(|e| StartError::new(format!("listen in {}: {e}", dir.display())))?;
         tasks.essential("pod_resources", pod_resources::serve(node.clone(), listener, tasks.token().clone()));
         Ok(())
+    }
+
+    /// Fails when no device plugin can register.
+    pub(super) fn device_check(&self, node: &Node) -> Check {
+        let devices = node.places.devices().cloned();
+        Check::new("device-plugin", move || devices.as_ref().map_or(Ok(()), |d| d.check_door()))
     }
 
     fn placement(&self) -> Result<Settings, StartError> {

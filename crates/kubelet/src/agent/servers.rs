@@ -76,6 +76,7 @@ impl Builder<'_> {
             Check::ping(),
             Check::log(),
             server::sync_loop(beat, config.sync_frequency.to_std()),
+            self.device_check(node),
         ]);
         let views = Views {
             checks: checks.clone(),

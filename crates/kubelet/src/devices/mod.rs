@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use base::time::Clock;
 use k8s_openapi::api::core::v1::{PodStatus, ResourceHealth, ResourceStatus};
@@ -64,6 +64,8 @@ pub struct DevicePlugins {
     metrics: Arc<Metrics>,
     /// Ticks when devices come, go, or change their health.
     changed: watch::Sender<u64>,
+    /// Why no plugin can register any more.
+    broken: OnceLock<String>,
     token: CancellationToken,
 }
 
@@ -119,6 +121,7 @@ impl DevicePlugins {
             clock,
             metrics,
             changed: watch::Sender::default(),
+            broken: OnceLock::new(),
             token,
         })
     }

@@ -48,14 +48,22 @@ impl DevicePlugins {
             let accepted = listener.accept().await.map(|(stream, _)| stream);
             Some((accepted, listener))
         });
-        let server = Server::builder().concurrency_limit_per_connection(AT_ONCE);
-        let served = { server }
-            .add_service(RegistrationServer::new(Door(self)))
+        let served = Server::builder()
+            .concurrency_limit_per_connection(AT_ONCE)
+            .add_service(RegistrationServer::new(Door(self.clone())))
             .serve_with_incoming_shutdown(Box::pin(incoming), token.cancelled())
             .await;
         if let Err(error) = served {
             tracing::error!(%error, "device plugins can register no more");
+            let words = "device plugin registration gRPC server failed and no device plugins can register";
+            let _ = self.broken.set(format!("device registration error: {words}: {error}"));
+            token.cancelled().await;
         }
+    }
+
+    /// Whether plugins can register; the health check `device-plugin`.
+    pub fn check_door(&self) -> Result<(), String> {
+        self.broken.get().map_or(Ok(()), |why| Err(why.clone()))
     }
 }
 
