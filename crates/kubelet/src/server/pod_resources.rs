@@ -58,6 +58,7 @@ pub async fn serve(node: Arc<Node>, listener: UnixListener, token: CancellationT
         .await;
     if let Err(error) = served {
         tracing::error!(%error, "nobody can ask for the resources of Pods any more");
+        token.cancelled().await;
     }
 }
 
