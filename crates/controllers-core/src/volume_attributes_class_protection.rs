@@ -1,7 +1,7 @@
 //! A VolumeAttributesClass stays while a claim or a volume names it.
 
 use base::time::Now;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::cache::Change;
 use crate::controller::{Controller, Key, Retry, Row, Wakes, Watch};
@@ -86,6 +86,8 @@ fn freed(change: &Change, _: &dyn View, wakes: &mut Wakes) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use crate::testing::{Draft, World, at, draft};
 

@@ -83,7 +83,10 @@ pub struct Open {
 
 /// Answers requests.
 pub trait Handler: Clone + Send + Sync + 'static {
-    type Body: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static;
+    type Body: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>>
+        + Send
+        + Unpin
+        + 'static;
 
     fn answer(
         &self,
