@@ -7,7 +7,7 @@ pub mod unit;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use api::pod::{QosClass, qos_class};
+use api::pod::{Amount, QosClass, qos_class};
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 
 use crate::downward::limits;
@@ -129,6 +129,27 @@ pub fn pod_rules(pod: &Pod, rules: &Rules) -> Limits {
     }
 }
 
+/// What a cgroup gets of what is kept back for those in it: `kept` by resource name. `only_shares` is for who shall not be
+/// killed for using more.
+#[must_use]
+pub fn reserved(kept: &BTreeMap<String, String>, only_shares: bool) -> Limits {
+    let amount = |name: &str| kept.get(name).and_then(|q| Amount::parse(q).ok());
+    let shares = Limits { cpu_shares: amount("cpu").map(|a| shares(a.milli())), ..Limits::default() };
+    if only_shares {
+        return shares;
+    }
+    let pages = kept.iter().filter_map(|(name, q)| {
+        let size = name.strip_prefix("hugepages-")?.trim_end_matches('i');
+        Some((format!("{size}B"), Amount::parse(q).ok()?.value()))
+    });
+    Limits {
+        memory: amount("memory").map(|a| a.value()),
+        pids: amount("pid").map(|a| a.value()),
+        hugepages: pages.collect(),
+        ..shares
+    }
+}
+
 /// Shares of the Burstable class: what its Pods ask for together, in millicores.
 #[must_use]
 pub fn shares(milli: i64) -> i64 {
@@ -158,6 +179,20 @@ pub fn requested(pod: &Pod) -> i64 {
 // === impl Name ===
 
 impl Name {
+    /// A cgroup by the path that people give it: `/kube/node`, or `/kube-node.slice` where systemd makes them.
+    pub fn parse(path: &str, driver: Driver) -> Result<Name, NameError> {
+        let words: Vec<String> = match driver {
+            Driver::Cgroupfs => path.split('/').map(str::to_owned).collect(),
+            Driver::Systemd => {
+                let last = path.rsplit('/').find(|word| !word.is_empty()).unwrap_or_default();
+                let unit = last.strip_suffix(".slice").unwrap_or(last);
+                unit.split('-').map(|word| word.replace('_', "-")).collect()
+            }
+        };
+        let words = words.iter().filter(|word| !word.is_empty());
+        words.into_iter().try_fold(Name::default(), |name, word| name.child(word))
+    }
+
     /// The cgroup of that word below this one.
     pub fn child(&self, word: &str) -> Result<Name, NameError> {
         let odd = word.is_empty() || word == "." || word == ".." || word.contains(['/', '\0', '\n']);
@@ -285,6 +320,37 @@ mod tests {
         {
             assert_eq!(pod_uid(word, driver), None);
         }
+    }
+
+    #[test]
+    fn a_cgroup_by_the_path_that_people_give_it() {
+        for (path, driver, want) in [
+            ("/kube/node", Driver::Cgroupfs, "kube/node"),
+            ("kube", Driver::Cgroupfs, "kube"),
+            ("/kube.slice", Driver::Systemd, "kube.slice"),
+            ("/kube.slice/kube-node.slice", Driver::Systemd, "kube.slice/kube-node.slice"),
+            ("/my_kube.slice", Driver::Systemd, "my_kube.slice"),
+        ] {
+            assert_eq!(Name::parse(path, driver).unwrap().path(driver), want, "{path}");
+        }
+        assert!(Name::parse("/a/../b", Driver::Cgroupfs).is_err());
+    }
+
+    #[test]
+    fn what_is_kept_back_is_what_its_cgroup_gets() {
+        let kept = [
+            ("cpu", "500m"),
+            ("memory", "1Gi"),
+            ("pid", "1000"),
+            ("hugepages-2Mi", "4Mi"),
+            ("ephemeral-storage", "1Gi"),
+        ];
+        let kept: BTreeMap<String, String> = kept.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+        let whole = reserved(&kept, false);
+        assert_eq!((whole.cpu_shares, whole.memory, whole.pids), (Some(512), Some(1 << 30), Some(1000)));
+        assert_eq!(whole.hugepages, BTreeMap::from([("2MB".to_owned(), 4 << 20)]));
+        assert_eq!(reserved(&kept, true), Limits { cpu_shares: Some(512), ..Limits::default() });
+        assert_eq!(reserved(&BTreeMap::new(), false), Limits::default());
     }
 
     #[test]

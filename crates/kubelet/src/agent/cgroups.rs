@@ -31,6 +31,7 @@ impl Builder<'_> {
                 let made = self.open_cgroups(config).await?;
                 let whole = whole(config, flags, &self.machine);
                 let node = flags.node_name(&self.machine.hostname).to_string();
+                hold_reserved(&made, config, recorder, &node).await?;
                 let (tree, recorder) = (made.clone(), recorder.clone());
                 supervise::spawn_restarting("node_allocatable", token.clone(), move || {
                     enforce(made.clone(), whole.clone(), recorder.clone(), node.clone())
@@ -70,6 +71,37 @@ async fn enforce(cgroups: NodeCgroups, whole: Limits, recorder: Recorder, node: 
     }
     let message = "Updated Node Allocatable limit across pods";
     recorder.node(&node, EventType::Normal, "NodeAllocatableEnforced", message);
+}
+
+/// Holds the system and the components of Kubernetes to what is kept back for them, where that is wanted. A cgroup that is
+/// not there is a mistake of the configuration.
+async fn hold_reserved(
+    cgroups: &NodeCgroups,
+    config: &KubeletConfiguration,
+    recorder: &Recorder,
+    node: &str,
+) -> Result<(), StartError> {
+    let system = ("System", &config.system_reserved_cgroup, &config.system_reserved);
+    let kube = ("Kube", &config.kube_reserved_cgroup, &config.kube_reserved);
+    for (key, (word, path, kept), only_shares) in [
+        ("system-reserved", system, false),
+        ("kube-reserved", kube, false),
+        ("system-reserved-compressible", system, true),
+        ("kube-reserved-compressible", kube, true),
+    ] {
+        if !config.enforce_node_allocatable.iter().any(|level| level == key) {
+            continue;
+        }
+        if let Err(error) = cgroups.hold_existing(path, &cgroup::reserved(kept, only_shares)).await {
+            let kind = if only_shares { "Compressible Cgroup" } else { "Cgroup" };
+            let message = format!("Failed to enforce {word} Reserved {kind} Limits on {path:?}: {error}");
+            recorder.node(node, EventType::Warning, "FailedNodeAllocatableEnforcement", message.as_str());
+            return Err(StartError::new(message));
+        }
+        let message = format!("Updated limits on {} reserved cgroup {path}", word.to_lowercase());
+        recorder.node(node, EventType::Normal, "NodeAllocatableEnforced", message);
+    }
+    Ok(())
 }
 
 /// What all Pods together may use: the machine, less what is kept back from them.

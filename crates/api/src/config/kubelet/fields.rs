@@ -12,7 +12,6 @@ use Standing::{Honoured as YES, InPart, Inert as INERT, NotYet as NO};
 
 /// What eviction settings do as long as nothing evicts.
 const ALARM: Standing = InPart("the kernel is asked to say when memory runs out whether it is set or not");
-const ENFORCED: Standing = InPart("pods is enforced; the rest not yet");
 
 /// A field whose zero means unset.
 const fn plain(path: &'static str, kind: FieldType, default: D, standing: Standing) -> Field {
@@ -126,9 +125,9 @@ pub const FIELDS: &[Field] = &[
     empty("kubeReserved", TextMap, YES),
     empty("systemReserved", TextMap, YES),
     empty("reservedSystemCPUs", Text, YES),
-    empty("kubeReservedCgroup", Text, NO),
-    empty("systemReservedCgroup", Text, NO),
-    pointer("enforceNodeAllocatable", TextList, D::List(&["pods"]), ENFORCED),
+    empty("kubeReservedCgroup", Text, YES),
+    empty("systemReservedCgroup", Text, YES),
+    pointer("enforceNodeAllocatable", TextList, D::List(&["pods"]), YES),
     empty("qosReserved", TextMap, NO),
     // Eviction
     empty("evictionHard", TextMap, YES),

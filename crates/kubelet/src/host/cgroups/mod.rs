@@ -1,6 +1,8 @@
 //! A cgroup for every Pod, below one for its class, below one for all Pods: what a Pod may use at most, and what the
 //! node keeps for itself.
 
+mod existing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

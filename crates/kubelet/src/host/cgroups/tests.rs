@@ -88,6 +88,25 @@ async fn a_pod_is_bounded_remembered_and_taken_away() {
     hand.remove(&root).unwrap();
 }
 
+#[tokio::test]
+async fn what_is_kept_back_bounds_a_cgroup_that_is_there() {
+    let root = format!("longshore-kept-{}", std::process::id());
+    let Some(cgroups) = open(&root, None).await else { return };
+    let kept = Limits { cpu_shares: Some(512), memory: Some(1 << 30), ..Limits::default() };
+    let error = cgroups.hold_existing(&format!("/{root}/kube"), &kept).await.unwrap_err().to_string();
+    assert!(error.contains(&format!("[\"{root}\" \"kube\"]")), "{error}");
+    let hand = cgroups.0.hand.clone();
+    hand.make(&format!("{root}/kube")).unwrap();
+    let nothing = cgroups.hold_existing(&format!("/{root}/kube"), &Limits::default()).await;
+    assert!(nothing.unwrap_err().to_string().ends_with("cgroup is not configured properly"));
+    cgroups.hold_existing(&format!("/{root}/kube"), &kept).await.unwrap();
+    let v1 = hand.version() == Version::V1;
+    let file = if v1 { "memory.limit_in_bytes" } else { "memory.max" };
+    let memory = hand.read(&format!("{root}/kube"), "memory", file).unwrap();
+    assert_eq!(memory, Some((1 << 30).to_string()));
+    hand.remove(&root).unwrap();
+}
+
 /// systemd is a fake that keeps units and makes no cgroup; the cgroups are the kernel's.
 #[tokio::test]
 async fn slices_are_asked_for_and_bounded() {
