@@ -83,7 +83,10 @@ async fn serve(config: Controllers, configz: String) -> Result<(), String> {
     let seed = agent_cmd::seed();
     let mut tuning = config.tuning.clone();
     tuning.time_zone = agent_cmd::time_zone();
-    tuning.root_ca = config.root_ca_file.as_deref().map(read).transpose()?;
+    tuning.root_ca = match config.root_ca_file.as_deref() {
+        Some(path) => Some(read(path)?),
+        None => ca_of_kubeconfig(&config),
+    };
     tuning.token_signer = config.service_account_key_file.as_deref().map(signer).transpose()?;
     let start = Start { client, tuning, chosen: config.chosen, seed, metrics, accounts: None, seen };
     let terms = config.leader.map(|leader| terms(leader, seed));
@@ -149,6 +152,12 @@ fn terms(leader: LeaderElection, seed: u64) -> Terms {
         renew_deadline,
         retry_period,
     }
+}
+
+/// The authority by which the controllers themselves believe the API server.
+fn ca_of_kubeconfig(config: &Controllers) -> Option<String> {
+    let ca = access(config, &agent_cmd::in_cluster()).ok()?.ca?;
+    String::from_utf8(ca.read().ok()?).ok()
 }
 
 /// Signs with the key of `--service-account-private-key-file`.
