@@ -19,7 +19,6 @@ use crate::admission::{NodeOffer, Rejection};
 use crate::pod::Intent;
 use crate::resize::Pending;
 use crate::resize::checkpoint::Entries;
-pub use resizing::Trigger;
 use turn::Turn;
 
 /// Reason and message of a Pod that makes way for a critical one.
@@ -177,6 +176,17 @@ pub enum Note {
     ResizeAccepted(Trigger),
 }
 
+/// What made the node look at resizes that wait; a label of `pod_deferred_accepted_resizes_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    PodsAdded,
+    PodUpdated,
+    PodsRemoved,
+    Terminated,
+    Resized,
+    Periodic,
+}
+
 /// The world at this moment, as far as it matters here.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings<'a> {
@@ -227,6 +237,22 @@ pub struct Task {
     again: Option<(SourceName, Arc<Pod>)>,
     /// When its resize began to wait, among all others.
     waits: Option<u64>,
+}
+
+// === impl Trigger ===
+
+impl Trigger {
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::PodsAdded => "pods_added",
+            Self::PodUpdated => "pod_updated",
+            Self::PodsRemoved => "pods_removed",
+            Self::Terminated => "pod_terminated",
+            Self::Resized => "pod_resized",
+            Self::Periodic => "periodic_retry",
+        }
+    }
 }
 
 // === impl SourceName ===

@@ -4,21 +4,10 @@ use base::ids::PodUid;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::turn::Turn;
-use super::{Dispatch, Note, Task};
+use super::{Dispatch, Note, Task, Trigger};
 use crate::admission::{self, AdmitInput};
 use crate::pod::Stage;
 use crate::resize::{self, Pending, PendingReason, queue};
-
-/// What made the node look at resizes that wait; a label of `pod_deferred_accepted_resizes_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trigger {
-    PodsAdded,
-    PodUpdated,
-    PodsRemoved,
-    Terminated,
-    Resized,
-    Periodic,
-}
 
 /// What became of a resize that was looked at.
 enum Verdict {
@@ -148,20 +137,4 @@ impl Dispatch {
 /// A Pod that ends keeps what it has.
 fn may_resize(task: &Task) -> bool {
     task.admitted && !task.finished && task.intent.stage == Stage::Run
-}
-
-// === impl Trigger ===
-
-impl Trigger {
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::PodsAdded => "pods_added",
-            Self::PodUpdated => "pod_updated",
-            Self::PodsRemoved => "pods_removed",
-            Self::Terminated => "pod_terminated",
-            Self::Resized => "pod_resized",
-            Self::Periodic => "periodic_retry",
-        }
-    }
 }
