@@ -121,7 +121,7 @@ fn a_container_gets_devices_and_keeps_them() {
     let name = one.metadata.name.clone().unwrap();
     let id = container_id(&one, "main").to_owned();
     let script = "echo $TEST_DEVICES; ls /dev/test-*; ls /test-devices/devices";
-    assert_eq!(h.exec(&name, "main", &["sh", "-c", script]), "b\n/dev/test-b\n/test-devices/devices\n");
+    assert_eq!(h.exec("one", "main", &["sh", "-c", script]), "b\n/dev/test-b\n/test-devices/devices\n");
     let calls = plugin.calls();
     assert!(calls.contains("allocate b\n") && calls.contains("pre-start b\n"), "{calls}");
 
@@ -168,8 +168,8 @@ fn a_container_gets_devices_and_keeps_them() {
     let same = h.wait_running("one");
     assert_eq!(container_id(&same, "main"), id);
     h.apply("three", &pod("three", 1));
-    let three = h.wait_running("three").metadata.name.unwrap();
-    assert_eq!(h.exec(&three, "main", &["sh", "-c", "echo $TEST_DEVICES"]), "a\n", "b is taken");
+    h.wait_running("three");
+    assert_eq!(h.exec("three", "main", &["sh", "-c", "echo $TEST_DEVICES"]), "a\n", "b is taken");
 
     // What is released can be had again.
     h.remove("one");
@@ -195,6 +195,6 @@ fn a_plugin_is_found_by_its_registration_socket_and_may_refuse() {
     );
     fs::remove_file(plugin.dir.join("fail-allocate")).unwrap();
     h.apply("given", &pod("given", 1));
-    let given = h.wait_running("given").metadata.name.unwrap();
-    assert_eq!(h.exec(&given, "main", &["sh", "-c", "echo $TEST_DEVICES"]), "x\n");
+    h.wait_running("given");
+    assert_eq!(h.exec("given", "main", &["sh", "-c", "echo $TEST_DEVICES"]), "x\n");
 }

@@ -31,20 +31,18 @@ fn who_asks_for_whole_cpus_has_them_for_himself() {
     let every = fs::read_to_string("/sys/devices/system/cpu/online").unwrap().trim().to_owned();
     assert_ne!(every, "0", "with one CPU nobody can have one for himself");
     h.apply("shared", &pod("shared", ""));
-    let shared = h.wait_running("shared");
-    let shared = shared.metadata.name.as_deref().unwrap().to_owned();
-    assert_eq!(allowed(&h, &shared, "Cpus"), every);
+    h.wait_running("shared");
+    assert_eq!(allowed(&h, "shared", "Cpus"), every);
 
     let list = "{cpu: 1, memory: 32Mi}";
     h.apply("own", &pod("own", &format!(", resources: {{requests: {list}, limits: {list}}}")));
     let own = h.wait_running("own");
     let id = container_id(&own, "main").to_owned();
-    let own = own.metadata.name.as_deref().unwrap().to_owned();
-    let cpu = allowed(&h, &own, "Cpus");
+    let cpu = allowed(&h, "own", "Cpus");
     assert_eq!(cpu, "1", "CPU 0 is kept for the system");
-    assert_eq!(allowed(&h, &own, "Mems"), "0");
+    assert_eq!(allowed(&h, "own", "Mems"), "0");
     let moved = |h: &Harness, to: &dyn Fn(&str) -> bool| {
-        h.until("the others to move", || Some(allowed(h, &shared, "Cpus")).filter(|c| to(c)))
+        h.until("the others to move", || Some(allowed(h, "shared", "Cpus")).filter(|c| to(c)))
     };
     let left = moved(&h, &|cpus| cpus != every);
     assert!(!left.split(',').any(|range| range == cpu) && left.starts_with('0'), "{left}");
@@ -53,7 +51,7 @@ fn who_asks_for_whole_cpus_has_them_for_himself() {
     h.wait_until_up();
     let same = h.wait_running("own");
     assert_eq!(container_id(&same, "main"), id);
-    assert_eq!(allowed(&h, &own, "Cpus"), cpu);
+    assert_eq!(allowed(&h, "own", "Cpus"), cpu);
     assert_eq!(moved(&h, &|cpus| cpus == left), left);
 
     h.remove("own");
