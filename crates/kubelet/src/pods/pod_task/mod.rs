@@ -472,10 +472,14 @@ impl Step {
 
 /// Nobody who has no devices is waked for them.
 fn wake_for_devices(node: &Node, pod: &Pod) -> watch::Receiver<u64> {
-    match PodWant::new(pod).containers.iter().any(|c| !c.devices.is_empty()) {
+    match has_devices(pod) {
         true => node.places.subscribe_devices(),
         false => watch::channel(0).1,
     }
+}
+
+fn has_devices(pod: &Pod) -> bool {
+    PodWant::new(pod).containers.iter().any(|c| !c.devices.is_empty())
 }
 
 /// When the Pod's source saw it, as its annotation says; now if it does not say, or says nonsense.

@@ -12,7 +12,7 @@ use kubelet_core::pod::policy::restarts_all;
 use kubelet_core::pod::{Intent, KillCause, KillReason, Plan, PlanInput, Stage, Waiting};
 use kubelet_core::resize::Due;
 
-use super::{PodTask, Step, is_terminal, name};
+use super::{PodTask, Step, has_devices, is_terminal, name};
 use crate::events::EventType;
 
 /// The waiting reason of a container that crashed too often to be started again at once.
@@ -75,7 +75,8 @@ impl PodTask {
             return;
         }
         let given = intent.pod.clone();
-        if self.took_over {
+        // Only devices depend on what runs already: their plugins may not be there yet.
+        if self.took_over && has_devices(&given) {
             self.look().await;
         }
         let running = self.observed.containers.iter().filter(|c| c.state == ContainerState::Running);
