@@ -2,14 +2,23 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use api::config::scheduler::{API_VERSION, KIND, Loaded, load};
 use api::yaml;
+use base::time::Clock;
+use controllers::agent::SystemClock;
 use scheduler::agent::{self, Start};
+use scheduler::seen::Seen;
+use secure_serving::{Check, Checks};
+use supervise::Supervisor;
 use tokio_util::sync::CancellationToken;
 
 use crate::files::RealFiles;
+use crate::serving::{self, Shown};
 use crate::{KUBERNETES, agent_cmd};
+
+const NAME: &str = "kube-scheduler";
 
 /// Loads the configuration, tells every mistake at once, or runs.
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
@@ -19,7 +28,7 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
 fn run(loaded: Loaded) -> ExitCode {
     sys::memory::keep_one_heap();
     agent_cmd::begin_log(&loaded.flags.logging, &loaded.warnings, &loaded.not_honoured);
-    agent_cmd::exit_code("kube-scheduler", act(loaded))
+    agent_cmd::exit_code(NAME, act(loaded))
 }
 
 fn act(loaded: Loaded) -> Result<(), String> {
@@ -34,15 +43,53 @@ fn act(loaded: Loaded) -> Result<(), String> {
     agent_cmd::event_loop(4)?.block_on(serve(loaded))
 }
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs until SIGTERM or SIGINT, or until the Lease is lost.
 async fn serve(loaded: Loaded) -> Result<(), String> {
-    let token = CancellationToken::new();
+    let (seen, token) = (Seen::default(), CancellationToken::new());
+    let tasks = Supervisor::new(token.clone());
+    if let Some(serving) = loaded.flags.serving.clone() {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let open = serving::open(NAME, &serving, clock).await?;
+        let (shown, token) = (shown(&loaded, &seen), token.clone());
+        tasks.essential(
+            "secure port",
+            async move { serving::serve(NAME, &serving, open, shown, token).await },
+        );
+    }
     let start = Start {
         loaded,
         hostname: agent_cmd::hostname(),
         in_cluster: agent_cmd::in_cluster(),
         version: KUBERNETES.to_owned(),
         seed: agent_cmd::seed(),
+        seen,
     };
-    agent_cmd::run_until_signal(agent::run(start, token.clone()), token).await
+    agent_cmd::run_until_signal(agent::run(start, token.clone()), token).await?;
+    tasks.failure().map_or(Ok(()), |failure| Err(failure.to_string()))
+}
+
+/// Health, readiness, metrics and the configuration in force.
+fn shown(loaded: &Loaded, seen: &Seen) -> Shown {
+    // Whoever loses the Lease ends: there is no time in which it is lost and this still answers.
+    let election = || Check::new("leaderElection", || Ok(()));
+    let (ready, metrics, configz) = (seen.clone(), seen.clone(), configz(loaded));
+    Shown {
+        healthz: Checks::new(vec![Check::ping(), election()]),
+        readyz: Checks::new(vec![
+            Check::ping(),
+            election(),
+            Check::new("sched-handler-sync", move || ready.is_ready()),
+        ]),
+        metrics: Arc::new(move || metrics.render()),
+        configz: Arc::new(move || configz.clone()),
+    }
+}
+
+/// Under the name that upstream gives it. Keys of extenders are left out.
+fn configz(loaded: &Loaded) -> String {
+    let mut config = loaded.config.clone();
+    for tls in config.extenders.iter_mut().filter_map(|extender| extender.tls_config.as_mut()) {
+        tls.key_data.clear();
+    }
+    serde_json::json!({"componentconfig": config}).to_string()
 }

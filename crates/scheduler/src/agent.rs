@@ -24,7 +24,7 @@ use crate::bind::Outcome;
 use crate::events::Recorder;
 use crate::extenders::Extenders;
 use crate::informers::{Informers, News};
-use crate::metrics::Metrics;
+use crate::seen::Seen;
 use crate::state::Scheduler;
 
 /// News that the loop has not taken yet, and ends of what it began.
@@ -44,6 +44,7 @@ pub struct Start {
     pub version: String,
     /// Chooses among equal nodes, and spreads retries.
     pub seed: u64,
+    pub seen: Seen,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -128,6 +129,7 @@ impl Clock for SystemClock {
 }
 
 async fn work(start: Start, client: Client, token: CancellationToken) -> Result<(), Error> {
+    start.seen.begin();
     let guard = token.child_token();
     let _stop = guard.clone().drop_guard();
     let tasks = Supervisor::new(guard.clone());
@@ -170,7 +172,8 @@ async fn work(start: Start, client: Client, token: CancellationToken) -> Result<
         extenders,
         objects: Objects::default(),
         rng,
-        metrics: Arc::new(Metrics::default()),
+        metrics: start.seen.metrics(),
+        seen: start.seen.clone(),
         outcomes,
         binding: 0,
         pre_binding: HashMap::new(),

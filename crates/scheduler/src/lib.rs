@@ -11,6 +11,7 @@
 //! * [`extenders`]: programs of others that have a say.
 //! * [`events`]: what users are told.
 //! * [`metrics`]: upstream's names.
+//! * [`seen`]: what the pages of the secure port show.
 
 pub mod agent;
 mod bind;
@@ -20,6 +21,7 @@ mod evict;
 mod extenders;
 mod informers;
 pub mod metrics;
+pub mod seen;
 mod state;
 mod status;
 mod turn;

@@ -23,6 +23,7 @@ use crate::events::Recorder;
 use crate::extenders::Extenders;
 use crate::informers::{News, Workload};
 use crate::metrics::Metrics;
+use crate::seen::Seen;
 
 /// Everything the one loop owns.
 #[derive(Debug)]
@@ -40,6 +41,7 @@ pub(crate) struct Scheduler {
     /// What extenders are shown; empty where there are none.
     pub(crate) objects: Objects,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) seen: Seen,
     pub(crate) outcomes: mpsc::Sender<Outcome>,
     /// Bindings under way.
     pub(crate) binding: usize,
@@ -102,7 +104,12 @@ impl Scheduler {
                 _ = self.workloads(kind).insert(selecting.key.clone(), selecting);
             }
             News::WorkloadGone(kind, key) => _ = self.workloads(kind).remove(&key),
-            News::Synced(resource) => _ = self.unsynced.remove(resource),
+            News::Synced(resource) => {
+                self.unsynced.remove(resource);
+                if self.unsynced.is_empty() {
+                    self.seen.set_synced();
+                }
+            }
             other => self.hear_of_storage(other),
         }
     }

@@ -124,6 +124,7 @@ impl Agents {
                 let loaded = loaded(api::config::scheduler::load(&args, &RealFiles))?;
                 let start = scheduler::agent::Start {
                     loaded: *loaded,
+                    seen: scheduler::seen::Seen::default(),
                     hostname: all.node_name.clone(),
                     in_cluster: (None, None),
                     version: KUBERNETES.to_owned(),

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::types::{API_VERSION, KIND, KubeSchedulerConfiguration, Plugins, Profile, SchedulerFlags};
 use super::{PluginArgs, ScoringStrategy, extender};
 use crate::config::logging::read_vmodule;
+use crate::config::serving::Serving;
 use crate::config::{ConfigError, FieldError, LoadError, Logging, Outcome, ReadFiles, file};
 use crate::yaml::{self, DuplicateKeys};
 
@@ -25,6 +26,9 @@ pub struct Loaded {
     /// Settings the user made that this build does not act on yet.
     pub not_honoured: Vec<String>,
 }
+
+/// Where upstream's answers.
+const PORT: u16 = 10259;
 
 const fn flag(name: &'static str, kind: FlagType, default: &'static str, help: &'static str) -> Flag {
     Flag::new(name, kind, default, help)
@@ -63,27 +67,20 @@ pub const FLAGS: &[Flag] = &[
     flag("tls-cert-file", FlagType::Text, "", "The certificate (PEM) to show."),
     flag("tls-private-key-file", FlagType::Text, "", "The key (PEM) of --tls-cert-file."),
     flag("cert-dir", FlagType::Text, "", "Where certificates are kept."),
+    flag("tls-min-version", FlagType::Text, "", "The oldest version of TLS that is spoken."),
+    flag("tls-cipher-suites", FlagType::List, "", "Cipher suites that may be used."),
+    flag("tls-curve-preferences", FlagType::List, "", "Numbers of key exchanges that may be used."),
+    flag("authentication-tolerate-lookup-failure", FlagType::Bool, "true", "Go on where the cluster's authorities cannot be looked up."),
+    flag("authentication-token-webhook-cache-ttl", FlagType::Duration, "10s", "How long it is remembered whose a token is."),
+    flag("authorization-webhook-cache-authorized-ttl", FlagType::Duration, "10s", "How long it is remembered that somebody may."),
+    flag("authorization-webhook-cache-unauthorized-ttl", FlagType::Duration, "10s", "How long it is remembered that somebody may not."),
     flag("logging-format", FlagType::Text, "text", "text or json."),
     flag("v", FlagType::Uint32, "0", "How much to log; 0 to 10.").short('v'),
     flag("vmodule", FlagType::Raw("pattern=N,..."), "", "Verbosity per source file, text format only."),
 ];
 
 /// Flags that are taken and that nothing acts on yet.
-const NOT_YET: &[&str] = &[
-    "secure-port",
-    "bind-address",
-    "feature-gates",
-    "authentication-kubeconfig",
-    "authorization-kubeconfig",
-    "authentication-skip-lookup",
-    "authorization-always-allow-paths",
-    "client-ca-file",
-    "tls-cert-file",
-    "tls-private-key-file",
-    "cert-dir",
-    "profiling",
-    "contention-profiling",
-];
+const NOT_YET: &[&str] = &["feature-gates", "profiling", "contention-profiling"];
 
 /// Flags that a file replaces.
 const REPLACED: &[&str] = &[
@@ -132,6 +129,10 @@ pub fn load(args: &[OsString], files: &dyn ReadFiles) -> Result<Outcome<Loaded>,
     if !errors.is_empty() {
         return Err(LoadError(errors.into_iter().map(ConfigError::Field).collect()));
     }
+    let serving = Serving::read(&parsed.values, PORT).map_err(|why| {
+        let (flag, why) = why.split_once(": ").unwrap_or(("flags", &why));
+        LoadError(vec![ConfigError::Field(FieldError::new(flag, why))])
+    })?;
     let max_unschedulable = parsed.values.get("pod-max-in-unschedulable-pods-duration");
     let flags = SchedulerFlags {
         master: text("master"),
@@ -147,7 +148,8 @@ pub fn load(args: &[OsString], files: &dyn ReadFiles) -> Result<Outcome<Loaded>,
             .get("secure-port")
             .and_then(Value::as_u64)
             .and_then(|p| p.try_into().ok())
-            .unwrap_or(10259),
+            .unwrap_or(PORT),
+        serving,
         pod_max_in_unschedulable_pods: max_unschedulable
             .and_then(duration)
             .unwrap_or(GoDuration::from_secs(300)),

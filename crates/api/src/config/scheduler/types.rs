@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{Extender, PluginArgs};
 use crate::config::Logging;
+use crate::config::serving::Serving;
 
 pub const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
 pub const KIND: &str = "KubeSchedulerConfiguration";
@@ -114,6 +115,8 @@ pub struct SchedulerFlags {
     pub write_config_to: String,
     pub bind_address: String,
     pub secure_port: u16,
+    /// None: nothing is served.
+    pub serving: Option<Serving>,
     pub pod_max_in_unschedulable_pods: GoDuration,
     pub logging: Logging,
     /// As given, for a page for people.
