@@ -125,7 +125,18 @@ pub fn parse(text: &str, native: Arch) -> Result<Profile, BadProfile> {
         let mut names = rule.names;
         names.extend(Some(rule.name).filter(|name| !name.is_empty()));
         let tests = rule.args.unwrap_or_default().iter().map(test).collect::<Result<Vec<_>, _>>()?;
-        rules.push(Rule { names, action: action(&rule.action, rule.errno_ret)?, tests });
+        let action = action(&rule.action, rule.errno_ret)?;
+        // As runc: tests of different arguments must all hold; with two of the same, any of them is enough.
+        let arguments: BTreeSet<u8> = tests.iter().map(|test| test.argument).collect();
+        if arguments.len() == tests.len() {
+            rules.push(Rule { names, action, tests });
+        } else {
+            rules.extend(tests.into_iter().map(|test| Rule {
+                names: names.clone(),
+                action,
+                tests: vec![test],
+            }));
+        }
     }
     // Architectures that we do not know are those of other machines.
     let mut architectures: BTreeSet<Arch> =

@@ -6,6 +6,8 @@ use super::{Action, Arch, Compare, Profile, Rule, Test};
 
 /// The kernel's limit.
 const LENGTH_MAX: usize = 4096;
+/// Of one rule: one for each argument.
+const TESTS_MAX: usize = 6;
 
 const LOAD: u16 = 0x20;
 const JUMP: u16 = 0x05;
@@ -45,6 +47,10 @@ struct Leaf<'a> {
 
 /// The program as the kernel takes it, eight bytes an instruction.
 pub fn compile(profile: &Profile) -> Result<Vec<u64>, TooLong> {
+    // A choice must not be longer than a conditional jump reaches.
+    if let Some(rule) = profile.rules.iter().find(|rule| rule.tests.len() > TESTS_MAX) {
+        return Err(TooLong(rule.tests.len()));
+    }
     let mut out = vec![load(ARCHITECTURE)];
     for arch in &profile.architectures {
         let mut part = vec![load(NUMBER)];

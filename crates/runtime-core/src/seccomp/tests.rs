@@ -170,6 +170,32 @@ fn profiles_are_read_as_oci_writes_them() {
 }
 
 #[test]
+fn two_tests_of_one_argument_are_a_choice_between_them() {
+    let one = |value: u64| format!(r#"{{"index": 0, "value": {value}, "op": "SCMP_CMP_EQ"}}"#);
+    let many: Vec<String> = (0..100).map(one).collect();
+    let text = format!(
+        r#"{{"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{{"names": ["personality"], "action": "SCMP_ACT_ALLOW", "args": [{}]}}]}}"#,
+        many.join(",")
+    );
+    let program = compile(&parse(&text, Arch::X86_64).unwrap()).unwrap();
+    let call = |first| run(&program, Arch::X86_64.audit(), 135, [first, 0, 0, 0, 0, 0]).0;
+    assert_eq!((call(0), call(99), call(100)), (ALLOW, ALLOW, errno(1)));
+}
+
+#[test]
+fn a_rule_with_more_tests_than_arguments_is_refused() {
+    let test = Test { argument: 0, compare: Compare::Equal, value: 1 };
+    let rule = Rule { names: vec!["read".into()], action: Action::Allow, tests: vec![test; 7] };
+    let profile = Profile {
+        default: Action::Errno(1),
+        rules: vec![rule],
+        architectures: BTreeSet::from([Arch::X86_64]),
+        flags: 0,
+    };
+    assert!(compile(&profile).is_err());
+}
+
+#[test]
 fn what_is_not_understood_is_named() {
     let rows = [
         ("{", "the seccomp profile is not understood"),
