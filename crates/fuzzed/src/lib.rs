@@ -3,6 +3,7 @@
 //! `cargo xtask fuzz NAME` feeds one of them with libFuzzer; the test of this crate plays the committed seeds and small
 //! changes of them, without it.
 
+pub mod containers;
 pub mod documents;
 pub mod files;
 pub mod wire;
@@ -23,4 +24,8 @@ pub const TARGETS: &[Target] = &[
     ("netlink", wire::netlink),
     ("dns", wire::dns),
     ("request", wire::request),
+    ("keeper", containers::keeper),
+    ("seccomp", containers::seccomp),
+    ("cni", containers::cni),
+    ("users", containers::users),
 ];

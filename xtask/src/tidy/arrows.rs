@@ -102,7 +102,20 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     // Beside the product, not in it.
     ("demo", &[]),
-    ("fuzzed", &["apiserver-core", "dns-core", "schema", "streaming", "systemd", "nft", "api", "base"]),
+    (
+        "fuzzed",
+        &[
+            "apiserver-core",
+            "dns-core",
+            "runtime-core",
+            "schema",
+            "streaming",
+            "systemd",
+            "nft",
+            "api",
+            "base",
+        ],
+    ),
     ("fixture", &[]),
     ("interop-tests", &["fixture"]),
     ("xtask", &["fixture"]),
