@@ -496,6 +496,19 @@ mod tests {
     }
 
     #[test]
+    fn the_secure_port_is_upstreams_unless_it_is_moved_or_closed() {
+        let address =
+            |more: &[&str]| loaded("", more).map(|l| l.flags.serving.map(|s| s.address.to_string()));
+        assert_eq!(address(&[]), Ok(Some("0.0.0.0:10259".to_owned())));
+        assert_eq!(
+            address(&["--secure-port=7", "--bind-address=127.0.0.1"]),
+            Ok(Some("127.0.0.1:7".to_owned()))
+        );
+        assert_eq!(address(&["--secure-port=0"]), Ok(None));
+        assert!(address(&["--tls-cert-file=/a"]).unwrap_err().contains("must be given together"));
+    }
+
+    #[test]
     fn extenders_are_read_and_what_they_count_is_not_counted_twice() {
         let file = "extenders: [{urlPrefix: https://a/b, filterVerb: f, enableHTTPS: true, nodeCacheCapable: true, \
                     managedResources: [{name: example.com/gpu, ignoredByScheduler: true}], ignorable: true}]\n";
