@@ -399,7 +399,10 @@ mod tests {
         assert_eq!(config.tuning.syncs("deployment", 5), 9);
         assert!(config.tuning.use_service_account_credentials);
         assert_eq!(config.tuning.node_monitor_grace_period, Duration::from_mins(1));
-        assert!(config.not_honoured.contains(&"--bind-address".to_owned()));
+        assert_eq!(config.not_honoured, ["--cluster-signing-cert-file", "--requestheader-client-ca-file"]);
+        let serving = config.serving.unwrap();
+        assert_eq!(serving.address.to_string(), "127.0.0.1:10257");
+        assert_eq!(serving.authentication, Some(PathBuf::from("/a")));
         assert!(config.kubeconfig.is_some() && config.root_ca_file.is_some());
     }
 
