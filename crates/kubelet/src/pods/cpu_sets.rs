@@ -35,6 +35,8 @@ pub async fn run(
             }
             reconcile(&node, &mut applied).await;
         }
+        // Under the policy none nobody has to move. The task lasts all the same: a kubelet ends with those that may not end.
+        std::future::pending::<()>().await;
     };
     token.run_until_cancelled(Box::pin(work)).await;
 }
