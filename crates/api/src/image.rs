@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(pinned.at(DIGEST), format!("quay.io/a@{DIGEST}"));
         let digest_only = Reference::parse(&format!("a@{DIGEST}")).unwrap();
         assert_eq!((digest_only.tag, digest_only.digest.as_deref()), (None, Some(DIGEST)));
-        assert!(Reference::parse("UPPER/case").is_err());
+        assert!(Reference::parse("team/Case").is_err());
     }
 
     #[test]

@@ -307,7 +307,7 @@ async fn what_is_not_there_or_not_true_leaves_nothing() {
         forged.to_string().contains("was promised") || forged.to_string().contains("malformed"),
         "{forged}"
     );
-    assert!(place.pull("UPPER/case", None).await.is_err());
+    assert!(place.pull("team/Case", None).await.is_err());
     assert_eq!((place.left(), place.store.list().len()), (0, 0));
 }
 

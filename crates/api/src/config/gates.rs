@@ -122,8 +122,6 @@ const fn locked(name: &'static str, stage: Stage, default: bool) -> Gate {
 /// Gates of a node that upstream's kubelet asks about and nothing here does.
 const NOT_YET: &[&str] = &[
     "AllowDNSOnlyNodeCSR",
-    "CPUManagerPolicyAlphaOptions",
-    "CPUManagerPolicyBetaOptions",
     "CRIListStreaming",
     "CSIVolumeHealth",
     "ChangeContainerStatusOnKubeletRestart",

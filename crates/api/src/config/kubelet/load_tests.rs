@@ -344,9 +344,9 @@ fn help_and_version_come_first_but_after_parsing() {
 fn settings_not_acted_on_are_named() {
     let loaded = with_config(
         "rotateCertificates: true\nclusterDomain: a\nauthentication: {webhook: {enabled: false}}\n",
-        &["--kubeconfig=/k", "--max-pods=3", "--cpu-manager-policy=none"],
+        &["--kubeconfig=/k", "--max-pods=3", "--kubelet-cgroups=/a"],
     );
-    assert_eq!(loaded.not_honoured, ["--cpu-manager-policy"]);
+    assert_eq!(loaded.not_honoured, ["--kubelet-cgroups"]);
     assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
     let loaded = with_config("kernelMemcgNotification: true\nfeatureGates: {MemoryQoS: true}\n", &[]);
     assert_eq!(loaded.not_honoured, ["featureGates.MemoryQoS"]);
