@@ -18,8 +18,9 @@ use crate::server::{self, local_api, secure};
 use crate::testing::{ScriptedRuntime, client_of, clock};
 
 /// Started again after a panic, on every node of a cluster.
-const RESTARTED: [&str; 27] = [
+const RESTARTED: [&str; 28] = [
     "container_gc",
+    "cpu_sets",
     "csi_limits",
     "csi_node",
     "event_writer",
@@ -49,8 +50,16 @@ const RESTARTED: [&str; 27] = [
 ];
 /// Those that depend on the unit file and on who renews the client certificate.
 const SOMETIMES: [&str; 3] = ["watchdog", "client_certificate", "certificate_expiry"];
-const ESSENTIAL: [&str; 6] =
-    ["dispatcher", "healthz_server", "kubelet_server", "local_api", "lock_file", "read_only_server"];
+const ESSENTIAL: [&str; 8] = [
+    "device_registration",
+    "dispatcher",
+    "healthz_server",
+    "kubelet_server",
+    "local_api",
+    "lock_file",
+    "pod_resources",
+    "read_only_server",
+];
 
 fn start_at(root: &Path) -> Start {
     let mut config = KubeletConfiguration {
