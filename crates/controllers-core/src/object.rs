@@ -9,8 +9,8 @@ use base::time::Wall;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use crate::resource::Resource;
 use crate::terms::PodTerms;
@@ -115,6 +115,10 @@ impl Object {
         }
         if let Some(metadata) = value["metadata"].as_object_mut() {
             metadata.remove("managedFields");
+            drop_nonsense(metadata, &["labels", "annotations"]);
+        }
+        if let Some(object) = value.as_object_mut() {
+            drop_nonsense(object, &["spec", "status"]);
         }
         value
     }
@@ -222,6 +226,23 @@ impl Owner {
         let group = self.api_version.split_once('/').map_or("", |(group, _)| group);
         group == resource.group && &*self.kind == resource.kind
     }
+}
+
+/// The member of this name, to be written into: an object, whatever stood there.
+pub(crate) fn member<'a>(value: &'a mut Value, key: &str) -> &'a mut Value {
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    let member = &mut value[key];
+    if !member.is_object() {
+        *member = Value::Object(Map::new());
+    }
+    member
+}
+
+/// What has members everywhere, and here is something else, says nothing: nobody shall fall over what somebody wrote by hand.
+fn drop_nonsense(object: &mut Map<String, Value>, members: &[&str]) {
+    object.retain(|key, value| value.is_object() || !members.contains(&key.as_str()));
 }
 
 /// A time of the API.

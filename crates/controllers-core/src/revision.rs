@@ -109,7 +109,7 @@ impl Revision {
         let mut value = object.value();
         let mut data = value["data"].take();
         let (number, text) = (value["revision"].as_i64().unwrap_or(0), encode(&data));
-        let mut template = data["spec"]["template"].take();
+        let mut template = data.pointer_mut("/spec/template").map(Value::take).unwrap_or_default();
         if let Some(template) = template.as_object_mut() {
             template.remove("$patch");
         }

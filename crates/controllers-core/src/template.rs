@@ -18,9 +18,13 @@ pub const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 pub fn pod(owner: &Object, template: &Value) -> Option<Value> {
     let from = &template["metadata"];
     from["labels"].as_object().filter(|labels| !labels.is_empty())?;
+    if !(template["spec"].is_object() || template["spec"].is_null()) {
+        return None;
+    }
     let mut metadata = json!({"generateName": names::generate_name(&owner.meta.name)});
     for key in ["labels", "annotations", "finalizers"] {
-        if !from[key].is_null() {
+        let is_sound = if key == "finalizers" { from[key].is_array() } else { from[key].is_object() };
+        if is_sound {
             metadata[key] = from[key].clone();
         }
     }

@@ -158,7 +158,8 @@ impl Look<'_> {
         pod["spec"]["hostname"] = json!(format!("{name}-{index}"));
         let path = format!("metadata.labels['{COMPLETION_INDEX}']");
         for list in ["initContainers", "containers"] {
-            for container in pod["spec"][list].as_array_mut().into_iter().flatten() {
+            let containers = pod["spec"][list].as_array_mut().into_iter().flatten();
+            for container in containers.filter(|container| container.is_object()) {
                 let mut env = container["env"].as_array().cloned().unwrap_or_default();
                 if !env.iter().any(|known| known["name"] == INDEX_ENV) {
                     env.push(json!({"name": INDEX_ENV, "valueFrom": {"fieldRef": {"fieldPath": path}}}));

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Pods, StatefulSet};
-use crate::object::Object;
+use crate::object::{Object, member};
 use crate::plan::{Act, Event, Plan, Step};
 use crate::resource::PERSISTENT_VOLUME_CLAIMS;
 use crate::view::View;
@@ -65,8 +65,9 @@ impl StatefulSet {
         if let Some(claim) = claim.as_object_mut() {
             claim.remove("status");
         }
+        let metadata = member(&mut claim, "metadata");
         for (key, value) in self.match_labels.as_object().into_iter().flatten() {
-            claim["metadata"]["labels"][key] = value.clone();
+            member(metadata, "labels")[key] = value.clone();
         }
         claim["metadata"]["name"] = json!(name);
         claim["metadata"]["namespace"] = json!(&*self.object.meta.namespace);
