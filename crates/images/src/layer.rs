@@ -37,31 +37,38 @@ fn fill(
     digest: Option<&Digest>,
     limits: &Limits,
 ) -> Result<LayerRecord, Error> {
-    let broken = |source| Error::Layer { layer: id.clone(), source };
     let root = scratch.join("fs");
     make_layer_root(&root)?;
     let dir = File::open(&root).doing("open", &root)?;
     let blob = File::open(file).doing("open", file)?;
     let mut packed = Hashing::like(digest.unwrap_or(id), BufReader::with_capacity(BUFFER, blob));
-    let done = {
-        let plain = decompressed(BufReader::with_capacity(BUFFER, &mut packed)).map_err(broken)?;
-        let plain = Hashing::like(id, plain.take(limits.layer_bytes));
-        let (done, mut plain) = unpack(plain, dir.into(), id, limits)?;
-        // What stands behind the end of the archive is part of the digest.
-        io::copy(&mut plain, &mut io::sink()).map_err(broken)?;
-        let (found, bytes) = plain.finish();
-        if bytes == limits.layer_bytes {
-            return Err(Error::Refused(format!("layer {id} has more than {bytes} bytes")));
-        }
-        if found != *id {
-            return Err(Error::Mismatch { what: "the layer, uncompressed,", wanted: id.clone(), found });
-        }
-        done
-    };
-    io::copy(&mut packed, &mut io::sink()).map_err(broken)?;
+    let done = plain(&mut packed, dir, id, limits);
+    if done.as_ref().is_err_and(Error::is_disk_full) {
+        return done;
+    }
+    io::copy(&mut packed, &mut io::sink()).map_err(|source| Error::Layer { layer: id.clone(), source })?;
     let (found, _) = packed.finish();
-    if let Some(wanted) = digest.filter(|wanted| found != **wanted) {
-        return Err(Error::Mismatch { what: "the layer", wanted: wanted.clone(), found });
+    // A blob that is not the one is told as such, whatever is wrong with its archive.
+    match digest.filter(|wanted| found != **wanted) {
+        Some(wanted) => Err(Error::Mismatch { what: "the layer", wanted: wanted.clone(), found }),
+        None => done,
+    }
+}
+
+/// Unpacks what was compressed, and proves it.
+fn plain(packed: impl Read, dir: File, id: &DiffId, limits: &Limits) -> Result<LayerRecord, Error> {
+    let broken = |source| Error::Layer { layer: id.clone(), source };
+    let plain = decompressed(BufReader::with_capacity(BUFFER, packed)).map_err(broken)?;
+    let plain = Hashing::like(id, plain.take(limits.layer_bytes));
+    let (done, mut plain) = unpack(plain, dir.into(), id, limits)?;
+    // What stands behind the end of the archive is part of the digest.
+    io::copy(&mut plain, &mut io::sink()).map_err(broken)?;
+    let (found, bytes) = plain.finish();
+    if bytes == limits.layer_bytes {
+        return Err(Error::Refused(format!("layer {id} has more than {bytes} bytes")));
+    }
+    if found != *id {
+        return Err(Error::Mismatch { what: "the layer, uncompressed,", wanted: id.clone(), found });
     }
     if done.devices > 0 {
         tracing::info!(layer = %id, devices = done.devices, "device files of a layer are left out");

@@ -122,13 +122,11 @@ fn parse(text: &str, registry: &str, dir: &Path) -> Result<Vec<Host>, String> {
     let file: File = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
     let mut hosts = Vec::new();
     for (name, fields) in file.host {
-        let fields: Fields =
-            fields.try_into().map_err(|e| format!("host.{name:?}: {}", e.to_string().trim_end()))?;
-        hosts.push(fields.host(
-            Host::at(&name).map_err(|why| format!("host.{name:?}: {why}"))?,
-            dir,
-            true,
-        )?);
+        let shown = without_login(&name);
+        let wrong = |why: String| format!("host.{shown:?}: {why}");
+        let fields: Fields = fields.try_into().map_err(|e| wrong(e.to_string().trim_end().to_owned()))?;
+        let host = Host::at(&name).map_err(wrong)?;
+        hosts.push(fields.host(host, dir, true).map_err(wrong)?);
     }
     let own = match &file.server {
         Some(server) => Host::at(server).map_err(|why| format!("server: {why}"))?,
@@ -136,6 +134,12 @@ fn parse(text: &str, registry: &str, dir: &Path) -> Result<Vec<Host>, String> {
     };
     hosts.push(file.own.host(own, dir, false)?);
     Ok(hosts)
+}
+
+/// Somebody may have written a password where none belongs.
+fn without_login(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
+    format!("{scheme}://{}", rest.rsplit_once('@').map_or(rest, |(_, rest)| rest))
 }
 
 // === impl Host ===
@@ -151,9 +155,10 @@ impl Host {
 
     fn at(text: &str) -> Result<Host, String> {
         let text = if text.contains("://") { text.to_owned() } else { format!("https://{text}") };
-        let base: Uri = text.trim_end_matches('/').parse().map_err(|_| format!("{text:?} is no URL"))?;
+        let shown = without_login(&text);
+        let base: Uri = text.trim_end_matches('/').parse().map_err(|_| format!("{shown:?} is no URL"))?;
         if !matches!(base.scheme_str(), Some("http" | "https")) || base.authority().is_none() {
-            return Err(format!("{text:?} is no http or https URL"));
+            return Err(format!("{shown:?} is no http or https URL"));
         }
         if base.authority().is_some_and(|authority| authority.as_str().contains('@'))
             || base.query().is_some()
