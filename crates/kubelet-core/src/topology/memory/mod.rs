@@ -13,7 +13,7 @@ use super::mask::{Hint, NumaMask, Wish};
 use super::wants::{ContainerWant, Lasting, Memory, PodWant};
 use hints::{Left, best, is_enough, violates_groups};
 use reserved::Reserved;
-use state::{Block, MemoryState, Nodes, occupy, vacate};
+use state::{Block, MemoryState, Nodes, counted};
 
 /// The static policy.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ impl StaticMemory {
 
     /// The machine as it would be with these blocks given.
     fn expected(&self, state: &MemoryState) -> Result<Nodes, String> {
-        let mut nodes = self.untouched.clone();
+        let nodes = &self.untouched;
         for (uid, containers) in &state.entries {
             for (container, blocks) in containers {
                 for block in blocks {
@@ -84,11 +84,10 @@ impl StaticMemory {
                             return Err(wrong("memory resource that does not exist"));
                         }
                     }
-                    occupy(&mut nodes, &block.nodes, &block.kind, block.size);
                 }
             }
         }
-        Ok(nodes)
+        Ok(counted(nodes, &state.entries))
     }
 
     /// What each node could give, had nobody anything.
@@ -165,14 +164,13 @@ impl StaticMemory {
         let mut blocks = Vec::new();
         for (kind, size) in wanted {
             blocks.push(Block { nodes: ids.clone(), kind: kind.clone(), size: *size });
-            let fresh = size.saturating_sub(self.reusable_on(&pod.uid, nodes, kind));
-            occupy(&mut self.state.nodes, &ids, kind, fresh);
             self.figures.blocks += 1;
         }
         self.figures.containers += 1;
         self.remember(pod, container, &blocks);
         self.state.entries.entry(pod.uid.clone()).or_default().insert(container.name.clone(), blocks.clone());
         self.shrink_init_containers(pod, container, &blocks);
+        self.state.nodes = counted(&self.untouched, &self.state.entries);
     }
 
     fn reusable_on(&self, uid: &str, nodes: NumaMask, kind: &str) -> u64 {
@@ -221,11 +219,13 @@ impl StaticMemory {
     /// Takes back what the container has.
     pub fn release(&mut self, uid: &str, container: &str) {
         let Some(containers) = self.state.entries.get_mut(uid) else { return };
-        let Some(blocks) = containers.remove(container) else { return };
+        if containers.remove(container).is_none() {
+            return;
+        }
         if containers.is_empty() {
             self.state.entries.remove(uid);
         }
-        blocks.iter().for_each(|block| vacate(&mut self.state.nodes, block));
+        self.state.nodes = counted(&self.untouched, &self.state.entries);
     }
 
     /// Takes back what the init containers before this one have: they have ended.

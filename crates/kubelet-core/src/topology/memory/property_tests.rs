@@ -64,6 +64,7 @@ proptest! {
                 let reserved: u64 = policy.state.nodes.values().map(|n| n.memory[kind].reserved).sum();
                 prop_assert!(reserved <= said, "{kind}: {said} are said, {reserved} are reserved");
             }
+            prop_assert_eq!(policy.clone().resume(policy.state.clone()), Ok(()), "a restart goes on");
             let text = checkpoint::write("Static", &policy.state);
             prop_assert_eq!(checkpoint::read("Static", &text), Ok(policy.state.clone()));
         }

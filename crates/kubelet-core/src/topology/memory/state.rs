@@ -79,7 +79,7 @@ impl MemoryState {
 }
 
 /// Takes so much of these nodes, the first of them first; every one of them counts the block.
-pub(super) fn occupy(nodes: &mut Nodes, affinity: &[u32], kind: &str, mut size: u64) {
+fn occupy(nodes: &mut Nodes, affinity: &[u32], kind: &str, mut size: u64) {
     for id in affinity {
         let Some(node) = nodes.get_mut(id) else { continue };
         node.assignments += 1;
@@ -92,19 +92,13 @@ pub(super) fn occupy(nodes: &mut Nodes, affinity: &[u32], kind: &str, mut size: 
     }
 }
 
-/// Gives a block back.
-pub(super) fn vacate(nodes: &mut Nodes, block: &Block) {
-    let mut size = block.size;
-    for id in &block.nodes {
-        let Some(node) = nodes.get_mut(id) else { continue };
-        node.assignments -= 1;
-        if node.assignments == 0 {
-            node.cells = vec![*id];
-        }
-        let Some(table) = node.memory.get_mut(&block.kind) else { continue };
-        let here = table.reserved.min(size);
-        table.free += here;
-        table.reserved -= here;
-        size -= here;
-    }
+/// The machine with these blocks given. It is counted anew whenever they change: which of its nodes a block of several came
+/// from cannot be told from the block, and to guess it loses memory. A block of one node has to be there; one of several takes
+/// what is left.
+pub(super) fn counted(untouched: &Nodes, entries: &Entries) -> Nodes {
+    let mut nodes = untouched.clone();
+    let mut blocks: Vec<&Block> = entries.values().flat_map(BTreeMap::values).flatten().collect();
+    blocks.sort_by_key(|b| b.nodes.len());
+    blocks.iter().for_each(|b| occupy(&mut nodes, &b.nodes, &b.kind, b.size));
+    nodes
 }

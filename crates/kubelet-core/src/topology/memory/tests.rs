@@ -77,6 +77,28 @@ fn a_node_is_used_alone_or_always_with_the_same_others() {
     assert_eq!(policy.state.nodes[&0].cells, [0]);
 }
 
+/// What a machine is counted as after each step has to be what a restart would count.
+#[test]
+fn a_node_that_is_used_with_others_and_alone_loses_nothing() {
+    let sizes = [5 * GB, 6 * GB];
+    let mut policy = machine(&sizes);
+    let fresh = policy.state.clone();
+    let together = pod("together", &[("c", Regular, GB / 2)]);
+    assert_eq!(admit(&mut policy, &together, Hint::new([0, 1], false)), Ok(()));
+    let large = pod("large", &[("a", Regular, 5 * GB), ("b", Regular, 2560 * MB)]);
+    assert_eq!(admit(&mut policy, &large, Hint::default()), Ok(()));
+    assert_eq!(reserved(&policy).iter().sum::<u64>(), 8 * GB);
+    policy.release("large", "a");
+    policy.release("large", "b");
+    let alone = pod("alone", &[("c", Regular, GB / 2)]);
+    assert_eq!(admit(&mut policy, &alone, Hint::new([0], false)), Ok(()));
+    assert_eq!(machine(&sizes).resume(policy.state.clone()), Ok(()), "a restart goes on");
+    policy.release("together", "c");
+    assert_eq!(reserved(&policy), [GB / 2, 0]);
+    policy.release("alone", "c");
+    assert_eq!(policy.state, fresh);
+}
+
 #[test]
 fn what_cannot_be_given_is_refused_in_upstreams_words() {
     let mut policy = machine(&[4 * GB]);
