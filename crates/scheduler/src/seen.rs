@@ -60,6 +60,7 @@ mod tests {
         assert!(seen.is_ready().is_err());
         seen.clone().set_synced();
         assert!(seen.is_ready().is_ok());
+        seen.metrics().attempts.add(["default-scheduler", "scheduled"], 1.0);
         assert!(seen.render().contains("scheduler_schedule_attempts_total"));
     }
 }
