@@ -12,12 +12,15 @@ use base::class::Class;
 use base::ids::PodUid;
 use base::rng::Rng;
 use base::time::{Clock, Mono, Now, Wall};
+use cri::v1::{PodSandbox, PodSandboxState};
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Volume};
 use kubelet::ports::{
     Cgroups, GrpcHealth, HttpAnswer, HttpGet, Mounted, MountedVolume, Net, NetError, PodBounds, PodFiles,
     VolumeAct, VolumeError, Volumes,
 };
 use kubelet_core::cgroup::{self, Limits, Rules};
+
+use crate::fake_runtime::FakeRuntime;
 
 /// Tokio's (paused) time, and a wall clock that can be moved by hand.
 #[derive(Debug)]
@@ -63,6 +66,8 @@ pub struct DiskState {
     pub checkpoints: BTreeMap<&'static str, String>,
     /// What the cgroup of each Pod holds it to.
     pub cgroups: BTreeMap<PodUid, Limits>,
+    /// Who knows whether anything runs in them.
+    pub runtime: Option<FakeRuntime>,
     pub faults: f64,
     /// Nothing can be unmounted.
     pub stuck: bool,
@@ -246,8 +251,17 @@ impl PodFiles for FakeDisk {
 #[async_trait]
 impl Cgroups for FakeDisk {
     async fn ensure(&self, pod: &Pod) -> std::io::Result<String> {
-        let wanted = limits(pod);
-        self.lock().cgroups.entry(uid(pod)).or_insert(wanted);
+        // One in which something runs stays as it is, as the real one.
+        let (of, runtime) = (uid(pod), self.lock().runtime.clone());
+        let ready = |s: &PodSandbox| {
+            s.state() == PodSandboxState::SandboxReady
+                && s.metadata.as_ref().is_some_and(|m| m.uid == of.as_str())
+        };
+        let is_inhabited = runtime.is_some_and(|r| r.sandboxes().iter().any(ready));
+        let mut state = self.lock();
+        if !is_inhabited || !state.cgroups.contains_key(&of) {
+            state.cgroups.insert(of.clone(), limits(pod));
+        }
         Ok(String::new())
     }
 

@@ -90,6 +90,7 @@ impl World {
         let runtime = FakeRuntime::new(seed, clock.clone());
         runtime.add_image(pods::IMAGE);
         let disk = FakeDisk::new(Rng::new(seed ^ 0x00d1_5c00));
+        disk.lock().runtime = Some(runtime.clone());
         let api = FakeApi::new(seed ^ 0x0a91, clock.clone());
         Self { seed, clock, runtime, disk, api }
     }

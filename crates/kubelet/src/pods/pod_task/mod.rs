@@ -74,6 +74,8 @@ struct PodTask {
     unsaved: Option<bool>,
     /// No resize is tried again before this moment.
     resize_retry: Retry,
+    /// The last one was tried and failed; one that is refused, because too much memory is in use, was not tried.
+    resize_failed: bool,
     /// What was brought into force last.
     resized: Option<Due>,
     /// The verdicts the current pass goes by: plan and status must see the same ones.
@@ -160,6 +162,7 @@ impl PodTask {
             counted: None,
             unsaved: None,
             resize_retry: Retry::default(),
+            resize_failed: false,
             resized: None,
             heard: Verdicts::default(),
             replaced: BTreeSet::new(),

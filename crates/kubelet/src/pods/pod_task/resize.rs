@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use kubelet_core::cgroup::Limits;
 use kubelet_core::cri_config::{self, spec_of};
 use kubelet_core::pod::{Intent, Start};
@@ -16,6 +16,19 @@ use crate::events::EventType;
 use crate::metrics::Metrics;
 use crate::ports::PodBounds;
 use crate::runtime::to_cri;
+
+/// Why a resize did not come into force.
+struct Failed {
+    message: String,
+    /// Nothing was tried: too much memory is in use.
+    is_refusal: bool,
+}
+
+impl From<String> for Failed {
+    fn from(message: String) -> Self {
+        Self { message, is_refusal: false }
+    }
+}
 
 /// A Pod with a resize in progress, in the metric of that name for as long as this lives.
 pub(super) struct Counted(Arc<Metrics>);
@@ -79,10 +92,12 @@ impl PodTask {
         let took = self.node.now().mono.since(begun).as_secs_f64() * 1000.0;
         let success = if outcome.is_ok() { "true" } else { "false" };
         self.node.metrics.pod_resize_duration_milliseconds.observe([success], took);
-        let Err(message) = outcome else {
+        let Err(Failed { message, is_refusal }) = outcome else {
             self.resize_retry = super::Retry::default();
+            self.resize_failed = false;
             return true;
         };
+        self.resize_failed = !is_refusal;
         tracing::warn!(pod = name(pod), pod_uid = %self.uid, error = message, "resize failed");
         self.resize_retry.fail(self.node.now().mono);
         let generation = self.resizing.as_ref().map_or(pod.metadata.generation, |r| r.generation);
@@ -95,13 +110,17 @@ impl PodTask {
         false
     }
 
-    async fn carry_out(&mut self, pod: &Pod, due: &Due) -> Result<(), String> {
+    /// It is written down once all of it is done: whoever fails or is killed in between does all of it again, and the
+    /// Pod's own cgroup is not forgotten.
+    async fn carry_out(&mut self, pod: &Pod, due: &Due) -> Result<(), Failed> {
         let bounds = self.node.cgroups.bounds(pod).await;
         let bounds =
             bounds.map_err(|e| format!("unable to get pod cgroup config for pod {:?}: {e}", name(pod)))?;
         let PodBounds { now, next, memory_used } = bounds.unwrap_or_default();
         let usage = self.usage(due, &now, &next, memory_used).await;
-        check_shrink(due, now.memory, next.memory, || usage)?;
+        check_shrink(due, now.memory, next.memory, || usage)
+            .map_err(|message| Failed { message, is_refusal: true })?;
+        let mut told = self.actuated.clone();
         for act in acts(due, &now, &next) {
             match act {
                 Act::PodLimit(resource) => self.bound_pod(pod, limit(&next, resource), &next).await?,
@@ -109,10 +128,18 @@ impl PodTask {
                     let shares = Limits { cpu_shares: next.cpu_shares, ..Limits::default() };
                     self.bound_pod(pod, shares, &next).await?;
                 }
-                Act::Container { id, name, sizes } => self.update(pod, &name, id.as_str(), sizes).await?,
-                Act::Whole(resource) => self.note_whole(pod, resource).await?,
+                Act::Container { id, name, sizes } => {
+                    let given = self.update(pod, &name, id.as_str(), sizes).await?;
+                    told.containers.extend(given.map(|resources| (name, resources)));
+                }
+                Act::Whole(resource) => {
+                    let spec = pod.spec.as_ref();
+                    told.pod = spec.and_then(|s| recorded_whole(s, told.pod.as_ref(), resource));
+                }
             }
         }
+        self.node.records.actuate(&self.uid, &told).await.map_err(|e| e.to_string())?;
+        self.actuated = told;
         Ok(())
     }
 
@@ -156,8 +183,15 @@ impl PodTask {
         bound.map_err(|e| format!("set cgroup config of the pod to {limits:?} of {next:?}: {e}"))
     }
 
-    async fn update(&mut self, pod: &Pod, container: &str, id: &str, sizes: Sizes) -> Result<(), String> {
-        let Some((spec, own)) = pod.spec.as_ref().zip(spec_of(pod, container)) else { return Ok(()) };
+    /// Gives a container these; says what it has now.
+    async fn update(
+        &self,
+        pod: &Pod,
+        container: &str,
+        id: &str,
+        sizes: Sizes,
+    ) -> Result<Option<ResourceRequirements>, String> {
+        let Some((spec, own)) = pod.spec.as_ref().zip(spec_of(pod, container)) else { return Ok(None) };
         let granted = Container { resources: Some(recorded(spec, &own, sizes)), ..own.into_owned() };
         let facts = self.node.cri_config_facts();
         let mut linux =
@@ -165,15 +199,7 @@ impl PodTask {
         self.node.places.of(self.uid.as_str(), container).apply(&mut linux);
         let told = self.node.runtime.update_container_resources(id, to_cri::resources(&linux)).await;
         told.map_err(|e| e.grpc_text())?;
-        let resources = granted.resources.unwrap_or_default();
-        self.actuated.containers.insert(container.to_owned(), resources);
-        self.save_actuated().await
-    }
-
-    async fn note_whole(&mut self, pod: &Pod, resource: Resource) -> Result<(), String> {
-        let Some(spec) = &pod.spec else { return Ok(()) };
-        self.actuated.pod = recorded_whole(spec, self.actuated.pod.as_ref(), resource);
-        self.save_actuated().await
+        Ok(granted.resources)
     }
 
     /// A sandbox is new: nothing runs, and the Pod's cgroup was just set for what the Pod was granted.

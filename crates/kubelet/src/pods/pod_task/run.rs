@@ -189,10 +189,15 @@ impl PodTask {
         }
         if let Some(due) = plan.resize.take() {
             let starts = plan.sandbox.is_some() || !plan.start.is_empty();
+            let needs_room = due.restarts;
             match self.resize_in_time(intent, due).await {
                 Resized::Now if !starts => return Next::Again,
                 Resized::Now => {}
                 Resized::Later(at) => until = earliest(until, at),
+            }
+            // Once it has started nothing tells any more that the Pod's own cgroup is not what it should be.
+            if needs_room && self.resize_failed {
+                return Next::Wait(until);
             }
         }
         if plan.sandbox.is_none() && plan.start.is_empty() {
