@@ -12,6 +12,9 @@ use crate::Name;
 pub const DEFAULT_MILLI_CPU: i64 = 100;
 pub const DEFAULT_MEMORY: i64 = 200 << 20;
 
+/// More than any node has, and so little that a thousand of them still add up: what is added is taken away again to the byte.
+const MOST: i64 = i64::MAX >> 10;
+
 /// Amounts by resource. Processors are counted in thousandths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
@@ -44,12 +47,13 @@ impl Resources {
 
     fn from_amounts(amounts: &Amounts) -> Resources {
         let mut out = Resources::default();
+        let bounded = |n: i64| n.clamp(-MOST, MOST);
         for (name, amount) in amounts {
             match name.as_str() {
-                "cpu" => out.milli_cpu = amount.milli(),
-                "memory" => out.memory = amount.value(),
-                "ephemeral-storage" => out.ephemeral_storage = amount.value(),
-                name if is_scalar(name) => out.scalars.push((name.into(), amount.value())),
+                "cpu" => out.milli_cpu = bounded(amount.milli()),
+                "memory" => out.memory = bounded(amount.value()),
+                "ephemeral-storage" => out.ephemeral_storage = bounded(amount.value()),
+                name if is_scalar(name) => out.scalars.push((name.into(), bounded(amount.value()))),
                 _ => {}
             }
         }
