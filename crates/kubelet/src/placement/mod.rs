@@ -117,13 +117,18 @@ impl Places {
             policy.resume(memory).map_err(|e| refuse("memory manager", e))?;
         }
         let texts = files.texts(&placement);
-        files
-            .write(&texts, &Texts::default())
-            .map_err(|e| StartError::new(format!("write the state of the CPU and memory managers: {e}")))?;
+        // A full disk ends no kubelet whose Pods run: what is not written down now is tried again with the next change.
+        let written = match files.write(&texts, &Texts::default()) {
+            Ok(()) => texts,
+            Err(error) => {
+                tracing::error!(%error, "the state of the CPU and memory managers is not written down");
+                Texts::default()
+            }
+        };
         let places = Self {
             core: Mutex::new(placement),
             files: Some(files),
-            written: tokio::sync::Mutex::new(texts),
+            written: tokio::sync::Mutex::new(written),
             metrics,
             inherited: Mutex::new(inherited),
             ..Self::default()
