@@ -40,6 +40,8 @@ struct Member<'a> {
     spec: &'a Container,
     role: Role,
     life: Life,
+    /// It was stopped, and then tried again: a failed probe restarts it unless the policy is Never, whatever its exit code.
+    comes_back: bool,
     last_try: Option<Duration>,
 }
 
@@ -113,17 +115,25 @@ fn has_lost_its_sandbox(entries: &[&Entry]) -> bool {
 impl<'a> Member<'a> {
     fn new(spec: &'a Container, role: Role, entries: &[&Entry]) -> Member<'a> {
         let (mut life, mut last_try) = (Life::Unborn, None);
+        let (mut was_stopped, mut comes_back) = (false, false);
         for e in entries.iter().filter(|e| e.container == spec.name) {
             match e.op {
-                Op::Start => life = Life::Runs { since: e.at },
+                Op::Start => {
+                    life = Life::Runs { since: e.at };
+                    (was_stopped, comes_back) = (false, false);
+                }
                 Op::Exit { code } => life = Life::Ended { code },
                 Op::StartFailed => life = Life::Ended { code: 128 },
-                Op::CreateFailed => {}
+                Op::CreateFailed => comes_back |= was_stopped,
+                Op::Stop { .. } => {
+                    was_stopped = true;
+                    continue;
+                }
                 _ => continue,
             }
             last_try = Some(e.at);
         }
-        Member { spec, role, life, last_try }
+        Member { spec, role, life, comes_back, last_try }
     }
 
     /// Whether it stays as it is, whatever time passes.
@@ -131,7 +141,7 @@ impl<'a> Member<'a> {
         match (self.life, self.role, policy) {
             (Life::Ended { .. }, Role::Sidecar, _) => false,
             (Life::Ended { code: 0 }, Role::Init, _) => true,
-            (Life::Ended { code }, _, "OnFailure") => code == 0,
+            (Life::Ended { code }, _, "OnFailure") => code == 0 && !self.comes_back,
             (Life::Ended { .. }, _, "Never") => true,
             _ => false,
         }
