@@ -10,8 +10,8 @@ use std::{env, panic};
 
 use std::time::Duration;
 use testkit::sim::{
-    Outcome, crash_at_every_effect, killed_at_any_moment_of_a_resize, run_cluster_seed, run_resize_seed,
-    run_seed,
+    Outcome, crash_at_every_effect, killed_at_any_moment_of_a_resize, resized_while_nothing_is_written,
+    run_cluster_seed, run_resize_seed, run_seed,
 };
 
 use stories::play;
@@ -100,6 +100,14 @@ fn an_agent_killed_at_any_moment_of_a_resize_finishes_it() {
     for seed in 0..2 {
         let (step, span) = (Duration::from_millis(10), Duration::from_millis(250));
         let wrong = play(killed_at_any_moment_of_a_resize(seed, step, span));
+        assert!(wrong.is_empty(), "seed {seed}:\n{}", wrong.join("\n"));
+    }
+}
+
+#[test]
+fn a_resize_that_nobody_can_write_down_is_made_once() {
+    for seed in 0..10 {
+        let wrong = play(resized_while_nothing_is_written(seed));
         assert!(wrong.is_empty(), "seed {seed}:\n{}", wrong.join("\n"));
     }
 }

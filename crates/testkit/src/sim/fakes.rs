@@ -69,6 +69,8 @@ pub struct DiskState {
     /// Who knows whether anything runs in them.
     pub runtime: Option<FakeRuntime>,
     pub faults: f64,
+    /// A file that cannot be written.
+    pub unwritable: Option<&'static str>,
     /// Nothing can be unmounted.
     pub stuck: bool,
     rng: Option<Rng>,
@@ -231,7 +233,11 @@ impl PodFiles for FakeDisk {
 
     async fn save_checkpoint(&self, name: &'static str, text: String) -> std::io::Result<()> {
         self.trouble(VolumeAct::SetUp).await.map_err(std::io::Error::other)?;
-        self.lock().checkpoints.insert(name, text);
+        let mut state = self.lock();
+        if state.unwritable == Some(name) {
+            return Err(std::io::ErrorKind::StorageFull.into());
+        }
+        state.checkpoints.insert(name, text);
         Ok(())
     }
 

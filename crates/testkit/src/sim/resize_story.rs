@@ -7,6 +7,7 @@ use base::rng::Rng;
 use k8s_openapi::api::core::v1::{Container, ContainerResizePolicy, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kubelet_core::downward::{limits, requests};
+use kubelet_core::resize::checkpoint::ACTUATED;
 use serde_json::{Value, json};
 
 use super::story::Outcome;
@@ -63,6 +64,38 @@ pub async fn killed_at_any_moment_of_a_resize(seed: u64, step: Duration, span: D
         wrong.extend(astray(&world, &agent).into_iter().map(|w| format!("killed after {at:?}: {w}")));
         at += step;
     }
+    wrong
+}
+
+/// A Pod is resized while the record of what is in force cannot be written: nobody goes back to what was in force before.
+pub async fn resized_while_nothing_is_written(seed: u64) -> Vec<String> {
+    let mut rng = Rng::new(seed);
+    let world = World::new(seed);
+    let mut pod = random_pod(&mut rng, "a");
+    for c in pod.spec.iter_mut().flat_map(|s| &mut s.containers) {
+        // Nobody starts a container with other resources than are written down.
+        c.resize_policy = None;
+    }
+    world.api.create(&pod);
+    let agent = world.boot_in_cluster();
+    pass(Duration::from_secs(30)).await;
+    world.disk.lock().unwritable = Some(ACTUATED);
+    resize(&world, &mut rng, "a");
+    pass(Duration::from_secs(120)).await;
+    let mut wrong = astray(&world, &agent);
+    for container in ["c0", "c1"] {
+        let journal = world.runtime.journal();
+        let times = journal.of("a", container).filter(|e| e.op == Op::Resize).count();
+        // Memory, then CPU.
+        if times > 2 {
+            wrong.push(format!("{container} was resized {times} times"));
+        }
+    }
+    agent.crash();
+    world.disk.lock().unwritable = None;
+    let agent = world.boot_in_cluster();
+    pass(Duration::from_secs(60)).await;
+    wrong.extend(astray(&world, &agent).into_iter().map(|w| format!("after a restart: {w}")));
     wrong
 }
 

@@ -138,8 +138,13 @@ impl PodTask {
                 }
             }
         }
-        self.node.records.actuate(&self.uid, &told).await.map_err(|e| e.to_string())?;
+        // It is in force, whether or not the disk takes it. Doing it again would go back first to what was in force before,
+        // and the record that another Pod's write takes along would be wrong until then. A kubelet that finds the old
+        // record does all of it again.
         self.actuated = told;
+        if let Err(error) = self.save_actuated().await {
+            tracing::warn!(pod = name(pod), pod_uid = %self.uid, error, "what the Pod's cgroups were told is not saved");
+        }
         Ok(())
     }
 
