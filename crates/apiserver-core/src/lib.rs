@@ -1,4 +1,4 @@
-//! What an API server decides, as data in and data out: the kinds, what may be written, who may do it, and how a
+//! What an API server decides, as data in and data out: the kinds, what may be written, who may do it, and how an
 //! error status reads. No store, no sockets, no clock, no randomness: `apiserver` brings those.
 
 pub mod admission;
@@ -21,4 +21,3 @@ pub mod options;
 pub mod request;
 pub mod selection;
 pub mod table;
-pub mod x509;

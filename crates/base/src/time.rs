@@ -50,7 +50,7 @@ impl Sub<Duration> for Mono {
 
 impl Wall {
     #[must_use]
-    pub fn from_secs(secs: i64) -> Wall {
+    pub const fn from_secs(secs: i64) -> Wall {
         Wall(secs.saturating_mul(1_000_000_000))
     }
 

@@ -26,7 +26,6 @@ use apiserver::auth::pki::Pki;
 use apiserver::http::InProcess;
 use apiserver::run::run as run_server;
 use apiserver_core::request::User;
-use apiserver_core::x509::{AlternativeNames, Subject};
 use base::flags;
 use base::time::Wall;
 use base::verbosity::Verbosity;
@@ -34,6 +33,7 @@ use client::{Client, Request};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+use x509::{AlternativeNames, Subject};
 
 use self::agents::Agents;
 use self::containerd::RuntimeHere;

@@ -149,8 +149,7 @@ impl Identity {
             CertSource::SelfSigned { dir, name, host } => self_signed(&dir, name, &host)?,
             CertSource::InMemory { host } => {
                 let rules = |e: &dyn std::fmt::Display| TlsError::Rules(format!("make a certificate: {e}"));
-                let made = rcgen::generate_simple_self_signed(vec![host]).map_err(|e| rules(&e))?;
-                let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+                let (chain, key) = tls::self_signed(&host).map_err(|e| rules(&e))?;
                 let pair = certified_key(chain.as_bytes(), key.as_bytes()).map_err(|e| rules(&e))?;
                 return Ok(Self { shown: Shown::Kept(ArcSwap::from_pointee(pair)), files: None });
             }
@@ -246,11 +245,9 @@ fn self_signed(dir: &Path, name: &str, host: &str) -> Result<(PathBuf, PathBuf),
         .mode(0o755)
         .create(dir)
         .map_err(|e| failed("make the directory", dir)(&e))?;
-    let pair = rcgen::generate_simple_self_signed(vec![host.to_owned()])
-        .map_err(|e| failed("make a certificate in", dir)(&e))?;
-    write_whole(&key, pair.signing_key.serialize_pem().as_bytes(), 0o600)
-        .map_err(|e| failed("write", &key)(&e))?;
-    write_whole(&cert, pair.cert.pem().as_bytes(), 0o644).map_err(|e| failed("write", &cert)(&e))?;
+    let (chain, private) = tls::self_signed(host).map_err(|e| failed("make a certificate in", dir)(&e))?;
+    write_whole(&key, private.as_bytes(), 0o600).map_err(|e| failed("write", &key)(&e))?;
+    write_whole(&cert, chain.as_bytes(), 0o644).map_err(|e| failed("write", &cert)(&e))?;
     tracing::info!(cert = %cert.display(), "made a self-signed serving certificate");
     Ok((cert, key))
 }

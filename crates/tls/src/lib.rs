@@ -1,5 +1,7 @@
-//! A hand for handshakes whose certificates are judged elsewhere, or by nobody.
+//! A hand for keys, for the certificates that are made with them, and for handshakes whose certificates are judged elsewhere, or
+//! by nobody.
 
+mod certificates;
 mod first_version;
 mod roots;
 pub mod unverified;
@@ -14,6 +16,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
 
+pub use certificates::{Ca, CertificateError, Key, self_signed};
 pub use first_version::is_first_version_by;
 pub use roots::system_roots;
 

@@ -8,7 +8,8 @@ use serde_json::Value;
 const ARROWS: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("nft", &[]),
-    ("tls", &[]),
+    ("x509", &["base"]),
+    ("tls", &["x509", "base"]),
     ("supervise", &["base"]),
     ("api", &["base"]),
     ("schema", &["api", "base"]),
@@ -24,7 +25,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("systemd", &["sys", "base"]),
     ("images", &["sys", "api", "base"]),
     ("registry", &["images", "client", "supervise", "tls", "api", "base"]),
-    ("apiserver-core", &["schema", "api", "base"]),
+    ("apiserver-core", &["schema", "x509", "api", "base"]),
     ("controllers-core", &["schema", "api", "base"]),
     ("kubelet-core", &["api", "base"]),
     ("proxy-core", &["nft", "api", "base"]),
@@ -70,7 +71,19 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("dns", &["dns-core", "client", "serve", "supervise", "base"]),
     (
         "apiserver",
-        &["apiserver-core", "schema", "client", "serve", "store", "supervise", "sys", "tls", "api", "base"],
+        &[
+            "apiserver-core",
+            "schema",
+            "client",
+            "serve",
+            "store",
+            "supervise",
+            "sys",
+            "tls",
+            "x509",
+            "api",
+            "base",
+        ],
     ),
     (
         "longshore",
@@ -96,6 +109,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "nft",
             "cri",
             "client",
+            "x509",
             "api",
             "base",
         ],
@@ -168,6 +182,7 @@ const AGENT: &[&str] = &[
     "plugins",
     "client",
     "tls",
+    "x509",
     "api",
     "base",
 ];
@@ -179,6 +194,7 @@ const FOR_TESTS: &[&str] = &["testkit", "fixture"];
 pub(super) const PURE: &[&str] = &[
     "base",
     "nft",
+    "x509",
     "api",
     "schema",
     "apiserver-core",

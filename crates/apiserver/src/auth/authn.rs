@@ -337,11 +337,11 @@ pub(crate) mod tests {
     use crate::objects::places;
     use crate::objects::testing::Scratch;
     use apiserver_core::request::groups;
-    use apiserver_core::x509::{AlternativeNames, Leaf, Subject, Usage};
     use base::time::Now;
     use serde_json::json;
     use std::sync::atomic::{AtomicI64, Ordering};
     use store::Expect;
+    use x509::{AlternativeNames, Leaf, Subject, Usage};
 
     /// A clock that goes when it is told to.
     #[derive(Debug)]

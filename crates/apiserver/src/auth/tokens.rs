@@ -11,7 +11,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use apiserver_core::x509::pem;
+use x509::pem;
 
 /// Signs and verifies tokens of one issuer.
 pub struct Tokens {

@@ -12,7 +12,7 @@ use x509_parser::prelude::FromDer;
 use x509_parser::x509::X509Name;
 
 use crate::doc;
-use crate::x509::{AlternativeNames, Attribute, Subject, pem, verify};
+use x509::{AlternativeNames, Attribute, Subject, pem, verify};
 
 /// A request that was signed with the key it is about. All that is said in it was read: what nobody can judge is
 /// refused, because others would read it differently in the certificate.
@@ -137,10 +137,10 @@ fn alternative_names(info: &X509CertificationRequestInfo<'_>) -> Result<Alternat
 #[allow(clippy::unwrap_used)]
 pub(super) mod tests {
     use super::*;
-    use crate::x509::der;
     use aws_lc_rs::rand::SystemRandom;
     use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair as _};
     use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+    use x509::der;
 
     /// `spec.request` for a new key.
     pub(in crate::auth) fn encoded(common_name: &str, organization: &str, dns: &[&str]) -> String {

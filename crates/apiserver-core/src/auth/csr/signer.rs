@@ -10,7 +10,7 @@ use super::request::Request;
 use crate::auth::authz::Authorizer;
 use crate::doc;
 use crate::request::{Attributes, Resource, User, groups};
-use crate::x509::{Leaf, Usage, backdated};
+use x509::{Leaf, Usage, backdated};
 
 pub const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 pub const CLIENT_KUBELET: &str = "kubernetes.io/kube-apiserver-client-kubelet";
@@ -233,7 +233,7 @@ mod tests {
     use super::super::request::tests::{encoded, smuggled};
     use super::*;
     use crate::auth::rbac::policy;
-    use crate::x509::Subject;
+    use x509::Subject;
 
     const NOW: Wall = Wall(1_800_000_000_000_000_000);
     const NODE_USAGES: [&str; 2] = ["digital signature", "client auth"];

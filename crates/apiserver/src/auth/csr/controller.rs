@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_core::auth::csr::{Step, step};
-use apiserver_core::x509::pem;
 use base::time::{Clock, Wall};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use x509::pem;
 
 use crate::auth::pki::Ca;
 use crate::objects::{Objects, Stored, places};

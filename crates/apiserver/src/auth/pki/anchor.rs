@@ -1,7 +1,7 @@
 //! The authority that others know this server by.
 
-use apiserver_core::x509::{pem, verify};
 use rustls::pki_types::CertificateDer;
+use x509::{pem, verify};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 

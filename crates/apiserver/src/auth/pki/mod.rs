@@ -16,20 +16,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use apiserver_core::x509::{AlternativeNames, Leaf, Subject, Usage, backdated, pem, verify};
 use base::time::Wall;
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
+use x509::{AlternativeNames, Leaf, Subject, Usage, backdated, pem, verify};
 use x509_parser::prelude::FromDer;
 
 mod anchor;
 mod files;
-mod issue;
 mod kubeconfig;
 mod tls;
 
+pub use ::tls::{Ca, Key};
 pub use files::write_private;
-pub use issue::{Ca, Key};
 pub use kubeconfig::kubeconfig;
 pub use tls::{ClientCas, Identity, Serving};
 
@@ -48,6 +47,8 @@ pub enum PkiError {
     File { act: &'static str, path: PathBuf, cause: io::Error },
     #[error("{0} failed")]
     Crypto(&'static str),
+    #[error(transparent)]
+    Certificate(#[from] ::tls::CertificateError),
     #[error("using {path}: {cause}")]
     In { path: PathBuf, cause: Box<PkiError> },
     #[error("the authority in {0} has expired; move the pki directory away to make a new one")]
@@ -71,9 +72,11 @@ impl PkiError {
                 matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
             }
             PkiError::In { cause, .. } => cause.is_want_of_room(),
-            PkiError::Crypto(_) | PkiError::Expired(_) | PkiError::Clock(_) | PkiError::Missing { .. } => {
-                false
-            }
+            PkiError::Crypto(_)
+            | PkiError::Certificate(_)
+            | PkiError::Expired(_)
+            | PkiError::Clock(_)
+            | PkiError::Missing { .. } => false,
         }
     }
 }
@@ -333,7 +336,7 @@ fn open_ca(dir: &Path, now: Wall) -> Result<Ca, PkiError> {
                 .ok_or_else(|| within(PkiError::Crypto("finding a certificate")))?;
             let key =
                 read_key(&key).map_err(|cause| PkiError::In { path: key_path, cause: Box::new(cause) })?;
-            let ca = Ca::load(&certificate, key).map_err(within)?;
+            let ca = Ca::load(&certificate, key).map_err(|cause| within(cause.into()))?;
             if ca.not_after() <= now {
                 return Err(PkiError::Expired(cert_path));
             }
@@ -499,11 +502,7 @@ fn alternative_names(certificate: &x509_parser::certificate::X509Certificate<'_>
 }
 
 fn read_key(text: &str) -> Result<Key, PkiError> {
-    let section = pem::decode(text).into_iter().find(|(label, _)| label == "PRIVATE KEY");
-    match section {
-        Some((_, der)) => Key::from_pkcs8(&der),
-        None => Err(PkiError::Crypto("finding a private key")),
-    }
+    Ok(Key::from_pem(text.as_bytes())?)
 }
 
 #[cfg(test)]

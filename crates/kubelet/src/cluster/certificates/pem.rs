@@ -3,63 +3,24 @@
 use std::net::IpAddr;
 
 use base::time::Wall;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use kubelet_core::node::certificate::{Held, Names};
-use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tls::Key;
+use x509::{AlternativeNames, Subject, pem};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// A private key; never shown.
-pub(super) struct Key(KeyPair);
-
-// === impl Key ===
-
-impl Key {
-    /// A new one: ECDSA on P-256.
-    pub(super) fn generate() -> Result<Key, String> {
-        KeyPair::generate().map(Key).map_err(|e| format!("generate a key: {e}"))
-    }
-
-    /// One that was kept.
-    pub(super) fn read(pem: &[u8]) -> Result<Key, String> {
-        let der = PrivateKeyDer::from_pem_slice(pem).map_err(|e| format!("read a key: {e}"))?;
-        KeyPair::try_from(&der).map(Key).map_err(|e| format!("read a key: {e}"))
-    }
-
-    pub(super) fn to_pem(&self) -> String {
-        self.0.serialize_pem()
-    }
-
-    /// DER of its public half.
-    pub(super) fn public(&self) -> Vec<u8> {
-        use rcgen::PublicKeyData;
-        self.0.subject_public_key_info()
-    }
-
-    /// A signed request for a certificate with these names, PEM.
-    pub(super) fn request(&self, names: &Names) -> Result<String, String> {
-        let failed = |e: rcgen::Error| format!("write a certificate request: {e}");
-        let mut params = CertificateParams::default();
-        params.distinguished_name = DistinguishedName::new();
-        for organization in &names.organizations {
-            params.distinguished_name.push(DnType::OrganizationName, organization.as_str());
-        }
-        params.distinguished_name.push(DnType::CommonName, names.common_name.as_str());
-        let dns = names.dns.iter().map(|name| name.clone().try_into().map(SanType::DnsName));
-        let mut all: Vec<SanType> = dns.collect::<Result<_, _>>().map_err(failed)?;
-        all.extend(names.ips.iter().map(|ip| SanType::IpAddress(*ip)));
-        params.subject_alt_names = all;
-        params.serialize_request(&self.0).and_then(|r| r.pem()).map_err(failed)
-    }
-}
-
-impl std::fmt::Debug for Key {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Key(..)")
-    }
+/// A signed request for a certificate with these names, PEM.
+pub(super) fn request(key: &Key, names: &Names) -> Result<String, String> {
+    let organizations: Vec<&str> = names.organizations.iter().map(String::as_str).collect();
+    let alternatives = AlternativeNames {
+        dns: names.dns.iter().cloned().collect(),
+        ips: names.ips.iter().copied().collect(),
+        ..AlternativeNames::default()
+    };
+    let subject = Subject::new(&names.common_name, &organizations);
+    key.request(&subject, &alternatives).map_err(|e| format!("write a certificate request: {e}"))
 }
 
 /// Certificates of one answer: a node's own, and those that lead to an authority.
@@ -72,26 +33,17 @@ pub(super) fn signed(answer: &str, key: &Key) -> Result<(String, Held), String> 
     for der in CertificateDer::pem_slice_iter(answer.as_bytes()) {
         let der = der.map_err(|e| format!("read a certificate: {e}"))?;
         let (_, parsed) = X509Certificate::from_der(&der).map_err(|e| format!("read a certificate: {e}"))?;
-        if chain == 0 && parsed.public_key().raw != key.public() {
+        if chain == 0 && parsed.public_key().raw != key.public_key() {
             return Err("the certificate that was signed is for another key".to_owned());
         }
         chain += 1;
         if chain > CHAIN_MAX {
             return Err(format!("the answer has more than {CHAIN_MAX} certificates"));
         }
-        put(&mut text, &der);
+        text.push_str(&pem::encode("CERTIFICATE", &der));
     }
     let held = read(text.as_bytes())?;
     Ok((text, held))
-}
-
-fn put(text: &mut String, der: &[u8]) {
-    text.push_str("-----BEGIN CERTIFICATE-----\n");
-    for line in STANDARD.encode(der).as_bytes().chunks(64) {
-        text.push_str(&String::from_utf8_lossy(line));
-        text.push('\n');
-    }
-    text.push_str("-----END CERTIFICATE-----\n");
 }
 
 /// The first certificate of a PEM text, and when the first of all ends: a chain is as good as its weakest link.
@@ -151,22 +103,15 @@ fn ip(bytes: &[u8]) -> Option<IpAddr> {
 mod tests {
     use super::*;
     use kubelet_core::node::certificate::client_names;
-
-    #[test]
-    fn a_kept_key_is_the_same_key() {
-        let key = Key::generate().unwrap();
-        let again = Key::read(key.to_pem().as_bytes()).unwrap();
-        assert_eq!(key.public(), again.public());
-        assert!(Key::read(b"nonsense").is_err());
-        assert_eq!(format!("{key:?}"), "Key(..)");
-    }
+    use rcgen::{CertificateParams, DnType, KeyPair};
 
     #[test]
     fn an_answer_is_taken_for_its_own_key_only_and_nothing_but_certificates_is_kept() {
         let pair = || {
             let key = KeyPair::generate().unwrap();
             let params = CertificateParams::new(vec!["n1".to_owned()]).unwrap();
-            (params.self_signed(&key).unwrap().pem(), Key(key))
+            let ours = Key::from_pem(key.serialize_pem().as_bytes()).unwrap();
+            (params.self_signed(&key).unwrap().pem(), ours)
         };
         let ((mine, key), (other, foreign)) = (pair(), pair());
         let (kept, held) = signed(&format!("# hello\n{}{mine}{other}", foreign.to_pem()), &key).unwrap();
@@ -192,7 +137,7 @@ mod tests {
         let mut names = client_names("n1");
         names.dns.insert("n1.example".into());
         names.ips.insert("10.0.0.1".parse().unwrap());
-        let pem = Key::generate().unwrap().request(&names).unwrap();
+        let pem = request(&Key::generate().unwrap(), &names).unwrap();
         assert!(pem.starts_with("-----BEGIN CERTIFICATE REQUEST-----"));
         let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).unwrap();
         let (_, request) = X509CertificationRequest::from_der(&block.contents).unwrap();

@@ -18,8 +18,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use tls::Key;
+
 use super::bootstrap::KEY_FILE;
-use super::pem::{self, Key};
+use super::pem;
 use super::signing::{self, Purpose, SigningError};
 use super::store::{self, Store};
 use crate::cluster::node_events::NodeEvents;
@@ -192,7 +194,7 @@ impl Rotation {
                 (key, pem?)
             }
             None => {
-                let key = Key::generate().map_err(SigningError::Key)?;
+                let key = Key::generate().map_err(|e| SigningError::Key(e.to_string()))?;
                 let (client, purpose) = (self.deps.client.clone(), self.deps.purpose);
                 let asking = signing::certificate(&client, purpose, &key, &names, None, (TIMEOUT, rng));
                 // Whoever signs late must not sign for names that the node has no more.
@@ -370,11 +372,11 @@ impl Wanted {
 /// The key of the first request, kept until it is answered.
 fn first_key(path: &Path) -> Result<Key, String> {
     if let Ok(pem) = std::fs::read(path)
-        && let Ok(key) = Key::read(&pem)
+        && let Ok(key) = Key::from_pem(&pem)
     {
         return Ok(key);
     }
-    let key = Key::generate()?;
+    let key = Key::generate().map_err(|e| e.to_string())?;
     let dir = path.parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(dir)
         .and_then(|()| store::write_private(path, key.to_pem().as_bytes()))
@@ -408,9 +410,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pki").join(KEY_FILE);
         let key = first_key(&path).unwrap();
-        assert_eq!(first_key(&path).unwrap().public(), key.public());
+        assert_eq!(first_key(&path).unwrap().public_key(), key.public_key());
         std::fs::write(&path, "torn").unwrap();
-        assert_ne!(first_key(&path).unwrap().public(), key.public());
+        assert_ne!(first_key(&path).unwrap().public_key(), key.public_key());
     }
 
     #[test]

@@ -11,7 +11,9 @@ use kubelet_core::node::certificate::Names;
 use serde_json::json;
 use sha2::{Digest, Sha512_256};
 
-use super::pem::Key;
+use tls::Key;
+
+use super::pem;
 
 const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
@@ -61,7 +63,7 @@ pub(super) async fn certificate(
     name: Option<String>,
     (limit, rng): (Duration, Rng),
 ) -> Result<String, SigningError> {
-    let request = key.request(names).map_err(SigningError::Key)?;
+    let request = pem::request(key, names).map_err(SigningError::Key)?;
     let metadata = match &name {
         Some(name) => json!({ "name": name }),
         None => json!({ "generateName": "csr-" }),
@@ -144,7 +146,7 @@ pub(super) fn bootstrap_name(key: &Key, names: &Names) -> String {
         hash.update(URL_SAFE_NO_PAD.encode(bytes));
         hash.update(b"|");
     };
-    add(&key.public());
+    add(&key.public_key());
     add(names.common_name.as_bytes());
     names.organizations.iter().for_each(|o| add(o.as_bytes()));
     Purpose::Client.usages().iter().for_each(|u| add(u.as_bytes()));

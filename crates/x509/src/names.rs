@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::der;
+use crate::der;
 
 /// What a distinguished name may say: what Go's `pkix.Name` knows, mail addresses and domains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -13,7 +13,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::oid_registry::Oid;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use super::names::AlternativeNames;
+use crate::names::AlternativeNames;
 
 /// Whether the certificate was signed with the private half of `key`.
 #[must_use]

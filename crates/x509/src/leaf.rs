@@ -1,13 +1,8 @@
-//! Certificates as data: who they speak for, how they are written and how what others signed is checked.
-
-pub mod der;
-mod names;
-pub mod pem;
-pub mod verify;
+//! A certificate of somebody who signs no others.
 
 use base::time::Wall;
 
-pub use names::{AlternativeNames, Attribute, Subject};
+use crate::names::{AlternativeNames, Subject};
 
 /// What a certificate may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
