@@ -159,7 +159,7 @@ async fn nothing_is_left(node: &Node) {
     assert_eq!(mountinfo::below(&node.root).unwrap(), []);
 }
 
-/// Nobody was forced, so that nobody who has the patience loses anything.
+/// Nobody was forced, so that nobody who waits loses anything.
 fn whoever_hung_goes_on(hung: [Child; 2]) {
     for process in hung {
         let out = process.wait_with_output().unwrap();

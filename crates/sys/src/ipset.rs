@@ -6,7 +6,7 @@ use nft::wire::{Attribute, Attributes, FLAG_ACK, FLAG_CREATE, FLAG_DUMP, Writer}
 use rustix::io::Errno;
 use rustix::net::netlink;
 
-use crate::netlink::{Listed, Netlink, Refusals, SocketError, code};
+use crate::netlink::{Failures, Listed, Netlink, SocketError, code};
 
 const SUBSYSTEM: u16 = 6 << 8;
 const CREATE: u16 = SUBSYSTEM | 2;
@@ -155,12 +155,12 @@ impl Ipsets {
     }
 
     /// Adds entries, whatever becomes of the others; those that are there already will do.
-    pub fn add(&mut self, name: &str, entries: &[Entry]) -> Result<Refusals<Error>, Error> {
+    pub fn add(&mut self, name: &str, entries: &[Entry]) -> Result<Failures<Error>, Error> {
         self.change(ADD, "adding to", name, entries)
     }
 
     /// Deletes entries, whatever becomes of the others; those that are not there will do.
-    pub fn delete(&mut self, name: &str, entries: &[Entry]) -> Result<Refusals<Error>, Error> {
+    pub fn delete(&mut self, name: &str, entries: &[Entry]) -> Result<Failures<Error>, Error> {
         self.change(DELETE, "deleting from", name, entries)
     }
 
@@ -170,7 +170,7 @@ impl Ipsets {
         verb: &'static str,
         name: &str,
         entries: &[Entry],
-    ) -> Result<Refusals<Error>, Error> {
+    ) -> Result<Failures<Error>, Error> {
         let mut all = Vec::new();
         for (chunk, some) in entries.chunks(AT_ONCE).enumerate() {
             let (sequence, bytes) = self.change_message(act, name, some);
@@ -184,7 +184,7 @@ impl Ipsets {
                 Some((chunk * AT_ONCE + at, refused(verb, name, outcome.err()?)))
             }));
         }
-        Ok(Refusals(all))
+        Ok(Failures(all))
     }
 
     /// Without the flag that wants to be the first, what is done already is no failure.

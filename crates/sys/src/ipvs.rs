@@ -6,7 +6,7 @@ use nft::wire::{Attributes, FLAG_ACK, FLAG_DUMP, Writer};
 use rustix::io::Errno;
 use rustix::net::netlink;
 
-use crate::netlink::{Listed, Netlink, Refusals, SocketError};
+use crate::netlink::{Failures, Listed, Netlink, SocketError};
 
 /// Generic netlink gives each family a number, and this one tells them.
 const CONTROL: u16 = 0x10;
@@ -160,7 +160,7 @@ impl Ipvs {
     }
 
     /// All of them, whatever becomes of one. An error only if nobody can say what became of them.
-    pub fn carry_out(&mut self, orders: &[Order]) -> Result<Refusals<Error>, Error> {
+    pub fn carry_out(&mut self, orders: &[Order]) -> Result<Failures<Error>, Error> {
         let messages: Vec<(u32, Vec<u8>)> = orders
             .iter()
             .map(|order| {
@@ -173,7 +173,7 @@ impl Ipvs {
             let cause = outcome.err().filter(|cause| !order.is_done_by(*cause))?;
             Some((place, Error::Refused { order: order.describe(), cause }))
         });
-        Ok(Refusals(refused.collect()))
+        Ok(Failures(refused.collect()))
     }
 
     pub fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), Error> {

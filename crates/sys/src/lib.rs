@@ -46,4 +46,4 @@ pub mod terminal;
 pub mod tree;
 pub mod usage;
 
-pub use netlink::Refusals;
+pub use netlink::Failures;

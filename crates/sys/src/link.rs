@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use nft::wire::{Attributes, FLAG_ACK, FLAG_CREATE, FLAG_DUMP, Writer};
 use rustix::io::Errno;
 
-use crate::netlink::{Listed, Netlink, Refusals, SocketError};
+use crate::netlink::{Failures, Listed, Netlink, SocketError};
 
 const NEW_LINK: u16 = 16;
 const DELETE_LINK: u16 = 17;
@@ -125,13 +125,13 @@ impl Links {
 
     /// Gives a device addresses, each alone in its network, whatever becomes of the others. Those that it has already will
     /// do.
-    pub fn add_addresses(&mut self, device: Index, ips: &[IpAddr]) -> Result<Refusals<Error>, Error> {
+    pub fn add_addresses(&mut self, device: Index, ips: &[IpAddr]) -> Result<Failures<Error>, Error> {
         let exist = FLAG_ACK | FLAG_CREATE | FLAG_EXCLUSIVE;
         self.change_addresses(NEW_ADDRESS, exist, device, ips, ("adding address", Errno::EXIST))
     }
 
     /// Takes addresses from a device, whatever becomes of the others. Those that it does not have will do.
-    pub fn delete_addresses(&mut self, device: Index, ips: &[IpAddr]) -> Result<Refusals<Error>, Error> {
+    pub fn delete_addresses(&mut self, device: Index, ips: &[IpAddr]) -> Result<Failures<Error>, Error> {
         let gone = ("deleting address", Errno::ADDRNOTAVAIL);
         self.change_addresses(DELETE_ADDRESS, FLAG_ACK, device, ips, gone)
     }
@@ -143,7 +143,7 @@ impl Links {
         device: Index,
         ips: &[IpAddr],
         (act, done_before): (&'static str, Errno),
-    ) -> Result<Refusals<Error>, Error> {
+    ) -> Result<Failures<Error>, Error> {
         let orders: Vec<(u32, Vec<u8>)> = ips
             .iter()
             .map(|ip| {
@@ -156,7 +156,7 @@ impl Links {
             let cause = outcome.err().filter(|cause| *cause != done_before)?;
             Some((place, refused(act, &ip.to_string(), cause)))
         });
-        Ok(Refusals(refused.collect()))
+        Ok(Failures(refused.collect()))
     }
 }
 

@@ -31,7 +31,7 @@ pub struct SocketError {
 /// What the kernel would not do of many things that it was told at once, and why: their places. The others are done.
 #[must_use]
 #[derive(Debug)]
-pub struct Refusals<E>(pub Vec<(usize, E)>);
+pub struct Failures<E>(pub Vec<(usize, E)>);
 
 /// How a list ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,9 +165,9 @@ impl Netlink {
     }
 }
 
-// === impl Refusals ===
+// === impl Failures ===
 
-impl<E> Refusals<E> {
+impl<E> Failures<E> {
     /// For those to whom one that is refused is a failure.
     pub fn none(self) -> Result<(), E> {
         self.0.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))

@@ -88,9 +88,8 @@ pub fn play(name: &str, steps: &[Step], dir: &Path, environment: &[(&str, String
     let mut report = String::new();
     for step in steps {
         let differs = step.differs.is_some() && ours;
-        let patience =
-            if step.expect == Expect::SuccessInTime && !differs { TIMEOUT } else { Duration::ZERO };
-        let complaint = attempt(step, dir, environment, Instant::now() + patience);
+        let timeout = if step.expect == Expect::SuccessInTime && !differs { TIMEOUT } else { Duration::ZERO };
+        let complaint = attempt(step, dir, environment, Instant::now() + timeout);
         match complaint {
             Some((complaint, output)) if !differs => tell(&mut report, name, step, &complaint, &output),
             None if differs => tell(&mut report, name, step, "it differs no longer", &[]),
@@ -100,7 +99,7 @@ pub fn play(name: &str, steps: &[Step], dir: &Path, environment: &[(&str, String
     report
 }
 
-/// What is wrong with a step, with its output, once patience is at its end.
+/// What is wrong with a step, with its output, once its time is over.
 fn attempt(
     step: &Step,
     dir: &Path,

@@ -318,7 +318,7 @@ fn a_server_that_swallows_everything_is_left_in_the_end() {
 }
 
 #[test]
-fn a_node_that_may_not_report_does_not_insist() {
+fn a_node_that_may_not_report_does_not_ask_on_and_on() {
     play(async {
         let world = World::new(8);
         world.api.refuse_writes("/nodes/sim/status", 429);

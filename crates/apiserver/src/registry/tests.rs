@@ -459,7 +459,7 @@ async fn both_versions_of_an_autoscaler_show_one_object() {
 }
 
 #[tokio::test]
-async fn status_is_written_through_its_own_door() {
+async fn status_is_written_through_its_subresource_alone() {
     let bench = Bench::new();
     bench.create("pods", pod("p")).await.unwrap();
     let both = Patch::Merge(json!({"status": {"phase": "Running"}, "spec": {"activeDeadlineSeconds": 5}}));

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Builder, StartError, settings};
 use crate::cluster::objects::ApiObjects;
 use crate::cluster::own_node::OwnNodeView;
-use crate::devices::Door;
+use crate::devices::RegistrationService;
 use crate::events::{EventType, Recorder};
 use crate::host::facts::go_arch;
 use crate::host::net::SocketNet;
@@ -233,7 +233,9 @@ impl Builder<'_> {
     pub(super) fn plugin_handlers(&self, node: &Node) -> Handlers {
         let handlers = Handlers::default().with(PluginType::Csi, Arc::new(self.registrar()));
         match node.places.devices() {
-            Some(devices) => handlers.with(PluginType::Device, Arc::new(Door(devices.clone()))),
+            Some(devices) => {
+                handlers.with(PluginType::Device, Arc::new(RegistrationService(devices.clone())))
+            }
             None => handlers,
         }
     }

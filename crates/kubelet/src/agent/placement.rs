@@ -52,7 +52,7 @@ impl Builder<'_> {
     /// Fails when no device plugin can register.
     pub(super) fn device_check(&self, node: &Node) -> Check {
         let devices = node.places.devices().cloned();
-        Check::new("device-plugin", move || devices.as_ref().map_or(Ok(()), |d| d.check_door()))
+        Check::new("device-plugin", move || devices.as_ref().map_or(Ok(()), |d| d.check_registration()))
     }
 
     fn placement(&self) -> Result<Settings, StartError> {

@@ -33,7 +33,7 @@ use crate::host::files::write_whole;
 use crate::metrics::Metrics;
 
 pub use options::ContainerDevices;
-pub use server::Door;
+pub use server::RegistrationService;
 
 /// Where plugins register and put their sockets. Upstream does not let anyone change it, so plugins do not ask.
 pub const USUAL_DIR: &str = "/var/lib/kubelet/device-plugins";

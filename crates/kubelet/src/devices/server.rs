@@ -28,7 +28,7 @@ const AT_ONCE: usize = 8;
 
 /// Lets plugins in that call the kubelet, or that it finds.
 #[derive(Clone, Debug)]
-pub struct Door(pub Arc<DevicePlugins>);
+pub struct RegistrationService(pub Arc<DevicePlugins>);
 
 impl DevicePlugins {
     /// Makes the directory, takes away the sockets in it, so that plugins see that they have to register again, and listens.
@@ -50,7 +50,7 @@ impl DevicePlugins {
         });
         let served = Server::builder()
             .concurrency_limit_per_connection(AT_ONCE)
-            .add_service(RegistrationServer::new(Door(self.clone())))
+            .add_service(RegistrationServer::new(RegistrationService(self.clone())))
             .serve_with_incoming_shutdown(Box::pin(incoming), token.cancelled())
             .await;
         if let Err(error) = served {
@@ -62,13 +62,13 @@ impl DevicePlugins {
     }
 
     /// Whether plugins can register; the health check `device-plugin`.
-    pub fn check_door(&self) -> Result<(), String> {
+    pub fn check_registration(&self) -> Result<(), String> {
         self.broken.get().map_or(Ok(()), |why| Err(why.clone()))
     }
 }
 
 #[tonic::async_trait]
-impl Registration for Door {
+impl Registration for RegistrationService {
     async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
         let RegisterRequest { version, endpoint, resource_name, .. } = request.into_inner();
         tracing::info!(resource = resource_name, "device plugin asks to register");
@@ -90,7 +90,7 @@ impl Registration for Door {
 }
 
 #[async_trait]
-impl Handler for Door {
+impl Handler for RegistrationService {
     fn validate(&self, info: &PluginInfo, _: &Path) -> Result<(), String> {
         let versions: Vec<&str> = info.supported_versions.iter().map(String::as_str).collect();
         DevicePlugins::check(&info.name, &versions)

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use fixture::{Netns, Tools};
 use serde_json::json;
 
-use crate::feeder::{Feeder, NODES, Objects, SERVICES, SLICES};
+use crate::object_server::{NODES, ObjectServer, Objects, SERVICES, SLICES};
 use crate::objects::{service, slice, slice_to};
 
 /// Both leave a second between two changes, which is not what is measured.
@@ -61,9 +61,9 @@ const ENDPOINTS: [(&str, u8); 2] = [("10.244.0.5", b'a'), ("10.244.0.6", b'b')];
 pub(crate) fn measure(program: &Program, mode: &str, count: u32) -> Figures {
     let stage = Stage::new();
     let last = count - 1;
-    let feeder = Feeder::start(&stage.node, objects(count));
+    let api = ObjectServer::start(&stage.node, objects(count));
     let began = Instant::now();
-    let running = program.start(&stage.node, mode, feeder.address);
+    let running = program.start(&stage.node, mode, api.address);
     let vip = address(last);
     let call = || stage.node.within(|| call(vip));
     while call() != Some(b'a') {
@@ -78,7 +78,7 @@ pub(crate) fn measure(program: &Program, mode: &str, count: u32) -> Figures {
         let object = serde_json::to_string(&slice_to(last, &[ip.to_owned()])).unwrap();
         changes.push(stage.node.within(|| {
             let told = Instant::now();
-            feeder.tell(SLICES, &object);
+            api.tell(SLICES, &object);
             while self::call(vip) != Some(name) {
                 assert!(told.elapsed() < TIMEOUT, "{} does not change", program.path.display());
             }

@@ -7,10 +7,10 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 mod beside;
-mod feeder;
 mod inside;
 #[path = "../../tests/support/no_files.rs"]
 mod no_files;
+mod object_server;
 mod objects;
 mod ourselves;
 

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn priority_goes_before_patience() {
+    fn priority_goes_before_age() {
         let rank = |priority, since| Rank { priority, since };
         let mut all = [rank(0, 1), rank(10, 3), rank(10, 2), rank(-5, 0)];
         all.sort();

@@ -158,11 +158,11 @@ impl State {
         };
         let on_term = container.behaviour.on_term;
         let Some(running) = container.running_mut() else { return Ok(()) };
-        let patience = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+        let grace_period = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
         if grace > 0 && running.termed.is_none() {
             running.termed = on_term.map(|(code, after)| (now + after, code));
         }
-        running.kills.insert(ticket, now + patience);
+        running.kills.insert(ticket, now + grace_period);
         self.note_container(id, Op::Stop { grace }, now);
         self.settle(now);
         Ok(())

@@ -32,12 +32,12 @@ struct Shared {
     news: broadcast::Sender<(&'static str, Bytes)>,
 }
 
-pub(crate) struct Feeder {
+pub(crate) struct ObjectServer {
     pub(crate) address: SocketAddr,
     shared: Shared,
 }
 
-impl Feeder {
+impl ObjectServer {
     /// Serves inside the namespace until the process ends.
     pub(crate) fn start(ns: &Netns, objects: BTreeMap<&'static str, Objects>) -> Self {
         let listener = ns.within(|| std::net::TcpListener::bind("127.0.0.1:0")).unwrap();
