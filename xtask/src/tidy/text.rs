@@ -16,8 +16,9 @@ const UNSAFE_ROOMS: &[&str] = &["crates/sys/", "crates/demo/src/signals.rs", "cr
 
 /// Words that were here once and that nobody who knows Kubernetes would look for; what they named has Kubernetes' own name now.
 const RETIRED: &[&str] = &[
-    "bell", "doubts", "ear", "errand", "heritage", "house", "insist", "knock", "lane", "lanes", "parting",
-    "patience", "refusal", "rope", "seats", "shelf", "supplies", "tickets", "traced", "wiring",
+    "bell", "door", "doors", "doubts", "ear", "errand", "feeder", "hearing", "heritage", "house", "insist",
+    "knock", "lane", "lanes", "parting", "patience", "refusal", "refusals", "rope", "seats", "shelf",
+    "supplies", "tickets", "traced", "wiring",
 ];
 
 /// What a pure room may not say: it would be looking at the world.
@@ -31,6 +32,10 @@ const WORLDLY: &[&str] = &[
     "SystemTime::now",
     "aws_lc_rs::rand",
 ];
+
+/// A task that nobody hears of when it panics.
+const BARE: &[&str] =
+    &["tokio::spawn(", "task::spawn(", "spawn_local(", "use tokio::spawn;", "use tokio::task::spawn;"];
 
 /// Where a task may be started without a name: where it is given one, and beside the product.
 const BARE_TASKS: &[&str] = &[
@@ -100,8 +105,8 @@ fn check_rust(file: &str, text: &str) -> Vec<String> {
         if let Some(name) = empty_name(line) {
             complain(number, format!("{name} says nothing about what it is"));
         }
-        if !is_test && line.contains("tokio::spawn(") && !BARE_TASKS.iter().any(|room| file.starts_with(room))
-        {
+        let is_bare = BARE.iter().any(|call| line.contains(call));
+        if !is_test && is_bare && !BARE_TASKS.iter().any(|room| file.starts_with(room)) {
             complain(number, "a task is started through crates/supervise, under a name".into());
         }
         if let Some((name, word)) = retired_word(line) {
@@ -169,6 +174,21 @@ mod tests {
             ("crates/kubelet/src/a.rs", "#[ignore]", "a.rs:1: #[ignore promises what is not there"),
             (
                 "crates/kubelet/src/a.rs",
+                "unimplemented!()",
+                "a.rs:1: unimplemented!( promises what is not there",
+            ),
+            (
+                "crates/kubelet/src/a.rs",
+                "tokio::spawn(work());",
+                "a.rs:1: a task is started through crates/supervise, under a name",
+            ),
+            (
+                "crates/proxy/src/a.rs",
+                "let task = tokio::task::spawn(work());",
+                "a.rs:1: a task is started through crates/supervise, under a name",
+            ),
+            (
+                "crates/kubelet/src/a.rs",
                 "pub struct PodManager;",
                 "a.rs:1: PodManager says nothing about what it is",
             ),
@@ -219,6 +239,15 @@ mod tests {
             assert_eq!(got.len(), 1, "{text:?}: {got:?}");
             assert!(got[0].ends_with(want), "{got:?}");
         }
+    }
+
+    #[test]
+    fn a_path_of_this_machine_is_told() -> fixture::Result<()> {
+        let layout = Layout::find()?;
+        let text = format!("cd {}/target", layout.root.display());
+        assert_eq!(check_paths(&layout, "docs/a.md", &text).len(), 1);
+        assert_eq!(check_paths(&layout, "docs/a.md", "cd target"), [""; 0]);
+        Ok(())
     }
 
     #[test]

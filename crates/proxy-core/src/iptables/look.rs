@@ -14,7 +14,7 @@ use super::{EXTERNAL_SERVICES, PROXY_FIREWALL, SERVICES};
 const DEPTH: usize = 6;
 
 /// Where a packet that was sent nowhere is refused, in this order.
-const REFUSALS: [&str; 3] = [PROXY_FIREWALL, SERVICES, EXTERNAL_SERVICES];
+const REJECTIONS: [&str; 3] = [PROXY_FIREWALL, SERVICES, EXTERNAL_SERVICES];
 
 /// Every endpoint that the packet may be sent to, or what else becomes of it. Of the rules only those are understood that a
 /// kube-proxy writes, whichever it is; nothing that others do matters here.
@@ -33,7 +33,7 @@ pub fn look(text: &str, packet: &Packet, host: &Host) -> Treatment {
     if !look.found.is_empty() {
         return Treatment::Sent(look.found);
     }
-    let rules = REFUSALS.into_iter().flat_map(|chain| chains.get(&("filter", chain)).into_iter().flatten());
+    let rules = REJECTIONS.into_iter().flat_map(|chain| chains.get(&("filter", chain)).into_iter().flatten());
     match rules.filter(|rule| look.fits(rule) == Fit::Always).find_map(|rule| target(rule)) {
         Some("REJECT") => Treatment::Rejected,
         Some("DROP") => Treatment::Dropped,
