@@ -62,6 +62,8 @@ pub struct Resource {
 
 impl User {
     pub const ANONYMOUS: &'static str = "system:anonymous";
+    /// Who the server is to kubelets.
+    pub const KUBELET_CLIENT: &'static str = "kube-apiserver-kubelet-client";
 
     /// Nobody in particular.
     #[must_use]

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use apiserver_core::request::User;
 use base::time::Wall;
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
@@ -381,7 +382,7 @@ fn read_followed(settings: &Settings, ca: &Ca, now: Wall) -> Result<Seen, PkiErr
 /// our own.
 fn kubelet_client_wanted() -> Wanted {
     Wanted {
-        subject: Subject::new("kube-apiserver-kubelet-client", &[]),
+        subject: Subject::new(User::KUBELET_CLIENT, &[]),
         names: AlternativeNames::default(),
         usage: Usage::ClientAuth,
     }
