@@ -262,6 +262,8 @@ async fn heads_that_two_could_read_differently_are_refused() {
         (format!("GET /version HTTP/1.1\nHost: x\r\n{token}\r\n"), 400),
         (format!("GET /version HTTP/1.1\r\nHost: x\n{token}\r\n"), 400),
         (format!("GET /version HTTP/1.1\r\nHost: x\r\n{token}\n"), 400),
+        // Nobody is to believe that there is a tunnel.
+        (format!("CONNECT 192.0.2.1:22 HTTP/1.1\r\nHost: x\r\n{token}\r\n"), 405),
     ];
     for (head, code) in rows {
         let answer = server.raw(head.as_bytes()).await;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use api::bearer;
 use futures_util::FutureExt;
 use http::request::Parts;
-use http::{HeaderValue, Request, header};
+use http::{HeaderValue, Method, Request, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde::Serialize;
@@ -83,7 +83,7 @@ async fn respond(
     known: &mut Known,
 ) -> Result<Answer, ApiStatus> {
     let (mut head, body) = request.into_parts();
-    check_host(&head)?;
+    check_recipient(&head)?;
     let query = Query::parse(head.uri.query().unwrap_or_default());
     let (query, unreadable) = match query {
         Ok(query) => (query, None),
@@ -185,8 +185,12 @@ fn micro_time(at: base::time::Wall) -> String {
     format!("{at:.6}")
 }
 
-/// A request of HTTP/1.1 says exactly once whom it is for. Otherwise somebody before us may have read another.
-fn check_host(head: &Parts) -> Result<(), ApiStatus> {
+/// A request of HTTP/1.1 says exactly once whom it is for. Otherwise somebody before us may have read another. A success would
+/// tell whoever asks for a tunnel that there is one.
+fn check_recipient(head: &Parts) -> Result<(), ApiStatus> {
+    if head.method == Method::CONNECT {
+        return Err(ApiStatus::method_not_allowed());
+    }
     let said = head.headers.get_all(header::HOST).iter().count();
     match (head.version, said) {
         (_, 1) => Ok(()),
@@ -200,8 +204,9 @@ fn check_host(head: &Parts) -> Result<(), ApiStatus> {
 /// after one that wanted another protocol, since bytes of that may be on their way.
 fn ends_conversation<B>(request: &Request<B>) -> bool {
     let hosts = request.headers().get_all(header::HOST).iter().count();
+    let is_tunnel = request.method() == Method::CONNECT;
     request.version() == http::Version::HTTP_11
-        && (hosts != 1 || request.headers().contains_key(header::UPGRADE))
+        && (hosts != 1 || is_tunnel || request.headers().contains_key(header::UPGRADE))
 }
 
 /// Everything that is no resource.
