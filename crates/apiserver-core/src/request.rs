@@ -18,7 +18,8 @@ pub mod groups {
 }
 
 const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
-const NODE_PREFIX: &str = "system:node:";
+/// What stands before the name of a node in that of its user.
+pub const NODE_PREFIX: &str = "system:node:";
 
 /// Somebody who was recognised.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -23,12 +23,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer as _;
 
 use super::answer::{Answer, Broken};
 use super::outgoing::{self, Callee, Credential, Onward};
 use super::pages::Pages;
 use crate::auth::pki::PkiError;
 use apiserver_core::api_status::ApiStatus;
+use apiserver_core::request::NODE_PREFIX;
 
 /// For a connection to the other end to stand.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
@@ -41,6 +44,8 @@ const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration:
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) callee: Callee,
+    /// Whose kubelet it is to be, if any.
+    pub(crate) node: String,
     pub(crate) tls: bool,
     pub(crate) host: String,
     pub(crate) port: u16,
@@ -147,7 +152,23 @@ impl Connector {
             Credential::Nothing => &self.nobody,
         };
         let name = ServerName::try_from(target.host.clone()).map_err(io::Error::other)?;
-        Ok(Box::new(connector.connect(name, stream).await?))
+        let stream = connector.connect(name, stream).await?;
+        if target.callee.manner().credential == Credential::KubeletClient {
+            check_node(stream.get_ref().1.peer_certificates().unwrap_or_default(), &target.node)?;
+        }
+        Ok(Box::new(stream))
+    }
+}
+
+/// A Node says itself where its kubelet is, and could name another one's: whoever may reach the one would reach the other. A
+/// kubelet whose certificate names its Node is asked for that one alone.
+fn check_node(shown: &[CertificateDer<'_>], node: &str) -> io::Result<()> {
+    let leaf = shown.first().and_then(|leaf| X509Certificate::from_der(leaf).ok());
+    let names = leaf.iter().flat_map(|(_, leaf)| leaf.subject().iter_common_name());
+    let mut nodes = names.filter_map(|name| name.as_str().ok()?.strip_prefix(NODE_PREFIX));
+    match nodes.find(|named| *named != node) {
+        Some(other) => Err(io::Error::other(format!("the kubelet there is that of node {other:?}"))),
+        None => Ok(()),
     }
 }
 
@@ -292,6 +313,7 @@ mod tests {
 
     use super::*;
     use crate::auth::pki::Pair;
+    use apiserver_core::request::User;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -300,10 +322,9 @@ mod tests {
         Pair { certificate: made.cert.pem(), key: made.signing_key.serialize_pem() }
     }
 
-    /// A server that asks for a certificate, takes any, and tells how many it was shown.
-    async fn asks_who_we_are() -> (u16, tokio::sync::mpsc::Receiver<usize>) {
+    /// A server that shows its own certificate, asks for one, takes any, and tells how many it was shown.
+    async fn asks_who_we_are(own: Pair) -> (u16, tokio::sync::mpsc::Receiver<usize>) {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let own = pair("127.0.0.1");
         let config = rustls::ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .unwrap()
@@ -328,27 +349,61 @@ mod tests {
         (port, told)
     }
 
-    #[tokio::test]
-    async fn only_kubelets_see_who_we_are() {
-        let own = pair("kube-apiserver-kubelet-client");
+    fn connector() -> Connector {
+        let own = pair(User::KUBELET_CLIENT);
         let shown = rustls::sign::CertifiedKey::from_der(
             vec![CertificateDer::from_pem_slice(own.certificate.as_bytes()).unwrap()],
             PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap(),
             &rustls::crypto::aws_lc_rs::default_provider(),
         );
         let identity = Arc::new(rustls::sign::SingleCertAndKey::from(shown.unwrap()));
-        let connector = Connector::new(identity, None).unwrap();
-        let (port, mut told) = asks_who_we_are().await;
+        Connector::new(identity, None).unwrap()
+    }
+
+    fn target(callee: Callee, node: &str, port: u16) -> Target {
+        let (host, path) = ("127.0.0.1".to_owned(), "/".to_owned());
+        Target { callee, node: node.to_owned(), tls: true, host, port, path, entrance: String::new() }
+    }
+
+    #[tokio::test]
+    async fn a_kubelet_is_asked_for_its_own_node_alone() {
+        let now = base::time::Wall::from_secs(1_800_000_000);
+        let (ca, key) = (tls::Ca::create("ca", now).unwrap(), tls::Key::generate().unwrap());
+        let leaf = x509::Leaf {
+            subject: x509::Subject::new("system:node:real", &["system:nodes"]),
+            public_key: key.public_key(),
+            names: x509::AlternativeNames { ips: vec![[127, 0, 0, 1].into()], ..Default::default() },
+            usages: vec![x509::Usage::ServerAuth],
+            not_before: now,
+            not_after: now,
+        };
+        let certificate = x509::pem::encode("CERTIFICATE", &ca.issue(&leaf).unwrap());
+        let (named, _told) = asks_who_we_are(Pair { certificate, key: key.to_pem() }).await;
+        // One that signed its certificate itself is whoever its Node says it is; there is no telling.
+        let (nameless, _told) = asks_who_we_are(pair("127.0.0.1")).await;
+        let connector = connector();
+        for (callee, node, port, is_fine) in [
+            (Callee::Kubelet, "real", named, true),
+            (Callee::Kubelet, "liar", named, false),
+            (Callee::KubeletProxy, "real", named, true),
+            (Callee::KubeletProxy, "rea", named, false),
+            (Callee::Kubelet, "liar", nameless, true),
+            // Whoever else listens there is shown nothing, and asked as nobody.
+            (Callee::NodePort, "liar", named, true),
+        ] {
+            let opened = connector.open(&target(callee, node, port)).await.map(drop);
+            let want = "the kubelet there is that of node \"real\"";
+            assert_eq!(opened.is_ok(), is_fine, "{callee:?} {node}");
+            assert!(opened.err().is_none_or(|e| e.to_string() == want));
+        }
+    }
+
+    #[tokio::test]
+    async fn only_kubelets_see_who_we_are() {
+        let connector = connector();
+        let (port, mut told) = asks_who_we_are(pair("127.0.0.1")).await;
         for callee in Callee::ALL {
-            let target = Target {
-                callee,
-                tls: true,
-                host: "127.0.0.1".to_owned(),
-                port,
-                path: "/".to_owned(),
-                entrance: String::new(),
-            };
-            connector.open(&target).await.unwrap();
+            connector.open(&target(callee, "n", port)).await.unwrap();
             let is_kubelet = matches!(callee, Callee::Kubelet | Callee::KubeletProxy);
             assert_eq!(told.recv().await, Some(usize::from(is_kubelet)), "{callee:?}");
         }

@@ -237,6 +237,7 @@ impl Serving<'_> {
     /// The kubelet of a node.
     async fn kubelet(&self, node: &str, path: String) -> Result<Target, ApiStatus> {
         let kind = self.registry.kind("", "v1", "nodes")?;
+        let name = node.to_owned();
         let node = present(&kind, &self.registry.get(&kind, "", node).await?);
         let addresses = doc::list(&node, "status.addresses");
         let host = ADDRESS_TYPES.iter().find_map(|wanted| addresses.iter().find(|a| a["type"] == *wanted));
@@ -249,12 +250,21 @@ impl Serving<'_> {
         let port = if port == 0 { KUBELET_PORT } else { port };
         // A name is the administrator's word: only addresses that nodes report of themselves are judged.
         host.parse().map_or(Ok(()), check_kubelet_address)?;
-        Ok(Target { callee: Callee::Kubelet, tls: true, host, port, path, entrance: String::new() })
+        Ok(Target {
+            callee: Callee::Kubelet,
+            node: name,
+            tls: true,
+            host,
+            port,
+            path,
+            entrance: String::new(),
+        })
     }
 
     /// A target that is asked for what follows `/proxy`.
     fn beyond_us(&self, callee: Callee, tls: bool, host: String, port: u16) -> Target {
-        Target { callee, tls, host, port, path: self.rest_of_path(), entrance: self.entrance() }
+        let (node, path) = (String::new(), self.rest_of_path());
+        Target { callee, node, tls, host, port, path, entrance: self.entrance() }
     }
 
     async fn object(&self) -> Result<Value, ApiStatus> {
