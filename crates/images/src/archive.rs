@@ -17,7 +17,7 @@ use crate::error::{Doing, Error};
 use crate::layer;
 use crate::limits::Limits;
 use crate::store::{Arrived, Held, Image, Store};
-use crate::tar::{Entries, Kind, TarError};
+use crate::tar::{Entries, EntryType, TarError};
 
 const INDEX: &str = "index.json";
 const DOCKER: &str = "manifest.json";
@@ -90,8 +90,8 @@ impl Files {
             }
             match entry.kind {
                 // Old versions of Docker say so that a layer is the same as another.
-                Kind::Symlink => links.push((path, String::from_utf8_lossy(&entry.link).into_owned())),
-                Kind::File => {
+                EntryType::Symlink => links.push((path, String::from_utf8_lossy(&entry.link).into_owned())),
+                EntryType::File => {
                     let file = self.dir.join(self.by_path.len().to_string());
                     let mut out = File::create(&file).doing("create", &file)?;
                     let room = self.limits.archive_bytes - bytes;

@@ -52,7 +52,7 @@ pub struct Descriptor {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Kind {
+struct Claims {
     #[serde(default)]
     schema_version: u32,
     #[serde(default)]
@@ -71,7 +71,7 @@ impl Document {
     /// take it for different images.
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Document, Error> {
         let bad = |why: String| Error::document("manifest", why);
-        let kind: Kind = serde_json::from_slice(bytes).map_err(|e| bad(e.to_string()))?;
+        let kind: Claims = serde_json::from_slice(bytes).map_err(|e| bad(e.to_string()))?;
         if kind.schema_version == 1 {
             return Err(Error::Refused(
                 "the image has a manifest of schema version 1, which is no longer supported: push it anew"

@@ -7,7 +7,7 @@ pub(super) const BLOCK: usize = 512;
 pub(super) type Raw = [u8; BLOCK];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum EntryType {
     #[default]
     File,
     Directory,
@@ -56,18 +56,18 @@ impl Header {
     }
 }
 
-// === impl Kind ===
+// === impl EntryType ===
 
-impl Kind {
-    pub(super) fn of(flag: u8, path: &[u8]) -> Result<Kind, TarError> {
+impl EntryType {
+    pub(super) fn of(flag: u8, path: &[u8]) -> Result<EntryType, TarError> {
         Ok(match flag {
-            b'0' | 0 | b'7' | b'S' if !path.ends_with(b"/") => Kind::File,
-            b'0' | 0 | b'5' => Kind::Directory,
-            b'1' => Kind::HardLink,
-            b'2' => Kind::Symlink,
-            b'3' => Kind::CharDevice,
-            b'4' => Kind::BlockDevice,
-            b'6' => Kind::Fifo,
+            b'0' | 0 | b'7' | b'S' if !path.ends_with(b"/") => EntryType::File,
+            b'0' | 0 | b'5' => EntryType::Directory,
+            b'1' => EntryType::HardLink,
+            b'2' => EntryType::Symlink,
+            b'3' => EntryType::CharDevice,
+            b'4' => EntryType::BlockDevice,
+            b'6' => EntryType::Fifo,
             other => return Err(malformed(&format!("an entry of kind {:?}", char::from(other)))),
         })
     }

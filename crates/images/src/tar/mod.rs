@@ -7,7 +7,7 @@ mod sparse;
 
 use std::io::{self, Read};
 
-pub use header::Kind;
+pub use header::EntryType;
 pub use sparse::Hole;
 
 use header::{BLOCK, Header, Raw};
@@ -30,7 +30,7 @@ pub struct Entries<R> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     pub path: Vec<u8>,
-    pub kind: Kind,
+    pub kind: EntryType,
     /// The twelve bits that `chmod` takes.
     pub mode: u32,
     pub uid: u32,
@@ -98,7 +98,7 @@ impl<R: Read> Entries<R> {
         let flag = header.flag;
         let mut entry = Entry {
             path: long_path.unwrap_or(header.path),
-            kind: Kind::Fifo,
+            kind: EntryType::Fifo,
             mode: header.mode & 0o7777,
             uid: header.uid,
             gid: header.gid,
@@ -109,9 +109,9 @@ impl<R: Read> Entries<R> {
             data: None,
         };
         let mut sparse = records.apply(&mut entry)?;
-        entry.kind = Kind::of(flag, &entry.path)?;
+        entry.kind = EntryType::of(flag, &entry.path)?;
         // Such entries have no content, whatever size they give: so does Go read them.
-        let in_archive = if entry.kind == Kind::File { entry.size } else { 0 };
+        let in_archive = if entry.kind == EntryType::File { entry.size } else { 0 };
         self.expect(in_archive)?;
         if flag == b'S' {
             sparse = Some(sparse::Map::of_gnu_header(raw, || {
@@ -123,7 +123,7 @@ impl<R: Read> Entries<R> {
             entry.size = map.size;
             entry.data = Some(map.checked(self.left)?);
         }
-        if entry.kind != Kind::File {
+        if entry.kind != EntryType::File {
             entry.size = 0;
         }
         Ok(entry)

@@ -24,8 +24,8 @@ fn every_kind_of_entry_is_read() {
         .hard_link("etc/other", "etc/motd")
         .finish();
     let found = entries(&bytes).unwrap();
-    let kinds: Vec<Kind> = found.iter().map(|(entry, _)| entry.kind).collect();
-    assert_eq!(kinds, [Kind::Directory, Kind::File, Kind::Symlink, Kind::HardLink]);
+    let kinds: Vec<EntryType> = found.iter().map(|(entry, _)| entry.kind).collect();
+    assert_eq!(kinds, [EntryType::Directory, EntryType::File, EntryType::Symlink, EntryType::HardLink]);
     assert_eq!(found[1].1, b"hello");
     assert_eq!((found[2].0.link.as_slice(), found[3].0.link.as_slice()), (&b"../usr"[..], &b"etc/motd"[..]));
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, linkat, mkdirat, mknodat, openat, symlinkat};
 
 use super::{Unpacker, attributes, clean, exists, kind_of};
-use crate::tar::{Entries, Entry, Hole, Kind};
+use crate::tar::{Entries, Entry, EntryType, Hole};
 
 /// A layer takes `name` away from the layers below it.
 pub(super) fn whiteout(dir: &OwnedFd, name: &OsStr) -> io::Result<()> {
@@ -34,14 +34,14 @@ impl Unpacker<'_> {
         content: &mut Entries<R>,
     ) -> io::Result<()> {
         let before = exists(dir, name)?.map(|stat| kind_of(&stat));
-        let stays = before == Some(FileType::Directory) && entry.kind == Kind::Directory;
+        let stays = before == Some(FileType::Directory) && entry.kind == EntryType::Directory;
         if before.is_some() && !stays {
             // The layer says it twice: the later one counts.
             sys::tree::remove(dir, name).map_err(io::Error::other)?;
             self.last = None;
         }
         match entry.kind {
-            Kind::Directory => {
+            EntryType::Directory => {
                 if !stays {
                     mkdirat(dir, name, Mode::RWXU)?;
                 }
@@ -54,20 +54,20 @@ impl Unpacker<'_> {
                 self.later(path.to_owned(), entry);
                 attributes::set(&made, entry)
             }
-            Kind::File => self.file(dir, name, entry, content),
-            Kind::Symlink => {
+            EntryType::File => self.file(dir, name, entry, content),
+            EntryType::Symlink => {
                 symlinkat(OsStr::from_bytes(&entry.link), dir, name)?;
                 attributes::set_link(dir, name, entry)
             }
-            Kind::HardLink => self.hard_link(dir, name, &entry.link),
-            Kind::Fifo => {
+            EntryType::HardLink => self.hard_link(dir, name, &entry.link),
+            EntryType::Fifo => {
                 mknodat(dir, name, FileType::Fifo, Mode::RUSR, 0)?;
                 let made =
                     openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
                 attributes::set(&made, entry)?;
                 attributes::set_times(&made, entry)
             }
-            Kind::CharDevice | Kind::BlockDevice => {
+            EntryType::CharDevice | EntryType::BlockDevice => {
                 self.done.devices += 1;
                 Ok(())
             }

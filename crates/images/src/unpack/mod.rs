@@ -139,7 +139,7 @@ impl Unpacker<'_> {
     }
 
     fn root_itself(&mut self, entry: &Entry) -> io::Result<()> {
-        if entry.kind != crate::tar::Kind::Directory {
+        if entry.kind != crate::tar::EntryType::Directory {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the layer itself is a directory"));
         }
         let root = self.root.try_clone()?;

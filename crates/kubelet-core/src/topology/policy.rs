@@ -8,7 +8,7 @@ use super::mask::{Hint, NumaMask, Wish};
 
 /// topologyManagerPolicy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum PolicyName {
     #[default]
     None,
     BestEffort,
@@ -27,7 +27,7 @@ pub enum Scope {
 /// How hints become one.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
-    pub kind: Kind,
+    pub kind: PolicyName,
     pub scope: Scope,
     /// Nodes that are near each other before others.
     closest: bool,
@@ -38,9 +38,9 @@ pub struct Policy {
 /// So many NUMA nodes are too many to try all their sets, unless the operator says otherwise.
 const MOST_NODES: usize = 8;
 
-// === impl Kind ===
+// === impl PolicyName ===
 
-impl Kind {
+impl PolicyName {
     fn parse(name: &str) -> Option<Self> {
         Some(match name {
             "none" => Self::None,
@@ -61,8 +61,8 @@ impl Policy {
         options: &BTreeMap<String, String>,
         nodes: &[NumaNode],
     ) -> Result<Self, String> {
-        let kind = Kind::parse(name).ok_or_else(|| format!("unknown policy: \"{name}\""))?;
-        if kind == Kind::None {
+        let kind = PolicyName::parse(name).ok_or_else(|| format!("unknown policy: \"{name}\""))?;
+        if kind == PolicyName::None {
             return Ok(Self::default());
         }
         let (closest, most) = read_options(options)?;
@@ -91,25 +91,25 @@ impl Policy {
     /// Whether whoever is let in has everything from one node.
     #[must_use]
     pub fn guarantees_alignment(&self) -> bool {
-        self.kind == Kind::SingleNumaNode
+        self.kind == PolicyName::SingleNumaNode
     }
 
     /// The nodes all resources should come from, and whether the container may run so. `wishes`: by provider and resource.
     #[must_use]
     pub fn merge(&self, wishes: &[BTreeMap<String, Wish>]) -> (Hint, bool) {
-        if self.kind == Kind::None {
+        if self.kind == PolicyName::None {
             return (Hint::default(), true);
         }
         let mut hints = flat(wishes);
-        if self.kind == Kind::SingleNumaNode {
+        if self.kind == PolicyName::SingleNumaNode {
             let single = |h: &Hint| h.preferred && h.nodes.is_none_or(|n| n.count() == 1);
             hints.iter_mut().for_each(|of| of.retain(single));
         }
         let mut best = self.best(&hints);
-        if self.kind == Kind::SingleNumaNode && best.nodes == Some(self.all()) {
+        if self.kind == PolicyName::SingleNumaNode && best.nodes == Some(self.all()) {
             best.nodes = None;
         }
-        (best, self.kind == Kind::BestEffort || best.preferred)
+        (best, self.kind == PolicyName::BestEffort || best.preferred)
     }
 
     fn all(&self) -> NumaMask {
@@ -155,7 +155,7 @@ impl Policy {
 
     fn fitter(&self, current: (NumaMask, bool), candidate: (NumaMask, bool)) -> (NumaMask, bool) {
         let (a, b) = (current.0, candidate.0);
-        let by_distance = self.closest && self.kind != Kind::SingleNumaNode && a.count() == b.count();
+        let by_distance = self.closest && self.kind != PolicyName::SingleNumaNode && a.count() == b.count();
         let keeps = if a == b {
             true
         } else if by_distance {

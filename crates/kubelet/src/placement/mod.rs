@@ -21,7 +21,7 @@ use kubelet_core::topology::cpu_set::CpuSet;
 use kubelet_core::topology::machine::Machine;
 use kubelet_core::topology::memory::state::Block;
 use kubelet_core::topology::memory::{StaticMemory, reserved};
-use kubelet_core::topology::policy::{Kind, Policy};
+use kubelet_core::topology::policy::{Policy, PolicyName};
 use kubelet_core::topology::wants::PodWant;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -166,7 +166,7 @@ impl Places {
     pub async fn admit(&self, pod: &Pod, runs: impl Fn(&str) -> bool + Send) -> Result<(), Rejection> {
         let want = PodWant::new(pod);
         let begun = Instant::now();
-        let asked = self.core().policy.kind != Kind::None;
+        let asked = self.core().policy.kind != PolicyName::None;
         let done = self.place_all(&want, runs).await;
         if asked {
             let took = begun.elapsed().as_secs_f64() * 1000.0;

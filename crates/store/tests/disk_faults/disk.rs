@@ -17,14 +17,14 @@ const PAGE: usize = 4096;
 /// One line of the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
-    kind: Kind,
+    kind: RecordType,
     path: String,
     offset: usize,
     data: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum RecordType {
     Write,
     Truncate,
     Sync,
@@ -70,14 +70,14 @@ pub(crate) fn records(log: &[u8]) -> Vec<Record> {
         let (head, tail) = rest.split_at(24);
         let (name, length) = (number(&head[4..8]), number(&head[16..24]));
         let kind = match number(&head[..4]) {
-            1 => Kind::Write,
-            2 => Kind::Truncate,
-            3 => Kind::Sync,
-            4 => Kind::SyncFailed,
-            5 => Kind::Create,
-            6 => Kind::Rename,
-            7 => Kind::Unlink,
-            8 => Kind::MakeDirectory,
+            1 => RecordType::Write,
+            2 => RecordType::Truncate,
+            3 => RecordType::Sync,
+            4 => RecordType::SyncFailed,
+            5 => RecordType::Create,
+            6 => RecordType::Rename,
+            7 => RecordType::Unlink,
+            8 => RecordType::MakeDirectory,
             other => panic!("record of kind {other}"),
         };
         let path = String::from_utf8(tail[..name].to_vec()).unwrap();
@@ -104,19 +104,19 @@ impl Disk {
 
     pub(crate) fn play(&mut self, record: &Record) {
         match record.kind {
-            Kind::Create => {
+            RecordType::Create => {
                 self.files.push(File::default());
                 self.name(Naming { from: None, to: Some((record.path.clone(), self.files.len() - 1)) });
             }
-            Kind::Rename => {
+            RecordType::Rename => {
                 let index = self.shown[&record.path];
                 let target = String::from_utf8(record.data.clone()).unwrap();
                 self.name(Naming { from: Some(record.path.clone()), to: Some((target, index)) });
             }
-            Kind::Unlink => self.name(Naming { from: Some(record.path.clone()), to: None }),
+            RecordType::Unlink => self.name(Naming { from: Some(record.path.clone()), to: None }),
             // Those of these tests are made once, at the start; that they last is not what is asked.
-            Kind::MakeDirectory => drop(self.directories.insert(record.path.clone())),
-            Kind::Write => {
+            RecordType::MakeDirectory => drop(self.directories.insert(record.path.clone())),
+            RecordType::Write => {
                 let chance = self.rng.chance(0.02);
                 let mut rng = self.rng.child();
                 let file = self.file(&record.path);
@@ -126,11 +126,13 @@ impl Disk {
                     file.write_back(&mut rng, 0.5);
                 }
             }
-            Kind::Truncate => self.file(&record.path).truncate(record.offset),
-            Kind::Sync if self.is_directory(&record.path) => self.settle_names(&record.path, true),
-            Kind::SyncFailed if self.is_directory(&record.path) => self.settle_names(&record.path, false),
-            Kind::Sync => self.file(&record.path).sync(),
-            Kind::SyncFailed => {
+            RecordType::Truncate => self.file(&record.path).truncate(record.offset),
+            RecordType::Sync if self.is_directory(&record.path) => self.settle_names(&record.path, true),
+            RecordType::SyncFailed if self.is_directory(&record.path) => {
+                self.settle_names(&record.path, false)
+            }
+            RecordType::Sync => self.file(&record.path).sync(),
+            RecordType::SyncFailed => {
                 let mut rng = self.rng.child();
                 let file = self.file(&record.path);
                 file.write_back(&mut rng, 0.5);

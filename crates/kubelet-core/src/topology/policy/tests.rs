@@ -111,7 +111,7 @@ fn check(policy: &Policy, rows: &[Row]) {
         let (got, may) = policy.merge(&wishes(providers));
         let want = hint(want, &policy.nodes);
         assert_eq!(got, want, "{:?}: {providers:?}", policy.kind);
-        assert_eq!(may, policy.kind == Kind::BestEffort || want.preferred, "{providers:?}");
+        assert_eq!(may, policy.kind == PolicyName::BestEffort || want.preferred, "{providers:?}");
     }
 }
 
