@@ -36,6 +36,7 @@ pub(super) fn check(layout: &Layout, files: &[String]) -> Vec<String> {
         let text = read(page);
         problems.extend(dead_links(layout, page, &text));
         let missing = named_paths(&text).filter(|path| !layout.root.join(path).exists());
+        let missing = missing.chain(sources(&text).filter(|source| !is_tracked(files, source)));
         problems.extend(missing.map(|path| format!("{page} names {path}, which does not exist")));
     }
     let (english, chinese) = (headings(&read("README.md")), headings(&read("README.zh-CN.md")));
@@ -68,6 +69,22 @@ fn named_paths(text: &str) -> impl Iterator<Item = &str> {
             && !word.contains([' ', '*', '<'])
     };
     text.split('`').skip(1).step_by(2).filter(is_ours)
+}
+
+/// What stands in backticks and looks like a source file, however much of its path is said.
+fn sources(text: &str) -> impl Iterator<Item = &str> {
+    let is_source = |word: &&str| word.ends_with(".rs") && !word.contains([' ', '*', '<']);
+    text.split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(is_source)
+        .filter(|word| named_paths(&format!("`{word}`")).next().is_none())
+}
+
+fn is_tracked(files: &[String], source: &str) -> bool {
+    files
+        .iter()
+        .any(|file| file.strip_suffix(source).is_some_and(|rest| rest.is_empty() || rest.ends_with('/')))
 }
 
 /// Links of a page to files that are not there.
@@ -109,6 +126,16 @@ mod tests {
         let told = "docs/security.md names the test it_is_gone, which does not exist";
         assert_eq!(missing_tests(corpus, sources()), [told]);
         assert!(missing_tests(corpus, sources().chain(["async fn it_is_gone() {}".to_owned()])).is_empty());
+    }
+
+    #[test]
+    fn a_source_file_is_known_by_the_end_of_its_path() {
+        let text =
+            "`http/path.rs` and `path.rs` beside `crates/base/src/time.rs`, `cargo test x.rs` and `*.rs`";
+        assert_eq!(sources(text).collect::<Vec<_>>(), ["http/path.rs", "path.rs"]);
+        let files = ["crates/a/src/asked/path.rs".to_owned()];
+        assert!(is_tracked(&files, "path.rs") && is_tracked(&files, "asked/path.rs"));
+        assert!(!is_tracked(&files, "http/path.rs") && !is_tracked(&files, "th.rs"));
     }
 
     #[test]
