@@ -109,6 +109,7 @@ pub enum Meta {
     Priority,
     Mark,
     InputName,
+    OutputName,
     Protocol,
 }
 
@@ -383,12 +384,13 @@ impl Meta {
             Meta::Priority => 2,
             Meta::Mark => 3,
             Meta::InputName => 6,
+            Meta::OutputName => 7,
             Meta::Protocol => 16,
         }
     }
 
     fn read(number: u32) -> Option<Self> {
-        [Meta::Priority, Meta::Mark, Meta::InputName, Meta::Protocol]
+        [Meta::Priority, Meta::Mark, Meta::InputName, Meta::OutputName, Meta::Protocol]
             .into_iter()
             .find(|key| key.number() == number)
     }

@@ -9,7 +9,8 @@ use crate::object::{
 };
 use crate::verdict::{Family, Name, Verdict};
 use crate::wire::{
-    Attribute, Attributes, FLAG_ACK, FLAG_APPEND, FLAG_CREATE, FLAG_DUMP, Header, SUBSYSTEM, Writer,
+    Attribute, Attributes, FLAG_ACK, FLAG_APPEND, FLAG_CREATE, FLAG_DUMP, FLAG_EXCLUSIVE, Header, SUBSYSTEM,
+    Writer,
 };
 
 /// One step. Steps happen in order, and all of a transaction or none.
@@ -17,6 +18,8 @@ use crate::wire::{
 pub enum Message {
     /// Nothing happens if it is there.
     AddTable,
+    /// The same with a comment of one's own.
+    AddTableFor(Name),
     DeleteTable,
     AddChain(Chain),
     DeleteChain(Name),
@@ -27,6 +30,8 @@ pub enum Message {
     AddSet(Set),
     DeleteSet(Name),
     AddElements(Name, Vec<Element>),
+    /// The same, and refused if one is there already, whatever it holds.
+    AddNewElements(Name, Vec<Element>),
     DeleteElements(Name, Vec<Element>),
 }
 
@@ -161,6 +166,9 @@ impl Pen<'_> {
             Message::AddElements(set, elements) => {
                 self.elements(NEW_ELEMENTS, FLAG_CREATE, (set, elements), is_last);
             }
+            Message::AddNewElements(set, elements) => {
+                self.elements(NEW_ELEMENTS, FLAG_CREATE | FLAG_EXCLUSIVE, (set, elements), is_last);
+            }
             Message::DeleteElements(set, elements) => {
                 self.elements(DELETE_ELEMENTS, 0, (set, elements), is_last);
             }
@@ -170,7 +178,7 @@ impl Pen<'_> {
 
     fn single(&mut self, message: &Message, is_last: bool) {
         let (kind, flags) = match message {
-            Message::AddTable => (NEW_TABLE, FLAG_CREATE),
+            Message::AddTable | Message::AddTableFor(_) => (NEW_TABLE, FLAG_CREATE),
             Message::DeleteTable => (DELETE_TABLE, 0),
             Message::AddChain(_) => (NEW_CHAIN, FLAG_CREATE),
             Message::DeleteChain(_) => (DELETE_CHAIN, 0),
@@ -178,7 +186,7 @@ impl Pen<'_> {
             Message::AddRule(..) => (NEW_RULE, FLAG_CREATE | FLAG_APPEND),
             Message::AddSet(_) => (NEW_SET, FLAG_CREATE),
             Message::DeleteSet(_) => (DELETE_SET, 0),
-            Message::AddElements(..) | Message::DeleteElements(..) => return,
+            Message::AddElements(..) | Message::AddNewElements(..) | Message::DeleteElements(..) => return,
         };
         let ack = if is_last { FLAG_ACK } else { 0 };
         let family = self.table.family.number();
@@ -187,13 +195,17 @@ impl Pen<'_> {
         let (out, id) = (&mut self.out, self.sequence);
         match message {
             Message::AddTable => out.bytes(6, &comment_data(TABLE_COMMENT)),
+            Message::AddTableFor(comment) => out.bytes(6, &comment_data(comment)),
             Message::AddChain(chain) => write_chain(out, chain),
             Message::DeleteChain(name) => out.text(3, name),
             Message::FlushChain(name) => out.text(2, name),
             Message::AddRule(chain, rule) => write_rule(out, chain, rule),
             Message::AddSet(set) => write_set(out, set, id),
             Message::DeleteSet(name) => out.text(2, name),
-            Message::DeleteTable | Message::AddElements(..) | Message::DeleteElements(..) => {}
+            Message::DeleteTable
+            | Message::AddElements(..)
+            | Message::AddNewElements(..)
+            | Message::DeleteElements(..) => {}
         }
         self.out.end(mark);
         self.sequence = self.sequence.wrapping_add(1);

@@ -70,6 +70,8 @@ pub enum Field {
     Mark,
     /// A packet's priority, in the machine's byte order; `nft` prints it as two hexadecimal numbers.
     Priority,
+    /// A device's name, zeros to sixteen bytes.
+    Interface,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -132,13 +134,20 @@ impl ChainType {
 // === impl Field ===
 
 impl Field {
-    const ALL: [Field; 6] =
-        [Field::Ipv4, Field::Ipv6, Field::Protocol, Field::Port, Field::Mark, Field::Priority];
+    const ALL: [Field; 7] = [
+        Field::Ipv4,
+        Field::Ipv6,
+        Field::Protocol,
+        Field::Port,
+        Field::Mark,
+        Field::Priority,
+        Field::Interface,
+    ];
 
     pub fn bytes(self) -> u32 {
         match self {
             Field::Ipv4 | Field::Mark | Field::Priority => 4,
-            Field::Ipv6 => 16,
+            Field::Ipv6 | Field::Interface => 16,
             Field::Protocol => 1,
             Field::Port => 2,
         }
@@ -146,7 +155,7 @@ impl Field {
 
     /// What it takes in a key or a register.
     pub fn padded(self) -> usize {
-        if self == Field::Ipv6 { 16 } else { 4 }
+        if self.bytes() == 16 { 16 } else { 4 }
     }
 
     /// How `nft` numbers types. The kernel keeps the number and does not look at it.
@@ -158,13 +167,14 @@ impl Field {
             Field::Port => 13,
             Field::Mark => 19,
             Field::Priority => 23,
+            Field::Interface => 41,
         }
     }
 
     /// `nft`'s name for a byte order; of a concatenation it is unknown.
     fn byte_order(fields: &[Field]) -> u32 {
         match fields {
-            [Field::Mark | Field::Priority | Field::Protocol] => 1,
+            [Field::Mark | Field::Priority | Field::Protocol | Field::Interface] => 1,
             [_] => 2,
             _ => 0,
         }

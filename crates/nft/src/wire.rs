@@ -6,6 +6,7 @@ pub const SUBSYSTEM: u16 = 10;
 pub const FLAG_REQUEST: u16 = 0x1;
 pub const FLAG_ACK: u16 = 0x4;
 pub const FLAG_DUMP: u16 = 0x300;
+pub const FLAG_EXCLUSIVE: u16 = 0x200;
 pub const FLAG_CREATE: u16 = 0x400;
 pub const FLAG_APPEND: u16 = 0x800;
 /// On what a dump tells: something changed in between, ask again.
@@ -112,6 +113,11 @@ impl Writer {
     pub fn close(&mut self, mark: Mark) {
         let len = u16::try_from(self.bytes.len() - mark.0).unwrap_or(u16::MAX);
         self.bytes[mark.0..mark.0 + 2].copy_from_slice(&len.to_ne_bytes());
+    }
+
+    /// What is no attribute, inside one: a head of its own.
+    pub fn raw(&mut self, data: &[u8]) {
+        self.bytes.extend(data);
     }
 
     pub fn bytes(&mut self, kind: u16, data: &[u8]) {

@@ -85,7 +85,7 @@ impl Content {
 
     fn apply_one(&mut self, message: &Message) {
         match message {
-            Message::AddTable => self.is_there = true,
+            Message::AddTable | Message::AddTableFor(_) => self.is_there = true,
             Message::DeleteTable => *self = Content::default(),
             Message::AddChain(chain) => self.chains.push((chain.clone(), Vec::new())),
             Message::DeleteChain(name) => {
@@ -101,7 +101,9 @@ impl Content {
                 self.sets.retain(|(set, _)| set.name != *name);
                 self.foreign_sets.retain(|set| set != name);
             }
-            Message::AddElements(name, new) => self.elements_of(name, |all| all.extend(new.iter().cloned())),
+            Message::AddElements(name, new) | Message::AddNewElements(name, new) => {
+                self.elements_of(name, |all| all.extend(new.iter().cloned()))
+            }
             Message::DeleteElements(name, old) => self.elements_of(name, |all| {
                 all.retain(|element| !old.iter().any(|old| old.key == element.key && old.end == element.end));
             }),

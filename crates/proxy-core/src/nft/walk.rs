@@ -216,7 +216,7 @@ impl Walker<'_> {
                 match key {
                     Meta::Mark => self.mark = value,
                     Meta::Priority => self.priority = value,
-                    Meta::InputName | Meta::Protocol => return Next::Lost,
+                    Meta::InputName | Meta::OutputName | Meta::Protocol => return Next::Lost,
                 }
             }
             Expr::Ct { key, into } => {
@@ -277,6 +277,8 @@ impl Walker<'_> {
                 name.resize(16, 0);
                 self.put(into, &name);
             }
+            // None of the rules walked here asks where a packet leaves.
+            Meta::OutputName => self.put(into, &[0; 16]),
         }
     }
 
