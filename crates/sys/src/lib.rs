@@ -14,10 +14,12 @@
 //! * [`message`]: sockets that keep messages apart and carry descriptors.
 //! * [`mount`]: bind mounts, tmpfs, hugetlbfs, unmounting.
 //! * [`mountinfo`]: what is mounted where.
+//! * [`netns`]: work in another network namespace.
 //! * [`nfacct`]: counters that iptables rules add to.
 //! * [`nft`]: nf_tables: transactions, dumps, and a monitor of what others do to it.
 //! * [`notify`]: telling systemd how we are.
 //! * [`process`]: what the kernel says of this process, as metrics.
+//! * [`route`]: devices, addresses, routes, neighbours and queues, ordered by the batch.
 //! * [`sealed`]: files in memory that nobody can change any more.
 //! * [`terminal`]: the caller's terminal, raw, and its size.
 //! * [`usage`]: how much of a file system a directory takes, counted a piece at a time.
@@ -34,11 +36,13 @@ pub mod message;
 pub mod mount;
 pub mod mountinfo;
 mod netlink;
+pub mod netns;
 pub mod nfacct;
 pub mod nft;
 pub mod notify;
 pub mod process;
 pub mod processes;
+pub mod route;
 #[doc(hidden)]
 pub mod scratch;
 pub mod sealed;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use nft::wire::{Attributes, FLAG_ACK, FLAG_CREATE, FLAG_DUMP, Writer};
+use nft::wire::{Attributes, FLAG_ACK, FLAG_CREATE, FLAG_DUMP, FLAG_EXCLUSIVE, Writer};
 use rustix::io::Errno;
 
 use crate::netlink::{Failures, Listed, Netlink, SocketError};
@@ -14,7 +14,6 @@ const NEW_ADDRESS: u16 = 20;
 const DELETE_ADDRESS: u16 = 21;
 const GET_ADDRESS: u16 = 22;
 
-const FLAG_EXCLUSIVE: u16 = 0x200;
 const IFNAME: u16 = 3;
 const LINK_INFO: u16 = 18;
 const INFO_KIND: u16 = 1;

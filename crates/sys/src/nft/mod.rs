@@ -216,7 +216,7 @@ fn refused(
 
 fn describe(message: &Message) -> String {
     match message {
-        Message::AddTable => "adding the table".into(),
+        Message::AddTable | Message::AddTableFor(_) => "adding the table".into(),
         Message::DeleteTable => "deleting the table".into(),
         Message::AddChain(chain) => format!("adding chain {}", chain.name),
         Message::DeleteChain(name) => format!("deleting chain {name}"),
@@ -224,7 +224,9 @@ fn describe(message: &Message) -> String {
         Message::AddRule(chain, _) => format!("adding a rule to chain {chain}"),
         Message::AddSet(set) => format!("adding set {}", set.name),
         Message::DeleteSet(name) => format!("deleting set {name}"),
-        Message::AddElements(set, elements) => format!("adding {} elements to set {set}", elements.len()),
+        Message::AddElements(set, elements) | Message::AddNewElements(set, elements) => {
+            format!("adding {} elements to set {set}", elements.len())
+        }
         Message::DeleteElements(set, elements) => {
             format!("deleting {} elements from set {set}", elements.len())
         }
