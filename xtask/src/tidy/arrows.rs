@@ -32,6 +32,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("scheduler-core", &["api", "base"]),
     ("dns-core", &["base"]),
     ("runtime-core", &["base"]),
+    ("cni-core", &["nft", "base"]),
     ("keeper", &[]),
     ("kubelet", AGENT),
     ("proxy", AGENT),
@@ -67,7 +68,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("scheduler", AGENT),
-    ("cni", AGENT),
+    ("cni", &["cni-core", "nft", "sys"]),
     ("dns", &["dns-core", "client", "serve", "supervise", "base"]),
     (
         "apiserver",
@@ -203,6 +204,7 @@ pub(super) const PURE: &[&str] = &[
     "proxy-core",
     "scheduler-core",
     "dns-core",
+    "cni-core",
     "runtime-core",
 ];
 const WORLDLY: &[&str] =
