@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 mod agent_cmd;
 mod apiserver_cmd;
+mod cni_cmd;
 mod completion;
 mod console;
 mod controllers_cmd;
@@ -35,6 +36,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("kube-scheduler", "Find a node for every Pod"),
     ("dns", "Answer for the names of Services and Pods"),
     ("pods", "Give Pods to this machine's kubelet, and see how they do"),
+    ("cni", "Be the CNI plugins of this machine: bridge, host-local, portmap and others"),
     ("doctor", "Find out why a Service or a Pod does not work"),
     ("completion", "Print a completion script for bash, zsh or fish"),
     ("help", "Print this text"),
@@ -45,9 +47,12 @@ fn main() -> ExitCode {
     let program = args.next().unwrap_or_default();
     let name = Path::new(&program).file_name().unwrap_or(OsStr::new("longshore"));
     let rest: Vec<OsString> = args.collect();
-    match name.to_str().and_then(agent) {
-        Some(main) => main(&rest),
-        None => dispatch(&rest),
+    match name.to_str() {
+        Some(plugin) if cni_cmd::is_plugin(plugin) => cni_cmd::be(plugin),
+        name => match name.and_then(agent) {
+            Some(main) => main(&rest),
+            None => dispatch(&rest),
+        },
     }
 }
 
@@ -77,6 +82,7 @@ fn dispatch(args: &[OsString]) -> ExitCode {
         Some("kube-scheduler") => scheduler_cmd::main(rest),
         Some("dns") => dns_cmd::main(rest),
         Some("pods") => pods_cmd::main(rest),
+        Some("cni") => cni_cmd::main(rest),
         Some("doctor") => doctor_cmd::main(rest),
         Some("completion") => completion::main(rest),
         Some("help" | "--help" | "-help" | "-h") => {
@@ -105,7 +111,7 @@ fn usage() -> String {
         text.push_str(&format!("  {name:<25}{help}\n"));
     }
     text.push_str(
-        "\nInstalled under the name of an agent (kubelet, kube-apiserver, kube-proxy,\n         kube-controller-manager, kube-scheduler), the program is that agent.\n",
+        "\nInstalled under the name of an agent (kubelet, kube-apiserver, kube-proxy,\n         kube-controller-manager, kube-scheduler) or of a CNI plugin, the program is that.\n",
     );
     text
 }

@@ -73,7 +73,6 @@ impl Machine {
             .arg(flag("state-dir", &self.state()))
             .arg(flag("config", &config))
             .arg(flag("containerd", &containerd))
-            .arg(flag("cni-bin-dir", &self.tools.cni_bin()))
             .arg(format!("--node-ip={ADDRESS}"))
             .args(["--node-name=demo", "--pause-image=localhost/pause:demo", "--stop-pods"])
             .env("PATH", path.unwrap())

@@ -63,7 +63,7 @@ pub const FLAGS: &[Flag] = &[
         "cni-bin-dir",
         FlagType::Text,
         "",
-        "Where CNI plugins are, for a containerd of our own; the usual places are looked at when not given.",
+        "Where CNI plugins are, for a containerd of our own; without it they are ours.",
     ),
     Flag::new(
         "pause-image",

@@ -90,7 +90,7 @@ impl RuntimeHere {
             return Err(format!("--containerd {}: no such program", program.display()));
         }
         let socket = layout.state.join("containerd.sock");
-        let plugins = network::plugins(up.cni_bin_dir.as_deref())?;
+        let plugins = network::plugins(up.cni_bin_dir.as_deref(), &layout.cni_plugins())?;
         let root = layout.containerd_root();
         let config = root.join("config.toml");
         let version = major_version(&program)?;

@@ -61,6 +61,10 @@ impl Layout {
         self.data.join("cni")
     }
 
+    pub(super) fn cni_plugins(&self) -> PathBuf {
+        self.data.join("cni-plugins")
+    }
+
     /// A list of leases is of no use after a reboot.
     pub(super) fn cni_leases(&self) -> PathBuf {
         self.state.join("cni")

@@ -13,8 +13,6 @@ use super::layout::Layout;
 pub(super) const BRIDGE: &str = "longshore0";
 /// Where containerds of others look for networks.
 const MACHINE_CNI: &str = "/etc/cni/net.d";
-/// Where distributions put CNI plugins.
-const PLUGINS: [&str; 2] = ["/opt/cni/bin", "/usr/lib/cni"];
 
 /// The address of the Node: the one given, or the one packets to the world leave from, or the first that is nobody else's.
 pub(super) fn node_ip(up: &Up) -> Result<IpAddr, String> {
@@ -69,23 +67,13 @@ fn has_network(dir: &Path) -> bool {
     fs::read_dir(dir).is_ok_and(|entries| entries.flatten().any(is_network))
 }
 
-/// Where the plugins are, or where they were looked for.
-pub(super) fn plugins(given: Option<&Path>) -> Result<PathBuf, String> {
-    if let Some(dir) = given {
-        let is_there = dir.join("bridge").exists();
-        return if is_there {
-            Ok(dir.to_owned())
-        } else {
-            Err(format!("--cni-bin-dir {}: no plugin \"bridge\"", dir.display()))
-        };
+/// Where the plugins are: those named, or our own, which are this program.
+pub(super) fn plugins(given: Option<&Path>, own: &Path) -> Result<PathBuf, String> {
+    match given {
+        Some(dir) if dir.join("bridge").exists() => Ok(dir.to_owned()),
+        Some(dir) => Err(format!("--cni-bin-dir {}: no plugin \"bridge\"", dir.display())),
+        None => crate::cni_cmd::install(own).map(|()| own.to_owned()),
     }
-    let found = PLUGINS.iter().map(PathBuf::from).find(|dir| dir.join("bridge").exists());
-    found.ok_or_else(|| {
-        format!(
-            "no CNI plugins in {}: install the package containernetworking-plugins, or name their place with --cni-bin-dir",
-            PLUGINS.join(" or ")
-        )
-    })
 }
 
 fn conflist(pods: Ipv4Network, leases: &Path) -> String {
