@@ -1,4 +1,4 @@
-//! `longshore doctor service NAME` and `longshore doctor pod NAME`: walk from an object to what it comes to, and name the first
+//! `longshore doctor service NAME`, `longshore doctor pod NAME` and `longshore doctor network POD TO`: walk from an object to what it comes to, and name the first
 //! thing that is wrong.
 
 use std::ffi::OsString;
@@ -13,17 +13,22 @@ use serde_json::json;
 
 use crate::console;
 
+mod network;
+
 const USAGE: &str = "\
 Find out why a Service or a Pod does not work.
 
 Usage:
   longshore doctor service NAME [flags]
   longshore doctor pod NAME [flags]
+  longshore doctor network POD POD|SERVICE|IP [PORT] [flags]
 
 service: looks at the Service, the Pods it selects, its EndpointSlices, the rules in this machine's kernel, the flows it
 tracks, and calls the Service. Needs root, in the network namespace of the node.
 pod: looks at who owns the Pod, quota, what the scheduler says of every node, volumes, sandbox, image, probes and
 finalizers. Asks the API server only, from anywhere.
+network: follows a packet from a Pod of this machine: its namespace, bridge, routes, Service, masquerade; then tries one
+connection from there. Needs root, in the network namespace of the node.
 Ends with 1 if something is wrong.
 
 Flags:
@@ -40,6 +45,8 @@ const KUBECONFIG: &str = "/var/lib/longshore/admin.kubeconfig";
 struct Options {
     kind: Kind,
     name: String,
+    /// Of a packet: where it goes.
+    to: Vec<String>,
     namespace: String,
     is_json: bool,
     kubeconfig: Option<PathBuf>,
@@ -50,6 +57,7 @@ struct Options {
 enum Kind {
     Service,
     Pod,
+    Network,
 }
 
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
@@ -81,7 +89,6 @@ async fn examine(options: Options) -> Result<ExitCode, String> {
     let (namespace, name) = (&options.namespace, &options.name);
     let findings = match options.kind {
         Kind::Service => {
-            let hostname = || rustix::system::uname().nodename().to_string_lossy().trim().to_lowercase();
             let node = options.node.unwrap_or_else(hostname);
             let found = proxy::doctor::diagnose(&kubeconfig, &node, namespace, name).await;
             found.map_err(|e| e.to_string())?
@@ -92,9 +99,17 @@ async fn examine(options: Options) -> Result<ExitCode, String> {
             let found = scheduler::doctor::diagnose(&kubeconfig, namespace, name, now).await;
             found.map_err(|e| e.to_string())?
         }
+        Kind::Network => {
+            let node = options.node.unwrap_or_else(hostname);
+            network::diagnose(&kubeconfig, &node, namespace, name, &options.to).await?
+        }
     };
     console::out(&if options.is_json { as_json(&findings) } else { as_text(&findings) });
     Ok(if verdict(&findings).is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().trim().to_lowercase()
 }
 
 fn as_text(findings: &[Finding]) -> String {
@@ -162,13 +177,19 @@ fn parse(args: &[OsString]) -> Result<Option<Options>, String> {
     let kind = match words.first().map(String::as_str) {
         Some("service" | "services" | "svc") => Kind::Service,
         Some("pod" | "pods" | "po") => Kind::Pod,
-        _ => return Err("what shall be examined? `service NAME` or `pod NAME`".into()),
+        Some("network" | "net") => Kind::Network,
+        _ => return Err("what shall be examined? `service NAME`, `pod NAME` or `network POD TO`".into()),
     };
-    match words.as_slice() {
-        [_, name] => Ok(Some(Options { kind, name: name.clone(), namespace, is_json, kubeconfig, node })),
-        [_] => Err(format!("which {kind:?}?")),
-        _ => Err("one name at a time".into()),
-    }
+    let (name, to) = match (kind, words.as_slice()) {
+        (Kind::Network, [_, name, to @ ..]) if matches!(to.len(), 1 | 2) => (name.clone(), to.to_vec()),
+        (Kind::Network, _) => {
+            return Err("from which Pod, and to whom? `network POD POD|SERVICE|IP [PORT]`".into());
+        }
+        (_, [_, name]) => (name.clone(), vec![]),
+        (_, [_]) => return Err(format!("which {kind:?}?")),
+        _ => return Err("one name at a time".into()),
+    };
+    Ok(Some(Options { kind, name, to, namespace, is_json, kubeconfig, node }))
 }
 
 #[cfg(test)]
@@ -186,7 +207,21 @@ mod tests {
         let options = read("pod web-0 -o json").unwrap().unwrap();
         assert_eq!((options.kind, options.is_json, options.name.as_str()), (Kind::Pod, true, "web-0"));
         assert_eq!(read("service -h").unwrap(), None);
-        for bad in ["service", "node x", "service a b", "service a --x", "pod a -o yaml", "pod"] {
+        let options = read("network web-0 db 5432 -n shop").unwrap().unwrap();
+        assert_eq!(
+            (options.kind, options.name.as_str(), options.to.join(":")),
+            (Kind::Network, "web-0", "db:5432".into())
+        );
+        for bad in [
+            "network web-0",
+            "network a b 1 2",
+            "service",
+            "node x",
+            "service a b",
+            "service a --x",
+            "pod a -o yaml",
+            "pod",
+        ] {
             assert!(read(bad).is_err(), "{bad}");
         }
     }
