@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: what the kubelet costs on top of the runtime, what it costs as a node of a cluster beside
-//! upstream's, what the API server costs, what Services cost.
+//! upstream's, what the API server costs, what Services cost, what CNI plugins
+//! cost.
 
 use std::process::{Command, ExitCode};
 
@@ -15,9 +16,10 @@ pub(crate) fn bench(layout: &Layout, args: &[String]) -> Result<ExitCode> {
         Some((what, rest)) if what == "node" => on_containerd(layout, "bench_node", rest),
         Some((what, rest)) if what == "api" => run(layout, "bench_api", rest),
         Some((what, rest)) if what == "control" => run(layout, "bench_control", rest),
+        Some((what, rest)) if what == "cni" => bench_cni(layout, rest),
         Some((what, counts)) if what == "proxy" => bench_proxy(layout, counts),
         _ => Err(Failure::new(
-            "what shall be measured? bench pods|node|api|control [--quick] or bench proxy [SERVICES…] [--peer-proxy PATH]",
+            "what shall be measured? bench pods|node|api|control|cni [--quick] or bench proxy [SERVICES…] [--peer-proxy PATH]",
         )),
     }
 }
@@ -30,6 +32,14 @@ fn on_containerd(layout: &Layout, bench: &str, args: &[String]) -> Result<ExitCo
     debs::fetch(layout, false)?;
     images::build(layout)?;
     run(layout, bench, args)
+}
+
+fn bench_cni(layout: &Layout, args: &[String]) -> Result<ExitCode> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new("network namespaces need root: run it as root"));
+    }
+    debs::fetch(layout, false)?;
+    run(layout, "bench_cni", args)
 }
 
 /// Builds a benchmark and what it measures, and runs it.

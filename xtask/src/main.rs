@@ -50,6 +50,9 @@ cargo xtask <command>
   bench proxy [SERVICES…] [--peer-proxy PATH]
                       what Services cost: the first sync, one change, a restart, memory, a packet's way; beside
                       upstream's kube-proxy where it is at hand
+  bench cni [--quick]
+                      what CNI plugins cost: ADD and DEL beside upstream's plugins, as programs and in process; many at
+                      once; many one after the other
   bench api [--quick] [--peer-apiserver PATH --peer-etcd PATH]
                       what the API server costs: start, memory, creates, lists, watches; beside kube-apiserver and
                       etcd where they are at hand
