@@ -43,7 +43,7 @@ const PONGS: usize = 8;
 /// The WebSocket protocol of exec and attach in which a client can close its side of stdin.
 pub const CHANNELS: &str = "v5.channel.k8s.io";
 /// What a WebSocket protocol that carries SPDY begins with.
-const TUNNEL: &str = "SPDY/3.1+";
+pub const TUNNEL: &str = "SPDY/3.1+";
 const SPDY: HeaderValue = HeaderValue::from_static("SPDY/3.1");
 /// The protocol of exec and attach that we speak with the runtime.
 const COMMAND_PROTOCOL: &str = "v4.channel.k8s.io";
@@ -96,7 +96,7 @@ enum Speech {
 
 /// When something last moved on a stream.
 #[derive(Clone, Debug)]
-struct Activity {
+pub struct Activity {
     begun: Instant,
     last: Arc<AtomicU64>,
 }
@@ -281,26 +281,43 @@ fn failed(error: &DialError) -> Response {
 
 /// Takes what the client is still sending until it has heard that this is the end. Closing the connection over unread
 /// bytes would throw away what we sent last, on its way or even in the client's hands.
-async fn linger(from: &mut (impl AsyncRead + Unpin)) {
+pub async fn linger(from: &mut (impl AsyncRead + Unpin)) {
     let mut buffer = vec![0; 16 << 10];
     let drain = async { while from.read(&mut buffer).await.is_ok_and(|n| n > 0) {} };
     let _ = tokio::time::timeout(LINGER, drain).await;
 }
 
+/// Takes SPDY out of the WebSocket messages that carry it, and puts the answers into such, until either end is done.
+pub async fn unwrap_spdy(
+    client: impl AsyncRead + AsyncWrite,
+    inside: impl AsyncRead + AsyncWrite,
+    activity: &Activity,
+    idle: Duration,
+) {
+    tunnel::run(client, inside, activity, idle).await;
+}
+
 // === impl Activity ===
 
+impl Default for Activity {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Activity {
-    fn new() -> Self {
+    #[must_use]
+    pub fn new() -> Self {
         Self { begun: Instant::now(), last: Arc::default() }
     }
 
-    fn mark(&self) {
+    pub fn mark(&self) {
         self.last
             .store(u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Ends when nothing has moved for so long.
-    async fn cease(&self, idle: Duration) {
+    /// Ends when nothing has moved for so long; never if that is zero.
+    pub async fn cease(&self, idle: Duration) {
         if idle.is_zero() {
             return std::future::pending().await;
         }

@@ -1,12 +1,18 @@
-//! SPDY/3.1 as far as a client of a runtime's streaming server speaks it: a few streams, opened at the beginning, and
-//! their bytes. Those servers know no flow control; TCP alone holds back who sends too fast.
+//! SPDY/3.1 as far as a runtime's streaming server and its clients speak it: streams that the client opens, and their bytes.
+//! Those servers know no flow control; TCP alone holds back who sends too fast.
+
+mod headers;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use headers::Unpacker;
 
 /// The largest frame taken. Servers send pieces of 32 kB.
 pub const FRAME_MAX: usize = 4 << 20;
 /// What we put into one frame.
 pub const PIECE: usize = 32 << 10;
+/// Why a stream is reset: it is not wanted; it is over.
+pub const REFUSED: u32 = 3;
+pub const CANCELLED: u32 = 5;
 
 const VERSION: u16 = 3;
 const SYN_STREAM: u16 = 1;
@@ -14,12 +20,19 @@ const SYN_REPLY: u16 = 2;
 const RST_STREAM: u16 = 3;
 const PING: u16 = 6;
 const GOAWAY: u16 = 7;
+const HEADERS: u16 = 8;
 const FIN: u8 = 1;
 const HEAD: usize = 8;
 
-/// What the server says.
+/// What the other side says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
+    /// A client opens a stream; `last` when it will send nothing. Names of headers are in lower case.
+    Open {
+        stream: u32,
+        last: bool,
+        headers: Vec<(String, String)>,
+    },
     Data {
         stream: u32,
         bytes: Bytes,
@@ -43,13 +56,15 @@ pub enum Frame {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the runtime's streaming server broke the protocol: {0}")]
+#[error("the other side of the stream broke the protocol: {0}")]
 pub struct Broken(&'static str);
 
 /// Frames out of bytes, however they were cut.
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: BytesMut,
+    /// Of a server: only clients open streams.
+    unpacker: Option<Unpacker>,
 }
 
 /// Bytes out of frames. Header blocks share one compressed stream, so all of them come from one encoder.
@@ -61,6 +76,12 @@ pub struct Encoder {
 // === impl Decoder ===
 
 impl Decoder {
+    /// For what a client says.
+    #[must_use]
+    pub fn of_server() -> Self {
+        Self { buffer: BytesMut::new(), unpacker: Some(Unpacker::new()) }
+    }
+
     /// Where the next bytes go.
     pub fn buffer(&mut self) -> &mut BytesMut {
         &mut self.buffer
@@ -84,7 +105,29 @@ impl Decoder {
         if u16::from_be_bytes([a & 0x7f, b]) != VERSION {
             return Err(Broken("a frame is of another version"));
         }
-        control(u16::from_be_bytes([c, d]), last, &payload).map(Some)
+        let kind = u16::from_be_bytes([c, d]);
+        match &mut self.unpacker {
+            Some(unpacker) if matches!(kind, SYN_STREAM | HEADERS | SYN_REPLY) => {
+                opened(unpacker, kind, last, &payload).map(Some)
+            }
+            _ => control(kind, last, &payload).map(Some),
+        }
+    }
+}
+
+/// A frame of a client that has a header block.
+fn opened(unpacker: &mut Unpacker, kind: u16, last: bool, payload: &[u8]) -> Result<Frame, Broken> {
+    let short = Broken("a control frame is too short");
+    let (stream, rest) = payload.split_first_chunk::<4>().ok_or(short)?;
+    // Behind the stream: the one it belongs to, a priority and a slot.
+    let block = if kind == SYN_STREAM { rest.get(6..).ok_or(short)? } else { rest };
+    let headers = unpacker.block(block)?;
+    let stream = u32::from_be_bytes(*stream) & 0x7fff_ffff;
+    match kind {
+        SYN_STREAM if stream % 2 == 0 => Err(Broken("a client's stream has an even number")),
+        SYN_STREAM => Ok(Frame::Open { stream, last, headers }),
+        HEADERS => Ok(Frame::Other),
+        _ => Err(Broken("it accepts a stream that nobody opened")),
     }
 }
 
@@ -126,6 +169,15 @@ impl Encoder {
         put_control(out, SYN_STREAM, &payload);
     }
 
+    /// Accepts a stream that the client opened.
+    pub fn accept(&mut self, out: &mut BytesMut, stream: u32) {
+        let block = self.pack(&0u32.to_be_bytes());
+        let mut payload = BytesMut::with_capacity(4 + block.len());
+        payload.put_u32(stream);
+        payload.put_slice(&block);
+        put_control(out, SYN_REPLY, &payload);
+    }
+
     /// The header block as a piece of the connection's zlib stream: stored, not packed, which saves the memory of a
     /// compressor for a hundred bytes. Without the preset dictionary, as the zlib header says. The empty block at the
     /// end is what makes the reader give out what it has.
@@ -159,6 +211,14 @@ pub fn put_data(out: &mut BytesMut, stream: u32, bytes: &[u8], last: bool) {
 
 pub fn put_ping(out: &mut BytesMut, id: u32) {
     put_control(out, PING, &id.to_be_bytes());
+}
+
+/// Ends a stream at once, both ways.
+pub fn put_reset(out: &mut BytesMut, stream: u32, status: u32) {
+    let mut payload = BytesMut::with_capacity(8);
+    payload.put_u32(stream);
+    payload.put_u32(status);
+    put_control(out, RST_STREAM, &payload);
 }
 
 fn put_piece(out: &mut BytesMut, stream: u32, bytes: &[u8], last: bool) {
@@ -236,7 +296,45 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_a_client_opens_a_server_hears() {
+        let (mut encoder, mut bytes, mut decoder) =
+            (Encoder::default(), BytesMut::new(), Decoder::of_server());
+        encoder.open(&mut bytes, 1, &[("streamtype", "error")]);
+        encoder.open(&mut bytes, 3, &[("streamtype", "data"), ("Port", "80")]);
+        put_reset(&mut bytes, 3, CANCELLED);
+        decoder.buffer().extend_from_slice(&bytes);
+        let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let want = [
+            Frame::Open { stream: 1, last: false, headers: vec![header("streamtype", "error")] },
+            Frame::Open {
+                stream: 3,
+                last: false,
+                headers: vec![header("streamtype", "data"), header("port", "80")],
+            },
+            Frame::Reset { stream: 3, status: CANCELLED },
+        ];
+        for frame in want {
+            assert_eq!(decoder.next_frame().unwrap(), Some(frame));
+        }
+        let mut answer = BytesMut::new();
+        encoder.accept(&mut answer, 3);
+        assert_eq!(decode(&answer, 7).unwrap(), [Frame::Reply { stream: 3, last: false }]);
+        for bad in [&[0x80, 3, 0, 1, 0, 0, 0, 4, 0, 0, 0, 1][..], &[0x80, 3, 0, 2, 1, 0, 0, 4, 0, 0, 0, 5]] {
+            decoder = Decoder::of_server();
+            decoder.buffer().extend_from_slice(bad);
+            assert!(decoder.next_frame().is_err());
+        }
+    }
+
     proptest! {
+        #[test]
+        fn any_bytes_of_a_client_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
+            let mut decoder = Decoder::of_server();
+            decoder.buffer().extend_from_slice(&bytes);
+            while let Ok(Some(_)) = decoder.next_frame() {}
+        }
+
         #[test]
         fn data_survives_any_cut(bytes in prop::collection::vec(any::<u8>(), 0..100_000), cut in 1usize..5000) {
             let mut out = BytesMut::new();

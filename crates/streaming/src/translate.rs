@@ -170,7 +170,11 @@ where
                 Frame::Reset { stream, .. } => story.end(stream),
                 // Our own pings, which we do not send, would have odd ids.
                 Frame::Ping { id } if id % 2 == 0 => drop(reply.try_send(Reply::Ping(id))),
-                Frame::Ping { .. } | Frame::Reply { .. } | Frame::GoAway | Frame::Other => {}
+                Frame::Open { .. }
+                | Frame::Ping { .. }
+                | Frame::Reply { .. }
+                | Frame::GoAway
+                | Frame::Other => {}
             }
             if out.len() >= spdy::PIECE {
                 send(to, &mut out).await?;

@@ -1,4 +1,4 @@
-//! The terminal of the person who started us.
+//! Terminals: the one of the person who started us, and those of containers.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -33,6 +33,17 @@ pub fn size(terminal: &impl AsRawFd) -> Option<(u16, u16)> {
     // SAFETY: it was zeroed, and every bit pattern is a winsize.
     let size = unsafe { size.assume_init() };
     (size.ws_row > 0 && size.ws_col > 0).then_some((size.ws_row, size.ws_col))
+}
+
+/// Gives `terminal` another size. Whoever runs in it is told by SIGWINCH.
+#[allow(unsafe_code)]
+pub fn set_size(terminal: &impl AsRawFd, rows: u16, columns: u16) -> io::Result<()> {
+    let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the descriptor is open for as long as it is borrowed, and the pointer is to a whole winsize.
+    match unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 // === impl Raw ===
