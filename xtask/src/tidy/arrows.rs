@@ -57,6 +57,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "runtime-core",
             "keeper",
             "images",
+            "registry",
+            "client",
             "cri",
             "serve",
             "streaming",
