@@ -170,6 +170,33 @@ impl Store {
         self.dir(LAYERS).join(layer.file_name()).join(FS)
     }
 
+    /// The configuration of an image as it came; its digest is the image's id.
+    #[must_use]
+    pub fn config(&self, id: &str) -> Option<String> {
+        let id = id.parse::<Digest>().ok()?;
+        self.state().images.get(&id).map(|(record, _)| record.config.clone())
+    }
+
+    /// Whether the image is spared by those who make room. It says so itself, for them to see.
+    pub fn pin(&self, reference: &str, is_pinned: bool) -> Result<Option<Arc<Image>>, Error> {
+        let mut state = self.state();
+        let Some(id) = state.find(reference) else { return Ok(None) };
+        let Some((record, image)) = state.images.get_mut(&id) else { return Ok(None) };
+        if record.pinned != is_pinned {
+            let changed = ImageRecord { pinned: is_pinned, ..record.clone() };
+            records::write(&self.dir(IMAGES), &id.file_name(), &changed)?;
+            *record = changed;
+            *image = Arc::new(Image { pinned: is_pinned, ..(**image).clone() });
+        }
+        Ok(Some(image.clone()))
+    }
+
+    /// Where it lies.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.0.root
+    }
+
     #[must_use]
     pub fn usage(&self) -> Usage {
         let state = self.state();

@@ -83,6 +83,9 @@ impl Registries {
         let size = manifest.layers.iter().map(|layer| layer.size).sum::<u64>() + manifest.config.size;
         let held = self.layers(store, &sessions, &name, &manifest, &parsed).await?;
         let id = manifest.config.digest.clone();
+        // Nobody has asked the registry whether the tag beside a digest leads there, too.
+        let tag = name.tag.filter(|_| name.digest.is_none());
+        let name = Reference { tag, ..name };
         let arrived = Arrived { id, config, names: vec![name], manifest: Some(top), size };
         let to = store.clone();
         let image = on_disk(move || to.add_image(arrived, &parsed)).await?;
@@ -117,8 +120,8 @@ impl Registries {
         config: &ImageConfig,
     ) -> Result<Vec<Held>, Error> {
         let all = config.diff_ids.iter().zip(&manifest.layers);
-        let one = |(id, blob)| layer(store, sessions, name, id, blob);
-        stream::iter(all).map(one).buffer_unordered(self.0.parallel.max(1)).try_collect().await
+        let all: Vec<_> = all.map(|(id, blob)| layer(store, sessions, name, id, blob)).collect();
+        stream::iter(all).buffer_unordered(self.0.parallel.max(1)).try_collect().await
     }
 }
 
@@ -132,12 +135,16 @@ async fn resolve(sessions: &[Session], name: &Reference, store: &Store) -> Resul
         }
         None => {
             let tag = name.tag.as_deref().unwrap_or("latest");
-            let asked = async |session: &Session| {
-                let url = session.host.url(&name.path, &format!("manifests/{tag}"), &name.domain);
-                let answer = with_retries(async || get(session, &url, 0).await).await?;
-                answer.bytes(to_usize(store.limits().document)).await
-            };
-            let bytes = first(sessions, |session| session.host.can_resolve, asked).await?;
+            let most = to_usize(store.limits().document);
+            let asked = first(
+                sessions,
+                |session| session.host.can_resolve,
+                |session| async move {
+                    let url = session.host.url(&name.path, &format!("manifests/{tag}"), &name.domain);
+                    with_retries(|| get(session, &url, 0)).await?.bytes(most).await
+                },
+            );
+            let bytes = asked.await?;
             (Digest::of(&bytes), bytes)
         }
     };
@@ -173,18 +180,22 @@ async fn by_digest(
     kind: &str,
     most: u64,
 ) -> Result<Vec<u8>, Error> {
-    let asked = async |session: &Session| {
-        let url = session.host.url(&name.path, &format!("{kind}/{digest}"), &name.domain);
-        let bytes = with_retries(async || get(session, &url, 0).await).await?.bytes(to_usize(most)).await?;
-        let mut reader = images::Hashing::like(digest, bytes.as_slice());
-        std::io::copy(&mut reader, &mut std::io::sink()).map_err(images::Error::Archive)?;
-        let (found, _) = reader.finish();
-        if found == *digest {
-            return Ok(bytes);
-        }
-        Err(images::Error::Mismatch { what: "the document", wanted: digest.clone(), found }.into())
-    };
-    first(sessions, |session| session.host.can_pull, asked).await
+    let asked = first(
+        sessions,
+        |session| session.host.can_pull,
+        |session| async move {
+            let url = session.host.url(&name.path, &format!("{kind}/{digest}"), &name.domain);
+            let bytes = with_retries(|| get(session, &url, 0)).await?.bytes(to_usize(most)).await?;
+            let mut reader = images::Hashing::like(digest, bytes.as_slice());
+            std::io::copy(&mut reader, &mut std::io::sink()).map_err(images::Error::Archive)?;
+            let (found, _) = reader.finish();
+            if found == *digest {
+                return Ok(bytes);
+            }
+            Err(images::Error::Mismatch { what: "the document", wanted: digest.clone(), found }.into())
+        },
+    );
+    asked.await
 }
 
 async fn layer(
@@ -206,15 +217,19 @@ async fn layer(
         );
         return Err(images::Error::Refused(why).into());
     }
-    let brought = async |session: &Session| {
-        let scratch = Scratch(store.scratch()?);
-        let file = scratch.0.join("blob");
-        let url = session.host.url(&name.path, &format!("blobs/{}", blob.digest), &name.domain);
-        download(session, &url, &file, blob.size).await?;
-        let (store, id, digest) = (store.clone(), id.clone(), blob.digest.clone());
-        on_disk(move || images::add_layer(&store, &id, &file, Some(&digest))).await
-    };
-    first(sessions, |session| session.host.can_pull, brought).await
+    let brought = first(
+        sessions,
+        |session| session.host.can_pull,
+        |session| async move {
+            let scratch = Scratch(store.scratch()?);
+            let file = scratch.0.join("blob");
+            let url = session.host.url(&name.path, &format!("blobs/{}", blob.digest), &name.domain);
+            download(session, &url, &file, blob.size).await?;
+            let (store, id, digest) = (store.clone(), id.clone(), blob.digest.clone());
+            on_disk(move || images::add_layer(&store, &id, &file, Some(&digest))).await
+        },
+    );
+    brought.await
 }
 
 /// Into a file, going on where it broke off.
@@ -273,7 +288,10 @@ async fn get(session: &Session, url: &str, offset: u64) -> Result<Answer, Error>
     session.get(&Wanted { url, accept, offset }).await
 }
 
-async fn with_retries<T>(mut act: impl AsyncFnMut() -> Result<T, Error>) -> Result<T, Error> {
+async fn with_retries<T, F>(mut act: impl FnMut() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
     let mut tried = 0;
     loop {
         match act().await {
@@ -287,11 +305,14 @@ async fn with_retries<T>(mut act: impl AsyncFnMut() -> Result<T, Error>) -> Resu
 }
 
 /// The first host that does; the error is that of the last one asked, which is the registry itself.
-async fn first<T>(
-    sessions: &[Session],
+async fn first<'a, T, F>(
+    sessions: &'a [Session],
     may: impl Fn(&Session) -> bool,
-    mut act: impl AsyncFnMut(&Session) -> Result<T, Error>,
-) -> Result<T, Error> {
+    mut act: impl FnMut(&'a Session) -> F,
+) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
     let mut last = None;
     for session in sessions.iter().filter(|session| may(session)) {
         match act(session).await {

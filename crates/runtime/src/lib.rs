@@ -5,6 +5,8 @@
 //! plan's descriptors come from, [`network`] what attaches a Pod to its network.
 
 mod devices;
+mod image_service;
 pub mod keeper;
 pub mod network;
 pub mod open;
+mod streams;

@@ -16,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

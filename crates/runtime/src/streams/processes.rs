@@ -37,9 +37,12 @@ pub(crate) struct Session {
     pub(crate) stderr: Option<OwnedFd>,
     /// To change the size of.
     pub(crate) terminal: Option<OwnedFd>,
-    /// The exit code, where somebody wants to know.
+    /// The exit code of a command. None for a container that somebody joins in on: its end is that of its output.
     pub(crate) exit: Option<oneshot::Receiver<i32>>,
-    /// Dropped, it ends what is only there for this session.
+    /// Others may use the input later, so it is not closed: the session is over when the client has no more of it.
+    pub(crate) ends_with_input: bool,
+    /// Dropped before the exit is told, it ends a command with all that it started. Later it only lets go: what a command
+    /// left running stays.
     pub(crate) guard: Box<dyn Send + Sync>,
 }
 
