@@ -11,6 +11,8 @@ mod pipes;
 mod ports;
 mod processes;
 mod speech;
+#[cfg(test)]
+mod tests;
 mod tokens;
 
 use std::convert::Infallible;
