@@ -65,6 +65,18 @@ pub fn overlay(layers: &[&Path], upper: &Path, work: &Path) -> io::Result<OwnedF
     mount(&context, 0)
 }
 
+/// Layers, the lowest first, as one tree that nobody changes.
+pub fn layers(layers: &[&Path]) -> io::Result<OwnedFd> {
+    if let [only] = layers {
+        return copy(crate::fd::open_dir(only)?, false);
+    }
+    let context = m::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for layer in layers.iter().rev() {
+        m::fsconfig_set_string(&context, "lowerdir+", *layer)?;
+    }
+    mount(&context, READ_ONLY)
+}
+
 fn mount(context: &OwnedFd, attributes: u64) -> io::Result<OwnedFd> {
     m::fsconfig_create(context)?;
     let attributes = MountAttrFlags::from_bits_retain(u32::try_from(attributes).map_err(io::Error::other)?);

@@ -4,6 +4,7 @@
 //!
 //! * [`cgroup`]: control groups: make, bound, empty, remove.
 //! * [`conntrack`]: the connection tracking table: list entries, delete one.
+//! * [`device_filter`]: the program that says which devices a cgroup may use.
 //! * [`detached`]: mounts that are nowhere yet: made aside, attached by somebody else.
 //! * [`fd`]: paths walked by file descriptor, so that whoever owns the directory cannot lead us out of it.
 //! * [`ipset`]: sets of addresses and ports: make, fill, list, destroy.
@@ -27,6 +28,7 @@
 pub mod cgroup;
 pub mod conntrack;
 pub mod detached;
+pub mod device_filter;
 pub mod fd;
 pub mod ipset;
 pub mod ipvs;
