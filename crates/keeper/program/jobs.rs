@@ -27,6 +27,8 @@ pub struct Job {
     pub status: i32,
     pub ended: Time,
     pub killed_for_memory: u64,
+    /// A keeper that is gone made it: somebody else is its parent.
+    is_adopted: bool,
 }
 
 /// What a process told while it was being set up.
@@ -108,6 +110,30 @@ impl Job {
             status: 0,
             ended: Time::default(),
             killed_for_memory: 0,
+            is_adopted: false,
+        })
+    }
+
+    /// Takes over a process whose keeper is gone. The descriptors are taken.
+    pub fn adopt(key: u32, pid: i32, fds: [Fd; ADOPT_FDS]) -> Result<Job> {
+        let stream = |fd: Fd| if fd < 0 { Ok(Stream::closed()) } else { Stream::open(fd) };
+        Ok(Job {
+            key,
+            state: STATE_RUNNING,
+            pid,
+            pidfd: fds[ADOPT_PIDFD],
+            sync: -1,
+            streams: [stream(fds[ADOPT_STDOUT])?, stream(fds[ADOPT_STDERR])?],
+            input: fds[ADOPT_INPUT],
+            log: fds[ADOPT_LOG],
+            memory_events: fds[ADOPT_MEMORY],
+            tees: [[-1; TEES_MAX]; 2],
+            flags: FLAG_LOG,
+            failed: (0, 0),
+            status: 0,
+            ended: Time::default(),
+            killed_for_memory: 0,
+            is_adopted: true,
         })
     }
 
@@ -158,14 +184,7 @@ impl Job {
 
     /// The process has ended, but is not yet reaped: its cgroup may still be asked, its output is all there.
     pub fn end(&mut self, pump: &mut Pump) -> Result<()> {
-        let mut info = [0u32; 32];
-        // P_PIDFD, WEXITED | WNOWAIT | WNOHANG
-        call!(WAITID, 3, self.pidfd, info.as_mut_ptr(), 4 | 0x0100_0000 | 1, 0)?;
-        if info[4] == 0 {
-            return Err(EAGAIN);
-        }
-        // CLD_EXITED
-        self.status = if info[2] == 1 { info[6] as i32 } else { 128 + info[6] as i32 };
+        self.status = if self.is_adopted { self.told_status()? } else { self.own_status()? };
         self.ended = now();
         self.killed_for_memory = killed_for_memory(self.memory_events);
         for which in 0..2 {
@@ -183,10 +202,49 @@ impl Job {
         Ok(())
     }
 
+    fn own_status(&self) -> Result<i32> {
+        let mut info = [0u32; 32];
+        // P_PIDFD, WEXITED | WNOWAIT | WNOHANG
+        call!(WAITID, 3, self.pidfd, info.as_mut_ptr(), 4 | 0x0100_0000 | 1, 0)?;
+        if info[4] == 0 {
+            return Err(EAGAIN);
+        }
+        // CLD_EXITED
+        Ok(if info[2] == 1 { info[6] as i32 } else { 128 + info[6] as i32 })
+    }
+
+    /// Of somebody else's child the kernel tells it to who held the pidfd all along, once its parent has taken it. A kernel
+    /// that does not (before 6.15) leaves it unknown: 255.
+    fn told_status(&self) -> Result<i32> {
+        const UNKNOWN: i32 = 255;
+        const INFO: usize = 64;
+        let mut info = [0u64; INFO / 8];
+        // PIDFD_INFO_EXIT
+        info[0] = 8;
+        // PIDFD_GET_INFO
+        let told = call!(IOCTL, self.pidfd, 0xc000_ff0busize | INFO << 16, info.as_mut_ptr());
+        if told.is_ok() && info[0] & 8 != 0 {
+            let status = (info[7] >> 32) as i32;
+            return Ok(if status & 0x7f == 0 { status >> 8 & 0xff } else { 128 + (status & 0x7f) });
+        }
+        let mut poll = PollFd { fd: self.pidfd, events: POLLIN, revents: 0 };
+        let none = Time { seconds: 0, nanos: 0 };
+        call!(PPOLL, &raw mut poll, 1, &raw const none, 0, 8)?;
+        // POLLHUP: its parent has taken it, and the kernel told nothing.
+        if poll.revents & 0x10 != 0 {
+            return Ok(UNKNOWN);
+        }
+        // It has ended, and its parent has not looked yet.
+        let moment = Time { seconds: 0, nanos: 1_000_000 };
+        let _ = call!(PPOLL, 0, 0, &raw const moment, 0, 8);
+        Err(EAGAIN)
+    }
+
     /// The process leaves the table of the kernel; what is known of it stays.
     pub fn reap(&mut self) {
         let mut info = [0u32; 32];
-        let _ = call!(WAITID, 3, self.pidfd, info.as_mut_ptr(), 4, 0);
+        // WEXITED | WNOHANG: one that is adopted is not ours to take.
+        let _ = call!(WAITID, 3, self.pidfd, info.as_mut_ptr(), 4 | 1, 0);
         for fd in [&mut self.pidfd, &mut self.sync, &mut self.input, &mut self.log, &mut self.memory_events] {
             close(*fd);
             *fd = -1;

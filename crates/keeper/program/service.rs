@@ -181,13 +181,13 @@ impl Service {
                 return;
             }
         };
-        let _ = n;
         let word = |at: usize| u32::from_le_bytes([message[at], message[at + 1], message[at + 2], message[at + 3]]);
         let (kind, request, key, argument) = (word(0), word(4), word(8), word(12));
         let fds = &mut fds[..count];
         let result = match kind {
             LAUNCH => self.launch(request, key, argument as usize, fds),
             LIST => self.list(request),
+            ADOPT => self.adopt(key, argument, word(HEAD), if n >= HEAD + 4 { fds } else { &mut [] }),
             QUIT => exit(0),
             _ => self.change(kind, request, key, argument, fds),
         };
@@ -222,6 +222,25 @@ impl Service {
         self.jobs[free] = Some(job);
         self.tell(LAUNCHED, request, key, pid as u32, &[], Some(pidfd));
         Ok(false)
+    }
+
+    fn adopt(&mut self, key: u32, sent: u32, pid: u32, fds: &mut [Fd]) -> Result<bool> {
+        if self.jobs.iter().flatten().any(|job| job.key == key) {
+            return Err(EEXIST);
+        }
+        let free = self.jobs.iter().position(Option::is_none).ok_or(ENOSPC)?;
+        let (mut all, mut next) = ([-1; ADOPT_FDS], 0);
+        for (at, place) in all.iter_mut().enumerate().filter(|(at, _)| sent & 1 << at != 0) {
+            let _ = at;
+            *place = take(fds, next).unwrap_or(-1);
+            next += 1;
+        }
+        if all[ADOPT_PIDFD] < 0 {
+            all.iter().for_each(|fd| close(*fd));
+            return Err(EINVAL);
+        }
+        self.jobs[free] = Some(Job::adopt(key, pid as i32, all)?);
+        Ok(true)
     }
 
     fn list(&mut self, request: u32) -> Result<bool> {
@@ -263,6 +282,14 @@ impl Service {
                     }
                 }
                 Ok(true)
+            }
+            STREAM => {
+                let fd = job.streams.get(argument as usize).ok_or(EINVAL)?.fd;
+                if fd < 0 {
+                    return Err(ENOENT);
+                }
+                self.tell(DONE, request, key, 0, &[], Some(fd));
+                Ok(false)
             }
             INPUT => {
                 let input = job.input;

@@ -120,6 +120,9 @@ pub struct Exec {
     pub cgroup: Cgroup,
     pub no_new_privileges: bool,
     pub seccomp: Option<(Vec<u64>, u64)>,
+    /// Resource, soft, hard.
+    pub rlimits: Vec<(u32, u64, u64)>,
+    pub oom_score: Option<i64>,
     pub has_terminal: bool,
     /// Which of input, output and errors the daemon sends along.
     pub stdio: [bool; 3],
@@ -172,8 +175,12 @@ pub fn plan_exec(exec: &Exec, machine: u64) -> Result<Plan, UnknownCapability> {
     for (at, is_sent) in exec.stdio.into_iter().enumerate().filter(|_| !exec.has_terminal) {
         launch.stdio[at] = is_sent.then(|| builder.slot(Source::Stdio(at)));
     }
+    // Before it is in the container's mounts: a process inherits the score of the daemon, which is killed last.
+    builder.ops.extend(exec.oom_score.map(Op::OomScore));
     let kinds = namespace::MOUNT | namespace::UTS | namespace::IPC | namespace::NETWORK | namespace::CGROUP;
-    builder.ops.extend([Op::SetNs(target, kinds), Op::RootHere, Op::Umask(0o022)]);
+    builder.ops.extend([Op::SetNs(target, kinds), Op::RootHere]);
+    builder.ops.extend(exec.rlimits.iter().map(|(what, soft, hard)| Op::Rlimit(*what, *soft, *hard)));
+    builder.ops.push(Op::Umask(0o022));
     if exec.has_terminal {
         builder.ops.push(Op::Terminal { columns: 0, rows: 0 });
     }

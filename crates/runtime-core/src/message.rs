@@ -18,6 +18,13 @@ pub enum Ask {
     Input,
     CloseInput,
     Quit,
+    /// Output, or errors.
+    Stream(u32),
+    /// A bit for each descriptor that comes along; the process id follows.
+    Adopt {
+        sent: u32,
+        pid: u32,
+    },
 }
 
 /// How a process ended.
@@ -61,7 +68,7 @@ pub struct Told {
 }
 
 #[must_use]
-pub fn encode(ask: Ask, request: u32, job: u32) -> [u8; HEAD] {
+pub fn encode(ask: Ask, request: u32, job: u32) -> Vec<u8> {
     let (kind, argument) = match ask {
         Ask::Launch { len } => (LAUNCH, len),
         Ask::Release => (RELEASE, 0),
@@ -73,12 +80,12 @@ pub fn encode(ask: Ask, request: u32, job: u32) -> [u8; HEAD] {
         Ask::Input => (INPUT, 0),
         Ask::CloseInput => (CLOSE_INPUT, 0),
         Ask::Quit => (QUIT, 0),
+        Ask::Stream(which) => (STREAM, which),
+        Ask::Adopt { sent, .. } => (ADOPT, sent),
     };
-    let mut out = [0; HEAD];
-    for (place, word) in out.chunks_exact_mut(4).zip([kind, request, job, argument]) {
-        place.copy_from_slice(&word.to_le_bytes());
-    }
-    out
+    let payload = if let Ask::Adopt { pid, .. } = ask { Some(pid) } else { None };
+    let words = [kind, request, job, argument].into_iter().chain(payload);
+    words.flat_map(u32::to_le_bytes).collect()
 }
 
 /// None for what this version does not know: a newer keeper may say more.

@@ -111,13 +111,19 @@ pub fn settings(resources: &Resources, version: Version) -> Result<Vec<Setting>,
     Ok(out)
 }
 
-/// Of version 1: everything is forbidden, then what is harmless is allowed. On version 2 a program of the kernel does that.
+/// Of version 1: everything is forbidden, then what is harmless is allowed. On version 2 a program of the kernel does that
+/// ([`crate::device_filter`]).
 #[must_use]
 pub fn devices(extra: &[String]) -> Vec<Setting> {
-    let allow = DEVICES.iter().map(ToString::to_string).chain(extra.iter().cloned());
     let mut out = vec![setting("devices", "devices.deny", "a")];
-    out.extend(allow.map(|rule| setting("devices", "devices.allow", &rule)));
+    out.extend(device_rules(extra).iter().map(|rule| setting("devices", "devices.allow", rule)));
     out
+}
+
+/// What is harmless, and what was asked for.
+#[must_use]
+pub fn device_rules(extra: &[String]) -> Vec<String> {
+    DEVICES.iter().map(ToString::to_string).chain(extra.iter().cloned()).collect()
 }
 
 fn first(r: &Resources) -> Vec<Setting> {

@@ -31,6 +31,11 @@ pub const TEE: u32 = 7;
 pub const INPUT: u32 = 8;
 pub const CLOSE_INPUT: u32 = 9;
 pub const QUIT: u32 = 10;
+/// The argument is 0 for output, 1 for errors: answered with the end that is read, which the keeper goes on reading.
+pub const STREAM: u32 = 11;
+/// Look after a process that a keeper before this one made. The argument says by a bit each which descriptors come along:
+/// pidfd, output, errors, input, log, memory events; the payload is its process id (u32).
+pub const ADOPT: u32 = 12;
 
 /// Of messages, from the keeper.
 pub const DONE: u32 = 64;
@@ -51,6 +56,15 @@ pub const EXITED: u32 = 70;
 pub const JOB: u32 = 71;
 /// The terminal of a job that was started with one and without a log: the descriptor is its master.
 pub const TERMINAL: u32 = 72;
+
+/// Places of an adopted process's descriptors.
+pub const ADOPT_PIDFD: usize = 0;
+pub const ADOPT_STDOUT: usize = 1;
+pub const ADOPT_STDERR: usize = 2;
+pub const ADOPT_INPUT: usize = 3;
+pub const ADOPT_LOG: usize = 4;
+pub const ADOPT_MEMORY: usize = 5;
+pub const ADOPT_FDS: usize = 6;
 
 /// States of a job.
 pub const STATE_SETUP: u32 = 0;

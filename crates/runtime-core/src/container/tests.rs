@@ -146,6 +146,8 @@ fn an_exec_is_where_its_target_is() {
         cgroup: Cgroup::V2,
         no_new_privileges: false,
         seccomp: None,
+        rlimits: vec![],
+        oom_score: Some(5),
         has_terminal: false,
         stdio: [false, true, true],
     };
