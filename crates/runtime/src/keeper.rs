@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use runtime_core::message::{self, Ask, Exit, State, Tell, Told};
 use runtime_core::recipe::{self, BadRecipe, Launch};
+use runtime_core::wire::ADOPT_FDS;
 use sys::sealed;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
@@ -203,6 +204,25 @@ impl Keeper {
     /// Where its input is written to: a pipe, or its terminal.
     pub async fn input(&self, job: u32) -> Result<OwnedFd, KeeperError> {
         self.ask("give its input", Ask::Input, job, &[]).await?.fd.ok_or(KeeperError::Answer)
+    }
+
+    /// What it prints (0) or complains (1), to be read by another keeper if this one is killed.
+    pub async fn stream(&self, job: u32, which: u32) -> Result<OwnedFd, KeeperError> {
+        let answer = self.ask("give its output", Ask::Stream(which), job, &[]).await?;
+        answer.fd.ok_or(KeeperError::Answer)
+    }
+
+    /// Looks after a process that another keeper made: pidfd, output, errors, input, log, memory events.
+    pub async fn adopt(
+        &self,
+        job: u32,
+        pid: u32,
+        fds: [Option<BorrowedFd<'_>>; ADOPT_FDS],
+    ) -> Result<(), KeeperError> {
+        let places = fds.iter().enumerate().filter(|(_, fd)| fd.is_some());
+        let sent = places.fold(0, |sum, (at, _)| sum | 1 << at);
+        let all: Vec<BorrowedFd<'_>> = fds.into_iter().flatten().collect();
+        self.ask("adopt a process", Ask::Adopt { sent, pid }, job, &all).await.map(drop)
     }
 
     /// The keeper's own end of the input is closed.

@@ -106,6 +106,15 @@ impl Networks {
         }
     }
 
+    /// Attachments that are kept for what is not there any more: of a boot before this one, for instance. They still hold
+    /// addresses.
+    pub fn leftovers(&self, is_known: impl Fn(&str) -> bool) -> Vec<(PathBuf, Network, Attachment)> {
+        let entries = std::fs::read_dir(&self.cache_dir).into_iter().flatten().flatten();
+        let kept = entries.filter_map(|entry| Some((entry.path(), read_kept(&entry.path())?)));
+        let left = kept.filter(|(_, (_, attachment))| !is_known(&attachment.container));
+        left.map(|(path, (network, attachment))| (path, network, attachment)).collect()
+    }
+
     fn program(&self, name: &str) -> Option<PathBuf> {
         self.bin_dirs.iter().map(|dir| dir.join(name)).find(|path| path.is_file())
     }
@@ -206,6 +215,28 @@ async fn run(program: &Path, call: &cni::Call) -> io::Result<(bool, Vec<u8>, Vec
     let ((), read, complain) = tokio::join!(write, read, complain);
     read.and(complain)?;
     Ok((child.wait().await?.success(), output, errors))
+}
+
+fn read_kept(path: &Path) -> Option<(Network, Attachment)> {
+    let entry: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    let text = |key: &str| entry.get(key).and_then(Value::as_str).map(str::to_owned);
+    let config = unbase64(&text("config")?)?;
+    let pair = |pair: &Value| Some((pair.get(0)?.as_str()?.to_owned(), pair.get(1)?.as_str()?.to_owned()));
+    let arguments = entry.get("cniArgs").and_then(Value::as_array).into_iter().flatten().filter_map(pair);
+    let attachment = Attachment {
+        container: text("containerId")?,
+        // It went with its Pod.
+        namespace: None,
+        interface: text("ifName")?,
+        arguments: arguments.collect(),
+        capabilities: entry.get("capabilityArgs").and_then(Value::as_object).cloned().unwrap_or_default(),
+    };
+    Some((cni::network(&config).ok()?, attachment))
+}
+
+fn unbase64(text: &str) -> Option<String> {
+    use base64::Engine;
+    String::from_utf8(base64::engine::general_purpose::STANDARD.decode(text).ok()?).ok()
 }
 
 /// Go writes bytes so.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use runtime_core::container::Source;
@@ -21,10 +22,8 @@ pub struct Grounds<'a> {
     pub hierarchies: &'a Hierarchies,
     /// Below the roots of the hierarchies; it is there already.
     pub cgroup: &'a str,
-    /// The lowest first.
-    pub layers: &'a [PathBuf],
-    pub upper: &'a Path,
-    pub work: &'a Path,
+    /// The overlay of the image's layers, mounted nowhere yet.
+    pub root: Option<&'a OwnedFd>,
     /// Of the Pod, by flag of clone.
     pub namespaces: &'a BTreeMap<u32, OwnedFd>,
     pub pid_namespace: Option<&'a OwnedFd>,
@@ -36,10 +35,13 @@ pub struct Grounds<'a> {
     pub stdio: [Option<&'a OwnedFd>; 3],
 }
 
-/// A file or directory of the machine that a container sees.
+/// A file or directory of the machine, or of an image, that a container sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
+    /// Of an image: the path in it, empty for all of it.
     pub source: PathBuf,
+    /// The image's layers, the lowest first.
+    pub layers: Option<Vec<PathBuf>>,
     pub is_read_only: bool,
     /// What is mounted below it is read-only too.
     pub is_recursively_read_only: bool,
@@ -67,11 +69,7 @@ fn one(source: &Source, grounds: &Grounds<'_>) -> Result<OwnedFd, OpenError> {
         fd.ok_or_else(missing)?.try_clone().map_err(|cause| OpenError::Make("a copy of a descriptor", cause))
     };
     match source {
-        Source::Root => {
-            let layers: Vec<&Path> = grounds.layers.iter().map(PathBuf::as_path).collect();
-            detached::overlay(&layers, grounds.upper, grounds.work)
-                .map_err(|cause| OpenError::Make("the overlay of the image's layers", cause))
-        }
+        Source::Root => again(grounds.root),
         Source::Dev => {
             devices::directory(grounds.devices).map_err(|cause| OpenError::Make("the devices", cause))
         }
@@ -87,22 +85,31 @@ fn one(source: &Source, grounds: &Grounds<'_>) -> Result<OwnedFd, OpenError> {
             detached::copy(dir, false)
                 .map_err(|cause| OpenError::Make("the container's view of its cgroup", cause))
         }
-        Source::Log => {
-            let path = grounds.log.to_owned();
-            let file = File::options().append(true).create(true).open(&path);
-            file.map(Into::into).map_err(|cause| OpenError::Path { what: "opening the log", path, cause })
-        }
-        Source::MemoryEvents => {
-            let file = match grounds.hierarchies.version() {
-                Version::V1 => "memory.oom_control",
-                Version::V2 => "memory.events",
-            };
-            let dir = grounds.hierarchies.directory(grounds.cgroup, "memory").ok_or_else(missing)?;
-            let path = dir.join(file);
-            let file = File::open(&path);
-            file.map(Into::into).map_err(|cause| OpenError::Path { what: "opening", path, cause })
-        }
+        Source::Log => log(grounds.log),
+        Source::MemoryEvents => memory_events(grounds.hierarchies, grounds.cgroup).ok_or_else(missing),
     }
+}
+
+/// Where the kernel counts who was killed for memory.
+pub(crate) fn memory_events(hierarchies: &Hierarchies, cgroup: &str) -> Option<OwnedFd> {
+    let file = match hierarchies.version() {
+        Version::V1 => "memory.oom_control",
+        Version::V2 => "memory.events",
+    };
+    let dir = hierarchies.directory(cgroup, "memory")?;
+    File::open(dir.join(file)).ok().map(Into::into)
+}
+
+/// Made where it is missing.
+pub(crate) fn log(path: &Path) -> Result<OwnedFd, OpenError> {
+    // A link in its place would lead the log to a file of the machine.
+    let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+    let file = File::options().append(true).create(true).custom_flags(flags).open(path);
+    file.map(Into::into).map_err(|cause| OpenError::Path {
+        what: "opening the log",
+        path: path.to_owned(),
+        cause,
+    })
 }
 
 /// By the name that [`Hierarchies::directories`] gives.
@@ -113,6 +120,9 @@ fn cgroup_dir(hierarchy: &str, grounds: &Grounds<'_>) -> Option<PathBuf> {
 
 /// A mount of its own, with its own attributes, of which the machine's mount knows nothing.
 fn bind(bind: &Bind) -> Result<OwnedFd, OpenError> {
+    if let Some(layers) = &bind.layers {
+        return image(layers, &bind.source);
+    }
     let path = &bind.source;
     let error = |what| move |cause| OpenError::Path { what, path: path.clone(), cause };
     let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
@@ -127,6 +137,25 @@ fn bind(bind: &Bind) -> Result<OwnedFd, OpenError> {
         detached::change(&mount, change, bind.is_recursively_read_only).map_err(error("making read-only"))?;
     }
     Ok(mount)
+}
+
+/// All layers as one tree that nobody can write, or a part of it. Links in the image lead nowhere but into the image.
+fn image(layers: &[PathBuf], part: &Path) -> Result<OwnedFd, OpenError> {
+    let error = |cause| OpenError::Make("the mount of the image's layers", cause);
+    let stack: Vec<&Path> = layers.iter().map(PathBuf::as_path).collect();
+    let whole = detached::layers(&stack).map_err(error)?;
+    let part = match part.as_os_str().is_empty() {
+        true => whole,
+        false => {
+            let named =
+                |cause| OpenError::Path { what: "opening in the image", path: part.to_owned(), cause };
+            let inside = sys::fd::open_inside(&whole, part, rustix::fs::OFlags::PATH).map_err(named)?;
+            detached::copy(inside, false).map_err(named)?
+        }
+    };
+    let change = Change { set: READ_ONLY | detached::NO_DEV, ..Change::default() };
+    detached::change(&part, change, false).map_err(error)?;
+    Ok(part)
 }
 
 fn write(path: PathBuf) -> Result<OwnedFd, OpenError> {

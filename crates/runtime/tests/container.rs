@@ -69,18 +69,16 @@ impl Pod {
         }
     }
 
-    fn grounds<'a>(&'a self, paths: &'a (PathBuf, PathBuf, PathBuf), layers: &'a [PathBuf]) -> Grounds<'a> {
+    fn grounds<'a>(&'a self, log: &'a Path, root: &'a OwnedFd) -> Grounds<'a> {
         Grounds {
             hierarchies: &self.hierarchies,
             cgroup: &self.cgroup,
-            layers,
-            upper: &paths.0,
-            work: &paths.1,
+            root: Some(root),
             namespaces: &self.namespaces,
             pid_namespace: self.init.as_ref(),
             mounts: &self.binds,
             devices: &[],
-            log: &paths.2,
+            log,
             target: None,
             stdio: [None; 3],
         }
@@ -134,8 +132,9 @@ impl Pod {
     }
 
     async fn launch(&self, job: u32, plan: &Plan, beside: Option<(&OwnedFd, &OwnedFd)>) -> Launched {
-        let (paths, layers) = (self.paths(job), [PathBuf::from("/")]);
-        let mut grounds = self.grounds(&paths, &layers);
+        let (upper, work, log) = self.paths(job);
+        let root = sys::detached::overlay(&[Path::new("/")], &upper, &work).unwrap();
+        let mut grounds = self.grounds(&log, &root);
         if let Some((target, output)) = beside {
             (grounds.target, grounds.stdio) = (Some(target), [None, Some(output), None]);
         }
@@ -275,7 +274,7 @@ async fn something_more_can_be_run_in_it() {
     let mut pod = Pod::start();
     let container = pod.container("echo ready > /tmp/ready; exec sleep 1000");
     let launched = pod.start_container(1, &container).await;
-    let words: Vec<String> = ["/bin/sh", "-c", "until [ -e /tmp/ready ]; do :; done; cat /proc/1/comm; grep Cap /proc/self/status; cat /tmp/ready; exit 4"]
+    let words: Vec<String> = ["/bin/sh", "-c", "until [ -e /tmp/ready ]; do :; done; cat /proc/1/comm; grep Cap /proc/self/status; cat /proc/self/oom_score_adj; ulimit -n; cat /tmp/ready; exit 4"]
         .map(str::to_owned).into();
     let exec = Exec {
         command: container.command.beside(&words, false).unwrap(),
@@ -284,6 +283,8 @@ async fn something_more_can_be_run_in_it() {
         cgroup: container.cgroup.clone(),
         no_new_privileges: false,
         seccomp: container.seccomp.clone(),
+        rlimits: vec![(7, 321, 654)],
+        oom_score: Some(77),
         has_terminal: false,
         stdio: [false, true, false],
     };
@@ -295,7 +296,7 @@ async fn something_more_can_be_run_in_it() {
     assert_eq!(pod.ended(2).await.code, 4);
     let mut text = String::new();
     std::io::Read::read_to_string(&mut reader, &mut text).unwrap();
-    assert!(text.contains("CapBnd:\t00000000a80425fb") && text.ends_with("ready\n"), "{text}");
+    assert!(text.contains("CapBnd:\t00000000a80425fb") && text.ends_with("77\n321\nready\n"), "{text}");
     pod.keeper.signal(1, 9).await.unwrap();
     assert_eq!(pod.ended(1).await.code, 137);
 }
@@ -333,6 +334,7 @@ async fn volumes_are_as_writable_as_they_were_given() {
     fs::write(volume.path().join("file"), "text").unwrap();
     let bind = |is_read_only| Bind {
         source: volume.path().to_owned(),
+        layers: None,
         is_read_only,
         is_recursively_read_only: is_read_only,
         propagation: Propagation::Private,

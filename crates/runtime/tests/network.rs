@@ -97,3 +97,18 @@ async fn what_is_missing_is_named() {
     fs::remove_dir_all(dir.path().join("conf")).unwrap();
     assert!(matches!(networks.load(), Err(NetworkError::None(_))));
 }
+
+#[tokio::test]
+async fn what_is_attached_for_nobody_is_found_and_detached() {
+    let dir = tempfile::tempdir().unwrap();
+    let networks = networks(dir.path());
+    let (network, config) = networks.load().unwrap();
+    let with = Attachment { arguments: vec![("K8S_POD_NAME".into(), "web".into())], ..attachment() };
+    networks.add(&network, &config, &with).await.unwrap();
+    assert!(networks.leftovers(|container| container == "abc").is_empty());
+    let left = networks.leftovers(|_| false);
+    let [(_, found, attachment)] = &left[..] else { panic!("{left:?}") };
+    assert_eq!((found, attachment), (&network, &Attachment { namespace: None, ..with }));
+    networks.del(found, attachment).await.unwrap();
+    assert!(networks.leftovers(|_| false).is_empty());
+}
