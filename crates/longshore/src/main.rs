@@ -19,6 +19,7 @@ mod kubelet_cmd;
 mod logging;
 mod pods_cmd;
 mod proxy_cmd;
+mod runtime_cmd;
 mod scheduler_cmd;
 mod serving;
 mod up_cmd;
@@ -34,6 +35,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("kube-proxy", "Make Services work on this machine"),
     ("kube-controller-manager", "Run the controllers: what is asked for becomes Pods"),
     ("kube-scheduler", "Find a node for every Pod"),
+    ("runtime", "Run containers for a kubelet, in containerd's place"),
     ("dns", "Answer for the names of Services and Pods"),
     ("pods", "Give Pods to this machine's kubelet, and see how they do"),
     ("cni", "Be the CNI plugins of this machine: bridge, host-local, portmap and others"),
@@ -80,6 +82,7 @@ fn dispatch(args: &[OsString]) -> ExitCode {
         Some("kube-proxy") => proxy_cmd::main(rest),
         Some("kube-controller-manager") => controllers_cmd::main(rest),
         Some("kube-scheduler") => scheduler_cmd::main(rest),
+        Some("runtime") => runtime_cmd::main(rest),
         Some("dns") => dns_cmd::main(rest),
         Some("pods") => pods_cmd::main(rest),
         Some("cni") => cni_cmd::main(rest),

@@ -271,7 +271,7 @@ impl Here {
 impl Here {
     /// The cgroup that all Pods are in, where the kubelet makes it and not systemd.
     fn cgroup_of_pods(&self) -> Option<String> {
-        let driver = if containerd::has_systemd() { "systemd" } else { "cgroupfs" };
+        let driver = containerd::cgroup_driver(&self.up);
         let ours = json!({"cgroupDriver": driver, "cgroupRoot": ""});
         let config = self.documents.over(documents::KUBELET, ours);
         let root = config["cgroupRoot"].as_str().unwrap_or_default().trim_matches('/');

@@ -21,6 +21,7 @@ pub mod gates;
 pub mod kubelet;
 mod logging;
 pub mod proxy;
+pub mod runtime;
 pub mod scheduler;
 pub mod serving;
 pub mod up;

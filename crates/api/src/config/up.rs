@@ -60,10 +60,16 @@ pub const FLAGS: &[Flag] = &[
         "The containerd program to run; without it, one that runs already is used, or the one on the search path is run.",
     ),
     Flag::new(
+        "embedded-runtime",
+        FlagType::Bool,
+        "false",
+        "Run containers by the runtime in this program instead of a containerd.",
+    ),
+    Flag::new(
         "cni-bin-dir",
         FlagType::Text,
         "",
-        "Where CNI plugins are, for a containerd of our own; without it they are ours.",
+        "Where CNI plugins are, for a runtime of our own; without it they are ours.",
     ),
     Flag::new(
         "pause-image",
@@ -100,6 +106,7 @@ pub struct Up {
     pub cluster_domain: String,
     pub runtime_endpoint: Option<String>,
     pub containerd: Option<PathBuf>,
+    pub embedded_runtime: bool,
     pub cni_bin_dir: Option<PathBuf>,
     pub pause_image: String,
     pub stop_pods: bool,
@@ -141,6 +148,13 @@ impl Up {
                 "--cluster-cidr {cluster_cidr} and --service-cluster-ip-range {service_cidr} overlap: change one of them"
             ));
         }
+        let embedded_runtime = values.get("embedded-runtime") == Some(&Value::Bool(true));
+        if let Some(other) =
+            ["containerd", "container-runtime-endpoint"].into_iter().find(|name| text(name).is_some())
+            && embedded_runtime
+        {
+            return Err(format!("--embedded-runtime and --{other} name two runtimes: leave one out"));
+        }
         let verbosity = values.get("v").and_then(Value::as_u64).and_then(|v| u32::try_from(v).ok());
         Ok(Up {
             data_dir: path("data-dir").unwrap_or_else(|| PathBuf::from("/var/lib/longshore")),
@@ -156,6 +170,7 @@ impl Up {
             cluster_domain: text("cluster-domain").unwrap_or("cluster.local").to_owned(),
             runtime_endpoint: text("container-runtime-endpoint").map(str::to_owned),
             containerd: path("containerd"),
+            embedded_runtime,
             cni_bin_dir: path("cni-bin-dir"),
             pause_image: text("pause-image").unwrap_or("registry.k8s.io/pause:3.10.1").to_owned(),
             stop_pods: values.get("stop-pods") == Some(&Value::Bool(true)),
@@ -257,6 +272,10 @@ mod tests {
                 "--cluster-cidr 10.43.1.0/24 and --service-cluster-ip-range 10.43.0.0/16 overlap: change one of them",
             ),
             (&["--secure-port=0"], "--secure-port: not a port between 1 and 65535"),
+            (
+                &["--embedded-runtime", "--containerd=/x"],
+                "--embedded-runtime and --containerd name two runtimes: leave one out",
+            ),
             (
                 &["--disable=traefik"],
                 "--disable: there is no part \"traefik\"; parts are kube-controller-manager, kube-scheduler, kubelet, kube-proxy, dns",

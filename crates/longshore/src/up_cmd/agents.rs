@@ -174,7 +174,7 @@ impl Agents {
     }
 
     fn kubelet_config(&self) -> Value {
-        let driver = if containerd::has_systemd() { "systemd" } else { "cgroupfs" };
+        let driver = containerd::cgroup_driver(&self.up);
         let mut ours = json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": documents::KUBELET,

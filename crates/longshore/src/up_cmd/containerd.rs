@@ -1,6 +1,6 @@
-//! The container runtime: one that runs on the machine, or a containerd of our own, run and watched.
+//! The container runtime: one that runs on the machine, the one in this program, or a containerd of our own, run and watched.
 //!
-//! The seam is the CRI socket. Containers live in shims: neither the end of containerd nor ours is theirs.
+//! The seam is the CRI socket. Containers live in shims or keepers: neither the end of the runtime nor ours is theirs.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -18,6 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::layout::Layout;
 use super::network;
+use super::part::{Make, Part};
+use crate::KUBERNETES;
 
 /// Sockets of runtimes that distributions start.
 const USUAL: [&str; 3] =
@@ -34,6 +36,13 @@ const CAP_SYS_RESOURCE: u32 = 24;
 pub(super) struct RuntimeHere {
     pub(super) socket: PathBuf,
     own: Option<Own>,
+    embedded: Option<Embedded>,
+}
+
+/// The runtime in this program.
+struct Embedded {
+    part: Part,
+    token: CancellationToken,
 }
 
 /// A containerd that we run.
@@ -61,13 +70,16 @@ impl RuntimeHere {
             if !socket.starts_with('/') {
                 return Err(format!("--container-runtime-endpoint {endpoint}: not a unix socket"));
             }
-            return Ok(RuntimeHere { socket: socket.into(), own: None });
+            return Ok(RuntimeHere { socket: socket.into(), own: None, embedded: None });
+        }
+        if up.embedded_runtime {
+            return RuntimeHere::embed(up, layout);
         }
         let program = match &up.containerd {
             Some(program) => Some(program.clone()),
             None => {
                 if let Some(socket) = USUAL.iter().find(|socket| answers(Path::new(socket))) {
-                    return Ok(RuntimeHere { socket: socket.into(), own: None });
+                    return Ok(RuntimeHere { socket: socket.into(), own: None, embedded: None });
                 }
                 on_the_path("containerd")
             }
@@ -80,9 +92,39 @@ impl RuntimeHere {
                             --container-runtime-endpoint",
                     "no container runtime: Pods wait for one"
                 );
-                Ok(RuntimeHere { socket: USUAL[0].into(), own: None })
+                Ok(RuntimeHere { socket: USUAL[0].into(), own: None, embedded: None })
             }
         }
+    }
+
+    /// It lives longer than the other parts: at the end it is asked to end the Pods.
+    fn embed(up: &Up, layout: &Layout) -> Result<RuntimeHere, String> {
+        let (socket, token) = (layout.state.join("runtime.sock"), CancellationToken::new());
+        let settings = ::runtime::Settings {
+            listen: socket.clone(),
+            root_dir: layout.data.join("runtime"),
+            state_dir: layout.state.join("runtime"),
+            stream: ([127, 0, 0, 1], 0).into(),
+            metrics: None,
+            networks: ::runtime::network::Networks {
+                conf_dir: layout.cni_config(),
+                bin_dirs: vec![network::plugins(up.cni_bin_dir.as_deref())?],
+                cache_dir: layout.data.join("runtime/cni"),
+            },
+            registry: registry::Settings {
+                hosts_dir: Some(layout.data.join("registries")),
+                proxies: client::Proxies::named_by(|name| std::env::var(name).ok()),
+                ..registry::Settings::default()
+            },
+            handlers: vec!["longshore".to_owned(), "runc".to_owned()],
+            version: KUBERNETES.to_owned(),
+        };
+        let make: Make = Box::new(move |token| {
+            let settings = settings.clone();
+            Box::pin(async move { ::runtime::run(settings, token).await.map_err(|e| e.to_string()) })
+        });
+        let part = Part::start("runtime", make, &token)?;
+        Ok(RuntimeHere { socket, own: None, embedded: Some(Embedded { part, token }) })
     }
 
     fn run(program: PathBuf, up: &Up, layout: &Layout) -> Result<RuntimeHere, String> {
@@ -108,15 +150,22 @@ impl RuntimeHere {
         let kept = shared.clone();
         let thread = thread::Builder::new().name("containerd".to_owned()).spawn(move || kept.keep());
         let thread = thread.map_err(|e| format!("start a thread for containerd: {e}"))?;
-        Ok(RuntimeHere { socket, own: Some(Own { thread, shared }) })
+        Ok(RuntimeHere { socket, own: Some(Own { thread, shared }), embedded: None })
     }
 
     pub(super) fn is_own(&self) -> bool {
-        self.own.is_some()
+        self.own.is_some() || self.embedded.is_some()
     }
 
-    /// Ends a containerd of our own. Containers live on.
+    /// Ends a runtime of our own. Containers live on.
     pub(super) fn stop(self) {
+        if let Some(Embedded { part, token }) = self.embedded {
+            token.cancel();
+            let until = Instant::now() + STOP;
+            while !part.has_ended() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
         let Some(own) = self.own else { return };
         own.shared.token.cancel();
         own.shared.signal(Signal::TERM);
@@ -252,8 +301,12 @@ fn major_version(program: &Path) -> Result<u32, String> {
     major.ok_or_else(|| format!("{} --version says {:?}, not a version", program.display(), text.trim()))
 }
 
-/// Whether systemd owns the cgroups of this machine.
-pub(super) fn has_systemd() -> bool {
+/// Who makes the cgroups of Pods. Where systemd owns those of the machine it does, except with the runtime in this program.
+pub(super) fn cgroup_driver(up: &Up) -> &'static str {
+    if has_systemd() && !up.embedded_runtime { "systemd" } else { "cgroupfs" }
+}
+
+fn has_systemd() -> bool {
     Path::new("/run/systemd/system").is_dir()
 }
 
