@@ -108,7 +108,7 @@ impl RuntimeHere {
             metrics: None,
             networks: ::runtime::network::Networks {
                 conf_dir: layout.cni_config(),
-                bin_dirs: vec![network::plugins(up.cni_bin_dir.as_deref())?],
+                bin_dirs: vec![network::plugins(up.cni_bin_dir.as_deref(), &layout.cni_plugins())?],
                 cache_dir: layout.data.join("runtime/cni"),
             },
             registry: registry::Settings {
