@@ -235,13 +235,13 @@ impl Sandbox {
         (!self.is_host_network()).then(|| self.dir.join("net"))
     }
 
-    pub(crate) fn metadata(&self) -> v1::PodSandboxMetadata {
+    pub(crate) fn meta(&self) -> v1::PodSandboxMetadata {
         self.config.metadata.clone().unwrap_or_default()
     }
 
     /// By which the caller knows it.
     pub(crate) fn name(&self) -> String {
-        name_of_sandbox(&self.metadata())
+        name_of_sandbox(&self.meta())
     }
 }
 
@@ -329,12 +329,12 @@ impl Container {
         linux.and_then(|linux| linux.security_context.clone()).unwrap_or_default()
     }
 
-    pub(crate) fn metadata(&self) -> v1::ContainerMetadata {
+    pub(crate) fn meta(&self) -> v1::ContainerMetadata {
         self.config.metadata.clone().unwrap_or_default()
     }
 
     pub(crate) fn name(&self) -> String {
-        name_of_container(&self.sandbox.id, &self.metadata())
+        name_of_container(&self.sandbox.id, &self.meta())
     }
 
     /// Empty when nobody wants a log.

@@ -32,11 +32,7 @@ pub(crate) fn listen(daemon: Arc<Daemon>, sandbox: Arc<Sandbox>, mut events: mps
             return sandbox.jobs.end();
         }
         daemon.metrics.keepers_lost.inc([]);
-        tracing::error!(
-            sandbox = sandbox.id,
-            pod = sandbox.metadata().name,
-            "the keeper of a Pod was killed"
-        );
+        tracing::error!(sandbox = sandbox.id, pod = sandbox.meta().name, "the keeper of a Pod was killed");
         if let Err(error) = replace(&daemon, &sandbox).await {
             tracing::error!(sandbox = sandbox.id, %error, "the keeper of a Pod was not replaced");
             sandbox.jobs.end();

@@ -92,7 +92,7 @@ async fn make(daemon: &Arc<Daemon>, sandbox: &Arc<Sandbox>) -> Result<(), Status
         daemon.publish_sandbox(sandbox, ContainerEventType::ContainerStartedEvent);
         return Ok(());
     };
-    tracing::warn!(sandbox = sandbox.id, pod = sandbox.metadata().name, %error, "a sandbox could not be made");
+    tracing::warn!(sandbox = sandbox.id, pod = sandbox.meta().name, %error, "a sandbox could not be made");
     let undone = match tear_down(daemon, sandbox).await {
         Ok(()) => forget(daemon, sandbox).await,
         failed => failed,
@@ -255,7 +255,7 @@ async fn attach(daemon: &Arc<Daemon>, sandbox: &Arc<Sandbox>) -> Result<(), Stat
 }
 
 fn attachment(sandbox: &Sandbox) -> Attachment {
-    let metadata = sandbox.metadata();
+    let metadata = sandbox.meta();
     let mut capabilities = Map::new();
     let ports: Vec<Value> =
         sandbox.config.port_mappings.iter().filter(|p| p.host_port > 0).map(port).collect();

@@ -10,6 +10,8 @@ mod outcome;
 mod pipes;
 mod ports;
 mod processes;
+// A refusal is the answer that the client gets.
+#[allow(clippy::result_large_err)]
 mod speech;
 #[cfg(test)]
 mod tests;
