@@ -15,6 +15,7 @@ mod controllers_cmd;
 mod dns_cmd;
 mod doctor_cmd;
 mod files;
+mod images_cmd;
 mod kubelet_cmd;
 mod logging;
 mod pods_cmd;
@@ -36,6 +37,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("kube-controller-manager", "Run the controllers: what is asked for becomes Pods"),
     ("kube-scheduler", "Find a node for every Pod"),
     ("runtime", "Run containers for a kubelet, in containerd's place"),
+    ("images", "List and import images for the container runtime while it is not running"),
     ("dns", "Answer for the names of Services and Pods"),
     ("pods", "Give Pods to this machine's kubelet, and see how they do"),
     ("cni", "Be the CNI plugins of this machine: bridge, host-local, portmap and others"),
@@ -82,6 +84,7 @@ fn dispatch(args: &[OsString]) -> ExitCode {
         Some("kube-proxy") => proxy_cmd::main(rest),
         Some("kube-controller-manager") => controllers_cmd::main(rest),
         Some("kube-scheduler") => scheduler_cmd::main(rest),
+        Some("images") => images_cmd::main(rest),
         Some("runtime") => runtime_cmd::main(rest),
         Some("dns") => dns_cmd::main(rest),
         Some("pods") => pods_cmd::main(rest),

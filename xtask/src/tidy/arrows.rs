@@ -94,6 +94,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "kubelet",
             "proxy",
             "runtime",
+            "images",
             "registry",
             "cni",
             "dns",
