@@ -21,10 +21,11 @@ struct Machine {
     node: Node,
     tools: Tools,
     binary: PathBuf,
+    runtime: Containerd,
 }
 
 impl Machine {
-    fn new() -> Option<Machine> {
+    fn new(runtime: Containerd) -> Option<Machine> {
         let (tools, binary) = means()?;
         let node = Node::start(&tools, Options::default()).unwrap();
         let ip = |args: &str| {
@@ -38,7 +39,7 @@ impl Machine {
         sys::cgroup::Hierarchies::find().unwrap().make(&node.cgroup()).unwrap();
         // In the place of the one that is not started yet.
         let up = Command::new("true").spawn().unwrap();
-        Some(Machine { up, node, tools, binary })
+        Some(Machine { up, node, tools, binary, runtime })
     }
 
     fn data(&self) -> PathBuf {
@@ -72,7 +73,10 @@ impl Machine {
             .arg(flag("data-dir", &self.data()))
             .arg(flag("state-dir", &self.state()))
             .arg(flag("config", &config))
-            .arg(flag("containerd", &containerd))
+            .arg(match self.runtime {
+                Containerd::Embedded => "--embedded-runtime".to_owned(),
+                _ => flag("containerd", &containerd),
+            })
             .arg(format!("--node-ip={ADDRESS}"))
             .args(["--node-name=demo", "--pause-image=localhost/pause:demo", "--stop-pods"])
             .env("PATH", path.unwrap())
@@ -130,6 +134,14 @@ impl Machine {
         });
     }
 
+    /// The runtime in the program takes archives while it does not run.
+    fn import_early(&self) {
+        let mut import = self.node.command(&self.binary);
+        import.args(["images", "import", "--root-dir"]).arg(self.data().join("runtime"));
+        let done = import.arg(self.tools.images()).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+
     fn import(&self) {
         let mut ctr = self.node.command(self.tools.containerd_bin(Containerd::V2).join("ctr"));
         ctr.arg("--address").arg(self.state().join("containerd.sock"));
@@ -180,8 +192,20 @@ impl Drop for Machine {
 
 #[test]
 fn a_whole_node_in_one_process_serves_kubectl_outlives_its_killing_and_leaves_nothing() {
-    let Some(mut m) = Machine::new() else { return };
+    a_whole_node(Containerd::V2);
+}
+
+#[test]
+fn a_whole_node_with_the_embedded_runtime() {
+    a_whole_node(Containerd::Embedded);
+}
+
+fn a_whole_node(runtime: Containerd) {
+    let Some(mut m) = Machine::new(runtime) else { return };
     let before = m.node.census();
+    if runtime == Containerd::Embedded {
+        m.import_early();
+    }
     m.start();
     m.wait_until_ready(1);
     let said = m.said();
@@ -191,7 +215,9 @@ fn a_whole_node_in_one_process_serves_kubectl_outlives_its_killing_and_leaves_no
         assert!(said.contains(line), "{said}");
     }
     assert!(m.kubectl(&["get", "--raw", "/readyz?verbose"]).contains("readyz check passed"));
-    m.import();
+    if runtime != Containerd::Embedded {
+        m.import();
+    }
 
     // Controllers, scheduler, kubelet and proxy: each has its share in this.
     m.kubectl(&[

@@ -68,6 +68,11 @@ fn a_pod_comes_and_goes_on_containerd_1_6() {
 }
 
 #[test]
+fn a_pod_comes_and_goes_on_the_embedded_runtime() {
+    a_pod_comes_and_goes(Containerd::Embedded);
+}
+
+#[test]
 fn a_killed_agent_finds_its_pods_again() {
     let Some(mut h) = Harness::usual() else { return };
     h.apply("one", &pod("one", "", &[], &[("main", STAY, "")]));
@@ -131,6 +136,11 @@ fn containers_begin_again_by_policy_on_containerd_2() {
 #[test]
 fn containers_begin_again_by_policy_on_containerd_1_6() {
     containers_begin_again_by_policy(Containerd::V1_6);
+}
+
+#[test]
+fn containers_begin_again_by_policy_on_the_embedded_runtime() {
+    containers_begin_again_by_policy(Containerd::Embedded);
 }
 
 #[test]

@@ -80,6 +80,11 @@ fn exec_probes_flip_and_restart_on_containerd_1_6() {
 }
 
 #[test]
+fn exec_probes_flip_and_restart_on_the_embedded_runtime() {
+    exec_probes_flip_and_restart(Containerd::Embedded);
+}
+
+#[test]
 fn http_and_tcp_probes_reach_the_pod() {
     let Some(h) = quick(Containerd::V2) else { return };
     let both = format!(

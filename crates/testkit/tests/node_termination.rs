@@ -77,6 +77,11 @@ fn containers_say_how_they_ended_on_containerd_1_6() {
 }
 
 #[test]
+fn containers_say_how_they_ended_on_the_embedded_runtime() {
+    containers_say_how_they_ended(Containerd::Embedded);
+}
+
+#[test]
 fn a_container_beyond_its_memory_limit_is_called_oom_killed() {
     let Some(h) = quick(Containerd::V2) else { return };
     let limit = "resources: { limits: { memory: 16Mi } }";

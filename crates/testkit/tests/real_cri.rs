@@ -32,7 +32,8 @@ async fn settled(node: &Node, before: &Census) -> Census {
 async fn a_pod_runs_answers_and_goes(containerd: Containerd) {
     let Some((mut node, direct)) = start(containerd) else { return };
     let version = direct.client().check_version().await.unwrap();
-    let has_events = version.runtime_version.starts_with('2') || version.runtime_version.starts_with("v2");
+    let is_new = |version: &str| version.starts_with('2') || version.starts_with("v2");
+    let has_events = is_new(&version.runtime_version) || version.runtime_name == "longshore";
     let events = direct.client().events().await;
     assert_eq!(events.is_ok(), has_events, "{} and events", version.runtime_version);
     let before = node.census();
@@ -65,11 +66,9 @@ async fn a_pod_runs_answers_and_goes(containerd: Containerd) {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let left = settled(&node, &before).await;
-    // containerd itself is a new process.
-    let left = Census {
-        processes: left.processes.into_iter().filter(|p| !p.ends_with(" containerd")).collect(),
-        ..left
-    };
+    // The runtime itself is a new process.
+    let is_runtime = |p: &String| p.ends_with(" containerd") || p.ends_with(" longshore");
+    let left = Census { processes: left.processes.into_iter().filter(|p| !is_runtime(p)).collect(), ..left };
     assert!(left.is_empty(), "left behind:\n{left}");
     node.stop().unwrap();
 }
@@ -82,4 +81,9 @@ async fn a_pod_on_containerd_2() {
 #[tokio::test]
 async fn a_pod_on_containerd_1_6() {
     a_pod_runs_answers_and_goes(Containerd::V1_6).await;
+}
+
+#[tokio::test]
+async fn a_pod_on_the_embedded_runtime() {
+    a_pod_runs_answers_and_goes(Containerd::Embedded).await;
 }

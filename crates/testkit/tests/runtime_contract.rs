@@ -1,4 +1,4 @@
-//! What the kubelet relies on in a runtime, asked of the fake and of real containerds alike. What a
+//! What the kubelet relies on in a runtime, asked of the fake, of real containerds and of our own runtime alike. What a
 //! simulation finds on the fake is only worth something if the fake behaves like the real thing.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -72,6 +72,11 @@ async fn containerd_1_6_keeps_the_contract() {
     on_containerd(Containerd::V1_6, false).await;
 }
 
+#[tokio::test]
+async fn the_embedded_runtime_keeps_the_contract() {
+    on_containerd(Containerd::Embedded, true).await;
+}
+
 async fn on_containerd(containerd: Containerd, modern: bool) {
     let tools = match Tools::from_env() {
         Ok(tools) => tools,
@@ -79,7 +84,8 @@ async fn on_containerd(containerd: Containerd, modern: bool) {
     };
     let mut node = Node::start(&tools, Options { containerd, ..Options::default() }).unwrap();
     let client = Client::new(Endpoint::parse(&node.endpoint()).unwrap(), None, S(120));
-    assert_eq!(client.check_version().await.unwrap().runtime_name, "containerd");
+    let name = if node.is_embedded() { "longshore" } else { "containerd" };
+    assert_eq!(client.check_version().await.unwrap().runtime_name, name);
     let stage = Stage {
         runtime: Arc::new(client),
         logs: Some(node.dir().join("pod-logs")),
