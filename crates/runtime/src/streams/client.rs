@@ -42,15 +42,15 @@ pub(super) struct Broken(pub(super) String);
 
 /// Meaning out of a client's bytes.
 #[derive(Debug)]
-pub(super) enum Hearing {
-    Spdy(spdy::Hearing),
-    Channels(channels::Hearing),
+pub(super) enum Incoming {
+    Spdy(spdy::Incoming),
+    Channels(channels::Incoming),
 }
 
 /// Bytes for a client.
 #[derive(Clone, Debug)]
-pub(super) enum Telling {
-    Spdy(spdy::Telling),
+pub(super) enum Outgoing {
+    Spdy(spdy::Outgoing),
     Channels,
 }
 
@@ -71,68 +71,68 @@ pub(super) async fn open<R, W>(
     wants: StreamOptions,
     from: &mut R,
     to: &mut W,
-) -> Result<(Hearing, Telling), Broken>
+) -> Result<(Incoming, Outgoing), Broken>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     match speech {
         Speech::Streams { has_status, has_resize } => {
-            let (hearing, telling) = spdy::open(wants, has_status, has_resize, from, to).await?;
-            Ok((Hearing::Spdy(hearing), Telling::Spdy(telling)))
+            let (incoming, outgoing) = spdy::open(wants, has_status, has_resize, from, to).await?;
+            Ok((Incoming::Spdy(incoming), Outgoing::Spdy(outgoing)))
         }
         Speech::Channels => {
             channels::greet(wants, to).await?;
-            Ok((Hearing::Channels(channels::Hearing::new(wants)), Telling::Channels))
+            Ok((Incoming::Channels(channels::Incoming::new(wants)), Outgoing::Channels))
         }
         Speech::Ports { .. } => Err(Broken("these are no streams of a command".into())),
     }
 }
 
-// === impl Hearing ===
+// === impl Incoming ===
 
-impl Hearing {
+impl Incoming {
     /// Where the next bytes go.
     pub(super) fn buffer(&mut self) -> &mut BytesMut {
         match self {
-            Hearing::Spdy(hearing) => hearing.buffer(),
-            Hearing::Channels(hearing) => hearing.buffer(),
+            Incoming::Spdy(incoming) => incoming.buffer(),
+            Incoming::Channels(incoming) => incoming.buffer(),
         }
     }
 
     /// The next thing it said, if it has arrived.
     pub(super) fn next_said(&mut self) -> Result<Option<Said>, Broken> {
         match self {
-            Hearing::Spdy(hearing) => hearing.next_said(),
-            Hearing::Channels(hearing) => hearing.next_said(),
+            Incoming::Spdy(incoming) => incoming.next_said(),
+            Incoming::Channels(incoming) => incoming.next_said(),
         }
     }
 }
 
-// === impl Telling ===
+// === impl Outgoing ===
 
-impl Telling {
+impl Outgoing {
     pub(super) fn output(&self, out: &mut BytesMut, which: Output, bytes: &[u8]) {
         match self {
-            Telling::Spdy(telling) => telling.output(out, which, bytes),
-            Telling::Channels => channels::output(out, which, bytes),
+            Outgoing::Spdy(outgoing) => outgoing.output(out, which, bytes),
+            Outgoing::Channels => channels::output(out, which, bytes),
         }
     }
 
     /// There will be no more of this output.
     pub(super) fn ended(&self, out: &mut BytesMut, which: Output) {
         match self {
-            Telling::Spdy(telling) => telling.ended(out, which),
+            Outgoing::Spdy(outgoing) => outgoing.ended(out, which),
             // Nobody would understand.
-            Telling::Channels => {}
+            Outgoing::Channels => {}
         }
     }
 
     /// The last thing that is told.
     pub(super) fn outcome(&self, out: &mut BytesMut, outcome: &Outcome) {
         match self {
-            Telling::Spdy(telling) => telling.outcome(out, outcome),
-            Telling::Channels => channels::outcome(out, outcome),
+            Outgoing::Spdy(outgoing) => outgoing.outcome(out, outcome),
+            Outgoing::Channels => channels::outcome(out, outcome),
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::IDLE;
-use super::client::{self, Hearing, Output, Said, Telling};
+use super::client::{self, Incoming, Outgoing, Output, Said};
 use super::outcome::Outcome;
 use super::pipes::Pipe;
 use super::processes::{Processes, Session, Wanted};
@@ -39,23 +39,23 @@ pub(super) async fn run(
     let (mut from, mut to) = tokio::io::split(client);
     let wants = promise.wants();
     let opened = tokio::time::timeout(CREATION, client::open(speech, wants, &mut from, &mut to)).await;
-    let (hearing, telling) = match opened {
+    let (incoming, outgoing) = match opened {
         Ok(Ok(both)) => both,
         Ok(Err(why)) => return tracing::debug!(%why, "a stream was not opened"),
         Err(_) => return tracing::debug!("a client did not open its streams in time"),
     };
     let mut out = BytesMut::new();
     let outcome = match start(promise, processes).await {
-        Ok(session) => converse((&mut from, &mut to), hearing, &telling, session, wants.stdin).await,
+        Ok(session) => converse((&mut from, &mut to), incoming, &outgoing, session, wants.stdin).await,
         Err(status) => {
-            telling.ended(&mut out, Output::Stdout);
-            telling.ended(&mut out, Output::Stderr);
+            outgoing.ended(&mut out, Output::Stdout);
+            outgoing.ended(&mut out, Output::Stderr);
             Some(Outcome::Failure(status.message().to_owned()))
         }
     };
     // A client that went away has nothing to hear.
     let Some(outcome) = outcome else { return };
-    telling.outcome(&mut out, &outcome);
+    outgoing.outcome(&mut out, &outcome);
     let farewell = async {
         send(&mut to, &mut out).await?;
         to.shutdown().await
@@ -78,8 +78,8 @@ async fn start(promise: Promise, processes: &dyn Processes) -> Result<Session, S
 /// How it ended; none if the client is gone.
 async fn converse<R, W>(
     (from, to): (&mut R, &mut W),
-    hearing: Hearing,
-    telling: &Telling,
+    incoming: Incoming,
+    outgoing: &Outgoing,
     session: Session,
     has_input: bool,
 ) -> Option<Outcome>
@@ -92,8 +92,10 @@ where
     let (answer, answers) = mpsc::channel(WAITING);
     let (input, inputs) = mpsc::channel(WAITING);
     let ends_with_input = ends_with_input && has_input;
-    let ears = Ears { hearing, input: has_input.then_some(input), terminal, answer, activity: &activity };
-    let mouth = Mouth { telling, exit, over: &over, answers, activity: &activity, outputs: [stdout, stderr] };
+    let from_client =
+        FromClient { incoming, input: has_input.then_some(input), terminal, answer, activity: &activity };
+    let mouth =
+        Mouth { outgoing, exit, over: &over, answers, activity: &activity, outputs: [stdout, stderr] };
     let feed = async {
         feed(inputs, stdin).await;
         if ends_with_input {
@@ -103,7 +105,7 @@ where
     };
     let outcome = tokio::select! {
         outcome = mouth.tell(to) => outcome.map_err(|error| tracing::trace!(%error, "a client takes nothing more")).ok(),
-        () = ears.hear(from) => None,
+        () = from_client.hear(from) => None,
         () = feed => None,
         () = activity.cease(IDLE) => Some(Outcome::Failure("nothing has moved for too long".into())),
     };
@@ -112,8 +114,8 @@ where
 }
 
 /// What listens to the client.
-struct Ears<'a> {
-    hearing: Hearing,
+struct FromClient<'a> {
+    incoming: Incoming,
     input: Option<mpsc::Sender<Bytes>>,
     terminal: Option<OwnedFd>,
     answer: mpsc::Sender<BytesMut>,
@@ -122,7 +124,7 @@ struct Ears<'a> {
 
 /// What speaks to it.
 struct Mouth<'a> {
-    telling: &'a Telling,
+    outgoing: &'a Outgoing,
     outputs: [Option<OwnedFd>; 2],
     exit: Option<oneshot::Receiver<i32>>,
     /// The client has no more input, and that is the end.
@@ -131,21 +133,21 @@ struct Mouth<'a> {
     activity: &'a Activity,
 }
 
-// === impl Ears ===
+// === impl FromClient ===
 
-impl Ears<'_> {
+impl FromClient<'_> {
     /// Ends when the client is gone.
     async fn hear(mut self, from: &mut (impl AsyncRead + Unpin)) {
         loop {
             loop {
-                match self.hearing.next_said() {
+                match self.incoming.next_said() {
                     Ok(Some(Said::Ends)) => return,
                     Ok(Some(said)) => self.act(said).await,
                     Ok(None) => break,
                     Err(why) => return tracing::debug!(%why, "a client broke the protocol"),
                 }
             }
-            match from.read_buf(self.hearing.buffer()).await {
+            match from.read_buf(self.incoming.buffer()).await {
                 Ok(1..) => {}
                 _ => return,
             }
@@ -218,7 +220,7 @@ impl Mouth<'_> {
                     ending.cancel();
                 }
                 piece = pieces.recv(), if !is_told => match piece {
-                    Some(piece) => put(self.telling, &mut out, piece),
+                    Some(piece) => put(self.outgoing, &mut out, piece),
                     None => is_told = true,
                 },
                 Some(bytes) = self.answers.recv() => out.extend_from_slice(&bytes),
@@ -237,10 +239,10 @@ impl Mouth<'_> {
 }
 
 /// A piece of an output, or its end, which is empty.
-fn put(telling: &Telling, out: &mut BytesMut, (which, bytes): (Output, Bytes)) {
+fn put(outgoing: &Outgoing, out: &mut BytesMut, (which, bytes): (Output, Bytes)) {
     match bytes.is_empty() {
-        true => telling.ended(out, which),
-        false => telling.output(out, which, &bytes),
+        true => outgoing.ended(out, which),
+        false => outgoing.output(out, which, &bytes),
     }
 }
 

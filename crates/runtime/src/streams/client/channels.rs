@@ -23,7 +23,7 @@ const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 
 #[derive(Debug)]
-pub(in crate::streams) struct Hearing {
+pub(in crate::streams) struct Incoming {
     decoder: Decoder,
     wants: StreamOptions,
     sizes: Sizes,
@@ -58,11 +58,11 @@ pub(super) fn outcome(out: &mut BytesMut, outcome: &Outcome) {
     websocket::put_close(out, None, websocket::NORMAL);
 }
 
-// === impl Hearing ===
+// === impl Incoming ===
 
-impl Hearing {
-    pub(super) fn new(wants: StreamOptions) -> Hearing {
-        Hearing { decoder: Decoder::new(Role::Server), wants, sizes: Sizes::default() }
+impl Incoming {
+    pub(super) fn new(wants: StreamOptions) -> Incoming {
+        Incoming { decoder: Decoder::new(Role::Server), wants, sizes: Sizes::default() }
     }
 
     pub(super) fn buffer(&mut self) -> &mut BytesMut {
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn messages_mean_what_their_channel_says() {
         let wants = StreamOptions { stdin: true, stdout: true, tty: true, ..StreamOptions::default() };
-        let mut hearing = Hearing::new(wants);
+        let mut incoming = Incoming::new(wants);
         let mask = Some([1, 2, 3, 4]);
         for message in [
             &b"\0hello"[..],
@@ -120,9 +120,9 @@ mod tests {
             b"\xff\x00",
             b"\xff\x01",
         ] {
-            websocket::put_binary(hearing.buffer(), mask, &[message]);
+            websocket::put_binary(incoming.buffer(), mask, &[message]);
         }
-        websocket::put_close(hearing.buffer(), mask, websocket::NORMAL);
+        websocket::put_close(incoming.buffer(), mask, websocket::NORMAL);
         let want = [
             Said::Input(Bytes::from_static(b"hello")),
             Said::Size { columns: 80, rows: 24 },
@@ -130,10 +130,10 @@ mod tests {
             Said::Ends,
         ];
         for want in want {
-            assert_eq!(hearing.next_said().unwrap(), Some(want));
+            assert_eq!(incoming.next_said().unwrap(), Some(want));
         }
-        assert_eq!(hearing.next_said().unwrap(), None);
-        hearing.buffer().extend_from_slice(&[0x82, 1, 0]);
-        assert!(hearing.next_said().is_err());
+        assert_eq!(incoming.next_said().unwrap(), None);
+        incoming.buffer().extend_from_slice(&[0x82, 1, 0]);
+        assert!(incoming.next_said().is_err());
     }
 }

@@ -24,7 +24,7 @@ struct Ids {
 }
 
 #[derive(Debug)]
-pub(in crate::streams) struct Hearing {
+pub(in crate::streams) struct Incoming {
     decoder: Decoder,
     ids: Ids,
     sizes: Sizes,
@@ -32,7 +32,7 @@ pub(in crate::streams) struct Hearing {
 }
 
 #[derive(Clone, Debug)]
-pub(in crate::streams) struct Telling {
+pub(in crate::streams) struct Outgoing {
     ids: Ids,
     has_status: bool,
 }
@@ -44,12 +44,12 @@ pub(super) async fn open<R, W>(
     has_resize: bool,
     from: &mut R,
     to: &mut W,
-) -> Result<(Hearing, Telling), Broken>
+) -> Result<(Incoming, Outgoing), Broken>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let mut hearing = Hearing {
+    let mut incoming = Incoming {
         decoder: Decoder::of_server(),
         ids: Ids::default(),
         sizes: Sizes::default(),
@@ -57,12 +57,12 @@ where
     };
     let (mut encoder, mut out, mut early) = (Encoder::default(), BytesMut::new(), 0);
     loop {
-        while let Some(frame) = hearing.decoder.next_frame().map_err(broken)? {
+        while let Some(frame) = incoming.decoder.next_frame().map_err(broken)? {
             match frame {
                 Frame::Open { stream, headers, .. } => {
                     let name = headers.iter().find(|(name, _)| name == "streamtype");
                     let name = name.map_or("", |(_, value)| value.as_str());
-                    match hearing.ids.place(name, wants, has_resize) {
+                    match incoming.ids.place(name, wants, has_resize) {
                         Some(place @ None) => {
                             *place = Some(stream);
                             encoder.accept(&mut out, stream);
@@ -77,7 +77,7 @@ where
                     if early > EARLY_MAX {
                         return Err(Broken("the client says too much before its streams are open".into()));
                     }
-                    hearing.early.push_back(frame);
+                    incoming.early.push_back(frame);
                 }
             }
         }
@@ -85,11 +85,11 @@ where
             to.write_all_buf(&mut out).await.map_err(broken)?;
             to.flush().await.map_err(broken)?;
         }
-        if hearing.ids.are_all(wants, has_resize) {
-            let telling = Telling { ids: hearing.ids, has_status };
-            return Ok((hearing, telling));
+        if incoming.ids.are_all(wants, has_resize) {
+            let outgoing = Outgoing { ids: incoming.ids, has_status };
+            return Ok((incoming, outgoing));
         }
-        if from.read_buf(hearing.decoder.buffer()).await.map_err(broken)? == 0 {
+        if from.read_buf(incoming.decoder.buffer()).await.map_err(broken)? == 0 {
             return Err(Broken("the client went away".into()));
         }
     }
@@ -130,9 +130,9 @@ impl Ids {
     }
 }
 
-// === impl Hearing ===
+// === impl Incoming ===
 
-impl Hearing {
+impl Incoming {
     pub(super) fn buffer(&mut self) -> &mut BytesMut {
         self.decoder.buffer()
     }
@@ -175,9 +175,9 @@ impl Hearing {
     }
 }
 
-// === impl Telling ===
+// === impl Outgoing ===
 
-impl Telling {
+impl Outgoing {
     pub(super) fn output(&self, out: &mut BytesMut, which: Output, bytes: &[u8]) {
         if let Some(id) = self.ids.output(which) {
             spdy::put_data(out, id, bytes, false);
