@@ -6,6 +6,8 @@
 mod answers;
 mod metrics;
 mod pulls;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
