@@ -2,8 +2,15 @@
 
 use std::error::Error;
 
-const PROTOS: [&str; 6] =
-    ["linux.proto", "sandbox.proto", "image.proto", "container.proto", "stats.proto", "runtime.proto"];
+const PROTOS: [&str; 7] = [
+    "linux.proto",
+    "sandbox.proto",
+    "image.proto",
+    "container.proto",
+    "stats.proto",
+    "runtime.proto",
+    "archives.proto",
+];
 
 #[allow(clippy::print_stdout)]
 fn main() -> Result<(), Box<dyn Error>> {

@@ -398,7 +398,7 @@ fn named(op: &'static str, object: &str, id: String) -> Result<String> {
     Ok(id)
 }
 
-fn channel(endpoint: &Endpoint) -> Channel {
+pub(crate) fn channel(endpoint: &Endpoint) -> Channel {
     let address = endpoint.address();
     // The URI is never resolved; its host becomes the `:authority` that runtimes expect.
     let connector = tower::service_fn(move |_: Uri| {

@@ -4,6 +4,7 @@
 //! deadlines of each call and comes back by itself when the runtime restarts. [`log`] is the format of the logs that a
 //! runtime writes.
 
+mod archives;
 mod client;
 mod closing;
 mod endpoint;
@@ -11,6 +12,7 @@ mod error;
 pub mod log;
 mod redact;
 
+pub use archives::Archives;
 pub use client::{Client, Events, MAX_MESSAGE, REQUEST_TIMEOUT};
 pub use closing::Closing;
 pub use endpoint::{BadEndpoint, Endpoint};
@@ -28,4 +30,16 @@ pub use tonic::Code;
 )]
 pub mod v1 {
     tonic::include_proto!("runtime.v1");
+}
+
+/// Images from archives, which the CRI does not know: package `longshore.archives.v1`.
+#[allow(
+    clippy::all,
+    clippy::unwrap_used,
+    clippy::large_futures,
+    missing_debug_implementations,
+    unreachable_pub
+)]
+pub mod archives_v1 {
+    tonic::include_proto!("longshore.archives.v1");
 }

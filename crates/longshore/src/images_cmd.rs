@@ -1,71 +1,201 @@
-//! `longshore images`: the images of a container runtime that is not running, from its directory.
+//! `longshore images …`: the images of this machine's container runtime, no kubelet needed.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use images::{Image, Store};
+use cri::archives_v1::ImportRequest;
+use cri::v1::{AuthConfig, Image, ImageSpec};
+use cri::{Archives, Client, Endpoint};
+use tokio::sync::mpsc;
 
 use crate::console;
 
-const ROOT: &str = "/var/lib/longshore/runtime";
+mod args;
 
-const USAGE: &str = "Usage:\n  longshore images ls [flags]\n  longshore images import FILE... [flags]\n\n\
-     Archives are those of `docker save` and of the OCI image layout. A runtime that runs holds its images: import before \
-     it starts.\n\nFlags:\n  --root-dir DIR   The --root-dir of the runtime (default /var/lib/longshore/runtime).\n";
+use args::{Command, Options};
+
+pub(crate) const USAGE: &str = "\
+See, bring and remove the images of this machine's container runtime.
+
+Usage:
+  longshore images ls [-q]
+  longshore images pull NAME [--creds USER:PASSWORD]
+  longshore images import FILE|- [--pin]
+  longshore images rm NAME...
+
+ls: names, id and size; -q the ids alone.
+pull: from its registry, as the runtime is set up for it. USER:PASSWORD may be - to be read from standard input.
+import: an archive in the layout of OCI, or of `docker save`, packed or not. --pin keeps the kubelet from collecting its images.
+rm: by any name; all other names of the image go with it.
+
+Flags:
+      --runtime ENDPOINT   default unix:///run/longshore/runtime.sock; import needs `longshore runtime` there
+  -h, --help               this text
+";
+
+/// For everything but pulling and importing.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// What is sent of an archive at once; less than a message of gRPC may have.
+const PIECE: usize = 1 << 20;
+/// Pieces that may wait to be sent.
+const WAITING: usize = 4;
+/// Of a name and a password.
+const CREDS_MAX: u64 = 64 << 10;
+
+#[derive(Debug, thiserror::Error)]
+enum ImagesError {
+    #[error(transparent)]
+    Runtime(#[from] cri::Error),
+    #[error("read {}: {error}", .path.display())]
+    Archive { path: PathBuf, error: std::io::Error },
+    #[error("--creds: USER:PASSWORD is wanted")]
+    Creds,
+}
 
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
-    match obey(args) {
-        Ok(text) => {
-            console::out(&text);
-            ExitCode::SUCCESS
+    let options = match args::parse(args) {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            console::out(USAGE);
+            return ExitCode::SUCCESS;
         }
-        Err(error) => {
-            console::err(&format!("Error: {error}\n"));
+        Err(message) => {
+            console::err(&format!("error: {message}\n\n{USAGE}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let done = runtime
+        .map_err(|error| error.to_string())
+        .and_then(|runtime| runtime.block_on(run(options)).map_err(|error| error.to_string()));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            console::err(&format!("error: {message}\n"));
             ExitCode::FAILURE
         }
     }
 }
 
-fn obey(args: &[OsString]) -> Result<String, String> {
-    let (mut root, mut words) = (PathBuf::from(ROOT), Vec::new());
-    let mut parser = lexopt::Parser::from_args(args);
-    while let Some(arg) = parser.next().map_err(|e| e.to_string())? {
-        match arg {
-            lexopt::Arg::Long("root-dir") => root = parser.value().map_err(|e| e.to_string())?.into(),
-            lexopt::Arg::Long("help") | lexopt::Arg::Short('h') => return Ok(USAGE.to_owned()),
-            lexopt::Arg::Value(word) => words.push(word),
-            other => return Err(format!("{}\n\n{USAGE}", other.unexpected())),
+async fn run(options: Options) -> Result<(), ImagesError> {
+    let client = Client::new(options.runtime.clone(), None, TIMEOUT);
+    match options.command {
+        Command::List { is_quiet } => {
+            let images = client.list_images().await?;
+            console::out(&if is_quiet { ids(&images) } else { table(&images) });
+        }
+        Command::Pull { name, creds } => {
+            let auth = creds.map(login).transpose()?;
+            let image = ImageSpec { image: name, ..ImageSpec::default() };
+            let id = client.pull_image(image, auth, None).await?;
+            console::out(&format!("{id}\n"));
+        }
+        Command::Import { path, pin } => {
+            for image in import(&options.runtime, path, pin).await? {
+                let names = if image.names.is_empty() { "<none>".to_owned() } else { image.names.join(" ") };
+                console::out(&format!("{names} {}\n", image.id));
+            }
+        }
+        Command::Remove { names } => {
+            for name in names {
+                let spec = ImageSpec { image: name.clone(), ..ImageSpec::default() };
+                match client.image_status(spec.clone()).await? {
+                    Some(_) => client.remove_image(spec).await?,
+                    None => {
+                        return Err(cri::Error::new(
+                            "remove image",
+                            &name,
+                            cri::Code::NotFound,
+                            "no such image",
+                        )
+                        .into());
+                    }
+                }
+                console::out(&format!("{name} removed\n"));
+            }
         }
     }
-    match words.split_first().map(|(verb, rest)| (verb.to_str().unwrap_or_default(), rest)) {
-        Some(("ls", [])) => Ok(open(&root)?.list().iter().map(|image| row(image)).collect()),
-        Some(("import", files)) if !files.is_empty() => import(&root, files),
-        _ => Err(format!("what to do with images?\n\n{USAGE}")),
+    Ok(())
+}
+
+fn login(creds: String) -> Result<AuthConfig, ImagesError> {
+    let text = match creds.as_str() {
+        "-" => {
+            let mut text = String::new();
+            std::io::stdin().take(CREDS_MAX).read_to_string(&mut text).map_err(|_| ImagesError::Creds)?;
+            text
+        }
+        _ => creds,
+    };
+    let (username, password) =
+        text.trim_end_matches(['\r', '\n']).split_once(':').ok_or(ImagesError::Creds)?;
+    Ok(AuthConfig { username: username.into(), password: password.into(), ..AuthConfig::default() })
+}
+
+/// The file is read where one may wait for it, a few pieces ahead of what the runtime has taken.
+async fn import(
+    runtime: &Endpoint,
+    path: PathBuf,
+    pin: bool,
+) -> Result<Vec<cri::archives_v1::Imported>, ImagesError> {
+    let (pieces, to_send) = mpsc::channel(WAITING);
+    let failed = |error| ImagesError::Archive { path: path.clone(), error };
+    let mut from: Box<dyn Read + Send> = match path.to_str() {
+        Some("-") => Box::new(std::io::stdin()),
+        _ => Box::new(std::fs::File::open(&path).map_err(failed)?),
+    };
+    let read = tokio::task::spawn_blocking(move || -> std::io::Result<()> {
+        loop {
+            let mut data = vec![0; PIECE];
+            let n = from.read(&mut data)?;
+            data.truncate(n);
+            if n == 0 || pieces.blocking_send(ImportRequest { data, pin }).is_err() {
+                return Ok(());
+            }
+        }
+    });
+    let imported = Archives::new(runtime).import(to_send).await;
+    // What cannot be read is why the runtime found it torn.
+    match read.await {
+        Ok(Err(error)) => Err(failed(error)),
+        _ => Ok(imported?),
     }
 }
 
-fn open(root: &Path) -> Result<Store, String> {
-    Store::open(&root.join("images")).map_err(|e| e.to_string())
+fn ids(images: &[Image]) -> String {
+    images.iter().map(|image| format!("{}\n", image.id)).collect()
 }
 
-fn import(root: &Path, files: &[OsString]) -> Result<String, String> {
-    let store = open(root)?;
-    let mut text = String::new();
-    for name in files {
-        let path = Path::new(name);
-        let file = File::open(path).map_err(|e| format!("open {}: {e}", path.display()))?;
-        let all = images::import(&store, file).map_err(|e| format!("import {}: {e}", path.display()))?;
-        all.iter().for_each(|image| text.push_str(&row(image)));
+fn table(images: &[Image]) -> String {
+    let mut rows = vec![["NAME", "ID", "SIZE", ""].map(str::to_owned)];
+    for image in images {
+        let names = if image.repo_tags.is_empty() { &image.repo_digests } else { &image.repo_tags };
+        let id: String = image.id.trim_start_matches("sha256:").chars().take(13).collect();
+        let pinned = if image.pinned { "pinned" } else { "" };
+        let none = [String::from("<none>")];
+        for name in if names.is_empty() { &none[..] } else { names } {
+            rows.push([name.clone(), id.clone(), size(image.size), pinned.to_owned()]);
+        }
     }
-    Ok(text)
+    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or_default();
+    let (first, second, third) = (width(0), width(1), width(2));
+    let line = |[name, id, size, pinned]: &[String; 4]| {
+        let line = format!("{name:first$}  {id:second$}  {size:>third$}  {pinned}");
+        format!("{}\n", line.trim_end())
+    };
+    rows.iter().map(line).collect()
 }
 
-fn row(image: &Image) -> String {
-    let names = if image.tags.is_empty() { &image.digests } else { &image.tags };
-    let names = if names.is_empty() { "<none>".to_owned() } else { names.join(" ") };
-    format!("{} {names}\n", image.id)
+/// In the units of registries: powers of ten.
+fn size(bytes: u64) -> String {
+    let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
+    match units.iter().find(|(_, unit)| bytes as f64 >= *unit) {
+        Some((name, unit)) => format!("{:.1}{name}", bytes as f64 / unit),
+        None => format!("{bytes}B"),
+    }
 }
 
 #[cfg(test)]
@@ -74,12 +204,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_understood_is_told_with_what_would_be() {
-        for words in [&["pull", "x"][..], &[], &["import"], &["ls", "x"], &["ls", "--all"]] {
-            let args: Vec<OsString> = words.iter().map(OsString::from).collect();
-            assert!(obey(&args).unwrap_err().contains("longshore images import FILE"), "{words:?}");
-        }
-        let missing = ["import", "/no/such/file", "--root-dir", "/dev/null/x"].map(OsString::from);
-        assert!(obey(&missing).unwrap_err().contains("/dev/null/x"));
+    fn images_are_shown_under_each_of_their_names() {
+        let image = |id: &str, tags: &[&str], size, pinned| Image {
+            id: format!("sha256:{id}"),
+            repo_tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
+            size,
+            pinned,
+            ..Image::default()
+        };
+        let images = [
+            image("0123456789abcdef", &["a/app:v1", "a/application:v1"], 12_345_678, false),
+            image("fedcba9876543210", &[], 999, true),
+        ];
+        let want = "\
+NAME              ID               SIZE
+a/app:v1          0123456789abc  12.3MB
+a/application:v1  0123456789abc  12.3MB
+<none>            fedcba9876543    999B  pinned
+";
+        assert_eq!(table(&images), want);
+        assert_eq!(ids(&images), "sha256:0123456789abcdef\nsha256:fedcba9876543210\n");
+    }
+
+    #[test]
+    fn a_login_has_a_name_and_a_password_that_may_have_colons() {
+        let auth = login("ann:s:ecret\n".into()).unwrap();
+        assert_eq!((auth.username.as_str(), auth.password.as_str()), ("ann", "s:ecret"));
+        assert!(login("ann".into()).is_err());
     }
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use cri::archives_v1::archives_server::ArchivesServer;
 use cri::v1::image_service_server::ImageServiceServer;
 use cri::v1::runtime_service_server::RuntimeServiceServer;
 use futures_util::stream;
@@ -131,10 +132,11 @@ impl Agent {
         ))
         .max_decoding_message_size(MESSAGE_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
+        let archives = ArchivesServer::new(self.images.clone());
         let images = ImageServiceServer::new(self.images)
             .max_decoding_message_size(MESSAGE_MAX)
             .max_encoding_message_size(MESSAGE_MAX);
-        let router = Server::builder().add_service(runtime).add_service(images);
+        let router = Server::builder().add_service(runtime).add_service(images).add_service(archives);
         tracing::info!(socket = %self.socket.display(), streams = %address, "Serving the CRI");
         let end = guard.clone();
         let served = router.serve_with_incoming_shutdown(incoming(self.listener), async move {

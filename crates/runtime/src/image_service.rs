@@ -4,6 +4,7 @@
 //! name runs at a time: another that comes meanwhile waits, and then finds the layers there.
 
 mod answers;
+mod archives;
 mod metrics;
 mod pulls;
 #[cfg(test)]

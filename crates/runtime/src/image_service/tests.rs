@@ -97,11 +97,14 @@ impl Bench {
         let content = Arc::new(content);
         let address = registry(content.clone()).await;
         let dir = tempfile::tempdir().unwrap();
-        // Two hosts, of which neither is there: their mirror is.
-        for host in ["r.example", "old.example"] {
+        // Two hosts that are not there: one has another address, the other a mirror.
+        for (host, text) in [
+            ("r.example", format!("server = \"http://{address}\"\n")),
+            ("old.example", format!("[host.\"http://{address}\"]\n")),
+        ] {
             let hosts = dir.path().join("certs.d").join(host);
             std::fs::create_dir_all(&hosts).unwrap();
-            std::fs::write(hosts.join("hosts.toml"), format!("[host.\"http://{address}\"]\n")).unwrap();
+            std::fs::write(hosts.join("hosts.toml"), text).unwrap();
         }
         let settings = Settings { hosts_dir: Some(dir.path().join("certs.d")), ..Settings::default() };
         let store = Store::open(&dir.path().join("store")).unwrap();

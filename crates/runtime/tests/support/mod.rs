@@ -68,7 +68,12 @@ impl Place {
         let end = token.clone();
         let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
+<<<<<<< HEAD
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+=======
+            let runtime =
+                tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+>>>>>>> a22ffe0 (longshore: see, bring and remove the images of a runtime)
             runtime.block_on(async {
                 let agent = Agent::open(settings).await.unwrap();
                 ready.send(()).unwrap();

@@ -1,0 +1,153 @@
+//! The command line of `longshore images`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use cri::Endpoint;
+use lexopt::prelude::*;
+
+const RUNTIME: &str = "unix:///run/longshore/runtime.sock";
+
+#[derive(Debug, PartialEq)]
+pub(super) struct Options {
+    pub(super) runtime: Endpoint,
+    pub(super) command: Command,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Command {
+    List { is_quiet: bool },
+    Pull { name: String, creds: Option<String> },
+    Import { path: PathBuf, pin: bool },
+    Remove { names: Vec<String> },
+}
+
+/// Everything any of the commands may say, before it is known whether it fits together.
+#[derive(Default)]
+struct Raw {
+    runtime: Option<String>,
+    words: Vec<OsString>,
+    is_quiet: bool,
+    pin: bool,
+    creds: Option<String>,
+}
+
+/// None when help is asked for.
+pub(super) fn parse(args: &[OsString]) -> Result<Option<Options>, String> {
+    let mut raw = Raw::default();
+    let mut parser = lexopt::Parser::from_args(args);
+    while let Some(arg) = parser.next().map_err(|e| e.to_string())? {
+        let mut text = |name: &str| {
+            let value = parser.value().and_then(|value| value.string());
+            value.map_err(|e| format!("{name}: {e}"))
+        };
+        match arg {
+            Short('h') | Long("help") => return Ok(None),
+            Short('q') | Long("quiet") => raw.is_quiet = true,
+            Long("pin") => raw.pin = true,
+            Long("runtime") => raw.runtime = Some(text("--runtime")?),
+            Long("creds") => raw.creds = Some(text("--creds")?),
+            Value(word) => raw.words.push(word),
+            other => return Err(other.unexpected().to_string()),
+        }
+    }
+    raw.options().map(Some)
+}
+
+// === impl Raw ===
+
+impl Raw {
+    fn options(mut self) -> Result<Options, String> {
+        if self.words.is_empty() {
+            return Err("ls, pull, import or rm is wanted".into());
+        }
+        let command = self.words.remove(0);
+        let runtime = Endpoint::parse(self.runtime.as_deref().unwrap_or(RUNTIME));
+        let runtime = runtime.map_err(|e| format!("--runtime: {e}"))?;
+        let command = match command.to_str() {
+            Some("ls" | "list") => {
+                self.refuse("ls", &[("--pin", self.pin), ("--creds", self.creds.is_some())])?;
+                self.takes("ls", 0, "no name")?;
+                Command::List { is_quiet: self.is_quiet }
+            }
+            Some("pull") => {
+                self.refuse("pull", &[("--pin", self.pin), ("-q", self.is_quiet)])?;
+                self.takes("pull", 1, "one NAME")?;
+                Command::Pull { name: names(self.words)?.remove(0), creds: self.creds }
+            }
+            Some("import") => {
+                self.refuse("import", &[("-q", self.is_quiet), ("--creds", self.creds.is_some())])?;
+                self.takes("import", 1, "one FILE")?;
+                Command::Import { path: self.words.remove(0).into(), pin: self.pin }
+            }
+            Some("rm" | "remove") => {
+                let odd = [("--pin", self.pin), ("-q", self.is_quiet), ("--creds", self.creds.is_some())];
+                self.refuse("rm", &odd)?;
+                if self.words.is_empty() {
+                    return Err("rm takes at least one NAME".into());
+                }
+                Command::Remove { names: names(self.words)? }
+            }
+            _ => return Err(format!("unknown command {:?}", command.to_string_lossy())),
+        };
+        Ok(Options { runtime, command })
+    }
+
+    fn takes(&self, command: &str, count: usize, what: &str) -> Result<(), String> {
+        if self.words.len() == count { Ok(()) } else { Err(format!("{command} takes {what}")) }
+    }
+
+    fn refuse(&self, command: &str, flags: &[(&str, bool)]) -> Result<(), String> {
+        match flags.iter().find(|(_, is_set)| *is_set) {
+            Some((flag, _)) => Err(format!("{command} takes no {flag}")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn names(words: Vec<OsString>) -> Result<Vec<String>, String> {
+    let name = |word: OsString| word.into_string().map_err(|word| format!("{word:?} is no name"));
+    words.into_iter().map(name).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn run(line: &str) -> Result<Command, String> {
+        let args: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        parse(&args).map(|options| options.unwrap().command)
+    }
+
+    #[test]
+    fn commands_are_understood() {
+        assert_eq!(run("ls -q"), Ok(Command::List { is_quiet: true }));
+        let (name, creds) = ("a/b:v1".to_owned(), Some("u:p".to_owned()));
+        assert_eq!(run("pull a/b:v1 --creds u:p"), Ok(Command::Pull { name, creds }));
+        assert_eq!(run("import - --pin"), Ok(Command::Import { path: "-".into(), pin: true }));
+        assert_eq!(run("rm a b"), Ok(Command::Remove { names: vec!["a".into(), "b".into()] }));
+        let args = ["ls", "--runtime", "unix:///x.sock"].map(OsString::from);
+        assert_eq!(parse(&args).unwrap().unwrap().runtime, Endpoint::parse("/x.sock").unwrap());
+        assert_eq!(parse(&["-h".into()]), Ok(None));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        for (line, want) in [
+            ("", "ls, pull, import or rm"),
+            ("fly", "unknown command \"fly\""),
+            ("ls x", "ls takes no name"),
+            ("ls --pin", "ls takes no --pin"),
+            ("pull", "pull takes one NAME"),
+            ("import a b", "import takes one FILE"),
+            ("rm", "rm takes at least one NAME"),
+            ("rm a --creds x:y", "rm takes no --creds"),
+            ("ls --runtime tcp://x", "--runtime: "),
+            ("ls --fly", "--fly"),
+        ] {
+            let why = run(line).unwrap_err();
+            assert!(why.contains(want), "{line}: {why}");
+        }
+    }
+}
