@@ -256,6 +256,13 @@ pub(crate) fn name_of_container(sandbox: &str, m: &v1::ContainerMetadata) -> Str
 // === impl Container ===
 
 impl Container {
+    /// A new keeper will not get the writing end of its input: the last of those is somebody else's to close.
+    pub(crate) fn forget_spare_input(&self) {
+        if let Some([.., input]) = &mut *self.spare.lock().unwrap_or_else(PoisonError::into_inner) {
+            *input = None;
+        }
+    }
+
     pub(crate) fn of_record(
         id: &str,
         record: ContainerRecord,

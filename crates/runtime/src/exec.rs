@@ -316,6 +316,8 @@ impl Processes for Arc<Daemon> {
         let stdin = input.filter(|_| wanted.stdin && config.stdin);
         if stdin.is_some() && config.stdin_once && !config.tty {
             keeper.close_input(job).await.map_err(failed(&what))?;
+            // Nor may we keep it open: the container waits for the end of what its one client says.
+            container.forget_spare_input();
         }
         for fd in [stdin.as_ref(), Some(&stdout), Some(&stderr)].into_iter().flatten() {
             rustix::io::ioctl_fionbio(fd, true).map_err(failed(&what))?;

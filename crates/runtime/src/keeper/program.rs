@@ -36,7 +36,9 @@ impl Program {
         let ended = AsyncFd::new(pidfd_open(id, PidfdFlags::NONBLOCK)?)?;
         supervise::spawn("keeper_reaper", async move {
             if ended.readable().await.is_ok() {
-                tracing::debug!(status = ?child.try_wait(), "a keeper has ended");
+                // Outside of the log's words, which are only put together when somebody reads them.
+                let status = child.try_wait();
+                tracing::debug!(?status, "a keeper has ended");
             }
         });
         Ok(ours)
