@@ -168,7 +168,8 @@ impl Hierarchies {
         for dir in self.tree(name)? {
             match fs::read_to_string(dir.join("cgroup.procs")) {
                 Ok(text) => found.extend(text.lines().filter_map(|line| line.parse::<i32>().ok())),
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                // Gone before it was opened, or between that and being read.
+                Err(e) if e.kind() == io::ErrorKind::NotFound || is_gone(&e) => {}
                 Err(e) => return Err(named("list the processes of", &dir, &e)),
             }
         }
@@ -319,6 +320,11 @@ fn controllers(mount: &Mount) -> Vec<String> {
     let general = ["rw", "ro", "xattr", "clone_children", "release_agent"];
     let words = mount.super_options.split(',').filter(|word| !general.contains(word));
     words.map(str::to_owned).collect()
+}
+
+/// What the kernel says of a cgroup that was removed while its file was open.
+fn is_gone(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENODEV)
 }
 
 fn named(act: &str, path: &Path, error: &io::Error) -> io::Error {

@@ -68,12 +68,7 @@ impl Place {
         let end = token.clone();
         let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-<<<<<<< HEAD
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-=======
-            let runtime =
-                tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
->>>>>>> a22ffe0 (longshore: see, bring and remove the images of a runtime)
             runtime.block_on(async {
                 let agent = Agent::open(settings).await.unwrap();
                 ready.send(()).unwrap();
@@ -284,4 +279,9 @@ pub(crate) fn kill_keeper(place: &Place) {
     let all = sys::processes::list(Path::new("/proc")).unwrap();
     let keeper = all.iter().find(|process| is_ours(process.pid)).expect("a keeper");
     assert!(sys::processes::kill(keeper).unwrap());
+}
+
+/// The archive that the image came from.
+pub(crate) fn archive(place: &Place) -> Vec<u8> {
+    fs::read(place.path("image.tar")).unwrap()
 }
