@@ -12,7 +12,7 @@ mod error;
 pub mod log;
 mod redact;
 
-pub use archives::Archives;
+pub use archives::{Archives, Export};
 pub use client::{Client, Events, MAX_MESSAGE, REQUEST_TIMEOUT};
 pub use closing::Closing;
 pub use endpoint::{BadEndpoint, Endpoint};

@@ -218,3 +218,98 @@ fn what_a_killed_process_left_is_swept() {
         assert_eq!(names(&dir.path().join(place)).len(), left, "{place}");
     }
 }
+
+/// Everything below a directory, as far as an image can say it.
+fn tree(root: &Path) -> Vec<String> {
+    use std::os::unix::fs::MetadataExt;
+    let (mut all, mut dirs) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            let meta = path.symlink_metadata().unwrap();
+            let content = match meta.file_type() {
+                kind if kind.is_file() => {
+                    String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned()
+                }
+                kind if kind.is_symlink() => std::fs::read_link(&path).unwrap().display().to_string(),
+                _ => String::new(),
+            };
+            let mut value = [0; 64];
+            let mut attribute = |name: &str| {
+                let n = rustix::fs::lgetxattr(&path, name, &mut value[..]).unwrap_or(0);
+                String::from_utf8_lossy(&value[..n]).into_owned()
+            };
+            let attributes = attribute("user.note") + &attribute("trusted.overlay.opaque");
+            let path_in = path.strip_prefix(root).unwrap().display().to_string();
+            let (mode, links, time) = (meta.mode(), meta.nlink(), meta.mtime());
+            all.push(format!("{path_in} {mode:o} {} {links} {time} {content:?} {attributes:?}", meta.uid()));
+            if meta.is_dir() {
+                dirs.push(path);
+            }
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn what_is_exported_is_the_same_when_it_is_imported() {
+    if !is_root() {
+        return;
+    }
+    let (_dir, store) = store();
+    let long = format!("d/{}", "n".repeat(90));
+    let lower = Archive::default()
+        .directory("d", 0o1777)
+        .directory(&long, 0o750)
+        .pax(&[("SCHILY.xattr.user.note", b"hello"), ("mtime", b"1700000000.5")])
+        .file("d/file", b"content")
+        .hard_link("d/second", "d/file")
+        .symlink("d/link", "/etc/passwd")
+        .file("gone", b"")
+        .directory("whole", 0o755)
+        .file("whole/old", b"")
+        .finish();
+    let upper = Archive::default()
+        .file(".wh.gone", b"")
+        .directory("whole", 0o755)
+        .file("whole/.wh..wh..opq", b"")
+        .file("whole/new", b"n")
+        .file("d/implied", b"")
+        .finish();
+    let image = import(&store, &layout("app:v1", &[lower.clone(), upper])).unwrap();
+    import(&store, &layout("app:v2", &[lower])).unwrap();
+    let both = ["app:v1".to_owned(), "docker.io/library/app:v2".to_owned()];
+    let (mut archive, mut again) = (Vec::new(), Vec::new());
+    crate::export(&store, &both, &mut archive).unwrap();
+    crate::export(&store, &both, &mut again).unwrap();
+    assert!(archive == again, "the same images make another archive");
+    assert_eq!(names(&store.root().join("tmp")), Vec::<String>::new());
+    let (_other_dir, other) = self::store();
+    let images = crate::import(&other, archive.as_slice()).unwrap();
+    let tags: Vec<&str> = images.iter().flat_map(|image| &image.tags).map(String::as_str).collect();
+    assert_eq!(tags, ["docker.io/library/app:v1", "docker.io/library/app:v2"]);
+    assert_eq!((&images[0].config, images[0].layers[0] == images[1].layers[0]), (&image.config, true));
+    assert_eq!((image.layers.len(), images[0].layers.len()), (3, 3));
+    for (before, after) in image.layers.iter().zip(&images[0].layers) {
+        assert_eq!(tree(&store.layer_dir(before)), tree(&other.layer_dir(after)));
+    }
+    let error = crate::export(&store, &["other".to_owned()], std::io::sink()).unwrap_err().to_string();
+    assert_eq!(error, "there is no image \"other\"");
+}
+
+#[test]
+fn a_pin_stays() {
+    if !is_root() {
+        return;
+    }
+    let (dir, store) = store();
+    let image = import(&store, &layout("app:v1", &[layer("a")])).unwrap();
+    assert!(!image.pinned);
+    assert!(store.pin("app:v1", true).unwrap().unwrap().pinned);
+    assert!(store.pin("other", true).unwrap().is_none());
+    // Importing it again takes nothing away.
+    assert!(import(&store, &layout("app:v2", &[layer("a")])).unwrap().pinned);
+    drop(store);
+    assert!(Store::open(dir.path()).unwrap().find(&image.id).unwrap().pinned);
+}

@@ -1,7 +1,7 @@
 //! `longshore images …`: the images of this machine's container runtime, no kubelet needed.
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -24,15 +24,17 @@ Usage:
   longshore images ls [-q]
   longshore images pull NAME [--creds USER:PASSWORD]
   longshore images import FILE|- [--pin]
+  longshore images export NAME... -o FILE|-
   longshore images rm NAME...
 
 ls: names, id and size; -q the ids alone.
 pull: from its registry, as the runtime is set up for it. USER:PASSWORD may be - to be read from standard input.
 import: an archive in the layout of OCI, or of `docker save`, packed or not. --pin keeps the kubelet from collecting its images.
+export: an archive in the layout of OCI, for import here and elsewhere. Layers are archived anew: digests are others, content is the same.
 rm: by any name; all other names of the image go with it.
 
 Flags:
-      --runtime ENDPOINT   default unix:///run/longshore/runtime.sock; import needs `longshore runtime` there
+      --runtime ENDPOINT   default unix:///run/longshore/runtime.sock; import and export need `longshore runtime` there
   -h, --help               this text
 ";
 
@@ -49,8 +51,8 @@ const CREDS_MAX: u64 = 64 << 10;
 enum ImagesError {
     #[error(transparent)]
     Runtime(#[from] cri::Error),
-    #[error("read {}: {error}", .path.display())]
-    Archive { path: PathBuf, error: std::io::Error },
+    #[error("{act} {}: {error}", .path.display())]
+    Archive { act: &'static str, path: PathBuf, error: std::io::Error },
     #[error("--creds: USER:PASSWORD is wanted")]
     Creds,
 }
@@ -99,6 +101,7 @@ async fn run(options: Options) -> Result<(), ImagesError> {
                 console::out(&format!("{names} {}\n", image.id));
             }
         }
+        Command::Export { names, path } => export(&options.runtime, names, path).await?,
         Command::Remove { names } => {
             for name in names {
                 let spec = ImageSpec { image: name.clone(), ..ImageSpec::default() };
@@ -142,7 +145,7 @@ async fn import(
     pin: bool,
 ) -> Result<Vec<cri::archives_v1::Imported>, ImagesError> {
     let (pieces, to_send) = mpsc::channel(WAITING);
-    let failed = |error| ImagesError::Archive { path: path.clone(), error };
+    let failed = |error| ImagesError::Archive { act: "read", path: path.clone(), error };
     let mut from: Box<dyn Read + Send> = match path.to_str() {
         Some("-") => Box::new(std::io::stdin()),
         _ => Box::new(std::fs::File::open(&path).map_err(failed)?),
@@ -163,6 +166,34 @@ async fn import(
         Ok(Err(error)) => Err(failed(error)),
         _ => Ok(imported?),
     }
+}
+
+/// Beside its place until it is whole.
+async fn export(runtime: &Endpoint, names: Vec<String>, path: PathBuf) -> Result<(), ImagesError> {
+    let failed = |error| ImagesError::Archive { act: "write", path: path.clone(), error };
+    let mut archive = Archives::new(runtime).export(names).await?;
+    let is_stdout = path.as_os_str() == "-";
+    let half = path.with_added_extension("part");
+    let mut out: Box<dyn Write> = match is_stdout {
+        true => Box::new(std::io::stdout().lock()),
+        false => Box::new(std::fs::File::create(&half).map_err(failed)?),
+    };
+    loop {
+        let piece = match archive.piece().await {
+            Ok(Some(piece)) => out.write_all(&piece).map_err(failed),
+            Ok(None) => break,
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = piece {
+            if !is_stdout {
+                // The error is the news.
+                let _ = std::fs::remove_file(&half);
+            }
+            return Err(error);
+        }
+    }
+    out.flush().map_err(failed)?;
+    if is_stdout { Ok(()) } else { std::fs::rename(&half, &path).map_err(failed) }
 }
 
 fn ids(images: &[Image]) -> String {

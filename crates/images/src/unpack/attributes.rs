@@ -50,7 +50,7 @@ pub(super) fn make_opaque(dir: &OwnedFd) -> io::Result<()> {
 }
 
 /// What steers overlayfs or the kernel's trust is not an image's to say.
-fn is_ours_to_set(name: &[u8]) -> bool {
+pub(crate) fn is_ours_to_set(name: &[u8]) -> bool {
     let is_users = name.starts_with(b"user.") && !name.starts_with(b"user.overlay.");
     is_users
         || matches!(name, b"security.capability" | b"system.posix_acl_access" | b"system.posix_acl_default")

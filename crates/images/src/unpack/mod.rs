@@ -21,8 +21,10 @@ use crate::error::Error;
 use crate::limits::Limits;
 use crate::tar::{Entries, Entry, TarError};
 
-const WHITEOUT: &[u8] = b".wh.";
-const OPAQUE: &[u8] = b".wh..wh..opq";
+pub(crate) use attributes::is_ours_to_set;
+
+pub(crate) const WHITEOUT: &[u8] = b".wh.";
+pub(crate) const OPAQUE: &[u8] = b".wh..wh..opq";
 /// What aufs kept for itself.
 const OF_AUFS: &[u8] = b".wh..wh.";
 /// Directories whose times are put right at the end: writing into them changes these.

@@ -19,6 +19,7 @@ pub(super) enum Command {
     List { is_quiet: bool },
     Pull { name: String, creds: Option<String> },
     Import { path: PathBuf, pin: bool },
+    Export { names: Vec<String>, path: PathBuf },
     Remove { names: Vec<String> },
 }
 
@@ -30,6 +31,7 @@ struct Raw {
     is_quiet: bool,
     pin: bool,
     creds: Option<String>,
+    output: Option<String>,
 }
 
 /// None when help is asked for.
@@ -46,6 +48,7 @@ pub(super) fn parse(args: &[OsString]) -> Result<Option<Options>, String> {
             Short('q') | Long("quiet") => raw.is_quiet = true,
             Long("pin") => raw.pin = true,
             Long("runtime") => raw.runtime = Some(text("--runtime")?),
+            Short('o') | Long("output") => raw.output = Some(text("-o")?),
             Long("creds") => raw.creds = Some(text("--creds")?),
             Value(word) => raw.words.push(word),
             other => return Err(other.unexpected().to_string()),
@@ -59,9 +62,12 @@ pub(super) fn parse(args: &[OsString]) -> Result<Option<Options>, String> {
 impl Raw {
     fn options(mut self) -> Result<Options, String> {
         if self.words.is_empty() {
-            return Err("ls, pull, import or rm is wanted".into());
+            return Err("ls, pull, import, export or rm is wanted".into());
         }
         let command = self.words.remove(0);
+        if self.output.is_some() && command != "export" {
+            return Err(format!("{} takes no -o", command.to_string_lossy()));
+        }
         let runtime = Endpoint::parse(self.runtime.as_deref().unwrap_or(RUNTIME));
         let runtime = runtime.map_err(|e| format!("--runtime: {e}"))?;
         let command = match command.to_str() {
@@ -79,6 +85,15 @@ impl Raw {
                 self.refuse("import", &[("-q", self.is_quiet), ("--creds", self.creds.is_some())])?;
                 self.takes("import", 1, "one FILE")?;
                 Command::Import { path: self.words.remove(0).into(), pin: self.pin }
+            }
+            Some("export") => {
+                let odd = [("--pin", self.pin), ("-q", self.is_quiet), ("--creds", self.creds.is_some())];
+                self.refuse("export", &odd)?;
+                let path = self.output.ok_or("export takes -o FILE")?.into();
+                if self.words.is_empty() {
+                    return Err("export takes at least one NAME".into());
+                }
+                Command::Export { names: names(self.words)?, path }
             }
             Some("rm" | "remove") => {
                 let odd = [("--pin", self.pin), ("-q", self.is_quiet), ("--creds", self.creds.is_some())];
@@ -127,6 +142,8 @@ mod tests {
         assert_eq!(run("pull a/b:v1 --creds u:p"), Ok(Command::Pull { name, creds }));
         assert_eq!(run("import - --pin"), Ok(Command::Import { path: "-".into(), pin: true }));
         assert_eq!(run("rm a b"), Ok(Command::Remove { names: vec!["a".into(), "b".into()] }));
+        let (names, path) = (vec!["a".into()], PathBuf::from("f"));
+        assert_eq!(run("export a -o f"), Ok(Command::Export { names, path }));
         let args = ["ls", "--runtime", "unix:///x.sock"].map(OsString::from);
         assert_eq!(parse(&args).unwrap().unwrap().runtime, Endpoint::parse("/x.sock").unwrap());
         assert_eq!(parse(&["-h".into()]), Ok(None));
@@ -135,7 +152,10 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_named() {
         for (line, want) in [
-            ("", "ls, pull, import or rm"),
+            ("", "ls, pull, import, export or rm"),
+            ("export a", "export takes -o FILE"),
+            ("export -o f", "export takes at least one NAME"),
+            ("ls -o f", "ls takes no -o"),
             ("fly", "unknown command \"fly\""),
             ("ls x", "ls takes no name"),
             ("ls --pin", "ls takes no --pin"),

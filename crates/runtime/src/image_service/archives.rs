@@ -1,11 +1,13 @@
-//! Images from an archive that a client sends.
+//! Images from an archive that a client sends, and an archive for one that asks.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 
 use bytes::{Buf, Bytes};
 use cri::archives_v1::archives_server::Archives;
-use cri::archives_v1::{ImportRequest, ImportResponse, Imported};
+use cri::archives_v1::{ExportRequest, ExportResponse, ImportRequest, ImportResponse, Imported};
+use futures_util::stream;
 use tokio::sync::mpsc;
+use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{ImageServer, on_disk};
@@ -14,12 +16,17 @@ use super::{ImageServer, on_disk};
 const WAITING: usize = 4;
 /// One archive at a time has its turn: each lies on the disk twice for a while.
 const TURN: &str = "an archive";
+/// What is sent of an archive at once.
+const PIECE: usize = 256 << 10;
 
 /// What a client sends, read where one may wait for it.
 struct Pieces {
     from: mpsc::Receiver<io::Result<Bytes>>,
     now: Bytes,
 }
+
+/// What a client gets, written where one may wait for it.
+struct Answer(mpsc::Sender<Result<ExportResponse, Status>>);
 
 #[tonic::async_trait]
 impl Archives for ImageServer {
@@ -61,6 +68,50 @@ impl Archives for ImageServer {
             .collect();
         tracing::info!(images = images.len(), "images were imported");
         Ok(Response::new(ImportResponse { images }))
+    }
+
+    async fn export(
+        &self,
+        request: Request<ExportRequest>,
+    ) -> Result<Response<BoxStream<ExportResponse>>, Status> {
+        let names = request.into_inner().images;
+        if names.is_empty() {
+            return Err(Status::invalid_argument("images must not be empty"));
+        }
+        if let Some(missing) = names.iter().find(|name| self.0.store.find(name).is_none()) {
+            return Err(Status::not_found(format!("there is no image {missing:?}")));
+        }
+        let turn = self.0.pulls.turn(TURN).await?;
+        let (to, pieces) = mpsc::channel(WAITING);
+        let store = self.0.store.clone();
+        supervise::spawn("image_export", async move {
+            let answer = Answer(to.clone());
+            let written = on_disk(move || {
+                images::export(&store, &names, std::io::BufWriter::with_capacity(PIECE, answer))
+            });
+            if let Err(status) = written.await {
+                // A client that is gone hears nothing.
+                let _ = to.send(Err(status)).await;
+            }
+            drop(turn);
+        });
+        let pieces = stream::unfold(pieces, |mut pieces| async move { Some((pieces.recv().await?, pieces)) });
+        Ok(Response::new(Box::pin(pieces)))
+    }
+}
+
+// === impl Answer ===
+
+impl Write for Answer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let piece = Ok(ExportResponse { data: bytes.to_vec() });
+        // Who does not want the rest ends it.
+        self.0.blocking_send(piece).map_err(|_| io::ErrorKind::BrokenPipe)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

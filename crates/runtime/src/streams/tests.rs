@@ -48,13 +48,8 @@ impl Bench {
     }
 
     fn attach(&self) -> String {
-        let request = AttachRequest {
-            container_id: "c".into(),
-            stdin: true,
-            stdout: true,
-            stderr: true,
-            tty: false,
-        };
+        let request =
+            AttachRequest { container_id: "c".into(), stdin: true, stdout: true, stderr: true, tty: false };
         self.streams.attach(request).unwrap()
     }
 

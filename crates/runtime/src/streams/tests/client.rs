@@ -87,7 +87,9 @@ impl Client {
         let speech = Speech::Spdy(spdy::Decoder::default(), Encoder::default());
         let mut client = Client::upgraded(url, headers, speech).await;
         client.open(&[("streamType", "error")]).await;
-        for (name, _) in [("stdin", stdin), ("stdout", stdout), ("stderr", stderr)].iter().filter(|(_, is)| *is) {
+        for (name, _) in
+            [("stdin", stdin), ("stdout", stdout), ("stderr", stderr)].iter().filter(|(_, is)| *is)
+        {
             let id = client.open(&[("streamType", name)]).await;
             if *name == "stdin" {
                 client.stdin = id;

@@ -41,12 +41,33 @@ async fn an_archive_is_imported_while_the_runtime_runs_and_may_be_pinned() {
         assert!(client.list_images().await.unwrap().is_empty());
     }
     let imported = import(&place, &whole, true).await.unwrap();
-    assert_eq!((imported[0].id.as_str(), &imported[0].names[..]), (before[0].id.as_str(), &[IMAGE.to_owned()][..]));
+    assert_eq!(
+        (imported[0].id.as_str(), &imported[0].names[..]),
+        (before[0].id.as_str(), &[IMAGE.to_owned()][..])
+    );
     let after = client.list_images().await.unwrap();
     assert_eq!((before[0].pinned, after[0].pinned), (false, true));
+    // What is exported can be imported. Its layers are archived anew, so it is another image by the same name.
+    let archives = Archives::new(&Endpoint::from(place.path("runtime.sock").as_path()));
+    let (mut export, mut exported) = (archives.export(vec![IMAGE.into()]).await.unwrap(), Vec::new());
+    while let Some(piece) = export.piece().await.unwrap() {
+        exported.extend_from_slice(&piece);
+    }
+    let again = import(&place, &exported, false).await.unwrap();
+    assert_eq!(again[0].names, [IMAGE]);
+    assert!(
+        client
+            .image_status(cri::v1::ImageSpec { image: again[0].id.clone(), ..Default::default() })
+            .await
+            .unwrap()
+            .is_some()
+    );
+    let error = archives.export(vec!["localhost/none:v1".into()]).await.unwrap_err();
+    assert!(error.is_not_found() && error.message.contains("localhost/none:v1"), "{error}");
     place.stop().await;
     // A daemon of later knows it still.
-    assert!(place.start().list_images().await.unwrap()[0].pinned);
+    let known = place.start().list_images().await.unwrap();
+    assert!(known.iter().any(|image| image.pinned && image.id == imported[0].id), "{known:?}");
 }
 
 #[tokio::test]
@@ -60,13 +81,8 @@ async fn an_attachment_ends_a_shell_that_hears_one_client_only() {
     (shell.stdin, shell.stdin_once) = (true, true);
     let id = client.create_container(&sandbox, shell, config).await.unwrap();
     client.start_container(&id).await.unwrap();
-    let request = AttachRequest {
-        container_id: id.clone(),
-        stdin: true,
-        stdout: true,
-        stderr: true,
-        tty: false,
-    };
+    let request =
+        AttachRequest { container_id: id.clone(), stdin: true, stdout: true, stderr: true, tty: false };
     let url = client.attach(request).await.unwrap();
     let heard = tokio::time::timeout(DEADLINE, converse(&url, b"echo hello\n")).await.unwrap();
     assert_eq!(heard, b"hello\n");
