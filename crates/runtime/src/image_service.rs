@@ -12,6 +12,7 @@ mod tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use api::image::Reference;
@@ -44,6 +45,8 @@ struct Inner {
     pulls: pulls::Pulls,
     /// One collection at a time.
     collecting: tokio::sync::Mutex<()>,
+    /// Somebody asked for one that has not begun.
+    is_collection_due: AtomicBool,
     metrics: Metrics,
 }
 
@@ -57,6 +60,7 @@ impl ImageServer {
             used,
             pulls: pulls::Pulls::default(),
             collecting: tokio::sync::Mutex::default(),
+            is_collection_due: AtomicBool::new(false),
             metrics: Metrics::default(),
         }))
     }
@@ -68,6 +72,10 @@ impl ImageServer {
     /// Deletes the layers that nobody has any more, when there is time. A container that was removed may have been the
     /// last to have them.
     pub(crate) fn collect_soon(&self) {
+        if self.0.is_collection_due.swap(true, Ordering::AcqRel) {
+            // The one that waits for its turn sees what is there then.
+            return;
+        }
         let server = self.clone();
         supervise::spawn("image_layers_collector", async move {
             if let Err(error) = server.collect().await {
@@ -78,6 +86,7 @@ impl ImageServer {
 
     async fn collect(&self) -> Result<(), Status> {
         let _turn = self.0.collecting.lock().await;
+        self.0.is_collection_due.store(false, Ordering::Release);
         let store = self.0.store.clone();
         on_disk(move || store.collect()).await
     }

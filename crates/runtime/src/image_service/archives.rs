@@ -1,6 +1,7 @@
 //! Images from an archive that a client sends, and an archive for one that asks.
 
 use std::io::{self, Read, Write};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use cri::archives_v1::archives_server::Archives;
@@ -16,6 +17,8 @@ use super::{ImageServer, on_disk};
 const WAITING: usize = 4;
 /// One archive at a time has its turn: each lies on the disk twice for a while.
 const TURN: &str = "an archive";
+/// A client that sends nothing for so long has stalled: others wait for its turn to end.
+const STALL: Duration = Duration::from_secs(60);
 /// What is sent of an archive at once.
 const PIECE: usize = 256 << 10;
 
@@ -36,7 +39,8 @@ impl Archives for ImageServer {
     ) -> Result<Response<ImportResponse>, Status> {
         let _turn = self.0.pulls.turn(TURN).await?;
         let mut sent = request.into_inner();
-        let first = sent.message().await?.unwrap_or_default();
+        let first = tokio::time::timeout(STALL, sent.message()).await;
+        let first = first.map_err(|_| Status::deadline_exceeded("no archive came"))??.unwrap_or_default();
         let is_pinned = first.pin;
         let (to, from) = mpsc::channel(WAITING);
         let store = self.0.store.clone();
@@ -49,11 +53,12 @@ impl Archives for ImageServer {
         });
         let receive = async {
             loop {
-                let piece = match sent.message().await {
-                    Ok(Some(piece)) => Ok(Bytes::from(piece.data)),
-                    Ok(None) => return drop(to),
-                    // A part of an archive is no archive.
-                    Err(status) => Err(io::Error::other(status.message().to_owned())),
+                // A part of an archive is no archive.
+                let piece = match tokio::time::timeout(STALL, sent.message()).await {
+                    Ok(Ok(Some(piece))) => Ok(Bytes::from(piece.data)),
+                    Ok(Ok(None)) => return drop(to),
+                    Ok(Err(status)) => Err(io::Error::other(status.message().to_owned())),
+                    Err(_) => Err(io::ErrorKind::TimedOut.into()),
                 };
                 let is_torn = piece.is_err();
                 if to.send(piece).await.is_err() || is_torn {

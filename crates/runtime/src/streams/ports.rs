@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::IDLE;
 use super::processes::Processes;
@@ -35,9 +36,17 @@ struct Ports {
     frames: mpsc::Sender<BytesMut>,
     /// Of which only one stream is there, by request.
     halves: HashMap<String, Half>,
-    /// Into the connection of a stream with bytes.
-    inputs: HashMap<u32, mpsc::Sender<Bytes>>,
+    /// By the stream with bytes.
+    open: HashMap<u32, Open>,
     connections: JoinSet<u32>,
+}
+
+/// A connection that is under way.
+struct Open {
+    /// Into it, until the client has no more.
+    input: Option<mpsc::Sender<Bytes>>,
+    /// The client wants nothing more of it.
+    gone: CancellationToken,
 }
 
 /// A connection of which one stream is there.
@@ -67,7 +76,7 @@ pub(super) async fn run(client: impl AsyncRead + AsyncWrite, sandbox: String, pr
         encoder: Encoder::default(),
         frames,
         halves: HashMap::new(),
-        inputs: HashMap::new(),
+        open: HashMap::new(),
         connections: JoinSet::new(),
     };
     let write = async {
@@ -105,7 +114,7 @@ impl Ports {
                     Ok(1..) => activity.mark(),
                     _ => return,
                 },
-                Some(ended) = self.connections.join_next() => drop(ended.map(|stream| self.inputs.remove(&stream))),
+                Some(ended) = self.connections.join_next() => drop(ended.map(|stream| self.open.remove(&stream))),
                 now = ticks.tick() => self.give_up(now).await,
             }
         }
@@ -119,12 +128,16 @@ impl Ports {
                 if !bytes.is_empty() {
                     self.pass_on(stream, bytes).await;
                 }
-                if last {
+                if last && let Some(open) = self.open.get_mut(&stream) {
                     // The connection hears that there is no more.
-                    self.inputs.remove(&stream);
+                    open.input = None;
                 }
             }
-            Frame::Reset { stream, .. } => drop(self.inputs.remove(&stream)),
+            Frame::Reset { stream, .. } => {
+                if let Some(open) = self.open.get(&stream) {
+                    open.gone.cancel();
+                }
+            }
             Frame::Ping { id } => spdy::put_ping(&mut out, id),
             _ => {}
         }
@@ -132,17 +145,18 @@ impl Ports {
     }
 
     async fn pass_on(&mut self, stream: u32, bytes: Bytes) {
-        let Some(input) = self.inputs.get(&stream) else { return };
-        let is_stuck = match tokio::time::timeout(STUCK, input.send(bytes)).await {
-            Ok(Ok(())) => return,
-            Ok(Err(_gone)) => false,
-            Err(_) => true,
-        };
-        self.inputs.remove(&stream);
-        if is_stuck {
-            let mut out = BytesMut::new();
-            spdy::put_reset(&mut out, stream, spdy::CANCELLED);
-            self.tell(out).await;
+        let Some(open) = self.open.get_mut(&stream) else { return };
+        let Some(input) = &open.input else { return };
+        match tokio::time::timeout(STUCK, input.send(bytes)).await {
+            Ok(Ok(())) => {}
+            // It takes no more, and may still have something to say.
+            Ok(Err(_)) => open.input = None,
+            Err(_) => {
+                open.gone.cancel();
+                let mut out = BytesMut::new();
+                spdy::put_reset(&mut out, stream, spdy::CANCELLED);
+                self.tell(out).await;
+            }
         }
     }
 
@@ -195,12 +209,12 @@ impl Ports {
     }
 
     fn begin(&mut self, pair: Pair) {
-        let (input, inputs) = mpsc::channel(WAITING);
-        self.inputs.insert(pair.data, input);
+        let ((input, inputs), gone) = (mpsc::channel(WAITING), CancellationToken::new());
+        self.open.insert(pair.data, Open { input: Some(input), gone: gone.clone() });
         let (sandbox, processes, frames) =
             (self.sandbox.clone(), self.processes.clone(), self.frames.clone());
         self.connections.spawn(async move {
-            forward::run(&sandbox, pair, &*processes, inputs, &frames).await;
+            forward::run(&sandbox, pair, &*processes, inputs, &frames, &gone).await;
             pair.data
         });
     }

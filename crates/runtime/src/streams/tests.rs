@@ -266,6 +266,19 @@ async fn a_port_where_nobody_listens_says_so_and_the_others_go_on() {
 }
 
 #[tokio::test]
+async fn a_connection_that_its_client_gives_up_ends_though_the_port_says_nothing() {
+    let bench = Bench::new().await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut client = Client::ports(&bench.ports()).await;
+    let stream = client.connect(silent.local_addr().unwrap().port(), "0").await;
+    let (mut port, _) = soon(silent.accept()).await.unwrap();
+    client.reset(stream).await;
+    assert_eq!(soon(client.until_end(stream - 2)).await, b"");
+    // Nobody holds the connection any more.
+    assert_eq!(soon(port.read(&mut [0; 8])).await.unwrap(), 0);
+}
+
+#[tokio::test]
 async fn streams_end_with_the_server() {
     let bench = Bench::new().await;
     let mut client = Client::spdy(&bench.exec("sleep 100"), "v4.channel.k8s.io", ALL).await;

@@ -9,17 +9,20 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::Pair;
 use crate::streams::processes::Processes;
 
-/// Until the port has said all it has to say.
+/// Until the port has said all it has to say, or its client wants nothing more of it: that one, too, waits for the end
+/// of the stream with errors.
 pub(super) async fn run(
     sandbox: &str,
     pair: Pair,
     processes: &dyn Processes,
     inputs: mpsc::Receiver<Bytes>,
     frames: &mpsc::Sender<BytesMut>,
+    gone: &CancellationToken,
 ) {
     let done = async {
         let fd = processes
@@ -28,9 +31,9 @@ pub(super) async fn run(
             .map_err(|status| io::Error::other(status.message().to_owned()))?;
         copy(fd, pair.data, inputs, frames).await
     };
-    let why = match done.await {
-        Ok(()) => String::new(),
-        Err(error) => format!("error forwarding port {} to pod {sandbox}: {error}", pair.port),
+    let why = match gone.run_until_cancelled(done).await {
+        None | Some(Ok(())) => String::new(),
+        Some(Err(error)) => format!("error forwarding port {} to pod {sandbox}: {error}", pair.port),
     };
     let mut out = BytesMut::new();
     spdy::put_data(&mut out, pair.error, why.as_bytes(), true);

@@ -145,6 +145,12 @@ impl Client {
         self.write(&out).await;
     }
 
+    pub(super) async fn reset(&mut self, stream: u32) {
+        let mut out = BytesMut::new();
+        spdy::put_reset(&mut out, stream, spdy::CANCELLED);
+        self.write(&out).await;
+    }
+
     pub(super) async fn input(&mut self, bytes: &[u8]) {
         match self.speech {
             Speech::Channels(_) => self.say(&[b"\0", bytes].concat()).await,
