@@ -39,22 +39,23 @@ pub(super) fn parse(args: &[OsString]) -> Result<Option<Options>, String> {
     let mut raw = Raw::default();
     let mut parser = lexopt::Parser::from_args(args);
     while let Some(arg) = parser.next().map_err(|e| e.to_string())? {
-        let mut text = |name: &str| {
-            let value = parser.value().and_then(|value| value.string());
-            value.map_err(|e| format!("{name}: {e}"))
-        };
         match arg {
             Short('h') | Long("help") => return Ok(None),
             Short('q') | Long("quiet") => raw.is_quiet = true,
             Long("pin") => raw.pin = true,
-            Long("runtime") => raw.runtime = Some(text("--runtime")?),
-            Short('o') | Long("output") => raw.output = Some(text("-o")?),
-            Long("creds") => raw.creds = Some(text("--creds")?),
+            Long("runtime") => raw.runtime = Some(text(&mut parser, "--runtime")?),
+            Short('o') | Long("output") => raw.output = Some(text(&mut parser, "-o")?),
+            Long("creds") => raw.creds = Some(text(&mut parser, "--creds")?),
             Value(word) => raw.words.push(word),
             other => return Err(other.unexpected().to_string()),
         }
     }
     raw.options().map(Some)
+}
+
+fn text(parser: &mut lexopt::Parser, flag: &str) -> Result<String, String> {
+    let value = parser.value().and_then(|value| value.string());
+    value.map_err(|e| format!("{flag}: {e}"))
 }
 
 // === impl Raw ===
