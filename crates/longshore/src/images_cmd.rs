@@ -1,12 +1,11 @@
 //! `longshore images …`: the images of this machine's container runtime, no kubelet needed.
 
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cri::archives_v1::ImportRequest;
 use cri::v1::{AuthConfig, Image, ImageSpec};
 use cri::{Archives, Client, Endpoint};
 use tokio::sync::mpsc;
@@ -14,8 +13,10 @@ use tokio::sync::mpsc;
 use crate::console;
 
 mod args;
+mod files;
+mod offline;
 
-use args::{Command, Options};
+use args::{Command, Options, Place};
 
 pub(crate) const USAGE: &str = "\
 See, bring and remove the images of this machine's container runtime.
@@ -23,25 +24,25 @@ See, bring and remove the images of this machine's container runtime.
 Usage:
   longshore images ls [-q]
   longshore images pull NAME [--creds USER:PASSWORD]
-  longshore images import FILE|- [--pin]
+  longshore images import FILE... [--pin]
   longshore images export NAME... -o FILE|-
   longshore images rm NAME...
 
 ls: names, id and size; -q the ids alone.
 pull: from its registry, as the runtime is set up for it. USER:PASSWORD may be - to be read from standard input.
-import: an archive in the layout of OCI, or of `docker save`, packed or not. --pin keeps the kubelet from collecting its images.
+import: archives in the layout of OCI, or of `docker save`, packed or not; - is standard input. --pin keeps the kubelet from collecting
+the images.
 export: an archive in the layout of OCI, for import here and elsewhere. Layers are archived anew: digests are others, content is the same.
 rm: by any name; all other names of the image go with it.
 
 Flags:
       --runtime ENDPOINT   default unix:///run/longshore/runtime.sock; import and export need `longshore runtime` there
+      --root-dir DIR       of a runtime that is not running, for ls and import: its directory is opened instead
   -h, --help               this text
 ";
 
 /// For everything but pulling and importing.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// What is sent of an archive at once; less than a message of gRPC may have.
-const PIECE: usize = 1 << 20;
 /// Pieces that may wait to be sent.
 const WAITING: usize = 4;
 /// Of a name and a password.
@@ -55,6 +56,8 @@ enum ImagesError {
     Archive { act: &'static str, path: PathBuf, error: std::io::Error },
     #[error("--creds: USER:PASSWORD is wanted")]
     Creds,
+    #[error("{0}")]
+    Offline(String),
 }
 
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
@@ -83,7 +86,11 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
 }
 
 async fn run(options: Options) -> Result<(), ImagesError> {
-    let client = Client::new(options.runtime.clone(), None, TIMEOUT);
+    let runtime = match options.place {
+        Place::Runtime(runtime) => runtime,
+        Place::Directory(root) => return offline(options.command, root).await,
+    };
+    let client = Client::new(runtime.clone(), None, TIMEOUT);
     match options.command {
         Command::List { is_quiet } => {
             let images = client.list_images().await?;
@@ -95,13 +102,13 @@ async fn run(options: Options) -> Result<(), ImagesError> {
             let id = client.pull_image(image, auth, None).await?;
             console::out(&format!("{id}\n"));
         }
-        Command::Import { path, pin } => {
-            for image in import(&options.runtime, path, pin).await? {
-                let names = if image.names.is_empty() { "<none>".to_owned() } else { image.names.join(" ") };
-                console::out(&format!("{names} {}\n", image.id));
+        Command::Import { paths, pin } => {
+            for path in paths {
+                let imported = import(&runtime, path, pin).await?;
+                imported.iter().for_each(|image| tell_imported(&image.names, &image.id));
             }
         }
-        Command::Export { names, path } => export(&options.runtime, names, path).await?,
+        Command::Export { names, path } => export(&runtime, names, path).await?,
         Command::Remove { names } => {
             for name in names {
                 let spec = ImageSpec { image: name.clone(), ..ImageSpec::default() };
@@ -122,6 +129,30 @@ async fn run(options: Options) -> Result<(), ImagesError> {
         }
     }
     Ok(())
+}
+
+/// The disk is waited for on a thread of its own.
+async fn offline(command: Command, root: PathBuf) -> Result<(), ImagesError> {
+    let work = move || match command {
+        Command::List { is_quiet } => {
+            let images = offline::list(&root)?;
+            console::out(&if is_quiet { ids(&images) } else { table(&images) });
+            Ok(())
+        }
+        Command::Import { paths, pin } => {
+            let imported = offline::import(&root, &paths, pin)?;
+            imported.iter().for_each(|(names, id)| tell_imported(names, id));
+            Ok(())
+        }
+        _ => Err("--root-dir is for ls and import".to_owned()),
+    };
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(error.to_string())).map_err(ImagesError::Offline)
+}
+
+fn tell_imported(names: &[String], id: &str) {
+    let names = if names.is_empty() { "<none>".to_owned() } else { names.join(" ") };
+    console::out(&format!("{names} {id}\n"));
 }
 
 fn login(creds: String) -> Result<AuthConfig, ImagesError> {
@@ -145,55 +176,38 @@ async fn import(
     pin: bool,
 ) -> Result<Vec<cri::archives_v1::Imported>, ImagesError> {
     let (pieces, to_send) = mpsc::channel(WAITING);
-    let failed = |error| ImagesError::Archive { act: "read", path: path.clone(), error };
-    let mut from: Box<dyn Read + Send> = match path.to_str() {
-        Some("-") => Box::new(std::io::stdin()),
-        _ => Box::new(std::fs::File::open(&path).map_err(failed)?),
-    };
-    let read = tokio::task::spawn_blocking(move || -> std::io::Result<()> {
-        loop {
-            let mut data = vec![0; PIECE];
-            let n = from.read(&mut data)?;
-            data.truncate(n);
-            if n == 0 || pieces.blocking_send(ImportRequest { data, pin }).is_err() {
-                return Ok(());
-            }
-        }
-    });
+    let from = path.clone();
+    let reading = tokio::task::spawn_blocking(move || files::send(&from, pin, &pieces));
     let imported = Archives::new(runtime).import(to_send).await;
-    // What cannot be read is why the runtime found it torn.
-    match read.await {
-        Ok(Err(error)) => Err(failed(error)),
+    match reading.await {
+        // What cannot be read is why the runtime found it torn.
+        Ok(Err(error)) => Err(ImagesError::Archive { act: "read", path, error }),
         _ => Ok(imported?),
     }
 }
 
-/// Beside its place until it is whole.
 async fn export(runtime: &Endpoint, names: Vec<String>, path: PathBuf) -> Result<(), ImagesError> {
-    let failed = |error| ImagesError::Archive { act: "write", path: path.clone(), error };
     let mut archive = Archives::new(runtime).export(names).await?;
-    let is_stdout = path.as_os_str() == "-";
-    let half = path.with_added_extension("part");
-    let mut out: Box<dyn Write> = match is_stdout {
-        true => Box::new(std::io::stdout().lock()),
-        false => Box::new(std::fs::File::create(&half).map_err(failed)?),
-    };
-    loop {
-        let piece = match archive.piece().await {
-            Ok(Some(piece)) => out.write_all(&piece).map_err(failed),
-            Ok(None) => break,
-            Err(error) => Err(error.into()),
-        };
-        if let Err(error) = piece {
-            if !is_stdout {
-                // The error is the news.
-                let _ = std::fs::remove_file(&half);
+    let (pieces, to_write) = mpsc::channel(WAITING);
+    let to = path.clone();
+    let writing = tokio::task::spawn_blocking(move || files::receive(&to, to_write));
+    let received = async {
+        while let Some(piece) = archive.piece().await? {
+            // Why nobody takes it is told below.
+            if pieces.send(Some(piece)).await.is_err() {
+                return Ok(());
             }
-            return Err(error);
         }
+        // That was all, and it is whole.
+        let _ = pieces.send(None).await;
+        Ok(())
+    };
+    let received: Result<(), cri::Error> = received.await;
+    drop(pieces);
+    match writing.await {
+        Ok(Err(error)) if received.is_ok() => Err(ImagesError::Archive { act: "write", path, error }),
+        _ => Ok(received?),
     }
-    out.flush().map_err(failed)?;
-    if is_stdout { Ok(()) } else { std::fs::rename(&half, &path).map_err(failed) }
 }
 
 fn ids(images: &[Image]) -> String {

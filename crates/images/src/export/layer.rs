@@ -13,7 +13,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::writer::{self, Head};
-use crate::tar::Kind;
+use crate::tar::EntryType;
 use crate::unpack::{OPAQUE, WHITEOUT, is_ours_to_set};
 
 /// The attribute by which overlayfs knows that a directory hides those below it.
@@ -60,7 +60,7 @@ impl<W: Write> Walk<'_, W> {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 let below = open(dir, name, OFlags::DIRECTORY)?;
-                head.kind = Kind::Directory;
+                head.kind = EntryType::Directory;
                 head.xattrs = attributes(&below)?;
                 let path = head.path.clone();
                 head.path.push(b'/');
@@ -73,7 +73,7 @@ impl<W: Write> Walk<'_, W> {
             }
             FileType::RegularFile => {
                 if let Some(first) = self.first(stat, &head.path) {
-                    (head.kind, head.link) = (Kind::HardLink, first);
+                    (head.kind, head.link) = (EntryType::HardLink, first);
                     return writer::put(self.out, &head);
                 }
                 let file = open(dir, name, OFlags::empty())?;
@@ -82,12 +82,12 @@ impl<W: Write> Walk<'_, W> {
                 writer::put_file(self.out, &head, File::from(file))
             }
             FileType::Symlink => {
-                head.kind = Kind::Symlink;
+                head.kind = EntryType::Symlink;
                 head.link = readlinkat(dir, name, Vec::new())?.into_bytes();
                 writer::put(self.out, &head)
             }
             FileType::Fifo => {
-                head.kind = Kind::Fifo;
+                head.kind = EntryType::Fifo;
                 writer::put(self.out, &head)
             }
             // Only what takes away is made as a device.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 
-use crate::tar::Kind;
+use crate::tar::EntryType;
 
 const BLOCK: usize = 512;
 /// What eleven octal digits can say.
@@ -12,7 +12,7 @@ const ID_MAX: u32 = 0o7_777_777;
 /// One entry, without its content.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Head {
-    pub(super) kind: Kind,
+    pub(super) kind: EntryType,
     pub(super) path: Vec<u8>,
     pub(super) link: Vec<u8>,
     pub(super) mode: u32,
@@ -56,15 +56,15 @@ fn pad(out: &mut impl Write, size: u64) -> io::Result<()> {
     out.write_all(&[0; BLOCK][..(BLOCK - over) % BLOCK])
 }
 
-fn flag(kind: Kind) -> u8 {
+fn flag(kind: EntryType) -> u8 {
     match kind {
-        Kind::File => b'0',
-        Kind::HardLink => b'1',
-        Kind::Symlink => b'2',
-        Kind::CharDevice => b'3',
-        Kind::BlockDevice => b'4',
-        Kind::Directory => b'5',
-        Kind::Fifo => b'6',
+        EntryType::File => b'0',
+        EntryType::HardLink => b'1',
+        EntryType::Symlink => b'2',
+        EntryType::CharDevice => b'3',
+        EntryType::BlockDevice => b'4',
+        EntryType::Directory => b'5',
+        EntryType::Fifo => b'6',
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
                 ..Head::default()
             },
             Head {
-                kind: Kind::Symlink,
+                kind: EntryType::Symlink,
                 path: b"link".to_vec(),
                 link: vec![b'y'; 200],
                 mtime: (-5, 250_000_000),

@@ -10,15 +10,23 @@ const RUNTIME: &str = "unix:///run/longshore/runtime.sock";
 
 #[derive(Debug, PartialEq)]
 pub(super) struct Options {
-    pub(super) runtime: Endpoint,
+    pub(super) place: Place,
     pub(super) command: Command,
+}
+
+/// Where the images are.
+#[derive(Debug, PartialEq)]
+pub(super) enum Place {
+    Runtime(Endpoint),
+    /// Of a runtime that is not running.
+    Directory(PathBuf),
 }
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Command {
     List { is_quiet: bool },
     Pull { name: String, creds: Option<String> },
-    Import { path: PathBuf, pin: bool },
+    Import { paths: Vec<PathBuf>, pin: bool },
     Export { names: Vec<String>, path: PathBuf },
     Remove { names: Vec<String> },
 }
@@ -27,6 +35,7 @@ pub(super) enum Command {
 #[derive(Default)]
 struct Raw {
     runtime: Option<String>,
+    root: Option<PathBuf>,
     words: Vec<OsString>,
     is_quiet: bool,
     pin: bool,
@@ -43,6 +52,9 @@ pub(super) fn parse(args: &[OsString]) -> Result<Option<Options>, String> {
             Short('h') | Long("help") => return Ok(None),
             Short('q') | Long("quiet") => raw.is_quiet = true,
             Long("pin") => raw.pin = true,
+            Long("root-dir") => {
+                raw.root = Some(parser.value().map_err(|e| format!("--root-dir: {e}"))?.into());
+            }
             Long("runtime") => raw.runtime = Some(text(&mut parser, "--runtime")?),
             Short('o') | Long("output") => raw.output = Some(text(&mut parser, "-o")?),
             Long("creds") => raw.creds = Some(text(&mut parser, "--creds")?),
@@ -69,8 +81,7 @@ impl Raw {
         if self.output.is_some() && command != "export" {
             return Err(format!("{} takes no -o", command.to_string_lossy()));
         }
-        let runtime = Endpoint::parse(self.runtime.as_deref().unwrap_or(RUNTIME));
-        let runtime = runtime.map_err(|e| format!("--runtime: {e}"))?;
+        let place = self.place(command.to_str().unwrap_or_default())?;
         let command = match command.to_str() {
             Some("ls" | "list") => {
                 self.refuse("ls", &[("--pin", self.pin), ("--creds", self.creds.is_some())])?;
@@ -84,8 +95,10 @@ impl Raw {
             }
             Some("import") => {
                 self.refuse("import", &[("-q", self.is_quiet), ("--creds", self.creds.is_some())])?;
-                self.takes("import", 1, "one FILE")?;
-                Command::Import { path: self.words.remove(0).into(), pin: self.pin }
+                if self.words.is_empty() {
+                    return Err("import takes at least one FILE".into());
+                }
+                Command::Import { paths: self.words.into_iter().map(PathBuf::from).collect(), pin: self.pin }
             }
             Some("export") => {
                 let odd = [("--pin", self.pin), ("-q", self.is_quiet), ("--creds", self.creds.is_some())];
@@ -106,7 +119,21 @@ impl Raw {
             }
             _ => return Err(format!("unknown command {:?}", command.to_string_lossy())),
         };
-        Ok(Options { runtime, command })
+        Ok(Options { place, command })
+    }
+
+    fn place(&self, command: &str) -> Result<Place, String> {
+        match (&self.root, &self.runtime) {
+            (Some(_), Some(_)) => Err("one of --root-dir and --runtime is wanted".into()),
+            (Some(_), None) if !matches!(command, "ls" | "list" | "import") => {
+                Err(format!("{command} takes no --root-dir: a runtime has to run for it"))
+            }
+            (Some(root), None) => Ok(Place::Directory(root.clone())),
+            (None, runtime) => {
+                let runtime = Endpoint::parse(runtime.as_deref().unwrap_or(RUNTIME));
+                runtime.map(Place::Runtime).map_err(|e| format!("--runtime: {e}"))
+            }
+        }
     }
 
     fn takes(&self, command: &str, count: usize, what: &str) -> Result<(), String> {
@@ -141,12 +168,18 @@ mod tests {
         assert_eq!(run("ls -q"), Ok(Command::List { is_quiet: true }));
         let (name, creds) = ("a/b:v1".to_owned(), Some("u:p".to_owned()));
         assert_eq!(run("pull a/b:v1 --creds u:p"), Ok(Command::Pull { name, creds }));
-        assert_eq!(run("import - --pin"), Ok(Command::Import { path: "-".into(), pin: true }));
+        assert_eq!(
+            run("import - f --pin"),
+            Ok(Command::Import { paths: vec!["-".into(), "f".into()], pin: true })
+        );
         assert_eq!(run("rm a b"), Ok(Command::Remove { names: vec!["a".into(), "b".into()] }));
         let (names, path) = (vec!["a".into()], PathBuf::from("f"));
         assert_eq!(run("export a -o f"), Ok(Command::Export { names, path }));
         let args = ["ls", "--runtime", "unix:///x.sock"].map(OsString::from);
-        assert_eq!(parse(&args).unwrap().unwrap().runtime, Endpoint::parse("/x.sock").unwrap());
+        let place = |args: &[OsString]| parse(args).unwrap().unwrap().place;
+        assert_eq!(place(&args), Place::Runtime(Endpoint::parse("/x.sock").unwrap()));
+        let args = ["import", "--root-dir", "/d", "f"].map(OsString::from);
+        assert_eq!(place(&args), Place::Directory("/d".into()));
         assert_eq!(parse(&["-h".into()]), Ok(None));
     }
 
@@ -161,7 +194,10 @@ mod tests {
             ("ls x", "ls takes no name"),
             ("ls --pin", "ls takes no --pin"),
             ("pull", "pull takes one NAME"),
-            ("import a b", "import takes one FILE"),
+            ("import", "import takes at least one FILE"),
+            ("pull a --root-dir /d", "pull takes no --root-dir"),
+            ("fly --root-dir /d", "fly takes no --root-dir"),
+            ("ls --root-dir /d --runtime /x", "one of --root-dir and --runtime"),
             ("rm", "rm takes at least one NAME"),
             ("rm a --creds x:y", "rm takes no --creds"),
             ("ls --runtime tcp://x", "--runtime: "),
