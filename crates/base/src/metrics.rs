@@ -363,12 +363,43 @@ impl<'a> Text<'a> {
     ) -> fmt::Result {
         self.out.write_str(name)?;
         write_labels(labels.iter().copied(), None, self.out)?;
+        self.end(value, at)
+    }
+
+    /// The same with labels that are written already, as [`escape_label`] leaves them: those that many samples have, and
+    /// more of them that only this one has.
+    pub fn sample_of(
+        &mut self,
+        name: &str,
+        labels: &str,
+        more: &str,
+        value: f64,
+        at: Option<i64>,
+    ) -> fmt::Result {
+        self.out.write_str(name)?;
+        self.out.write_char('{')?;
+        self.out.write_str(labels)?;
+        if !more.is_empty() {
+            self.out.write_str(if labels.is_empty() { "" } else { "," })?;
+            self.out.write_str(more)?;
+        }
+        self.out.write_char('}')?;
+        self.end(value, at)
+    }
+
+    fn end(&mut self, value: f64, at: Option<i64>) -> fmt::Result {
         write!(self.out, " {}", Float(value))?;
         if let Some(at) = at {
             write!(self.out, " {at}")?;
         }
         self.out.write_char('\n')
     }
+}
+
+/// A label's value as it stands between the quotes.
+#[must_use]
+pub fn escape_label(value: &str) -> impl fmt::Display {
+    Escaped { text: value, quote: true }
 }
 
 impl fmt::Debug for Text<'_> {

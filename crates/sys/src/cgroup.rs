@@ -12,6 +12,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::mountinfo::{self, Mount};
 
+mod files;
+
+pub use files::Files;
+
 /// Controllers that children are given in version 2, where the parent has them.
 const DELEGATED: [&str; 5] = ["cpu", "cpuset", "memory", "pids", "hugetlb"];
 /// Directories deeper than this below a cgroup belong to nobody we know.

@@ -463,6 +463,7 @@ fn nobody_comes_in_who_may_not() {
     assert!(raw("/metrics/resource").contains("node_cpu_usage_seconds_total"));
     assert!(raw("/metrics/cadvisor").contains("machine_cpu_cores"));
     c.eventually("measured", || raw("/stats/summary").contains("\"name\":\"box\"").then_some(()));
+    figures(&raw("/metrics/cadvisor"), &raw("/stats/summary"));
     assert!(raw("/statusz").contains("kubelet statusz") && raw("/flagz").contains("root-dir="));
     assert!(raw("/logs/").contains("<pre>"));
     let set = |level: &str| {
@@ -471,6 +472,40 @@ fn nobody_comes_in_who_may_not() {
     };
     assert_eq!(set("6").out, "successfully set klog.logging.verbosity to 6\n");
     assert_ne!(set("loud").code, 0);
+}
+
+/// Of a Pod that runs, whatever the kernel and the runtime count is told.
+fn figures(cadvisor: &str, summary: &str) {
+    for (family, labels) in [
+        ("container_network_receive_bytes_total", "container=\"\""),
+        ("container_memory_working_set_bytes", "container=\"main\""),
+        ("container_memory_cache", "container=\"\""),
+        ("container_cpu_usage_seconds_total", "container=\"main\""),
+        ("container_spec_cpu_shares", "container=\"main\""),
+        ("container_processes", "container=\"main\""),
+        ("container_file_descriptors", "container=\"main\""),
+        ("container_threads", "container=\"main\""),
+    ] {
+        let is_of_box = |l: &&str| {
+            l.starts_with(&format!("{family}{{")) && l.contains(labels) && l.contains("pod=\"box\"")
+        };
+        let line = cadvisor.lines().find(is_of_box);
+        let value = line.and_then(|l| l.rsplit_once("} ")?.1.split(' ').next()?.parse::<f64>().ok());
+        assert!(value.is_some_and(|v| v > 0.0), "{family} {line:?}\n{cadvisor}");
+    }
+    let whole = "container_memory_usage_bytes{container=\"\",id=\"/\"";
+    assert!(cadvisor.lines().any(|l| l.starts_with(whole)), "{cadvisor}");
+    let summary: serde_json::Value = serde_json::from_str(summary).unwrap();
+    let mut pods = summary["pods"].as_array().unwrap().iter();
+    let pod = pods.find(|p| p["podRef"]["name"] == "box").unwrap();
+    assert!(pod["network"]["rxBytes"].as_u64().unwrap() > 0, "{pod}");
+    assert!(pod["process_stats"]["process_count"].as_u64().unwrap() > 0, "{pod}");
+    assert!(pod["ephemeral-storage"]["usedBytes"].is_u64() && pod["memory"]["usageBytes"].is_u64(), "{pod}");
+    assert!(pod["containers"][0]["logs"]["usedBytes"].is_u64(), "{pod}");
+    let mut volumes = pod["volume"].as_array().unwrap().iter();
+    assert!(volumes.any(|v| v["name"].as_str().unwrap().starts_with("kube-api-access")), "{pod}");
+    let mut system = summary["node"]["systemContainers"].as_array().unwrap().iter();
+    assert!(system.any(|s| s["name"] == "pods" && s["memory"]["workingSetBytes"].is_u64()), "{summary}");
 }
 
 #[test]

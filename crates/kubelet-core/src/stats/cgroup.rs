@@ -30,6 +30,9 @@ pub struct Throttling {
     pub periods: u64,
     pub throttled: u64,
     pub throttled_nanos: u64,
+    /// Periods in which more than the quota was used, as far as that was saved up.
+    pub bursts: u64,
+    pub burst_nanos: u64,
 }
 
 /// Bytes, and counts of faults.
@@ -41,13 +44,19 @@ pub struct CgroupMemory {
     pub rss: u64,
     pub cache: u64,
     pub mapped_file: u64,
+    pub active_file: u64,
+    pub inactive_file: u64,
     pub kernel: Option<u64>,
     pub swap: Option<u64>,
     pub swap_limit: Option<u64>,
+    /// What it keeps when others need memory.
+    pub reservation: Option<u64>,
     pub most: Option<u64>,
     pub fail_count: Option<u64>,
+    /// With those of the cgroups below it; without them in `own_faults`.
     pub faults: u64,
     pub major_faults: u64,
+    pub own_faults: (u64, u64),
     pub oom_kills: Option<u64>,
 }
 
@@ -95,7 +104,7 @@ pub fn read_v1(file: Files<'_>, ticks_per_second: u64) -> CgroupStats {
         cpu_nanos: number("cpuacct", "cpuacct.usage"),
         user_nanos: ticks("user"),
         system_nanos: ticks("system"),
-        throttling: throttling(&cpu, "throttled_time", 1),
+        throttling: throttling(&cpu, "throttled_time", "burst_time", 1),
         memory: memory_v1(file),
         processes: number("pids", "pids.current"),
         most_processes: number("pids", "pids.max"),
@@ -124,7 +133,7 @@ pub fn read_v2(file: Files<'_>) -> CgroupStats {
         cpu_nanos: nanos("usage_usec"),
         user_nanos: nanos("user_usec"),
         system_nanos: nanos("system_usec"),
-        throttling: throttling(&cpu, "throttled_usec", 1000),
+        throttling: throttling(&cpu, "throttled_usec", "burst_usec", 1000),
         memory: memory_v2(file),
         processes: number("pids.current"),
         most_processes: number("pids.max"),
@@ -147,6 +156,7 @@ pub fn memory_v1(file: Files<'_>) -> Option<CgroupMemory> {
     let of = |name: &str| {
         stat.get(&format!("total_{name}")).or_else(|| stat.get(name)).copied().unwrap_or_default()
     };
+    let own = |name: &str| stat.get(name).copied().unwrap_or_default();
     let oom = file("memory", "memory.oom_control").map(|t| fields(&t)).unwrap_or_default();
     Some(CgroupMemory {
         usage,
@@ -155,6 +165,8 @@ pub fn memory_v1(file: Files<'_>) -> Option<CgroupMemory> {
         rss: of("rss"),
         cache: of("cache"),
         mapped_file: of("mapped_file"),
+        active_file: of("active_file"),
+        inactive_file: of("inactive_file"),
         kernel: number("memory.kmem.usage_in_bytes"),
         swap: stat.get("total_swap").or_else(|| stat.get("swap")).copied(),
         // Memory and swap together.
@@ -162,10 +174,12 @@ pub fn memory_v1(file: Files<'_>) -> Option<CgroupMemory> {
             .filter(|n| *n < NO_LIMIT)
             .zip(number("memory.limit_in_bytes"))
             .map(|(both, memory)| both.saturating_sub(memory)),
+        reservation: number("memory.soft_limit_in_bytes").filter(|n| *n < NO_LIMIT),
         most: number("memory.max_usage_in_bytes"),
         fail_count: number("memory.failcnt"),
         faults: of("pgfault"),
         major_faults: of("pgmajfault"),
+        own_faults: (own("pgfault"), own("pgmajfault")),
         oom_kills: oom.get("oom_kill").copied(),
     })
 }
@@ -185,13 +199,18 @@ pub fn memory_v2(file: Files<'_>) -> Option<CgroupMemory> {
         rss: of("anon"),
         cache: of("file"),
         mapped_file: of("file_mapped"),
+        active_file: of("active_file"),
+        inactive_file: of("inactive_file"),
         kernel: stat.get("kernel").or_else(|| stat.get("kernel_stack")).copied(),
         swap: number("memory.swap.current"),
         swap_limit: number("memory.swap.max"),
+        reservation: number("memory.low"),
         most: number("memory.peak"),
         fail_count: events.get("max").copied(),
         faults: of("pgfault"),
         major_faults: of("pgmajfault"),
+        // This version does not tell them apart.
+        own_faults: (of("pgfault"), of("pgmajfault")),
         oom_kills: events.get("oom_kill").copied(),
     })
 }
@@ -227,11 +246,14 @@ fn fields(text: &str) -> BTreeMap<String, u64> {
     text.lines().filter_map(pair).collect()
 }
 
-fn throttling(cpu: &BTreeMap<String, u64>, time: &str, unit: u64) -> Option<Throttling> {
+fn throttling(cpu: &BTreeMap<String, u64>, time: &str, burst: &str, unit: u64) -> Option<Throttling> {
     Some(Throttling {
         periods: *cpu.get("nr_periods")?,
         throttled: *cpu.get("nr_throttled")?,
         throttled_nanos: cpu.get(time)?.saturating_mul(unit),
+        // Kernels before 5.14 know of none.
+        bursts: cpu.get("nr_bursts").copied().unwrap_or_default(),
+        burst_nanos: cpu.get(burst).copied().unwrap_or_default().saturating_mul(unit),
     })
 }
 
@@ -303,7 +325,8 @@ mod tests {
             ("memory.limit_in_bytes", "9223372036854771712"),
             (
                 "memory.stat",
-                "cache 1\nrss 2\ninactive_file 3\ntotal_rss 20\ntotal_inactive_file 400\ntotal_cache 500\n",
+                "cache 1\nrss 2\ninactive_file 3\npgfault 5\ntotal_rss 20\ntotal_inactive_file 400\n\
+                 total_cache 500\ntotal_pgfault 50\ntotal_active_file 60\n",
             ),
             ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"),
             ("memory.failcnt", "7"),
@@ -317,11 +340,15 @@ mod tests {
             (all.cpu_nanos, all.user_nanos, all.system_nanos),
             (Some(5_000_000_000), Some(3_000_000_000), Some(1_000_000_000))
         );
-        assert_eq!(all.throttling, Some(Throttling { periods: 10, throttled: 3, throttled_nanos: 700 }));
+        assert_eq!(
+            all.throttling,
+            Some(Throttling { periods: 10, throttled: 3, throttled_nanos: 700, ..Throttling::default() })
+        );
         assert_eq!((all.quota, all.period, all.shares), (None, Some(100_000), Some(512)));
         let memory = all.memory.unwrap_or_default();
         assert_eq!((memory.usage, memory.working_set, memory.rss, memory.cache), (1000, 600, 20, 500));
         assert_eq!((memory.limit, memory.fail_count, memory.oom_kills), (None, Some(7), Some(2)));
+        assert_eq!((memory.faults, memory.own_faults, memory.active_file), (50, (5, 0), 60));
         assert_eq!((all.processes, all.most_processes), (Some(4), None));
         let io = DeviceIo { major: 8, minor: 0, read_bytes: 10, write_bytes: 20, reads: 1, writes: 2 };
         assert_eq!(all.io, [io]);
@@ -332,12 +359,13 @@ mod tests {
         let files = of(&[
             (
                 "cpu.stat",
-                "usage_usec 5000\nuser_usec 3000\nsystem_usec 2000\nnr_periods 1\nnr_throttled 1\nthrottled_usec 9\n",
+                "usage_usec 5000\nuser_usec 3000\nsystem_usec 2000\nnr_periods 1\nnr_throttled 1\nthrottled_usec 9\nnr_bursts 2\nburst_usec 4\n",
             ),
             ("cpu.max", "50000 100000"),
             ("cpu.weight", "1"),
             ("memory.current", "1000"),
             ("memory.max", "4096"),
+            ("memory.low", "64"),
             ("memory.stat", "anon 20\nfile 500\ninactive_file 400\npgfault 6\npgmajfault 1\n"),
             ("memory.events", "max 7\noom_kill 2\n"),
             ("memory.swap.max", "max"),
@@ -353,9 +381,19 @@ mod tests {
             (all.cpu_nanos, all.quota, all.shares),
             (Some(5_000_000), Some((50_000, 100_000)), Some(2))
         );
-        assert_eq!(all.throttling, Some(Throttling { periods: 1, throttled: 1, throttled_nanos: 9000 }));
+        assert_eq!(
+            all.throttling,
+            Some(Throttling {
+                periods: 1,
+                throttled: 1,
+                throttled_nanos: 9000,
+                bursts: 2,
+                burst_nanos: 4000
+            })
+        );
         let memory = all.memory.unwrap_or_default();
         assert_eq!((memory.working_set, memory.limit, memory.faults), (600, Some(4096), 6));
+        assert_eq!((memory.own_faults, memory.inactive_file, memory.reservation), ((6, 1), 400, Some(64)));
         assert_eq!((memory.fail_count, memory.oom_kills, memory.swap_limit), (Some(7), Some(2), None));
         let stalls = all.memory_stalls.unwrap_or_default();
         assert_eq!((stalls.some.total, stalls.some.avg10, stalls.full.total), (77, 1.5, 5));

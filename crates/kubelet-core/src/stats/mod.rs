@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use base::time::Wall;
 
-pub use cgroup::{CgroupStats, Stall, Stalls};
-pub use proc::{Interface, Machine, Memory};
+pub use cgroup::{CgroupMemory, CgroupStats, Stall, Stalls};
+pub use proc::{Interface, Machine, Memory, Stalled};
 pub use rate::Rates;
 
 /// Disk that somebody uses.
@@ -76,6 +76,16 @@ pub struct SwapStats {
     pub used: Option<u64>,
 }
 
+/// The processes of a cgroup, and what they have open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Processes {
+    pub count: u64,
+    pub descriptors: u64,
+    pub sockets: u64,
+    /// How many files the first of them may have open; -1 where there is no limit.
+    pub open_files: Option<i64>,
+}
+
 /// A container that runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContainerStats {
@@ -93,6 +103,17 @@ pub struct ContainerStats {
     pub logs: Option<Usage>,
     /// What its cgroup says, with the cgroup's path.
     pub cgroup: Option<(String, CgroupStats)>,
+    pub processes: Option<Processes>,
+}
+
+/// What keeps a Pod's namespaces.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sandbox {
+    pub id: String,
+    /// The path of its cgroup, and what that says.
+    pub path: String,
+    pub cgroup: CgroupStats,
+    pub processes: Option<Processes>,
 }
 
 /// A volume of a Pod.
@@ -122,10 +143,66 @@ pub struct PodStats {
     pub volumes: BTreeMap<String, VolumeStats>,
     /// All it has on the node's disk: writable layers, logs, local volumes, and what the kubelet made for it.
     pub ephemeral: Option<Usage>,
+    /// Threads too: what its limit counts.
     pub processes: Option<u64>,
-    /// The Pod's own cgroup, and that of its sandbox (its id first).
+    /// Without threads.
+    pub process_count: Option<u64>,
+    /// The Pod's own cgroup.
     pub cgroup: Option<(String, CgroupStats)>,
-    pub sandbox: Option<(String, String, CgroupStats)>,
+    pub sandbox: Option<Sandbox>,
+}
+
+// === impl ContainerStats ===
+
+impl ContainerStats {
+    /// What a cgroup says, as of a container whose name nobody knows.
+    #[must_use]
+    pub fn of_cgroup(own: &CgroupStats, nano_cores: Option<u64>, at: Wall) -> ContainerStats {
+        let memory = own.memory.as_ref();
+        ContainerStats {
+            cpu: own.cpu_nanos.map(|_| CpuStats { nano_cores, ..CpuStats::of_cgroup(own, at) }),
+            memory: memory.map(|m| MemoryStats::of_cgroup(m, own.memory_stalls, at)),
+            swap: memory.and_then(|m| SwapStats::of_cgroup(m, at)),
+            io: own.io_stalls,
+            ..ContainerStats::default()
+        }
+    }
+}
+
+impl CpuStats {
+    #[must_use]
+    pub fn of_cgroup(own: &CgroupStats, at: Wall) -> CpuStats {
+        CpuStats { at, nanos: own.cpu_nanos, nano_cores: None, stalls: own.cpu_stalls }
+    }
+}
+
+impl MemoryStats {
+    #[must_use]
+    pub fn of_cgroup(own: &CgroupMemory, stalls: Option<Stalls>, at: Wall) -> MemoryStats {
+        MemoryStats {
+            at,
+            available: own.limit.map(|limit| limit.saturating_sub(own.working_set)),
+            usage: Some(own.usage),
+            working_set: Some(own.working_set),
+            rss: Some(own.rss),
+            faults: Some(own.faults),
+            major_faults: Some(own.major_faults),
+            stalls,
+        }
+    }
+}
+
+impl SwapStats {
+    /// None where the kernel does not count swap.
+    #[must_use]
+    pub fn of_cgroup(own: &CgroupMemory, at: Wall) -> Option<SwapStats> {
+        let used = own.swap?;
+        Some(SwapStats {
+            at,
+            available: own.swap_limit.map(|limit| limit.saturating_sub(used)),
+            used: Some(used),
+        })
+    }
 }
 
 // === impl Usage ===

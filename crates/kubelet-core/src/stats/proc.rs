@@ -1,5 +1,9 @@
 //! The machine as /proc describes it.
 
+use std::collections::BTreeMap;
+
+use super::cgroup::Stalls;
+
 /// What the machine uses. One reading serves everybody.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Machine {
@@ -13,6 +17,15 @@ pub struct Machine {
     pub interfaces: Vec<Interface>,
     pub default_interface: Option<String>,
     pub tasks: Option<Tasks>,
+    pub stalled: Stalled,
+}
+
+/// Pressure stall information; none where the kernel keeps none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stalled {
+    pub cpu: Option<Stalls>,
+    pub memory: Option<Stalls>,
+    pub io: Option<Stalls>,
 }
 
 /// Bytes.
@@ -24,6 +37,31 @@ pub struct Memory {
     pub rss: u64,
     pub swap_total: u64,
     pub swap_used: u64,
+    /// Files in memory: all of them, those that were not used lately, and those that processes have mapped.
+    pub cache: u64,
+    pub active_file: u64,
+    pub inactive_file: u64,
+    pub mapped_file: u64,
+}
+
+/// What a disk did since boot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskWork {
+    pub read: Work,
+    pub written: Work,
+    /// Under way at this moment.
+    pub now: u64,
+    pub millis: u64,
+    /// Every request by how long it took.
+    pub weighted_millis: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    pub done: u64,
+    pub merged: u64,
+    pub sectors: u64,
+    pub millis: u64,
 }
 
 /// Tasks that run, and how many may.
@@ -68,13 +106,18 @@ pub fn memory(text: &str) -> Option<Memory> {
     let (total, free) = (field("MemTotal")?, field("MemFree")?);
     let usage = total.saturating_sub(free);
     let swap_total = field("SwapTotal").unwrap_or(0);
+    let inactive_file = field("Inactive(file)").unwrap_or(0);
     Some(Memory {
         total,
         usage,
-        working_set: usage.saturating_sub(field("Inactive(file)").unwrap_or(0)),
+        working_set: usage.saturating_sub(inactive_file),
         rss: field("AnonPages").unwrap_or(0),
         swap_total,
         swap_used: swap_total.saturating_sub(field("SwapFree").unwrap_or(0)),
+        cache: field("Cached").unwrap_or(0),
+        active_file: field("Active(file)").unwrap_or(0),
+        inactive_file,
+        mapped_file: field("Mapped").unwrap_or(0),
     })
 }
 
@@ -140,6 +183,45 @@ pub fn tasks(loadavg: &str, pid_max: &str, threads_max: &str) -> Option<Tasks> {
     Some(Tasks { most, running })
 }
 
+/// /proc/diskstats, by the device's numbers.
+#[must_use]
+pub fn disks(diskstats: &str) -> BTreeMap<(u32, u32), DiskWork> {
+    let disk = |line: &str| {
+        let mut words = line.split_whitespace();
+        let at = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let n: Vec<u64> = words.skip(1).map_while(|w| w.parse().ok()).collect();
+        let &[rd, rm, rs, rt, wd, wm, ws, wt, now, millis, weighted_millis, ..] = n.as_slice() else {
+            return None;
+        };
+        let read = Work { done: rd, merged: rm, sectors: rs, millis: rt };
+        let written = Work { done: wd, merged: wm, sectors: ws, millis: wt };
+        Some((at, DiskWork { read, written, now, millis, weighted_millis }))
+    };
+    diskstats.lines().filter_map(disk).collect()
+}
+
+/// /proc/PID/limits: how many files it may have open; -1 for as many as it likes.
+#[must_use]
+pub fn open_files(limits: &str) -> Option<i64> {
+    let line = limits.lines().find_map(|l| l.strip_prefix("Max open files"))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(-1),
+        number => number.parse().ok(),
+    }
+}
+
+/// /proc/PID/cgroup: where the process is, as systemd sees it, or else as the memory controller does.
+#[must_use]
+pub fn own_cgroup(text: &str) -> Option<&str> {
+    let of = |wanted: &dyn Fn(&str) -> bool| {
+        let mut lines = text.lines().filter_map(|l| l.split_once(':')?.1.split_once(':'));
+        lines.find(|(controllers, _)| wanted(controllers)).map(|(_, path)| path)
+    };
+    let unified = || of(&|c| c.is_empty());
+    let by_systemd = of(&|c| c == "name=systemd").filter(|path| *path != "/");
+    by_systemd.or_else(|| of(&|c| c.split(',').any(|w| w == "memory"))).or_else(unified)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,7 +250,7 @@ mod tests {
     #[test]
     fn cache_that_can_go_is_not_in_use() {
         let text = "MemTotal: 1000 kB\nMemFree: 400 kB\nMemAvailable: 9 kB\nAnonPages: 200 kB\nInactive: 7 kB\n\
-                    Inactive(file): 100 kB\nSwapTotal: 10 kB\nSwapFree: 4 kB\n";
+                    Inactive(file): 100 kB\nCached: 300 kB\nActive(file): 150 kB\nMapped: 5 kB\nSwapTotal: 10 kB\nSwapFree: 4 kB\n";
         let want = Memory {
             total: 1000 << 10,
             usage: 600 << 10,
@@ -176,9 +258,41 @@ mod tests {
             rss: 200 << 10,
             swap_total: 10 << 10,
             swap_used: 6 << 10,
+            cache: 300 << 10,
+            active_file: 150 << 10,
+            inactive_file: 100 << 10,
+            mapped_file: 5 << 10,
         };
         assert_eq!(memory(text), Some(want));
         assert_eq!(want.available(), 500 << 10);
+    }
+
+    #[test]
+    fn disks_limits_and_cgroups_are_understood() {
+        let text = "   8       0 sda 1 2 3 4 5 6 7 8 9 10 11 0 0\n   8 1 sda1 short\nnonsense\n";
+        let want = DiskWork {
+            read: Work { done: 1, merged: 2, sectors: 3, millis: 4 },
+            written: Work { done: 5, merged: 6, sectors: 7, millis: 8 },
+            now: 9,
+            millis: 10,
+            weighted_millis: 11,
+        };
+        assert_eq!(disks(text), BTreeMap::from([((8, 0), want)]));
+        let limits =
+            "Limit     Soft Limit  Hard Limit Units\nMax open files            1024      4096     files\n";
+        assert_eq!(open_files(limits), Some(1024));
+        assert_eq!(open_files(&limits.replace("1024", "unlimited")), Some(-1));
+        assert_eq!(open_files(""), None);
+        let old = "4:memory:/m\n2:cpu,cpuacct:/c\n1:name=systemd:/system.slice/k.service\n0::/\n";
+        let table = [
+            (old, Some("/system.slice/k.service")),
+            ("4:memory:/m\n1:name=systemd:/\n", Some("/m")),
+            ("0::/system.slice/k.service\n", Some("/system.slice/k.service")),
+            ("", None),
+        ];
+        for (text, want) in table {
+            assert_eq!(own_cgroup(text), want, "{text:?}");
+        }
     }
 
     #[test]

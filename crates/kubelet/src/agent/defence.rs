@@ -15,7 +15,7 @@ use crate::eviction::image_gc::ImageCollector;
 use crate::eviction::{self, Settings};
 use crate::host::kmsg;
 use crate::pods::node::Node;
-use crate::stats::{self, PodCgroups, Sampler};
+use crate::stats::{self, PodCgroups, Sampler, SystemCgroups};
 
 impl Builder<'_> {
     pub(super) fn start_defence(
@@ -55,7 +55,18 @@ impl Builder<'_> {
             root: self.dirs.root.clone(),
             pod_logs: self.dirs.pod_logs.clone(),
             cgroups: self.pod_cgroups(),
+            system: self.system_cgroups(),
         })
+    }
+
+    fn system_cgroups(&self) -> SystemCgroups {
+        let Loaded { config, flags, .. } = &self.start.loaded;
+        let named = |path: &str| (!path.is_empty()).then(|| path.to_owned());
+        SystemCgroups {
+            kubelet: named(&config.kubelet_cgroups),
+            runtime: named(&flags.runtime_cgroups),
+            misc: named(&config.system_cgroups),
+        }
     }
 
     /// Where the cgroups of Pods are; none where each is the runtime's business.

@@ -236,14 +236,21 @@ fn parts(pod: &Pod) -> VecDeque<Part> {
     others.into_iter().chain(volumes).chain(logs).collect()
 }
 
+/// Those that the kubelet keeps itself; what is on a server or on a device of its own is not on the node's disk.
 fn of_volume(volume: &Volume) -> Option<Part> {
     let name = volume.name.clone();
     if let Some(dir) = &volume.empty_dir {
         let in_memory = dir.medium.as_deref().is_some_and(|m| !m.is_empty());
         return Some(Part::Volume { name, plugin: "kubernetes.io~empty-dir", in_memory });
     }
-    volume.config_map.as_ref()?;
-    Some(Part::Volume { name, plugin: "kubernetes.io~configmap", in_memory: false })
+    let (plugin, in_memory) = match volume {
+        v if v.config_map.is_some() => ("kubernetes.io~configmap", false),
+        v if v.secret.is_some() => ("kubernetes.io~secret", true),
+        v if v.projected.is_some() => ("kubernetes.io~projected", true),
+        v if v.downward_api.is_some() => ("kubernetes.io~downward-api", true),
+        _ => return None,
+    };
+    Some(Part::Volume { name, plugin, in_memory })
 }
 
 fn open(part: &Part, root: &Path, logs: &Path, uid: &PodUid) -> io::Result<OwnedFd> {

@@ -1,21 +1,25 @@
 //! One sampler for everybody who wants figures: eviction, `/stats/summary`, the metrics and the node's conditions.
 //!
 //! It measures when it is asked, and no more than was asked for: [`Sampler::signals`] is a handful of small files every
-//! ten seconds; what a Pod has on disk is walked only for those who have a limit, or when somebody looks.
+//! ten seconds; what a Pod has on disk is walked only for those who have a limit, or when somebody looks. Containers are
+//! measured by the runtime; by their cgroups where it does not answer, or measures nothing.
 
 mod disk_use;
+mod machine;
 mod pods;
+mod processes;
+mod system;
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use base::time::{Clock, Now};
 use cri::v1;
 use kubelet_core::cgroup::{Driver, Name};
-use kubelet_core::stats::{CgroupStats, Disk, Disks, Machine, PodStats, Rates, cgroup, proc};
-use sys::cgroup::{Hierarchies, Version};
+use kubelet_core::stats::{CgroupStats, Disks, Machine, PodStats, Processes, Rates, cgroup};
+use sys::cgroup::{Files, Hierarchies, Version};
 use tokio::time::timeout;
 
 use crate::host::facts::online_cpus;
@@ -24,6 +28,9 @@ use crate::metrics::Metrics;
 use crate::pods::status_board::{Entry, StatusBoard};
 use crate::ports::Runtime;
 use disk_use::DiskUse;
+
+pub use machine::{Device, Processors};
+pub use system::{Named, Owner, System, SystemCgroups};
 
 /// A runtime that takes longer is asked again at the next look.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,6 +49,7 @@ pub struct SamplerDeps {
     pub pod_logs: PathBuf,
     /// The cgroup of all Pods; none where each is the runtime's business.
     pub cgroups: Option<PodCgroups>,
+    pub system: SystemCgroups,
 }
 
 /// Where the cgroups of Pods are.
@@ -61,7 +69,9 @@ pub struct Sampler {
     places: Mutex<Places>,
     /// One look at the machine at a time: a disk that hangs holds one thread, not many.
     looking: tokio::sync::Mutex<()>,
-    identity: Arc<OnceLock<MachineIdentity>>,
+    identity: Arc<OnceLock<(MachineIdentity, Processors)>>,
+    /// When the kubelet began, in seconds since the epoch.
+    began: i64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -91,6 +101,8 @@ pub enum Depth {
     Whole,
     /// Containers' own cgroups and networks too.
     Full,
+    /// And what their processes have open.
+    Descriptors,
 }
 
 /// The runtime did not tell what containers use.
@@ -105,12 +117,13 @@ impl Sampler {
     pub fn new(deps: SamplerDeps) -> Sampler {
         let disk_use = DiskUse::new(deps.root.clone(), deps.pod_logs.clone(), deps.metrics.clone());
         Sampler {
-            deps,
             disk_use,
             rates: Arc::default(),
             places: Mutex::default(),
             looking: Default::default(),
             identity: Arc::default(),
+            began: deps.clock.now().wall.secs(),
+            deps,
         }
     }
 
@@ -122,11 +135,11 @@ impl Sampler {
         let (root, cgroups) = (self.deps.root.clone(), self.deps.cgroups.clone());
         let read = tokio::task::spawn_blocking(move || {
             let disks = Disks {
-                node: disk(&root),
-                images: places.images.as_deref().and_then(disk),
-                containers: places.containers.as_deref().and_then(disk),
+                node: machine::disk(&root),
+                images: places.images.as_deref().and_then(machine::disk),
+                containers: places.containers.as_deref().and_then(machine::disk),
             };
-            (read_machine(), disks, cgroups.map(|c| c.of_all()))
+            (machine::read(), disks, cgroups.map(|c| c.of_all()))
         });
         let (machine, disks, pods) = timeout(TIMEOUT, read).await.ok()?.ok()?;
         let now = self.deps.clock.now();
@@ -139,10 +152,13 @@ impl Sampler {
     /// What these Pods use. Figures of disks may be as old as `age`.
     pub async fn pods(&self, of: &[Entry], depth: Depth, age: Duration) -> Result<Vec<PodStats>, Blind> {
         let asked = timeout(TIMEOUT, self.deps.runtime.list_container_stats()).await;
-        let containers = match asked {
+        let blind = |error: &str| Blind(error.to_owned());
+        let containers = match asked.map_err(|_| blind("no answer in time")) {
             Ok(Ok(all)) => all,
-            Ok(Err(error)) => return Err(Blind(error.to_string())),
-            Err(_) => return Err(Blind("no answer in time".to_owned())),
+            // With the containers' own cgroups the runtime is not needed.
+            _ if depth >= Depth::Full && self.deps.cgroups.is_some() => Vec::new(),
+            Ok(Err(error)) => return Err(blind(&error.to_string())),
+            Err(error) => return Err(error),
         };
         if depth > Depth::Brief {
             self.disk_use.measure(of, age, self.deps.clock.now()).await;
@@ -161,14 +177,32 @@ impl Sampler {
         assembled.map_err(|e| Blind(e.to_string()))
     }
 
+    /// What the cgroups use that are no Pod's; nothing where Pods have no cgroups of their own.
+    pub async fn system(&self, depth: Depth, machine: &Machine) -> System {
+        let Some(cgroups) = self.deps.cgroups.clone() else { return System::default() };
+        let (configured, began) = (self.deps.system.clone(), self.began);
+        let read = tokio::task::spawn_blocking(move || configured.read(&cgroups, depth, began));
+        let mut found = read.await.unwrap_or_default();
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        found.complete(machine, &mut rates, self.deps.clock.now());
+        found
+    }
+
     /// Which machine this is, and how many processors of it are on.
-    pub async fn machine(&self) -> (MachineIdentity, u64) {
-        let identity = self.identity.clone();
+    pub async fn machine(&self) -> (MachineIdentity, Processors) {
+        let known = self.identity.clone();
         let read = move || {
-            let cores = online_cpus().map_or(1, i64::unsigned_abs);
-            (identity.get_or_init(read_identity).clone(), cores)
+            let logical = online_cpus().map_or(1, i64::unsigned_abs);
+            let (identity, processors) =
+                known.get_or_init(|| (read_identity(), machine::processors(logical))).clone();
+            (identity, Processors { logical, ..processors })
         };
         tokio::task::spawn_blocking(read).await.unwrap_or_default()
+    }
+
+    /// What the machine's disks did, by their numbers.
+    pub async fn devices(&self) -> BTreeMap<(u32, u32), Device> {
+        tokio::task::spawn_blocking(machine::devices).await.unwrap_or_default()
     }
 
     /// How full the file system of images is, as the runtime counts.
@@ -231,7 +265,8 @@ impl PodCgroups {
 
     fn of_all(&self) -> CgroupStats {
         let path = self.path(&self.all);
-        let file = |controller: &str, file: &str| self.hand.read(&path, controller, file).ok().flatten();
+        let files = self.hand.files(&path);
+        let file = |controller: &str, file: &str| files.read(controller, file);
         let memory = match self.hand.version() {
             Version::V1 => cgroup::memory_v1(&file),
             Version::V2 => cgroup::memory_v2(&file),
@@ -239,65 +274,11 @@ impl PodCgroups {
         CgroupStats { memory, ..CgroupStats::default() }
     }
 
-    fn read(&self, path: &str) -> CgroupStats {
-        let file = |controller: &str, file: &str| self.hand.read(path, controller, file).ok().flatten();
+    fn read(&self, files: &Files<'_>) -> CgroupStats {
+        let file = |controller: &str, file: &str| files.read(controller, file);
         match self.hand.version() {
             Version::V1 => cgroup::read_v1(&file, rustix::param::clock_ticks_per_second()),
             Version::V2 => cgroup::read_v2(&file),
         }
-    }
-}
-
-/// Reads /proc; blocks, though only on files of the kernel's own making.
-fn read_machine() -> Machine {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let stat = read("/proc/stat");
-    Machine {
-        booted: proc::booted(&stat),
-        cpu_nanos: proc::cpu_nanos(&stat, rustix::param::clock_ticks_per_second()),
-        memory: proc::memory(&read("/proc/meminfo")),
-        faults: proc::faults(&read("/proc/vmstat")),
-        interfaces: proc::interfaces(&read("/proc/net/dev"))
-            .into_iter()
-            .filter(|i| !proc::is_of_pods(i))
-            .collect(),
-        default_interface: proc::default_interface(&read("/proc/net/route")),
-        tasks: proc::tasks(
-            &read("/proc/loadavg"),
-            &read("/proc/sys/kernel/pid_max"),
-            &read("/proc/sys/kernel/threads-max"),
-        ),
-    }
-}
-
-/// The file system that holds `path`.
-fn disk(path: &Path) -> Option<Disk> {
-    let s = rustix::fs::statvfs(path).ok()?;
-    let device = rustix::fs::stat(path).ok()?.st_dev;
-    Some(Disk {
-        capacity: s.f_blocks.saturating_mul(s.f_frsize),
-        available: s.f_bavail.saturating_mul(s.f_frsize),
-        used: s.f_blocks.saturating_sub(s.f_bfree).saturating_mul(s.f_frsize),
-        inodes: s.f_files,
-        inodes_free: s.f_ffree,
-        device,
-    })
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use kubelet_core::eviction::signal::{Signal, readings};
-
-    #[test]
-    fn this_machine_can_be_read() {
-        let disks = Disks { node: disk(Path::new("/")), ..Disks::default() };
-        let all = readings(&read_machine(), &disks, None, Default::default());
-        for signal in [Signal::MemoryAvailable, Signal::NodefsAvailable, Signal::PidAvailable] {
-            let reading = all[&signal];
-            assert!(reading.available > 0 && reading.available <= reading.capacity, "{signal:?} {reading:?}");
-        }
-        assert!(!all.contains_key(&Signal::ImagefsAvailable));
     }
 }

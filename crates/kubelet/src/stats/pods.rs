@@ -10,11 +10,12 @@ use cri::v1;
 use kubelet_core::cgroup;
 use kubelet_core::eviction::rank::is_ephemeral;
 use kubelet_core::stats::{
-    CgroupStats, ContainerStats, CpuStats, Interface, MemoryStats, PodStats, Rates, SwapStats, Usage, proc,
+    CgroupStats, ContainerStats, CpuStats, Interface, MemoryStats, PodStats, Rates, Sandbox, SwapStats,
+    Usage, proc,
 };
 
 use super::disk_use::PodDisk;
-use super::{Depth, PodCgroups};
+use super::{Depth, PodCgroups, processes};
 use crate::pods::status_board::Entry;
 
 pub(super) struct Input {
@@ -37,15 +38,12 @@ pub(super) fn assemble(input: Input) -> Vec<PodStats> {
             by_pod.entry(uid).or_default().push(stats);
         }
     }
-    let mut rates = rates.lock().unwrap_or_else(PoisonError::into_inner);
     let mut of = |entry: Entry| {
         let meta = &entry.pod.metadata;
         let uid = meta.uid.clone().unwrap_or_default();
         let disk = disk.get(uid.as_str()).cloned();
         let found = by_pod.remove(&uid).unwrap_or_default();
-        let mut containers: Vec<ContainerStats> =
-            found.into_iter().filter_map(|s| container(&entry, s, disk.as_deref())).collect();
-        containers.sort_by(|a, b| a.name.cmp(&b.name));
+        let containers = found.into_iter().filter_map(|s| container(&entry, s, disk.as_deref())).collect();
         let mut pod = PodStats {
             name: meta.name.clone().unwrap_or_default(),
             namespace: meta.namespace.clone().unwrap_or_default(),
@@ -55,16 +53,21 @@ pub(super) fn assemble(input: Input) -> Vec<PodStats> {
             ..PodStats::default()
         };
         sum_up(&mut pod, now.wall);
-        if let Some(disk) = disk.filter(|_| depth > Depth::Brief) {
-            add_disk(&mut pod, &entry, &disk);
+        let disk = disk.filter(|_| depth > Depth::Brief);
+        if let Some(disk) = &disk {
+            add_disk(&mut pod, &entry, disk);
         }
         if let Some(cgroups) = cgroups.as_ref().filter(|_| depth > Depth::Brief) {
-            add_cgroups(&mut pod, &entry, cgroups, depth, now);
+            let logs = disk.as_deref().map(|d| &d.logs);
+            Reading { entry: &entry, cgroups, depth, now, logs }.add_to(&mut pod);
         }
-        add_rates(&mut pod, &mut rates, now);
+        pod.containers.sort_by(|a, b| a.name.cmp(&b.name));
         pod
     };
-    entries.into_iter().map(&mut of).collect()
+    let mut pods: Vec<PodStats> = entries.into_iter().map(&mut of).collect();
+    let mut rates = rates.lock().unwrap_or_else(PoisonError::into_inner);
+    pods.iter_mut().for_each(|pod| add_rates(pod, &mut rates, now));
+    pods
 }
 
 /// A running container of the Pod; what ended, or belongs to nobody, is left out.
@@ -95,6 +98,7 @@ fn container(entry: &Entry, stats: v1::ContainerStats, disk: Option<&PodDisk>) -
         name,
         io: None,
         cgroup: None,
+        processes: None,
     })
 }
 
@@ -167,67 +171,105 @@ fn add_disk(pod: &mut PodStats, entry: &Entry, disk: &PodDisk) {
     pod.ephemeral = Some(volumes + layers + logs + disk.others);
 }
 
-fn add_cgroups(pod: &mut PodStats, entry: &Entry, cgroups: &PodCgroups, depth: Depth, now: Now) {
-    let Ok(name) = cgroup::of_pod(&cgroups.all, qos_class(&entry.pod), &pod.uid) else { return };
-    let path = cgroups.path(&name);
-    let own = cgroups.read(&path);
-    pod.processes = own.processes;
-    if let Some(found) = own.memory {
-        let stalls = own.memory_stalls;
-        pod.memory = Some(MemoryStats {
-            at: now.wall,
-            available: found.limit.map(|limit| limit.saturating_sub(found.working_set)),
-            usage: Some(found.usage),
-            working_set: Some(found.working_set),
-            rss: Some(found.rss),
-            faults: Some(found.faults),
-            major_faults: Some(found.major_faults),
-            stalls,
-        });
-    }
-    if let Some(nanos) = own.cpu_nanos {
-        pod.cpu =
-            Some(CpuStats { at: now.wall, nanos: Some(nanos), nano_cores: None, stalls: own.cpu_stalls });
-    }
-    pod.io = own.io_stalls;
-    pod.cgroup = Some((format!("/{path}"), own));
-    if depth == Depth::Full {
-        add_children(pod, entry, cgroups, &path, now.wall);
-    }
+/// The cgroups of a Pod, being read.
+struct Reading<'a> {
+    entry: &'a Entry,
+    cgroups: &'a PodCgroups,
+    depth: Depth,
+    now: Now,
+    logs: Option<&'a BTreeMap<String, Usage>>,
 }
 
-/// The cgroups of containers carry their ids in their names; the one that is nobody's is the sandbox's.
-fn add_children(pod: &mut PodStats, entry: &Entry, cgroups: &PodCgroups, path: &str, at: Wall) {
-    let children = cgroups.hand.children(path).unwrap_or_default();
-    for child in children {
-        let below = format!("{path}/{child}");
-        let Some(id) = container_id(&child) else { continue };
-        let found = pod.containers.iter_mut().find(|c| c.id == id);
-        match found {
-            Some(container) => {
-                let own = cgroups.read(&below);
-                enrich(container, &own);
-                container.cgroup = Some((format!("/{below}"), own));
-            }
-            None if is_of_ended(entry, id) => {}
-            None => {
-                if pod.network.is_none() && !on_host_network(entry) {
-                    pod.network = network(cgroups, &below).map(|all| (at, all));
-                }
-                pod.sandbox = Some((id.to_owned(), format!("/{below}"), cgroups.read(&below)));
-            }
+// === impl Reading ===
+
+impl Reading<'_> {
+    fn add_to(&self, pod: &mut PodStats) {
+        let (cgroups, now) = (self.cgroups, self.now);
+        let Ok(name) = cgroup::of_pod(&cgroups.all, qos_class(&self.entry.pod), &pod.uid) else { return };
+        let path = cgroups.path(&name);
+        let files = cgroups.hand.files(&path);
+        let own = cgroups.read(&files);
+        pod.processes = own.processes;
+        if let Some(found) = &own.memory {
+            pod.memory = Some(MemoryStats::of_cgroup(found, own.memory_stalls, now.wall));
+            pod.swap = SwapStats::of_cgroup(found, now.wall).or(pod.swap);
+        }
+        if own.cpu_nanos.is_some() {
+            pod.cpu = Some(CpuStats::of_cgroup(&own, now.wall));
+        }
+        pod.io = own.io_stalls;
+        pod.cgroup = Some((format!("/{path}"), own));
+        if self.depth >= Depth::Full {
+            let count = files.children().iter().map(|child| self.add_child(pod, &path, child)).sum();
+            pod.process_count = Some(count);
         }
     }
+
+    /// The cgroups of containers carry their ids in their names; the one that is nobody's is the sandbox's. How many
+    /// processes it has.
+    fn add_child(&self, pod: &mut PodStats, path: &str, child: &str) -> u64 {
+        let (cgroups, at) = (self.cgroups, self.now.wall);
+        let below = format!("{path}/{child}");
+        let Some(id) = container_id(child) else { return 0 };
+        let files = cgroups.hand.files(&below);
+        let pids = files.processes();
+        let looks = self.depth == Depth::Descriptors;
+        if !pod.containers.iter().any(|c| c.id == id) {
+            // The runtime did not measure it.
+            pod.containers.extend(unmeasured(self.entry, id, self.logs));
+        }
+        match pod.containers.iter_mut().find(|c| c.id == id) {
+            Some(container) => {
+                let own = cgroups.read(&files);
+                enrich(container, &own, at);
+                container.cgroup = Some((format!("/{below}"), own));
+                container.processes = looks.then(|| processes::of(&pids));
+            }
+            None if is_of_ended(self.entry, id) => {}
+            None => {
+                if pod.network.is_none() && !on_host_network(self.entry) {
+                    pod.network = pids.first().and_then(|pid| network(*pid)).map(|all| (at, all));
+                }
+                let (cgroup, processes) = (cgroups.read(&files), looks.then(|| processes::of(&pids)));
+                pod.sandbox =
+                    Some(Sandbox { id: id.to_owned(), path: format!("/{below}"), cgroup, processes });
+            }
+        }
+        pids.len() as u64
+    }
 }
 
-fn enrich(container: &mut ContainerStats, own: &CgroupStats) {
+/// A container that runs, as its status has it.
+fn unmeasured(entry: &Entry, id: &str, logs: Option<&BTreeMap<String, Usage>>) -> Option<ContainerStats> {
+    let status = &entry.status;
+    let lists =
+        [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
+    let mut all = lists.into_iter().flatten().flatten();
+    let status = all.find(|s| s.container_id.as_deref().is_some_and(|known| known.ends_with(id)))?;
+    let running = status.state.as_ref()?.running.as_ref()?;
+    Some(ContainerStats {
+        id: id.to_owned(),
+        name: status.name.clone(),
+        image: status.image.clone(),
+        started: running.started_at.as_ref().map(|t| t.0.as_second()),
+        logs: logs.and_then(|l| l.get(&status.name).copied()),
+        ..ContainerStats::default()
+    })
+}
+
+/// What the runtime did not tell, and what it never tells.
+fn enrich(container: &mut ContainerStats, own: &CgroupStats, at: Wall) {
+    let told = ContainerStats::of_cgroup(own, None, at);
+    container.cpu = container.cpu.or(told.cpu);
+    container.memory = container.memory.or(told.memory);
+    container.swap = container.swap.or(told.swap);
+    container.io = told.io;
     if let Some(cpu) = &mut container.cpu {
         cpu.stalls = own.cpu_stalls;
     }
     if let Some(memory) = &mut container.memory {
         memory.stalls = own.memory_stalls;
     }
-    container.io = own.io_stalls;
 }
 
 /// `<64 hex digits>` or `cri-containerd-<64 hex digits>.scope`.
@@ -250,8 +292,7 @@ fn on_host_network(entry: &Entry) -> bool {
 }
 
 /// As a process of the Pod's sandbox sees it.
-fn network(cgroups: &PodCgroups, path: &str) -> Option<Vec<Interface>> {
-    let pid = cgroups.hand.processes(path).ok()?.into_iter().next()?;
+fn network(pid: i32) -> Option<Vec<Interface>> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/net/dev")).ok()?;
     Some(proc::interfaces(&text))
 }

@@ -1,123 +1,85 @@
-//! `/metrics/cadvisor`: the families that dashboards are built on, as far as the runtime measures them.
+//! `/metrics/cadvisor`: the machine, its cgroups and those of Pods, as cAdvisor tells of them.
 
 use std::fmt::{self, Write};
 
 use base::metrics::{MetricType, Text};
-use kubelet_core::stats::ContainerStats;
 
-use super::{Look, cpu_seconds, started, swap_used, working_set};
-
-/// A family: name, kind, what it is, one more label, and a container's value.
-type Row = (
-    &'static str,
-    MetricType,
-    &'static str,
-    Option<(&'static str, &'static str)>,
-    fn(&ContainerStats) -> Option<f64>,
-);
-
-const CONTAINERS: &[Row] = &[
-    (
-        "container_cpu_usage_seconds_total",
-        MetricType::Counter,
-        "Cumulative cpu time consumed in seconds.",
-        Some(("cpu", "total")),
-        cpu_seconds,
-    ),
-    (
-        "container_fs_usage_bytes",
-        MetricType::Gauge,
-        "Number of bytes that are consumed by the container.",
-        None,
-        |c| c.rootfs.map(|(_, used)| used.bytes as f64),
-    ),
-    (
-        "container_last_seen",
-        MetricType::Gauge,
-        "Last time a container was seen by the exporter.",
-        None,
-        |c| c.cpu.map(|cpu| cpu.at.secs() as f64),
-    ),
-    ("container_memory_rss", MetricType::Gauge, "Size of RSS in bytes.", None, |c| {
-        c.memory?.rss.map(|n| n as f64)
-    }),
-    ("container_memory_swap", MetricType::Gauge, "Container swap usage in bytes.", None, swap_used),
-    (
-        "container_memory_usage_bytes",
-        MetricType::Gauge,
-        "Current memory usage in bytes, including all memory.",
-        None,
-        |c| c.memory?.usage.map(|n| n as f64),
-    ),
-    (
-        "container_memory_working_set_bytes",
-        MetricType::Gauge,
-        "Current working set in bytes.",
-        None,
-        working_set,
-    ),
-    (
-        "container_start_time_seconds",
-        MetricType::Gauge,
-        "Start time of the container since unix epoch in seconds.",
-        None,
-        started,
-    ),
-];
+use super::Look;
+use super::families::{Family, MEASURED, SPEC};
+use super::rows::{Row, rows};
 
 pub(super) fn write(out: &mut dyn Write, look: &Look) -> fmt::Result {
     let mut text = Text::new(out);
-    for (name, kind, help, extra, of) in CONTAINERS {
-        if look.containers().any(|(_, c)| of(c).is_some()) {
-            text.header(name, *kind, help)?;
-        }
-        for (pod, c) in look.containers() {
-            let Some(value) = of(c) else { continue };
-            let id = format!("/{}", c.id);
-            let mut labels: Vec<(&str, &str)> = vec![("container", &c.name)];
-            labels.extend(*extra);
-            labels.extend([
-                ("id", id.as_str()),
-                ("image", &c.image),
-                ("name", &c.id),
-                ("namespace", &pod.namespace),
-                ("pod", &pod.name),
-            ]);
-            let at = c.cpu.map(|cpu| cpu.at.0 / 1_000_000);
-            text.sample(name, &labels, value, at)?;
-        }
+    version(&mut text, look)?;
+    let rows = rows(look);
+    SPEC.iter().try_for_each(|f| family(&mut text, f, &rows, look, false))?;
+    MEASURED.iter().try_for_each(|f| family(&mut text, f, &rows, look, true))?;
+    machine(&mut text, look)?;
+    for (name, help) in [
+        ("container_scrape_error", "1 if containers could not be measured."),
+        ("machine_scrape_error", "1 if the machine could not be measured."),
+    ] {
+        text.header(name, MetricType::Gauge, help)?;
+        let failed = match name {
+            "container_scrape_error" => look.blind,
+            _ => look.signals.machine.memory.is_none(),
+        };
+        text.sample(name, &[], f64::from(u8::from(failed)), None)?;
     }
+    Ok(())
+}
+
+fn family(text: &mut Text<'_>, family: &Family, rows: &[Row<'_>], look: &Look, timed: bool) -> fmt::Result {
+    let Family(name, kind, help, of) = family;
+    let mut written: Result<bool, fmt::Error> = Ok(false);
+    for row in rows {
+        of(row, look, &mut |more, value| {
+            written = written.and_then(|begun| {
+                if !begun {
+                    text.header(name, *kind, help)?;
+                }
+                text.sample_of(name, &row.labels, more, value, timed.then_some(row.at))?;
+                Ok(true)
+            });
+        });
+    }
+    written.map(drop)
+}
+
+fn machine(text: &mut Text<'_>, look: &Look) -> fmt::Result {
     let memory = look.signals.machine.memory.as_ref();
-    let machine = [
-        ("machine_cpu_cores", "Number of logical CPU cores.", Some(look.cores as f64)),
-        (
-            "machine_memory_bytes",
-            "Amount of memory installed on the machine.",
-            memory.map(|m| m.total as f64),
-        ),
-        (
-            "machine_swap_bytes",
-            "Amount of swap memory available on the machine.",
-            memory.map(|m| m.swap_total as f64),
-        ),
-    ];
-    let names = &look.identity;
+    let (processors, names) = (&look.processors, &look.identity);
     let labels = [
         ("boot_id", names.boot_id.as_str()),
         ("machine_id", names.machine_id.as_str()),
         ("system_uuid", names.system_uuid.as_str()),
     ];
-    for (name, help, value) in machine {
+    for (name, help, value) in [
+        ("machine_cpu_cores", "Logical processors.", Some(processors.logical)),
+        ("machine_cpu_physical_cores", "Cores.", processors.cores),
+        ("machine_cpu_sockets", "Sockets.", processors.sockets),
+        ("machine_memory_bytes", "Memory of the machine.", memory.map(|m| m.total)),
+        ("machine_swap_bytes", "Swap of the machine.", memory.map(|m| m.swap_total)),
+    ] {
         if let Some(value) = value {
             text.header(name, MetricType::Gauge, help)?;
-            text.sample(name, &labels, value, None)?;
+            text.sample(name, &labels, value as f64, None)?;
         }
     }
-    let name = "machine_scrape_error";
-    text.header(
-        name,
-        MetricType::Gauge,
-        "1 if there was an error while getting machine metrics, 0 otherwise.",
-    )?;
-    text.sample(name, &[], 0.0, None)
+    Ok(())
+}
+
+/// Which kernel and system these figures come from. There is no cAdvisor and no Docker here.
+fn version(text: &mut Text<'_>, look: &Look) -> fmt::Result {
+    let name = "cadvisor_version_info";
+    let kernel = rustix::system::uname();
+    text.header(name, MetricType::Gauge, "The kernel and the system.")?;
+    let labels = [
+        ("cadvisorRevision", ""),
+        ("cadvisorVersion", ""),
+        ("dockerVersion", ""),
+        ("kernelVersion", kernel.release().to_str().unwrap_or_default()),
+        ("osVersion", look.identity.os_image.as_str()),
+    ];
+    text.sample(name, &labels, 1.0, None)
 }

@@ -1,7 +1,9 @@
 //! What the node and its containers use: `/stats/summary`, `/metrics/resource`, `/metrics/cadvisor`.
 //!
-//! All figures come from the one [`Sampler`]. What nobody measured is left out, never written as zero.
+//! All figures come from the one [`Sampler`], and each page asks it for no more than it shows. What nobody measured is left
+//! out, never written as zero.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,12 +18,18 @@ use http::{StatusCode, header};
 use kubelet_core::stats::{ContainerStats, PodStats};
 
 use crate::host::identity::MachineIdentity;
-use crate::stats::{Depth, Sampler, Signals};
+use crate::stats::{Depth, Device, Processors, Sampler, Signals, System};
 use crate::volumes::VolumeFigures;
 
 mod cadvisor;
+mod families;
+mod figures;
 mod resource;
+mod rows;
 mod summary;
+
+/// What Pods have on disks is not counted anew for everybody who looks.
+const DISK_AGE: Duration = Duration::from_secs(60);
 
 /// Where the figures come from.
 #[derive(Clone, Debug)]
@@ -37,7 +45,9 @@ struct Look {
     now: Wall,
     signals: Signals,
     identity: MachineIdentity,
-    cores: u64,
+    processors: Processors,
+    system: System,
+    devices: BTreeMap<(u32, u32), Device>,
     /// Those with a container that runs, by namespace and name.
     pods: Vec<PodStats>,
     images: Option<v1::FilesystemUsage>,
@@ -56,7 +66,8 @@ pub(super) fn router(sources: Sources) -> Router {
 
 async fn show_summary(State(sources): State<Sources>, RawQuery(query): RawQuery) -> Response {
     let brief = query.is_some_and(|q| q.split('&').any(|p| p == "only_cpu_and_memory=true"));
-    let look = sources.look().await;
+    // The network of a Pod is seen from its sandbox; that much is asked for by the brief one, too.
+    let look = sources.look(if brief { Depth::Whole } else { Depth::Full }).await;
     if look.blind {
         let text = "the container runtime does not answer\n";
         return (StatusCode::INTERNAL_SERVER_ERROR, text).into_response();
@@ -65,12 +76,12 @@ async fn show_summary(State(sources): State<Sources>, RawQuery(query): RawQuery)
 }
 
 async fn show_resource(State(sources): State<Sources>) -> Response {
-    let look = sources.look().await;
+    let look = sources.look(Depth::Brief).await;
     text(|out| resource::write(out, &look))
 }
 
 async fn show_cadvisor(State(sources): State<Sources>) -> Response {
-    let look = sources.look().await;
+    let look = sources.look(Depth::Descriptors).await;
     text(|out| cadvisor::write(out, &look))
 }
 
@@ -85,21 +96,29 @@ fn text(write: impl FnOnce(&mut String) -> std::fmt::Result) -> Response {
 // === impl Sources ===
 
 impl Sources {
-    async fn look(&self) -> Look {
+    async fn look(&self, depth: Depth) -> Look {
         let sampler = &self.sampler;
         let entries = sampler.board().all();
-        // Nothing of this depth is on a disk, so its age says nothing.
-        let pods = sampler.pods(&entries, Depth::Brief, Duration::ZERO);
-        let (signals, pods, images, (identity, cores)) =
-            tokio::join!(sampler.signals(), pods, sampler.image_fs(), sampler.machine());
+        let (signals, pods, images, (identity, processors)) = tokio::join!(
+            sampler.signals(),
+            sampler.pods(&entries, depth, DISK_AGE),
+            sampler.image_fs(),
+            sampler.machine()
+        );
+        let signals = signals.unwrap_or_default();
+        let system = match depth {
+            Depth::Brief => System::default(),
+            _ => sampler.system(depth, &signals.machine).await,
+        };
+        let devices = if depth == Depth::Descriptors { sampler.devices().await } else { BTreeMap::new() };
         let blind =
             pods.as_ref().inspect_err(|error| tracing::warn!(%error, "containers not measured")).is_err();
         let mut pods = pods.unwrap_or_default();
         pods.retain(|pod| !pod.containers.is_empty());
         pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         let images = images.and_then(|i| i.image_filesystems.into_iter().next());
-        let signals = signals.unwrap_or_default();
-        Look { now: sampler.now().wall, signals, identity, cores, pods, images, blind }
+        let now = sampler.now().wall;
+        Look { now, signals, identity, processors, system, devices, pods, images, blind }
     }
 }
 

@@ -1,19 +1,24 @@
 //! `/stats/summary`, the JSON that dashboards and autoscalers read.
 
 use base::ids::PodUid;
-use kubelet_core::stats::{ContainerStats, Disk, Interface, PodStats};
+use base::time::Wall;
+use kubelet_core::stats::{
+    ContainerStats, CpuStats, Disk, Interface, MemoryStats, PodStats, SwapStats, VolumeStats,
+};
 use serde_json::{Map, Value, json};
 
+use super::figures::{self, fields, stamp};
 use super::{Look, Sources};
+use crate::stats::Named;
 use crate::volumes::Figures;
 
 /// Everything; with `brief`, processors and memory only.
 pub(super) fn summary(sources: &Sources, look: &Look, brief: bool) -> Value {
     let show = |stats: &PodStats| {
         let mut shown = pod(look, stats, brief);
-        let volumes = sources.volumes.of(&PodUid::from(stats.uid.as_str()));
+        let volumes = volumes(sources, stats);
         if !brief && !volumes.is_empty() {
-            shown["volume"] = volumes.iter().map(|(name, figures)| volume(name, figures)).collect();
+            shown["volume"] = volumes.into();
         }
         shown
     };
@@ -27,33 +32,38 @@ fn node(sources: &Sources, look: &Look, brief: bool) -> Value {
     let mut out = Map::new();
     out.insert("nodeName".into(), json!(&*sources.node_name));
     put(&mut out, "startTime", machine.booted.map(stamp));
-    let cpu = fields([
-        ("time", Some(json!(now))),
-        ("usageNanoCores", look.signals.nano_cores.map(|n| json!(n))),
-        ("usageCoreNanoSeconds", machine.cpu_nanos.map(|n| json!(n))),
-    ]);
-    out.insert("cpu".into(), cpu);
+    out.insert("systemContainers".into(), look.system.named.iter().filter_map(|n| system(look, n)).collect());
+    let cpu = CpuStats {
+        at: look.now,
+        nanos: machine.cpu_nanos,
+        nano_cores: look.signals.nano_cores,
+        stalls: machine.stalled.cpu,
+    };
+    out.insert("cpu".into(), figures::cpu(&cpu));
     if let Some(memory) = &machine.memory {
-        let faults = machine.faults;
-        let shown = fields([
-            ("time", Some(json!(now))),
-            ("availableBytes", Some(json!(memory.available()))),
-            ("usageBytes", Some(json!(memory.usage))),
-            ("workingSetBytes", Some(json!(memory.working_set))),
-            ("rssBytes", Some(json!(memory.rss))),
-            ("pageFaults", faults.map(|f| json!(f.0))),
-            ("majorPageFaults", faults.map(|f| json!(f.1))),
-        ]);
-        out.insert("memory".into(), shown);
-        let swap = json!({
-            "time": now, "swapUsageBytes": memory.swap_used,
-            "swapAvailableBytes": memory.swap_total.saturating_sub(memory.swap_used),
-        });
-        out.insert("swap".into(), swap);
+        let (faults, major_faults) = machine.faults.unzip();
+        let shown = MemoryStats {
+            at: look.now,
+            available: Some(memory.available()),
+            usage: Some(memory.usage),
+            working_set: Some(memory.working_set),
+            rss: Some(memory.rss),
+            faults,
+            major_faults,
+            stalls: machine.stalled.memory,
+        };
+        out.insert("memory".into(), figures::memory(&shown));
+        let swap = SwapStats {
+            at: look.now,
+            available: Some(memory.swap_total.saturating_sub(memory.swap_used)),
+            used: Some(memory.swap_used),
+        };
+        out.insert("swap".into(), figures::swap(&swap));
     }
     if brief {
         return out.into();
     }
+    put(&mut out, "io", machine.stalled.io.map(|s| figures::io(&s, look.now)));
     out.insert("network".into(), network(look, &now));
     let disks = &look.signals.disks;
     put(
@@ -74,13 +84,17 @@ fn node(sources: &Sources, look: &Look, brief: bool) -> Value {
     out.into()
 }
 
-fn network(look: &Look, now: &str) -> Value {
-    let interface = |i: &Interface| {
-        json!({
-            "name": i.name, "rxBytes": i.received.bytes, "rxErrors": i.received.errors,
-            "txBytes": i.sent.bytes, "txErrors": i.sent.errors,
-        })
+/// A cgroup of the system, as if it were a container.
+fn system(look: &Look, named: &Named) -> Option<Value> {
+    let shown = ContainerStats {
+        name: named.owner.name()?.to_owned(),
+        started: named.started,
+        ..ContainerStats::of_cgroup(&named.stats, named.nano_cores, look.now)
     };
+    Some(container(&shown, look, true))
+}
+
+fn network(look: &Look, now: &str) -> Value {
     let all = &look.signals.machine.interfaces;
     let default = look.signals.machine.default_interface.as_deref();
     let default = all.iter().find(|i| default == Some(i.name.as_str())).map(interface);
@@ -93,80 +107,81 @@ fn network(look: &Look, now: &str) -> Value {
 }
 
 fn pod(look: &Look, pod: &PodStats, brief: bool) -> Value {
-    let image_disk = look.signals.disks.images.as_ref();
     let mut out = Map::new();
     out.insert("podRef".into(), json!({ "name": pod.name, "namespace": pod.namespace, "uid": pod.uid }));
     put(&mut out, "startTime", pod.started.map(stamp));
-    let shown: Vec<Value> = pod.containers.iter().map(|c| container(c, image_disk, brief)).collect();
+    let shown: Vec<Value> = pod.containers.iter().map(|c| container(c, look, brief)).collect();
     out.insert("containers".into(), json!(shown));
-    let now = stamp(look.now.secs());
-    let (cpu, memory) = (pod.cpu.unwrap_or_default(), pod.memory.unwrap_or_default());
-    let cpu = fields([
-        ("time", Some(json!(now))),
-        ("usageNanoCores", number(cpu.nano_cores)),
-        ("usageCoreNanoSeconds", number(cpu.nanos)),
-    ]);
-    out.insert("cpu".into(), cpu);
-    let memory = fields([
-        ("time", Some(json!(now))),
-        ("usageBytes", number(memory.usage)),
-        ("workingSetBytes", number(memory.working_set)),
-        ("rssBytes", number(memory.rss)),
-        ("pageFaults", number(memory.faults)),
-        ("majorPageFaults", number(memory.major_faults)),
-    ]);
-    out.insert("memory".into(), memory);
-    let layers: Vec<u64> =
-        pod.containers.iter().filter_map(|c| c.rootfs).map(|(_, used)| used.bytes).collect();
-    if !brief && !layers.is_empty() {
-        let mut storage = json!({ "time": now, "usedBytes": layers.iter().sum::<u64>() });
-        if let Some(disk) = image_disk {
-            storage["availableBytes"] = json!(disk.available);
-            storage["capacityBytes"] = json!(disk.capacity);
-        }
+    let at = look.now;
+    out.insert("cpu".into(), figures::cpu(&pod.cpu.unwrap_or(CpuStats { at, ..CpuStats::default() })));
+    let memory = pod.memory.unwrap_or(MemoryStats { at, ..MemoryStats::default() });
+    out.insert("memory".into(), figures::memory(&memory));
+    put(&mut out, "swap", pod.swap.as_ref().map(figures::swap));
+    if brief {
+        return out.into();
+    }
+    put(&mut out, "io", pod.io.map(|s| figures::io(&s, at)));
+    put(&mut out, "network", pod.network.as_ref().map(|(at, all)| pod_network(*at, all)));
+    if let (Some(used), Some(disk)) = (pod.ephemeral, &look.signals.disks.node) {
+        let storage = filesystem(disk, &stamp(at.secs()), Some(used.bytes), Some(used.inodes));
         out.insert("ephemeral-storage".into(), storage);
     }
+    put(&mut out, "process_stats", pod.process_count.map(|n| json!({ "process_count": n })));
     out.into()
 }
 
-fn container(stats: &ContainerStats, image_disk: Option<&Disk>, brief: bool) -> Value {
+/// The first of the Pod's interfaces, by the name that every CNI plugin gives it, stands for the Pod.
+fn pod_network(at: Wall, all: &[Interface]) -> Value {
+    let shown: Vec<Value> = all.iter().map(interface).collect();
+    let first = shown.iter().find(|i| i["name"] == "eth0").or(shown.first());
+    let mut out = first.and_then(|i| i.as_object().cloned()).unwrap_or_default();
+    out.insert("time".into(), json!(stamp(at.secs())));
+    out.entry("name").or_insert_with(|| json!(""));
+    out.insert("interfaces".into(), shown.into());
+    out.into()
+}
+
+fn container(stats: &ContainerStats, look: &Look, brief: bool) -> Value {
     let mut out = Map::new();
     out.insert("name".into(), json!(stats.name));
     put(&mut out, "startTime", stats.started.map(stamp));
-    if let Some(cpu) = &stats.cpu {
-        let shown = fields([
-            ("time", Some(json!(stamp(cpu.at.secs())))),
-            ("usageNanoCores", number(cpu.nano_cores)),
-            ("usageCoreNanoSeconds", number(cpu.nanos)),
-        ]);
-        out.insert("cpu".into(), shown);
+    put(&mut out, "cpu", stats.cpu.as_ref().map(figures::cpu));
+    put(&mut out, "memory", stats.memory.as_ref().map(figures::memory));
+    put(&mut out, "swap", stats.swap.as_ref().map(figures::swap));
+    if brief {
+        return out.into();
     }
-    if let Some(memory) = &stats.memory {
-        let shown = fields([
-            ("time", Some(json!(stamp(memory.at.secs())))),
-            ("availableBytes", number(memory.available)),
-            ("usageBytes", number(memory.usage)),
-            ("workingSetBytes", number(memory.working_set)),
-            ("rssBytes", number(memory.rss)),
-            ("pageFaults", number(memory.faults)),
-            ("majorPageFaults", number(memory.major_faults)),
-        ]);
-        out.insert("memory".into(), shown);
-    }
-    if let Some(swap) = &stats.swap {
-        let shown = fields([
-            ("time", Some(json!(stamp(swap.at.secs())))),
-            ("swapAvailableBytes", number(swap.available)),
-            ("swapUsageBytes", number(swap.used)),
-        ]);
-        out.insert("swap".into(), shown);
-    }
-    if let (false, Some((at, used)), Some(disk)) = (brief, stats.rootfs, image_disk) {
+    put(&mut out, "io", stats.io.map(|s| figures::io(&s, look.now)));
+    let disks = &look.signals.disks;
+    if let (Some((at, used)), Some(disk)) = (stats.rootfs, &disks.images) {
         // A layer has at least its own directory: none were counted.
         let inodes = Some(used.inodes).filter(|n| *n > 0);
         out.insert("rootfs".into(), filesystem(disk, &stamp(at.secs()), Some(used.bytes), inodes));
     }
+    if let (Some(used), Some(disk)) = (stats.logs, &disks.node) {
+        let shown = filesystem(disk, &stamp(look.now.secs()), Some(used.bytes), Some(used.inodes));
+        out.insert("logs".into(), shown);
+    }
     out.into()
+}
+
+/// What drivers told of their volumes, and what was counted on the node's own.
+fn volumes(sources: &Sources, pod: &PodStats) -> Vec<Value> {
+    let driven = sources.volumes.of(&PodUid::from(pod.uid.as_str()));
+    let own = pod.volumes.iter().filter(|(name, _)| !driven.contains_key(*name));
+    let own = own.map(|(name, v)| (name.clone(), own_volume(name, v)));
+    let driven = driven.iter().map(|(name, figures)| (name.clone(), volume(name, figures)));
+    let mut all: Vec<(String, Value)> = own.chain(driven).collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all.into_iter().map(|(_, shown)| shown).collect()
+}
+
+fn own_volume(name: &str, stats: &VolumeStats) -> Value {
+    let disk = stats.disk.unwrap_or_default();
+    let mut shown =
+        filesystem(&disk, &stamp(stats.at.secs()), Some(stats.used.bytes), Some(stats.used.inodes));
+    shown["name"] = json!(name);
+    shown
 }
 
 fn volume(name: &str, figures: &Figures) -> Value {
@@ -198,25 +213,15 @@ fn filesystem(disk: &Disk, time: &str, bytes: Option<u64>, inodes: Option<u64>) 
     ])
 }
 
-/// An object of what there is.
-fn fields<const N: usize>(pairs: [(&str, Option<Value>); N]) -> Value {
-    pairs
-        .into_iter()
-        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
-        .collect::<Map<_, _>>()
-        .into()
+fn interface(i: &Interface) -> Value {
+    json!({
+        "name": i.name, "rxBytes": i.received.bytes, "rxErrors": i.received.errors,
+        "txBytes": i.sent.bytes, "txErrors": i.sent.errors,
+    })
 }
 
 fn put(out: &mut Map<String, Value>, name: &str, value: Option<impl Into<Value>>) {
     if let Some(value) = value {
         out.insert(name.to_owned(), value.into());
     }
-}
-
-fn number(value: Option<u64>) -> Option<Value> {
-    value.map(|n| json!(n))
-}
-
-fn stamp(seconds: i64) -> String {
-    jiff::Timestamp::from_second(seconds).unwrap_or_default().to_string()
 }
