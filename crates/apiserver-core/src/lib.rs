@@ -17,6 +17,7 @@ pub mod kinds;
 pub mod label_selector;
 pub mod managed_fields;
 pub mod meta;
+pub mod node_metrics;
 pub mod options;
 pub mod request;
 pub mod selection;

@@ -224,6 +224,7 @@ async fn run_watched(
         connector: connector(&settings, &pki).await?,
         in_flight: InFlight::new(settings.limits),
         large: http::Large::default(),
+        node_metrics: http::NodeMetrics::default(),
         timeouts: settings.timeouts,
         metrics: Metrics::new(clock.now().wall.0 as f64 / 1e9),
         audit: audit(&settings).await?,

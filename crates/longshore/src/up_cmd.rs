@@ -218,6 +218,9 @@ impl Here {
         values.insert("tls-san", json!(up.tls_names));
         values.insert("service-cluster-ip-range", json!([up.service_cidr.to_string()]));
         values.insert("cluster-domain", json!(up.cluster_domain));
+        if up.disabled.contains("metrics") {
+            values.insert("runtime-config", json!({"metrics.k8s.io/v1beta1": false}));
+        }
         let mut settings = apiserver_cmd::settings(ApiServer::read(&values)?)?;
         settings.in_process = Some(within);
         let (token, (ready, is_up), (tell, mut ended)) =

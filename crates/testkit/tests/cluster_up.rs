@@ -190,6 +190,31 @@ impl Drop for Machine {
     }
 }
 
+/// What is in use, with nothing installed: for people, for tables, and for autoscalers.
+fn figures_are_told(m: &mut Machine) {
+    let top = m.kubectl(&["top", "nodes"]);
+    let row: Vec<&str> = top.lines().nth(1).unwrap().split_whitespace().collect();
+    assert!(row[0] == "demo" && row[1].ends_with('m') && row[3].ends_with("Mi"), "{top}");
+    let top = m.kubectl(&["top", "pods", "--containers", "-l", "app=web", "--no-headers"]);
+    assert_eq!(top.lines().count(), 2, "{top}");
+    assert!(
+        top.lines().all(|l| l.starts_with("web-") && l.contains("busybox") && l.ends_with("Mi")),
+        "{top}"
+    );
+    let table = m.kubectl(&["get", "pods.metrics.k8s.io", "-l", "app=guest"]);
+    assert!(table.starts_with("NAME") && table.contains("WINDOW") && table.contains("guest-"), "{table}");
+    let raw = |path: &str| m.try_kubectl(&["get", "--raw", path]);
+    assert!(raw("/apis/metrics.k8s.io/v1beta1/nodes/demo").unwrap().contains("\"kind\":\"NodeMetrics\""));
+    assert!(raw("/apis/metrics.k8s.io/v1beta1/nodes/other").unwrap_err().contains("not found"));
+    m.kubectl(&["autoscale", "deployment", "web", "--memory=1Gi", "--min=2", "--max=3"]);
+    let told = |m: &Machine| {
+        let path = "jsonpath={.status.currentMetrics[0].resource.current.averageValue}";
+        Some(m.kubectl(&["get", "hpa", "web", "-o", path])).filter(|amount| !amount.is_empty())
+    };
+    m.eventually("what the autoscaler was told", told);
+    m.kubectl(&["delete", "hpa", "web"]);
+}
+
 #[test]
 fn a_whole_node_in_one_process_serves_kubectl_outlives_its_killing_and_leaves_nothing() {
     a_whole_node(Containerd::V2);
@@ -245,6 +270,7 @@ fn a_whole_node(runtime: Containerd) {
     });
     let containers = m.containers();
     assert_eq!(containers.len(), 2, "{containers:?}");
+    figures_are_told(&mut m);
 
     // Killed without warning: the containers do not notice, and the next one looks after them.
     m.up.kill().unwrap();

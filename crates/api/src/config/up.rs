@@ -11,7 +11,8 @@ use super::Logging;
 use super::apiserver::DATA_DIR;
 
 /// Parts that `--disable` may name. The API server is what the others are for.
-pub const PARTS: &[&str] = &["kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "dns"];
+pub const PARTS: &[&str] =
+    &["kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "dns", "metrics"];
 
 /// Every flag. Names are those of the parts where they have the same thing.
 pub const FLAGS: &[Flag] = &[
@@ -27,7 +28,7 @@ pub const FLAGS: &[Flag] = &[
         "disable",
         FlagType::List,
         "",
-        "Parts not to run: kube-controller-manager, kube-scheduler, kubelet, kube-proxy, dns.",
+        "Parts not to run: kube-controller-manager, kube-scheduler, kubelet, kube-proxy, dns, metrics.",
     ),
     Flag::new("bind-address", FlagType::Ip, "0.0.0.0", "The address that the API server listens on."),
     Flag::new("secure-port", FlagType::Int32, "6443", "The port that the API server listens on."),
@@ -278,7 +279,7 @@ mod tests {
             ),
             (
                 &["--disable=traefik"],
-                "--disable: there is no part \"traefik\"; parts are kube-controller-manager, kube-scheduler, kubelet, kube-proxy, dns",
+                "--disable: there is no part \"traefik\"; parts are kube-controller-manager, kube-scheduler, kubelet, kube-proxy, dns, metrics",
             ),
         ];
         for (args, want) in rows {

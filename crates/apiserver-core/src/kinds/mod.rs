@@ -27,6 +27,7 @@ pub mod meta;
 pub mod namespace;
 mod network_policy;
 mod node;
+pub mod node_metrics;
 mod persistent_volume;
 mod persistent_volume_claim;
 pub mod pod;

@@ -1,8 +1,9 @@
-//! `--runtime-config`: which of the kinds are served that upstream has switched off unless somebody asks for them.
+//! `--runtime-config`: which of the kinds are served that are not always: those that upstream has switched off unless
+//! somebody asks for them, and those that upstream leaves to a server of their own.
 
 use std::collections::BTreeMap;
 
-use super::{all, cluster_trust_bundle};
+use super::{all, cluster_trust_bundle, node_metrics};
 use crate::kind::Kind;
 
 /// What was asked for: `group/version`, `group/version/resource`, `api/beta` or `api/all`.
@@ -11,9 +12,9 @@ pub struct RuntimeConfig {
     wishes: BTreeMap<String, bool>,
 }
 
-/// Served where somebody asks for them.
-fn optional() -> Vec<Kind> {
-    vec![cluster_trust_bundle::kind()]
+/// With whether they are served where nobody says anything.
+fn optional() -> Vec<(Kind, bool)> {
+    vec![(cluster_trust_bundle::kind(), false), (node_metrics::nodes(), true), (node_metrics::pods(), true)]
 }
 
 // === impl RuntimeConfig ===
@@ -21,7 +22,8 @@ fn optional() -> Vec<Kind> {
 impl RuntimeConfig {
     /// Refuses names of nothing, and to switch off what is always served.
     pub fn new(wishes: BTreeMap<String, bool>) -> Result<Self, String> {
-        let (optional, always) = (optional(), all());
+        let optional: Vec<Kind> = optional().into_iter().map(|(kind, _)| kind).collect();
+        let always = all();
         for (name, on) in &wishes {
             let names = |kinds: &[Kind]| {
                 kinds.iter().any(|k| levels(k).iter().any(|l| l == name) || resource(k) == *name)
@@ -39,13 +41,14 @@ impl RuntimeConfig {
     /// Every built-in kind that is served.
     #[must_use]
     pub fn built_in(&self) -> Vec<Kind> {
-        all().into_iter().chain(optional().into_iter().filter(|k| self.is_on(k))).collect()
+        let wanted = optional().into_iter().filter(|(kind, usual)| self.is_on(kind, *usual));
+        all().into_iter().chain(wanted.map(|(kind, _)| kind)).collect()
     }
 
     /// The narrowest wish counts.
-    fn is_on(&self, kind: &Kind) -> bool {
+    fn is_on(&self, kind: &Kind, usual: bool) -> bool {
         let wish = |name: &String| self.wishes.get(name).copied();
-        wish(&resource(kind)).or_else(|| levels(kind).iter().find_map(wish)).unwrap_or(false)
+        wish(&resource(kind)).or_else(|| levels(kind).iter().find_map(wish)).unwrap_or(usual)
     }
 }
 
@@ -82,6 +85,12 @@ mod tests {
             let kinds = RuntimeConfig::new(wishes).unwrap().built_in();
             assert_eq!(kinds.iter().any(|k| k.kind == "ClusterTrustBundle"), served, "{text}");
         }
+        let metrics = |wishes: &[(&str, bool)]| {
+            let wishes = wishes.iter().map(|(name, on)| ((*name).to_owned(), *on)).collect();
+            let kinds = RuntimeConfig::new(wishes).unwrap().built_in();
+            kinds.iter().filter(|k| k.group == node_metrics::GROUP).count()
+        };
+        assert_eq!((metrics(&[]), metrics(&[("metrics.k8s.io/v1beta1", false)])), (2, 0));
         let refused = |name: &str, on| RuntimeConfig::new([(name.to_owned(), on)].into()).unwrap_err();
         assert_eq!(refused("apps/v1", false), "apps/v1 is always served");
         assert_eq!(refused("apps/v9", true), "unknown api groups apps/v9");

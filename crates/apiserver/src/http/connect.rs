@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{HeaderValue, Request, StatusCode, Uri, header};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use rustix::net::sockopt;
@@ -138,6 +139,30 @@ impl Connector {
         }
         let hosts = [Some(target.authority()), called.and_then(|h| h.to_str().ok().map(str::to_owned))];
         Ok(Pages::new(&target.entrance, hosts).lead_back(&head.method, answer))
+    }
+
+    /// Asks a kubelet for one page, as ourselves. No more than `most` bytes of it.
+    pub(crate) async fn fetch(&self, target: &Target, most: usize) -> Result<Bytes, ApiStatus> {
+        let unreachable = |e: String| {
+            ApiStatus::new(503, "ServiceUnavailable", format!("dial tcp {}: {e}", target.authority()))
+        };
+        let stream = self.open(target).await.map_err(|e| unreachable(e.to_string()))?;
+        let opened = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = opened.map_err(|e| unreachable(e.to_string()))?;
+        supervise::spawn("kubelet_connection", async move {
+            if let Err(error) = connection.await {
+                tracing::trace!(%error, "a connection we opened ended");
+            }
+        });
+        let request = Request::get(&target.path).header(header::HOST, target.authority());
+        let request = request.body(Empty::<Bytes>::new());
+        let request = request.map_err(|_| ApiStatus::bad_request("the path cannot be asked for"))?;
+        let answer = sender.send_request(request).await.map_err(|e| unreachable(e.to_string()))?;
+        if answer.status() != StatusCode::OK {
+            return Err(unreachable(format!("{} answers {}", target.path, answer.status())));
+        }
+        let body = Limited::new(answer.into_body(), most).collect().await;
+        body.map(http_body_util::Collected::to_bytes).map_err(|e| unreachable(e.to_string()))
     }
 
     async fn open(&self, target: &Target) -> io::Result<Box<dyn Stream>> {

@@ -168,6 +168,7 @@ impl Metrics {
             // Writing to a String cannot fail.
             let _ = family.write(&mut out);
         }
+        let _ = app.node_metrics.family().write(&mut out);
         let _ = self.connections.write(&mut out);
         let mut text = Text::new(&mut out);
         let mut gauge = |name: &str, help: &str, labels: &[(&str, &str)], value: f64| {

@@ -29,6 +29,7 @@ mod large;
 pub mod limits;
 mod list_body;
 pub mod metrics;
+mod node_metrics;
 mod openapi;
 mod outgoing;
 mod pages;
@@ -45,6 +46,7 @@ mod wire;
 pub use connect::Connector;
 pub use in_process::InProcess;
 pub use large::Large;
+pub use node_metrics::NodeMetrics;
 pub(crate) use server::serve_in_process;
 pub use server::{ANSWERS_FIRST, Bound, bind};
 
@@ -63,6 +65,7 @@ pub struct App {
     pub connector: Connector,
     pub in_flight: limits::InFlight,
     pub large: large::Large,
+    pub node_metrics: NodeMetrics,
     pub timeouts: limits::ClientTimeouts,
     pub metrics: metrics::Metrics,
     pub audit: Option<audit::Audit>,

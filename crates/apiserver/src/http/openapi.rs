@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header;
 use schema::openapi::{self, Resource, Source, Sub};
+use schema::types::At;
 
 use super::answer::{self, Answer};
 use super::asking::{Asking, header_text};
@@ -100,8 +101,9 @@ fn describe(kind: &Kind) -> Resource<'_> {
         Sub { name: sub.name, kind: (group, version, &sub.kind), verbs: words(sub.verbs) }
     });
     let schema = match &kind.type_name {
-        Some(name) => Source::Builtin(name),
-        None => Source::Custom(kind.strategy.openapi()),
+        Some(name) if At::named(name).is_some() => Source::Builtin(name),
+        // One of our own that upstream's own server does not have.
+        _ => Source::Custom(kind.strategy.openapi()),
     };
     Resource {
         group: &kind.group,

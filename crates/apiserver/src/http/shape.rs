@@ -79,6 +79,33 @@ impl View {
         }
     }
 
+    /// A list of objects that are at hand.
+    pub(crate) fn list(self, kind: &Kind, objects: &[Value], now: Wall) -> Value {
+        let (list, metadata) = match self.shape {
+            Shape::Whole => (json!({"kind": kind.list_kind, "apiVersion": kind.api_version()}), json!({})),
+            Shape::Metadata => {
+                (json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}), json!({}))
+            }
+            Shape::Table => {
+                let head = json!({
+                    "kind": "Table", "apiVersion": "meta.k8s.io/v1", "columnDefinitions": columns_of(kind),
+                });
+                (head, json!({"resourceVersion": ""}))
+            }
+        };
+        let (mut list, mut items) = (list, Vec::with_capacity(objects.len()));
+        for object in objects {
+            items.push(match self.shape {
+                Shape::Whole => untyped(kind, object.clone()),
+                Shape::Metadata => partial(object),
+                Shape::Table => self.row(kind, object, now),
+            });
+        }
+        list["metadata"] = metadata;
+        list[if self.shape == Shape::Table { "rows" } else { "items" }] = items.into();
+        list
+    }
+
     /// What a list says before its items, and between them and its metadata.
     pub(crate) fn list_frame(self, kind: &Kind) -> (String, &'static str) {
         match self.shape {

@@ -237,28 +237,8 @@ impl Serving<'_> {
     /// The kubelet of a node.
     async fn kubelet(&self, node: &str, path: String) -> Result<Target, ApiStatus> {
         let kind = self.registry.kind("", "v1", "nodes")?;
-        let name = node.to_owned();
         let node = present(&kind, &self.registry.get(&kind, "", node).await?);
-        let addresses = doc::list(&node, "status.addresses");
-        let host = ADDRESS_TYPES.iter().find_map(|wanted| addresses.iter().find(|a| a["type"] == *wanted));
-        let host = host.map(|a| doc::text(a, "address").to_owned()).filter(|a| !a.is_empty());
-        let host = host.ok_or_else(|| {
-            ApiStatus::internal(format!("no preferred addresses found; known addresses: {addresses:?}"))
-        })?;
-        let port =
-            u16::try_from(doc::int(&node, "status.daemonEndpoints.kubeletEndpoint.Port")).unwrap_or_default();
-        let port = if port == 0 { KUBELET_PORT } else { port };
-        // A name is the administrator's word: only addresses that nodes report of themselves are judged.
-        host.parse().map_or(Ok(()), check_kubelet_address)?;
-        Ok(Target {
-            callee: Callee::Kubelet,
-            node: name,
-            tls: true,
-            host,
-            port,
-            path,
-            entrance: String::new(),
-        })
+        kubelet_of(&node, path)
     }
 
     /// A target that is asked for what follows `/proxy`.
@@ -319,6 +299,23 @@ impl Serving<'_> {
             None => rest.to_owned(),
         }
     }
+}
+
+/// The kubelet of a Node.
+pub(super) fn kubelet_of(node: &Value, path: String) -> Result<Target, ApiStatus> {
+    let addresses = doc::list(node, "status.addresses");
+    let host = ADDRESS_TYPES.iter().find_map(|wanted| addresses.iter().find(|a| a["type"] == *wanted));
+    let host = host.map(|a| doc::text(a, "address").to_owned()).filter(|a| !a.is_empty());
+    let host = host.ok_or_else(|| {
+        ApiStatus::internal(format!("no preferred addresses found; known addresses: {addresses:?}"))
+    })?;
+    let port =
+        u16::try_from(doc::int(node, "status.daemonEndpoints.kubeletEndpoint.Port")).unwrap_or_default();
+    let port = if port == 0 { KUBELET_PORT } else { port };
+    // A name is the administrator's word: only addresses that nodes report of themselves are judged.
+    host.parse().map_or(Ok(()), check_kubelet_address)?;
+    let name = meta::name(node).to_owned();
+    Ok(Target { callee: Callee::Kubelet, node: name, tls: true, host, port, path, entrance: String::new() })
 }
 
 /// Whether a kubelet that is asked for this path does something. A path that it might read in another way than we do

@@ -24,6 +24,7 @@ use apiserver_core::body::{Language, parse, read_object};
 use apiserver_core::call::Call;
 use apiserver_core::document::Document;
 use apiserver_core::kind::Kind;
+use apiserver_core::kinds::node_metrics;
 use apiserver_core::meta;
 use apiserver_core::options::{DeleteOptions, ListOptions, WriteOptions};
 use apiserver_core::selection::{Selection, present};
@@ -115,6 +116,7 @@ impl Serving<'_> {
     async fn dispatch(&mut self, body: Body) -> Result<Answer, ApiStatus> {
         let subresource = self.asking.attributes.resource.as_ref().map(|r| r.subresource.clone());
         match subresource.as_deref().unwrap_or_default() {
+            "" if self.kind.group == node_metrics::GROUP => return self.node_metrics().await,
             "" if self.kind.plural == "componentstatuses" => return self.component_statuses(),
             "" if !self.kind.is_stored() => return self.answer_question(body).await,
             // These are the object itself, of which less may change.
@@ -380,12 +382,12 @@ impl Serving<'_> {
     }
 
     /// What the request was allowed to be about.
-    fn listing(&self) -> Result<&ListOptions, ApiStatus> {
+    pub(super) fn listing(&self) -> Result<&ListOptions, ApiStatus> {
         let listing = self.asking.listing.as_ref().map(Listing::options);
         listing.ok_or_else(|| ApiStatus::internal(format!("a {} of no objects", self.asking.attributes.verb)))
     }
 
-    fn selection(&self, options: &ListOptions) -> Result<Selection, ApiStatus> {
+    pub(super) fn selection(&self, options: &ListOptions) -> Result<Selection, ApiStatus> {
         let namespace = self.asking.attributes.resource.as_ref().map(|r| r.namespace.as_str());
         let namespace = namespace.filter(|_| self.kind.is_namespaced()).unwrap_or_default();
         Selection::new(self.kind.clone(), namespace, options.labels.clone(), options.fields.clone())
