@@ -1,5 +1,5 @@
-//! `longshore doctor service NAME`, `longshore doctor pod NAME` and `longshore doctor network POD TO`: walk from an object to what it comes to, and name the first
-//! thing that is wrong.
+//! `longshore doctor service NAME`, `longshore doctor pod NAME` and `longshore doctor network POD TO`: walk from an object to what
+//! it comes to, and name the first thing that is wrong. `longshore doctor eviction`: who would have to go next.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,20 +8,23 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use base::finding::{Finding, Grade, verdict};
 use base::time::Wall;
+use kubelet::server::local_api::{DEFAULT_SOCKET, Forecast};
 use lexopt::prelude::{Long, Short, Value, ValueExt};
 use serde_json::json;
 
 use crate::console;
+use crate::pods_cmd::client::Client;
 
 mod network;
 
 const USAGE: &str = "\
-Find out why a Service or a Pod does not work.
+Find out why a Service or a Pod does not work, and which Pod would be evicted next.
 
 Usage:
   longshore doctor service NAME [flags]
   longshore doctor pod NAME [flags]
   longshore doctor network POD POD|SERVICE|IP [PORT] [flags]
+  longshore doctor eviction [flags]
 
 service: looks at the Service, the Pods it selects, its EndpointSlices, the rules in this machine's kernel, the flows it
 tracks, and calls the Service. Needs root, in the network namespace of the node.
@@ -29,13 +32,16 @@ pod: looks at who owns the Pod, quota, what the scheduler says of every node, vo
 finalizers. Asks the API server only, from anywhere.
 network: follows a packet from a Pod of this machine: its namespace, bridge, routes, Service, masquerade; then tries one
 connection from there. Needs root, in the network namespace of the node.
-Ends with 1 if something is wrong.
+eviction: asks the kubelet of this machine what is left of memory, disks and process ids, who would go first and by which
+rule, and what would be cleared away before. Nothing is done. Needs root.
+Ends with 1 if something is wrong, or some threshold is met.
 
 Flags:
   -n, --namespace NAMESPACE     default \"default\"
   -o, --output FORMAT           text or json, default text
       --kubeconfig FILE         default $KUBECONFIG, else /var/lib/longshore/admin.kubeconfig
       --hostname-override NAME  the Node's name, default this machine's; for a Service
+      --socket PATH             the kubelet's socket, default /run/longshore/pods.sock; for eviction
   -h, --help                    this text
 ";
 
@@ -51,6 +57,7 @@ struct Options {
     is_json: bool,
     kubeconfig: Option<PathBuf>,
     node: Option<String>,
+    socket: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +65,11 @@ enum Kind {
     Service,
     Pod,
     Network,
+    Eviction,
 }
+
+/// Pods of each order that people are shown.
+const SHOWN: usize = 5;
 
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
     let options = match parse(args) {
@@ -85,11 +96,12 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
 
 async fn examine(options: Options) -> Result<ExitCode, String> {
     let from_environment = || std::env::var_os("KUBECONFIG").map(PathBuf::from);
-    let kubeconfig = options.kubeconfig.or_else(from_environment).unwrap_or_else(|| KUBECONFIG.into());
+    let kubeconfig =
+        options.kubeconfig.clone().or_else(from_environment).unwrap_or_else(|| KUBECONFIG.into());
     let (namespace, name) = (&options.namespace, &options.name);
     let findings = match options.kind {
         Kind::Service => {
-            let node = options.node.unwrap_or_else(hostname);
+            let node = options.node.clone().unwrap_or_else(hostname);
             let found = proxy::doctor::diagnose(&kubeconfig, &node, namespace, name).await;
             found.map_err(|e| e.to_string())?
         }
@@ -100,9 +112,10 @@ async fn examine(options: Options) -> Result<ExitCode, String> {
             found.map_err(|e| e.to_string())?
         }
         Kind::Network => {
-            let node = options.node.unwrap_or_else(hostname);
+            let node = options.node.clone().unwrap_or_else(hostname);
             network::diagnose(&kubeconfig, &node, namespace, name, &options.to).await?
         }
+        Kind::Eviction => return foretell(&options).await,
     };
     console::out(&if options.is_json { as_json(&findings) } else { as_text(&findings) });
     Ok(if verdict(&findings).is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -110,6 +123,16 @@ async fn examine(options: Options) -> Result<ExitCode, String> {
 
 fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().trim().to_lowercase()
+}
+
+async fn foretell(options: &Options) -> Result<ExitCode, String> {
+    let asked = Client::new(options.socket.clone()).json::<Forecast>("GET", "/v1/eviction", None).await;
+    let told = asked.map_err(|e| e.to_string())?;
+    console::out(&match options.is_json {
+        true => format!("{:#}\n", json!(told)),
+        false => told.text(SHOWN),
+    });
+    Ok(if told.is_pressed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn as_text(findings: &[Finding]) -> String {
@@ -153,6 +176,7 @@ fn as_json(findings: &[Finding]) -> String {
 fn parse(args: &[OsString]) -> Result<Option<Options>, String> {
     let mut words = Vec::new();
     let (mut namespace, mut is_json, mut kubeconfig, mut node) = ("default".to_owned(), false, None, None);
+    let mut socket = PathBuf::from(DEFAULT_SOCKET);
     let mut parser = lexopt::Parser::from_args(args.iter().cloned());
     let text = |value: Result<OsString, lexopt::Error>| {
         value.and_then(|value| value.string()).map_err(|e| e.to_string())
@@ -170,6 +194,7 @@ fn parse(args: &[OsString]) -> Result<Option<Options>, String> {
             }
             Long("kubeconfig") => kubeconfig = Some(text(parser.value())?.into()),
             Long("hostname-override") => node = Some(text(parser.value())?),
+            Long("socket") => socket = parser.value().map_err(|e| e.to_string())?.into(),
             Value(word) => words.push(word.string().map_err(|e| e.to_string())?),
             other => return Err(other.unexpected().to_string()),
         }
@@ -178,18 +203,25 @@ fn parse(args: &[OsString]) -> Result<Option<Options>, String> {
         Some("service" | "services" | "svc") => Kind::Service,
         Some("pod" | "pods" | "po") => Kind::Pod,
         Some("network" | "net") => Kind::Network,
-        _ => return Err("what shall be examined? `service NAME`, `pod NAME` or `network POD TO`".into()),
+        Some("eviction" | "evictions") => Kind::Eviction,
+        _ => {
+            return Err(
+                "what shall be examined? `service NAME`, `pod NAME`, `network POD TO` or `eviction`".into()
+            );
+        }
     };
     let (name, to) = match (kind, words.as_slice()) {
         (Kind::Network, [_, name, to @ ..]) if matches!(to.len(), 1 | 2) => (name.clone(), to.to_vec()),
         (Kind::Network, _) => {
             return Err("from which Pod, and to whom? `network POD POD|SERVICE|IP [PORT]`".into());
         }
+        (Kind::Eviction, [_]) => (String::new(), vec![]),
+        (Kind::Eviction, _) => return Err("eviction is about the node and takes no name".into()),
         (_, [_, name]) => (name.clone(), vec![]),
         (_, [_]) => return Err(format!("which {kind:?}?")),
         _ => return Err("one name at a time".into()),
     };
-    Ok(Some(Options { kind, name, to, namespace, is_json, kubeconfig, node }))
+    Ok(Some(Options { kind, name, to, namespace, is_json, kubeconfig, node, socket }))
 }
 
 #[cfg(test)]
@@ -212,7 +244,10 @@ mod tests {
             (options.kind, options.name.as_str(), options.to.join(":")),
             (Kind::Network, "web-0", "db:5432".into())
         );
+        let options = read("eviction -o json --socket /x").unwrap().unwrap();
+        assert_eq!((options.kind, options.is_json, options.socket), (Kind::Eviction, true, "/x".into()));
         for bad in [
+            "eviction x",
             "network web-0",
             "network a b 1 2",
             "service",

@@ -14,7 +14,7 @@ use kubelet::server::local_api::{Applied, EventLine, ExecRequest, frames};
 use crate::console;
 
 mod args;
-mod client;
+pub(crate) mod client;
 mod details;
 mod row;
 mod session;

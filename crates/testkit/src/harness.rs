@@ -117,6 +117,17 @@ impl Harness {
         (out.status.code().unwrap_or(-1), text(&out.stdout), text(&out.stderr))
     }
 
+    /// `longshore doctor eviction …` on this node; what it prints.
+    #[must_use]
+    pub fn doctor_eviction(&self, args: &[&str]) -> String {
+        let mut command = self.node.command(&self.binary);
+        command.args(["doctor", "eviction", "--socket"]).arg(self.agent.root().join("pods.sock")).args(args);
+        let out = command.stdin(Stdio::null()).output();
+        let out = out.unwrap_or_else(|e| panic!("run longshore doctor: {e}"));
+        assert!(out.stderr.is_empty(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
     /// Every Pod as `/pods` shows it.
     #[must_use]
     pub fn list(&self) -> Vec<Pod> {

@@ -70,3 +70,33 @@ fn a_pod_over_a_limit_of_its_own_goes_and_its_neighbours_stay() {
         "evictions not counted"
     );
 }
+
+#[test]
+fn doctor_eviction_tells_who_would_go_next_and_ends_nobody() {
+    let Some(c) = Cluster::with_config("evictionHard: { memory.available: '1Mi', nodefs.available: '1%' }\n")
+    else {
+        return;
+    };
+    let asks = |memory: &str| format!(", resources: {{ requests: {{ memory: {memory} }} }}");
+    c.create(&pod("modest", "", &asks("500Mi"), STAY));
+    c.create(&pod("greedy", "", "", STAY));
+    for name in ["modest", "greedy"] {
+        c.wait_pod(name, "ready", is_ready);
+    }
+    let told = c.eventually("measured", || {
+        let told = c.doctor_eviction(&["-o", "json"]);
+        let told: serde_json::Value = serde_json::from_str(&told).ok()?;
+        let memory = told["signals"].as_array()?.iter().find(|s| s["signal"] == "memory.available")?.clone();
+        let all = memory["order"].as_array()?;
+        (all.len() == 2 && all.iter().all(|p| p["used"].is_string())).then_some(memory)
+    });
+    let names: Vec<&str> =
+        told["order"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["greedy", "modest"], "{told}");
+    assert_eq!(told["thresholds"][0]["below"], "1Mi", "{told}");
+    let text = c.doctor_eviction(&[]);
+    assert!(text.contains("first goes default/greedy (") && text.contains("unused images"), "{text}");
+    for name in ["modest", "greedy"] {
+        c.wait_pod(name, "still ready", is_ready);
+    }
+}

@@ -5,9 +5,11 @@
 //! * [`layout`]: which file systems there are, and what can be freed on each before a Pod has to go.
 //! * [`limits`]: Pods that took more disk than they may; no threshold is asked about them.
 //! * [`rank`]: who goes first.
+//! * [`forecast`]: who would go next, for people who ask.
 //!
 //! A threshold costs one Pod at a time, and only after what nobody uses was cleared away.
 
+pub mod forecast;
 pub mod layout;
 pub mod limits;
 mod message;

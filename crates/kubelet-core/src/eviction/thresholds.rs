@@ -47,6 +47,14 @@ pub struct Met {
     pub grace: Duration,
 }
 
+/// A threshold, and how much must be left of what it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    pub signal: Signal,
+    pub limit: i64,
+    pub grace: Duration,
+}
+
 /// What a look came to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
@@ -127,6 +135,18 @@ impl Thresholds {
     pub fn are_resolved(&self, readings: &Readings) -> bool {
         let met = |rule: &Rule| readings.get(&rule.signal).is_some_and(|r| r.available < rule.limits(*r).1);
         !self.rules.iter().any(met)
+    }
+
+    /// Every threshold of what could be read.
+    #[must_use]
+    pub fn states(&self, readings: &Readings, layout: Layout) -> Vec<State> {
+        let mut settled = self.clone();
+        settled.settle(layout);
+        let state = |rule: &Rule| {
+            let (limit, _) = rule.limits(*readings.get(&rule.signal)?);
+            Some(State { signal: rule.signal, limit, grace: rule.grace })
+        };
+        settled.rules.iter().filter_map(state).collect()
     }
 
     /// What the amount of memory in use is at which the kernel is to say so, given what is free to go: for each

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use api::config::kubelet::Loaded;
+use futures_util::future::BoxFuture;
 use kubelet_core::cgroup;
 use kubelet_core::dispatch::{EndOrder, Known};
+use kubelet_core::eviction::forecast::Forecast;
 use kubelet_core::oom::Killed;
 use supervise::Supervisor;
 use tokio::sync::{mpsc, watch};
@@ -12,9 +14,10 @@ use tokio::sync::{mpsc, watch};
 use super::{Builder, settings};
 use crate::events::EventType;
 use crate::eviction::image_gc::ImageCollector;
-use crate::eviction::{self, Settings};
+use crate::eviction::{self, EvictionDeps, Settings};
 use crate::host::kmsg;
 use crate::pods::node::Node;
+use crate::server::local_api::Forecasts;
 use crate::stats::{self, PodCgroups, Sampler, SystemCgroups};
 
 impl Builder<'_> {
@@ -39,6 +42,8 @@ impl Builder<'_> {
             collection: settings::gc(config, flags, &self.dirs),
             settings: Settings::new(config),
         };
+        // Set once: the agent is assembled once.
+        let _ = self.forecasts.set(Arc::new(Foreteller(deps.clone())));
         tasks.lasting("eviction", deps, eviction::run);
         tasks.lasting("oom_watcher", node.clone(), |node, end| {
             kmsg::watch(move |killed| tell_of_killed(&node, &killed), end)
@@ -74,6 +79,15 @@ impl Builder<'_> {
         let config = &self.start.loaded.config;
         let all = cgroup::all_pods(&config.cgroup_root).ok().filter(|_| config.cgroups_per_qos)?;
         Some(PodCgroups { hand: sys::cgroup::Hierarchies::find().ok()?, all, driver: self.driver })
+    }
+}
+
+/// Eviction as the local API asks it.
+struct Foreteller(EvictionDeps);
+
+impl Forecasts for Foreteller {
+    fn forecast(&self) -> BoxFuture<'_, Result<Forecast, String>> {
+        Box::pin(self.0.forecast())
     }
 }
 

@@ -32,7 +32,7 @@ mod shutdown_config;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use api::config::kubelet::{HostFacts, KubeletConfiguration, KubeletFlags, Loaded, check_host};
@@ -62,6 +62,7 @@ use crate::ports::Runtime;
 use crate::runtime::health::{RuntimeHealth, watch_health};
 use crate::runtime::observer::watch_runtime;
 use crate::server::Ports;
+use crate::server::local_api::Forecasts;
 use crate::volumes::drivers::Drivers;
 use crate::volumes::{NodeVolumes, VolumeFigures};
 
@@ -136,6 +137,7 @@ pub async fn run(start: Start, token: CancellationToken) -> Result<(), StartErro
         cluster,
         drivers,
         figures,
+        forecasts: Arc::default(),
         host_ips: watch::Sender::default(),
     };
     let tasks = Supervisor::new(token);
@@ -215,6 +217,8 @@ struct Builder<'a> {
     cluster: Option<Arc<Cluster>>,
     drivers: Arc<Drivers>,
     figures: Arc<VolumeFigures>,
+    /// Who would be evicted, once somebody can tell.
+    forecasts: Arc<OnceLock<Arc<dyn Forecasts>>>,
     /// The machine's addresses as last read.
     host_ips: watch::Sender<Vec<IpAddr>>,
 }

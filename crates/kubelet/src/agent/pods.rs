@@ -104,7 +104,14 @@ impl Builder<'_> {
             log_root: self.dirs.pod_logs.clone(),
         });
         let streams = Streams::new(Duration::ZERO);
-        let api = LocalApi { local, view, runtime: node.runtime.clone(), context: context.clone(), streams };
+        let api = LocalApi {
+            forecasts: self.forecasts.clone(),
+            local,
+            view,
+            runtime: node.runtime.clone(),
+            context: context.clone(),
+            streams,
+        };
         tasks.essential("local_api", listener.serve(api, self.ports.local(), tasks.token().clone()));
         Ok(())
     }

@@ -137,6 +137,7 @@ fn builder(start: &Start, rotates: bool) -> Builder<'_> {
         cluster: Some(cluster(rotates)),
         drivers: Arc::default(),
         figures: Arc::default(),
+        forecasts: Arc::default(),
         host_ips: watch::Sender::default(),
     }
 }

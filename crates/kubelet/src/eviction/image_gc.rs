@@ -82,6 +82,13 @@ impl ImageCollector {
         self.remove(&mut uses, chosen, "space").await
     }
 
+    /// What [`ImageCollector::remove_unused`] would remove.
+    pub async fn unused(&self) -> Result<Vec<Unused>, String> {
+        let mut uses = self.uses.lock().await;
+        self.look(&mut uses).await?;
+        Ok(uses.for_room(&self.policy, u64::MAX, self.node.now().mono))
+    }
+
     async fn look(&self, uses: &mut ImageUse) -> Result<(), String> {
         let images = self.node.runtime.list_images().await.map_err(|e| e.to_string())?;
         // After the images: whoever began to use one meanwhile is seen.

@@ -5,6 +5,7 @@
 //! nobody uses goes first, and then one Pod at a time. Who goes is decided in `kubelet_core::eviction`.
 
 mod alarm;
+mod forecaster;
 pub mod image_gc;
 
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Collects dead containers, empty sandboxes, log directories without a Pod, links without a log and forgotten shims.
 //! What goes is decided in `kubelet_core::gc`; Pods nobody wants are ended by the dispatcher.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -67,19 +68,39 @@ pub async fn reclaim(
     known: &watch::Receiver<Arc<Known>>,
     settings: &GcSettings,
 ) -> Result<(), String> {
+    let (found, in_use, sources_ready) = for_room(node, known).await?;
+    remove_dead(node, &input(node, (&found, &in_use, sources_ready), settings)).await;
+    Ok(())
+}
+
+/// How many containers that would be.
+pub async fn reclaimable(
+    node: &Node,
+    known: &watch::Receiver<Arc<Known>>,
+    settings: &GcSettings,
+) -> Result<usize, String> {
+    let (found, in_use, sources_ready) = for_room(node, known).await?;
+    Ok(gc::containers_to_remove(&input(node, (&found, &in_use, sources_ready), settings)).len())
+}
+
+/// What there is, and whose things stay when room is needed.
+async fn for_room(
+    node: &Node,
+    known: &watch::Receiver<Arc<Known>>,
+) -> Result<(Vec<FoundPod>, BTreeSet<PodUid>, bool), String> {
     let found = node.observer.survey().await.map_err(|e| e.to_string())?;
     let known = known.borrow().clone();
     let has_ended = |uid: &PodUid| node.board.get(uid.as_str()).is_some_and(|e| e.finished);
     let in_use = known.pods.iter().filter(|uid| !has_ended(uid)).cloned().collect();
-    let input = GcInput {
-        found: &found,
-        known: &in_use,
-        sources_ready: known.sources_ready,
-        policy: settings.policy,
-        now: node.now().wall,
-    };
-    remove_dead(node, &input).await;
-    Ok(())
+    Ok((found, in_use, known.sources_ready))
+}
+
+fn input<'a>(
+    node: &Node,
+    (found, known, sources_ready): (&'a [FoundPod], &'a BTreeSet<PodUid>, bool),
+    settings: &GcSettings,
+) -> GcInput<'a> {
+    GcInput { found, known, sources_ready, policy: settings.policy, now: node.now().wall }
 }
 
 /// One collection of what belongs to Pods.
@@ -91,13 +112,7 @@ async fn collect(
 ) {
     // Asked after the runtime: a Pod that began while it answered is known, and its things stay.
     let known = known.borrow().clone();
-    let input = GcInput {
-        found,
-        known: &known.pods,
-        sources_ready: known.sources_ready,
-        policy: settings.policy,
-        now: node.now().wall,
-    };
+    let input = input(node, (found, &known.pods, known.sources_ready), settings);
     remove_dead(node, &input).await;
     if known.sources_ready {
         collect_logs(&input, settings).await;

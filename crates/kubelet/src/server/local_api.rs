@@ -11,11 +11,13 @@
 //! | `POST /v1/pods/NS/NAME/exec[?container]` | runs a command; the answer is a stream of [`frames`] |
 //! | `GET /v1/pods/NS/NAME/exec?command&stdin&tty[&container]` | the same with input or a terminal, over a WebSocket |
 //! | `GET /v1/problems` | what is wrong with the sources |
+//! | `GET /v1/eviction` | who would be evicted next, and why |
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use base::class::{Class, Classify};
+use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
@@ -36,6 +38,7 @@ mod routes;
 mod socket;
 
 pub use board_view::BoardView;
+pub use kubelet_core::eviction::forecast::Forecast;
 pub use socket::SocketError;
 
 /// Where the kubelet listens unless told otherwise.
@@ -56,9 +59,16 @@ pub trait PodView: Send + Sync + 'static {
     fn log_root(&self) -> PathBuf;
 }
 
+/// Tells who would be evicted next.
+pub trait Forecasts: Send + Sync + 'static {
+    fn forecast(&self) -> BoxFuture<'_, Result<Forecast, String>>;
+}
+
 /// Everything the API works on.
 #[derive(Clone)]
 pub struct LocalApi {
+    /// Empty until eviction has been set up.
+    pub forecasts: Arc<OnceLock<Arc<dyn Forecasts>>>,
     pub local: Arc<LocalPods>,
     pub view: Arc<dyn PodView>,
     pub runtime: Arc<dyn Runtime>,

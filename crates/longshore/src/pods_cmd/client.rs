@@ -17,12 +17,12 @@ use tokio::task::JoinSet;
 const ANSWER_MAX: usize = 256 * 1024 * 1024;
 
 #[derive(Debug)]
-pub(super) struct Client {
+pub(crate) struct Client {
     socket: PathBuf,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ClientError {
+pub(crate) enum ClientError {
     #[error("nobody listens on {}: is the kubelet running on this machine?", .0.display())]
     NotRunning(PathBuf),
     #[error("{} is for root only: run this command as root", .0.display())]
@@ -42,12 +42,12 @@ pub(super) struct Pieces {
 }
 
 impl Client {
-    pub(super) fn new(socket: PathBuf) -> Self {
+    pub(crate) fn new(socket: PathBuf) -> Self {
         Self { socket }
     }
 
     /// The whole answer as JSON.
-    pub(super) async fn json<T: FromJson>(
+    pub(crate) async fn json<T: FromJson>(
         &self,
         method: &str,
         path: &str,

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{Request, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_core::eviction::forecast::Forecast;
 use serde::Deserialize;
 
 use super::logs::LogQuery;
@@ -34,6 +35,7 @@ pub(super) fn router(api: LocalApi) -> Router {
         .route("/v1/pods/{namespace}/{name}/log", get(log))
         .route("/v1/pods/{namespace}/{name}/exec", post(exec).get(exec_stream))
         .route("/v1/problems", get(problems))
+        .route("/v1/eviction", get(eviction))
         .layer(DefaultBodyLimit::max(MANIFEST_MAX))
         .with_state(api)
 }
@@ -219,6 +221,12 @@ async fn exec_stream(
 ) -> Answer<Response> {
     let pod = api.pod(&namespace, &name).await?;
     api.exec_stream(&pod, request).await
+}
+
+async fn eviction(State(api): State<LocalApi>) -> Answer<Json<Forecast>> {
+    let forecasts =
+        api.forecasts.get().ok_or_else(|| ApiError::Failed("the kubelet is still starting".into()))?;
+    forecasts.forecast().await.map(Json).map_err(ApiError::Failed)
 }
 
 async fn problems(State(api): State<LocalApi>) -> Json<Vec<ProblemLine>> {

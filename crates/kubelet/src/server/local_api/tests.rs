@@ -71,7 +71,9 @@ impl Bench {
         let runtime = Arc::new(ScriptedRuntime { exec: Some(Box::new(exec)), ..ScriptedRuntime::default() });
         let streams = streaming::Streams::new(std::time::Duration::ZERO);
         let (view_, runtime_) = (view.clone(), runtime.clone());
-        let api = LocalApi { local, view: view_, runtime: runtime_, context: context.clone(), streams };
+        let forecasts = Arc::default();
+        let api =
+            LocalApi { forecasts, local, view: view_, runtime: runtime_, context: context.clone(), streams };
         let bench = Bench { directory, view, context, runtime, rx, token };
         tokio::spawn(bind(&bench.socket()).unwrap().serve(
             api,
