@@ -43,6 +43,9 @@ pub struct Limits {
     /// Quota and period in microseconds; a quota of -1 lifts the limit.
     pub cpu_quota: Option<(i64, i64)>,
     pub memory: Option<i64>,
+    /// Of version 2: bytes that are never taken from it, and bytes that are taken only where nobody else has any left.
+    pub memory_min: Option<i64>,
+    pub memory_low: Option<i64>,
     pub pids: Option<i64>,
     /// Processors, as the kernel lists them.
     pub cpus: Option<String>,
@@ -60,6 +63,8 @@ pub struct Rules {
     pub pids: Option<i64>,
     /// Page sizes of the machine, in the kernel's notation.
     pub hugepage_sizes: Vec<String>,
+    /// Pods keep the memory they asked for when others want it (memoryReservationPolicy).
+    pub reserves_memory: bool,
 }
 
 /// The cgroup of all Pods below the configured root.
@@ -117,12 +122,16 @@ pub fn pod_rules(pod: &Pod, rules: &Rules) -> Limits {
     };
     let period = i64::try_from(rules.cfs_period.as_micros()).unwrap_or(100_000);
     let has_own = || PodWant::new(pod).containers.iter().any(|c| c.cpus > 0);
+    let asked = amount(&requests, "memory");
+    let kept = |by: QosClass| (rules.reserves_memory && class == by && asked > 0).then_some(asked);
     let is_free = !rules.cfs_quota || rules.exclusive_cpus && has_own();
     let quota = if is_free { -1 } else { quota(amount(&limits, "cpu"), period) };
     Limits {
         cpu_shares: Some(if class == QosClass::BestEffort { MIN_SHARES } else { shares(request) }),
         cpu_quota: (bounded("cpu") && quota != 0).then_some((quota, period)),
         memory: Some(amount(&limits, "memory")).filter(|bytes| bounded("memory") && *bytes > 0),
+        memory_min: kept(QosClass::Guaranteed),
+        memory_low: kept(QosClass::Burstable),
         pids: rules.pids,
         cpus: None,
         hugepages: hugepages(&limits, &rules.hugepage_sizes),
@@ -147,6 +156,60 @@ pub fn reserved(kept: &BTreeMap<String, String>, only_shares: bool) -> Limits {
         pids: amount("pid").map(|a| a.value()),
         hugepages: pages.collect(),
         ..shares
+    }
+}
+
+/// The memory that Pods of each class ask for together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AskedMemory {
+    pub guaranteed: i64,
+    pub burstable: i64,
+}
+
+impl AskedMemory {
+    #[must_use]
+    pub fn of<'a>(pods: impl Iterator<Item = &'a Pod>) -> AskedMemory {
+        let mut all = AskedMemory::default();
+        for pod in pods {
+            let memory = |of: Amounts| of.get("memory").copied().unwrap_or(0);
+            let asked = memory(pod_requests(pod)).saturating_add(memory(overhead(pod)));
+            let slot = match qos_class(pod) {
+                QosClass::Guaranteed => &mut all.guaranteed,
+                QosClass::Burstable => &mut all.burstable,
+                QosClass::BestEffort => continue,
+            };
+            *slot = slot.saturating_add(asked);
+        }
+        all
+    }
+
+    /// What is kept for the classes, where Pods keep what they asked for: a Pod's own part counts only as far as it is
+    /// its class's.
+    #[must_use]
+    pub fn kept(self, reserves: bool) -> [(QosClass, Limits); 2] {
+        let (min, low) = match reserves {
+            true => (self.guaranteed.saturating_add(self.burstable), self.burstable),
+            false => (0, 0),
+        };
+        [
+            (QosClass::Guaranteed, Limits { memory_min: Some(min), ..Limits::default() }),
+            (QosClass::Burstable, Limits { memory_low: Some(low), ..Limits::default() }),
+        ]
+    }
+
+    /// What is left for the lower classes when so many percent of what others asked for are kept from them (qosReserved).
+    /// None where it is not known what there is.
+    #[must_use]
+    pub fn bounds(self, allocatable: i64, percent: i64) -> Option<[(QosClass, Limits); 2]> {
+        if allocatable <= 0 {
+            return None;
+        }
+        let part =
+            |asked: i64| i64::try_from(i128::from(asked) * i128::from(percent) / 100).unwrap_or(i64::MAX);
+        let burstable = allocatable.saturating_sub(part(self.guaranteed)).max(0);
+        let best_effort = burstable.saturating_sub(part(self.burstable)).max(0);
+        let limit = |bytes| Limits { memory: Some(bytes), ..Limits::default() };
+        Some([(QosClass::Burstable, limit(burstable)), (QosClass::BestEffort, limit(best_effort))])
     }
 }
 
@@ -287,7 +350,45 @@ mod tests {
             cfs_period: Duration::from_millis(100),
             pids: None,
             hugepage_sizes: vec!["2MB".into()],
+            reserves_memory: false,
         }
+    }
+
+    #[test]
+    fn classes_keep_what_their_pods_asked_for() {
+        let asks = |memory: &str, limit: &str| {
+            pod(&format!(
+                "containers: [{{name: main, resources: {{requests: {{cpu: 1, memory: {memory}}}, \
+                 limits: {{cpu: 1, memory: {limit}}}}}}}]"
+            ))
+        };
+        let nothing = pod("containers: [{name: main}]");
+        let pods = [asks("100Mi", "100Mi"), asks("10Mi", "20Mi"), asks("30Mi", "40Mi"), nothing];
+        let asked = AskedMemory::of(pods.iter());
+        let mib = |n: i64| n << 20;
+        assert_eq!(asked, AskedMemory { guaranteed: mib(100), burstable: mib(40) });
+        let kept = asked.kept(true).map(|(_, l)| (l.memory_min, l.memory_low));
+        assert_eq!(kept, [(Some(mib(140)), None), (None, Some(mib(40)))]);
+        let off = asked.kept(false).map(|(_, l)| (l.memory_min, l.memory_low));
+        assert_eq!(off, [(Some(0), None), (None, Some(0))]);
+        let table = [
+            (1000, 0, Some((1000, 1000))),
+            (1000, 50, Some((950, 930))),
+            (1000, 100, Some((900, 860))),
+            (120, 100, Some((20, 0))),
+            (0, 100, None),
+        ];
+        for (allocatable, percent, want) in table {
+            let bounds = asked.bounds(mib(allocatable), percent);
+            let bounds = bounds.map(|all| all.map(|(_, l)| l.memory.unwrap() >> 20));
+            assert_eq!(bounds, want.map(|(a, b)| [a, b]), "{allocatable} {percent}");
+        }
+        let tiered = Rules { reserves_memory: true, ..rules() };
+        let of = |pod: &Pod| pod_rules(pod, &tiered);
+        assert_eq!((of(&pods[0]).memory_min, of(&pods[0]).memory_low), (Some(mib(100)), None));
+        assert_eq!((of(&pods[1]).memory_min, of(&pods[1]).memory_low), (None, Some(mib(10))));
+        assert_eq!((of(&pods[3]).memory_min, of(&pods[3]).memory_low), (None, None));
+        assert_eq!(pod_rules(&pods[0], &rules()).memory_min, None);
     }
 
     #[test]

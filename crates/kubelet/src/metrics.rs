@@ -193,6 +193,10 @@ families! {
             = "kubelet_memory_manager_pinning_errors_total", "Containers that should have got memory of their own and did not.";
         memory_manager_pinning_requests_total: Counter[]
             = "kubelet_memory_manager_pinning_requests_total", "Containers that asked for memory of their own.";
+        memory_qos_node_memory_low_bytes: Gauge[] shown when_set;
+            = "kubelet_memory_qos_node_memory_low_bytes", "Memory that Burstable Pods keep as long as others have any left.";
+        memory_qos_node_memory_min_bytes: Gauge[] shown when_set;
+            = "kubelet_memory_qos_node_memory_min_bytes", "Memory that Guaranteed Pods keep whatever happens.";
         mirror_pods: Gauge[]
             = "kubelet_mirror_pods", "Mirror Pods of this node that the API server has.";
         node_name: Gauge["node"]

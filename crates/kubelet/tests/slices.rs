@@ -32,6 +32,7 @@ fn rules() -> Rules {
         cfs_quota: true,
         cfs_period: Duration::from_millis(100),
         exclusive_cpus: false,
+        reserves_memory: false,
         pids: Some(100),
         hugepage_sizes: vec!["2MB".to_owned()],
     }

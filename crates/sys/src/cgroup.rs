@@ -122,6 +122,18 @@ impl Hierarchies {
         }
     }
 
+    /// Puts a process with all its threads into the cgroup, in every hierarchy that has it.
+    pub fn adopt(&self, name: &str, pid: i32) -> io::Result<()> {
+        for (_, dir) in self.directories(name) {
+            let file = dir.join("cgroup.procs");
+            match fs::write(&file, pid.to_string()) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound && !file.exists() => {}
+                written => written.map_err(|e| named(&format!("move process {pid} to"), &dir, &e))?,
+            }
+        }
+        Ok(())
+    }
+
     /// Reads a file of a controller. None if this machine has no such controller or file.
     pub fn read(&self, name: &str, controller: &str, file: &str) -> io::Result<Option<String>> {
         let Some(path) = self.file(name, controller, file) else { return Ok(None) };

@@ -142,7 +142,6 @@ const NOT_YET: &[&str] = &[
     "KubeletRegistrationGetOnExistsOnly",
     "KubeletSeparateDiskGC",
     "LocalStorageCapacityIsolationFSQuotaMonitoring",
-    "MemoryQoS",
     "PLEGOnDemandRelist",
     "PodAndContainerStatsFromCRI",
     "PodCertificateRequest",
@@ -150,7 +149,6 @@ const NOT_YET: &[&str] = &[
     "PodReadyToStartContainersCondition",
     "PodsAPI",
     "PreventStaticPodAPIReferences",
-    "QOSReserved",
     "ReloadKubeletClientCAFile",
     "ReloadKubeletServerCertificateFile",
     "ResourceHealthStatus",
@@ -563,8 +561,8 @@ mod tests {
     #[test]
     fn gates_that_nothing_asks_about_are_told_when_they_are_turned() {
         let gates = |pairs| Gates::choose(&map(pairs)).0;
-        let turned = gates(&[("MemoryQoS", true), ("EnvFiles", true), ("ContainerCheckpoint", false)]);
-        assert_eq!(turned.unheeded().collect::<Vec<_>>(), ["MemoryQoS"]);
+        let turned = gates(&[("PodsAPI", true), ("EnvFiles", true), ("ContainerCheckpoint", false)]);
+        assert_eq!(turned.unheeded().collect::<Vec<_>>(), ["PodsAPI"]);
         let turned = gates(&[("ComponentFlagz", false), ("AllowServiceExternalIPs", false)]);
         assert_eq!(turned.unheeded_by_proxy().collect::<Vec<_>>(), ["ComponentFlagz"]);
     }

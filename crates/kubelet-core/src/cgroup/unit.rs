@@ -63,6 +63,10 @@ pub fn bounds(limits: &Limits, dialect: Dialect) -> Vec<Property> {
     if let Some(bytes) = limits.memory.filter(|bytes| *bytes != 0) {
         properties.push(number(if dialect.unified { "MemoryMax" } else { "MemoryLimit" }, positive(bytes)));
     }
+    let kept = [("MemoryMin", limits.memory_min), ("MemoryLow", limits.memory_low)];
+    for (name, bytes) in kept.into_iter().filter(|_| dialect.unified) {
+        properties.extend(bytes.map(|bytes| number(name, positive(bytes))));
+    }
     if let Some(shares) = limits.cpu_shares {
         properties.push(match dialect.unified {
             true => number("CPUWeight", positive(super::weight(shares))),

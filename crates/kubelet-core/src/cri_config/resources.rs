@@ -6,13 +6,15 @@ use api::pod::{Amount, QosClass, qos_class};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::types::{CriSettings, LinuxResources, NodeFacts, SwapBehavior};
+use super::types::{CriSettings, LinuxResources, MemoryQos, NodeFacts, SwapBehavior};
 use crate::downward::{limits, requests};
 use crate::pod_resources::{self, is_pod_level};
 
 const MIN_SHARES: i64 = 2;
 const MAX_SHARES: i64 = 262_144;
 const MIN_QUOTA: i64 = 1000;
+/// Limits of memory are whole pages.
+const PAGE: i64 = 4096;
 const GUARANTEED_OOM: i64 = -997;
 const BEST_EFFORT_OOM: i64 = 1000;
 /// Priorities from here on belong to the system.
@@ -32,6 +34,9 @@ pub(super) fn of_container(
     let mut out = linux(requests(own, "cpu"), limit("cpu"), limit("memory"), node, config);
     out.oom_score_adj = oom_score_adj(pod, container, node.memory_capacity);
     out.hugepages = hugepages(pod, container, &node.hugepage_sizes);
+    if let Some(rules) = config.memory_qos.filter(|_| node.cgroup_v2) {
+        memory_qos(&mut out, pod, container, rules, node.allocatable.memory);
+    }
     if node.swap_controller {
         if node.cgroup_v2 {
             out.unified.insert("memory.swap.max".into(), swap(pod, container, node, config).to_string());
@@ -160,6 +165,38 @@ fn page_limit((name, quantity): (&String, &Quantity)) -> Option<(String, u64)> {
     Some((format!("{size}{}", units[unit]), bytes))
 }
 
+/// What a container keeps when memory runs short, and from where on it is slowed down before it is killed.
+fn memory_qos(
+    out: &mut LinuxResources,
+    pod: &Pod,
+    container: &Container,
+    rules: MemoryQos,
+    allocatable: i64,
+) {
+    let own = container.resources.as_ref();
+    let (request, limit) = (requests(own, "memory").unwrap_or(0), limits(own, "memory").unwrap_or(0));
+    let mut set = |file: &str, bytes: i64| _ = out.unified.insert(file.to_owned(), bytes.to_string());
+    match (rules.reserves && request != 0, qos_class(pod)) {
+        (true, QosClass::Guaranteed) => set("memory.min", request),
+        (true, _) => set("memory.low", request),
+        // What an earlier setting left is taken away.
+        (false, _) => {
+            set("memory.min", 0);
+            set("memory.low", 0);
+        }
+    }
+    // One that may use no more than it asked for is never beyond it.
+    if request == limit {
+        return;
+    }
+    let most = if limit != 0 { limit } else { allocatable };
+    let high = request as f64 + (most - request) as f64 * rules.throttling;
+    let high = (high / PAGE as f64).floor() as i64 * PAGE;
+    if most > 0 && high > request {
+        set("memory.high", high);
+    }
+}
+
 /// Bytes of swap a container may use: its share of the node's, if it is neither critical nor all
 /// memory it wants is guaranteed.
 fn swap(pod: &Pod, container: &Container, node: &NodeFacts, config: &CriSettings) -> i64 {
@@ -214,6 +251,47 @@ mod tests {
         let off = CriSettings { cpu_cfs_quota: false, ..CriSettings::default() };
         let r = of_node("containers: [{name: main, resources: {limits: {cpu: 1}}}]", &node(), &off);
         assert_eq!((r.cpu_quota, r.cpu_period), (0, 0));
+    }
+
+    #[test]
+    fn memory_is_kept_and_slowed_down_as_the_settings_say() {
+        let v2 = NodeFacts { cgroup_v2: true, ..node() };
+        let of = |resources: &str, reserves| {
+            let rules = MemoryQos { throttling: 0.9, reserves };
+            let config = CriSettings { memory_qos: Some(rules), ..CriSettings::default() };
+            let spec = format!("containers: [{{name: main, resources: {resources}}}]");
+            let mut unified = of_node(&spec, &v2, &config).unified;
+            ["memory.min", "memory.low", "memory.high"].map(|file| unified.remove(file).unwrap_or_default())
+        };
+        let text = |rows: [&str; 3]| rows.map(str::to_owned);
+        let burst = "{requests: {memory: 100Mi}, limits: {memory: 200Mi}}";
+        assert_eq!(of(burst, true), text(["", "104857600", "199229440"]));
+        assert_eq!(of(burst, false), text(["0", "0", "199229440"]));
+        let sure = "{requests: {cpu: 1, memory: 100Mi}, limits: {cpu: 1, memory: 100Mi}}";
+        assert_eq!(of(sure, true), text(["104857600", "", ""]));
+        let all = v2.allocatable.memory;
+        let asked = 100 << 20;
+        let high = ((asked as f64 + (all - asked) as f64 * 0.9) / 4096.0).floor() as i64 * 4096;
+        let high = if high > asked { high.to_string() } else { String::new() };
+        assert_eq!(of("{requests: {memory: 100Mi}}", true), text(["", "104857600", &high]));
+        assert_eq!(
+            of("{}", true),
+            text(["0", "0", ""]),
+            "who asks for nothing and has no limit is beyond nothing"
+        );
+        let v1 = of_node(
+            &format!("containers: [{{name: main, resources: {burst}}}]"),
+            &NodeFacts { cgroup_v2: false, ..node() },
+            &CriSettings {
+                memory_qos: Some(MemoryQos { throttling: 0.9, reserves: true }),
+                ..CriSettings::default()
+            },
+        );
+        assert!(
+            !v1.unified.keys().any(|k| k.starts_with("memory.") && k != "memory.oom.group"),
+            "{:?}",
+            v1.unified
+        );
     }
 
     #[test]

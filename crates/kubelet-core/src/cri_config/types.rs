@@ -101,6 +101,16 @@ pub struct CriSettings {
     pub swap: SwapBehavior,
     /// On cgroup v2: the kernel's OOM killer takes one process, not the whole container.
     pub single_process_oom_kill: bool,
+    /// On cgroup v2: how memory is shared out before it runs out (MemoryQoS).
+    pub memory_qos: Option<MemoryQos>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemoryQos {
+    /// From what part of the way between request and limit on a container is slowed down.
+    pub throttling: f64,
+    /// Containers keep what they asked for.
+    pub reserves: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -397,6 +407,7 @@ impl Default for CriSettings {
             cpu_cfs_quota_period: Duration::from_millis(100),
             swap: SwapBehavior::NoSwap,
             single_process_oom_kill: false,
+            memory_qos: None,
         }
     }
 }

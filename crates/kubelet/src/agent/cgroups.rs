@@ -8,7 +8,7 @@ use kubelet_core::cgroup::{self, Driver, Limits, Rules};
 use kubelet_core::node::capacity::Reserved;
 use tokio_util::sync::CancellationToken;
 
-use super::{Builder, StartError};
+use super::{Builder, StartError, settings};
 use crate::events::{EventType, Recorder};
 use crate::host::cgroups::{NodeCgroups, RuntimeCgroups, Timed};
 use crate::host::facts::Machine;
@@ -31,7 +31,7 @@ impl Builder<'_> {
                 let made = self.open_cgroups(config).await?;
                 let whole = whole(config, flags, &self.machine);
                 let node = flags.node_name(&self.machine.hostname).to_string();
-                hold_reserved(&made, config, recorder, &node).await?;
+                hold_reserved(&made, &self.start.loaded, recorder, &node).await?;
                 let (tree, recorder) = (made.clone(), recorder.clone());
                 supervise::spawn_restarting("node_allocatable", token.clone(), move || {
                     enforce(made.clone(), whole.clone(), recorder.clone(), node.clone())
@@ -54,6 +54,7 @@ impl Builder<'_> {
             exclusive_cpus: config.cpu_manager_policy == "static",
             pids: Some(config.pod_pids_limit).filter(|n| *n > 0),
             hugepage_sizes: self.machine.hugepage_sizes.clone(),
+            reserves_memory: settings::reserves_memory(config, &self.start.loaded.gates),
         };
         let systemd = (self.driver == Driver::Systemd).then(|| self.start.places.clone());
         let made = NodeCgroups::open(hand, systemd, all, rules).await;
@@ -77,10 +78,12 @@ async fn enforce(cgroups: NodeCgroups, whole: Limits, recorder: Recorder, node: 
 /// not there is a mistake of the configuration.
 async fn hold_reserved(
     cgroups: &NodeCgroups,
-    config: &KubeletConfiguration,
+    Loaded { config, gates, .. }: &Loaded,
     recorder: &Recorder,
     node: &str,
 ) -> Result<(), StartError> {
+    // On version 1 there is nothing to write it to.
+    let keeps = gates.enabled("MemoryQoS");
     let system = ("System", &config.system_reserved_cgroup, &config.system_reserved);
     let kube = ("Kube", &config.kube_reserved_cgroup, &config.kube_reserved);
     for (key, (word, path, kept), only_shares) in [
@@ -92,7 +95,9 @@ async fn hold_reserved(
         if !config.enforce_node_allocatable.iter().any(|level| level == key) {
             continue;
         }
-        if let Err(error) = cgroups.hold_existing(path, &cgroup::reserved(kept, only_shares)).await {
+        let mut limits = cgroup::reserved(kept, only_shares);
+        limits.memory_min = limits.memory.filter(|_| keeps);
+        if let Err(error) = cgroups.hold_existing(path, &limits).await {
             let kind = if only_shares { "Compressible Cgroup" } else { "Cgroup" };
             let message = format!("Failed to enforce {word} Reserved {kind} Limits on {path:?}: {error}");
             recorder.node(node, EventType::Warning, "FailedNodeAllocatableEnforcement", message.as_str());

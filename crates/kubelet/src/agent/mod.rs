@@ -29,6 +29,7 @@ mod runtime;
 mod servers;
 mod settings;
 mod shutdown_config;
+mod system;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -251,6 +252,7 @@ impl Builder<'_> {
         if let Some(contention) = contention {
             tasks.essential("lock_file", contention.leave(tasks.token().clone()));
         }
+        self.start_system(tasks)?;
         self.start_upkeep(&node, health, tasks);
         self.start_volumes(&volumes, tasks);
         self.start_devices(&node, tasks)?;

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use super::{Builder, StartError, settings};
 use crate::logs::Rotator;
 use crate::pods::beat::Beat;
+use crate::pods::class_memory;
 use crate::pods::cpu_sets;
 use crate::pods::dispatcher::{Dispatcher, EndOrder};
 use crate::pods::gc;
@@ -76,6 +77,10 @@ impl Builder<'_> {
         let period = config.cpu_manager_reconcile_period.to_std();
         let parts = (node.clone(), known.clone());
         tasks.lasting("cpu_sets", parts, move |(node, known), end| cpu_sets::run(node, known, period, end));
+        let all = node.facts.cri_config.allocatable.memory;
+        if let Some(rules) = settings::class_memory(&self.start.loaded, all, self.machine.cgroup_v2) {
+            tasks.lasting("class_memory", node.clone(), move |node, end| class_memory::run(node, rules, end));
+        }
         // It owns the Pods' tasks, and all that it knows of them.
         tasks.essential("dispatcher", dispatcher.run(tasks.token().clone()));
         let rotation = settings::rotation(config)?;

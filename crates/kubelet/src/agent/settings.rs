@@ -7,7 +7,7 @@ use std::time::Duration;
 use api::config::gates::Gates;
 use api::config::kubelet::{KubeletConfiguration, KubeletFlags, Loaded};
 use base::quantity::Quantity;
-use kubelet_core::cri_config::{CriSettings, SwapBehavior};
+use kubelet_core::cri_config::{CriSettings, MemoryQos, SwapBehavior};
 use kubelet_core::downward::Allocatable;
 use kubelet_core::gc::GcPolicy;
 use kubelet_core::images::{ImagePolicy, Verification};
@@ -18,6 +18,7 @@ use crate::cluster::objects::Strategy;
 use crate::host::facts::Machine;
 use crate::images;
 use crate::logs;
+use crate::pods::class_memory::ClassMemory;
 use crate::pods::gc::GcSettings;
 use crate::pods::node::PodSettings;
 use crate::pods::pod_files::PodDirs;
@@ -83,11 +84,34 @@ pub(super) fn pods(loaded: &Loaded, seed: u64) -> PodSettings {
                 _ => SwapBehavior::NoSwap,
             },
             single_process_oom_kill: config.single_process_oom_kill.unwrap_or(false),
+            memory_qos: gates.enabled("MemoryQoS").then(|| MemoryQos {
+                throttling: config.memory_throttling_factor,
+                reserves: reserves_memory(config, gates),
+            }),
         },
         sync_frequency: config.sync_frequency.to_std(),
         restart_period: restart_period(config, gates),
         seed,
     }
+}
+
+/// Whether Pods keep the memory that they asked for when others want it.
+pub(super) fn reserves_memory(config: &KubeletConfiguration, gates: &Gates) -> bool {
+    gates.enabled("MemoryQoS") && config.memory_reservation_policy == "TieredReservation"
+}
+
+/// What the classes of Pods are held to; none where nothing is to be done about it.
+pub(super) fn class_memory(loaded: &Loaded, allocatable: i64, cgroup_v2: bool) -> Option<ClassMemory> {
+    let Loaded { config, gates, .. } = loaded;
+    let percent = config.qos_reserved.get("memory").and_then(|t| t.strip_suffix('%')?.parse().ok());
+    let percent = percent.filter(|_| gates.enabled("QOSReserved"));
+    // With the gate alone, what an earlier setting kept is taken away.
+    let reserves = (gates.enabled("MemoryQoS") && cgroup_v2).then(|| reserves_memory(config, gates));
+    (config.cgroups_per_qos && (percent.is_some() || reserves.is_some())).then_some(ClassMemory {
+        percent,
+        reserves,
+        allocatable,
+    })
 }
 
 /// The first wait of a container that keeps ending, and the longest. What the operator says counts most.

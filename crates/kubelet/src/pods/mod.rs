@@ -10,6 +10,7 @@
 //! | [`gc`] | container garbage collection |
 
 pub mod beat;
+pub mod class_memory;
 pub mod cpu_sets;
 pub mod dispatcher;
 pub mod gc;

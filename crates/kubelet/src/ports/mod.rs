@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use api::pod::QosClass;
 use async_trait::async_trait;
 use base::class::{Class, Classify};
 use base::ids::PodUid;
@@ -138,6 +139,10 @@ pub trait Cgroups: Send + Sync + 'static {
     async fn remove(&self, uid: &PodUid) -> std::io::Result<()>;
     /// Pods that have one, from whatever earlier life.
     async fn known(&self) -> std::io::Result<Vec<PodUid>>;
+    /// Holds all Pods of a class to this; where classes have no cgroups of their own there is nothing to hold.
+    async fn hold_class(&self, _: QosClass, _: &Limits) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// What the cgroup of a Pod says.

@@ -301,7 +301,14 @@ pub(super) fn limits(pod: &Pod) -> Limits {
     let cfs_period = Duration::from_millis(100);
     cgroup::pod_rules(
         pod,
-        &Rules { cfs_quota: true, cfs_period, pids: None, hugepage_sizes: Vec::new(), exclusive_cpus: false },
+        &Rules {
+            cfs_quota: true,
+            cfs_period,
+            pids: None,
+            hugepage_sizes: Vec::new(),
+            exclusive_cpus: false,
+            reserves_memory: false,
+        },
     )
 }
 

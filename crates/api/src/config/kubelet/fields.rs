@@ -90,8 +90,8 @@ pub const FIELDS: &[Field] = &[
     plain("cgroupDriver", Text, D::Text("cgroupfs"), YES),
     empty("cgroupRoot", Text, YES),
     pointer("cgroupsPerQOS", Bool, D::Bool(true), YES),
-    empty("kubeletCgroups", Text, NO),
-    empty("systemCgroups", Text, NO),
+    empty("kubeletCgroups", Text, YES),
+    empty("systemCgroups", Text, YES),
     // Images
     pointer("registryPullQPS", Int32, D::Int(5), YES),
     plain("registryBurst", Int32, D::Int(10), YES),
@@ -128,7 +128,7 @@ pub const FIELDS: &[Field] = &[
     empty("kubeReservedCgroup", Text, YES),
     empty("systemReservedCgroup", Text, YES),
     pointer("enforceNodeAllocatable", TextList, D::List(&["pods"]), YES),
-    empty("qosReserved", TextMap, NO),
+    empty("qosReserved", TextMap, YES),
     // Eviction
     empty("evictionHard", TextMap, YES),
     empty("evictionSoft", TextMap, YES),
@@ -150,8 +150,8 @@ pub const FIELDS: &[Field] = &[
     // Memory
     pointer("failSwapOn", Bool, D::Bool(true), YES),
     empty("memorySwap.swapBehavior", Text, YES),
-    pointer("memoryThrottlingFactor", Float, D::Float(0.9), NO),
-    plain("memoryReservationPolicy", Text, D::Text("None"), NO),
+    pointer("memoryThrottlingFactor", Float, D::Float(0.9), YES),
+    plain("memoryReservationPolicy", Text, D::Text("None"), YES),
     pointer("failCgroupV1", Bool, D::Bool(true), YES),
     // Logs
     plain("containerLogMaxSize", Text, D::Text("10Mi"), YES),

@@ -10,7 +10,7 @@ use crate::config::doc::Standing;
 // A field's flag that stays: logging and identity.
 use crate::config::flag::field as kept;
 use crate::config::flag::{self, FlagRow, old, own, short};
-use Standing::{Honoured as YES, NotYet as NO};
+use Standing::{Honoured as YES, InPart, Inert as INERT, NotYet as NO};
 
 /// The rows as the parser takes them.
 pub fn table() -> Vec<Flag> {
@@ -22,6 +22,9 @@ pub fn for_field(path: &str) -> Option<&'static str> {
     flag::for_field(FLAGS, path)
 }
 
+const ASKED: Standing =
+    InPart("there is nothing to keep house for: figures are read when somebody asks for them");
+const FOUND: Standing = InPart("containers are found by their cgroups and through CRI, without it");
 const USE_FILE: &str = "set this in the file named by --config instead.";
 const CADVISOR: &str = "it belongs to the resource monitor and was registered by mistake.";
 const USE_EVICTION: &str = "use --eviction-hard or --eviction-soft instead.";
@@ -56,34 +59,34 @@ pub const FLAGS: &[FlagRow] = &[
     own("seccomp-default", Bool, "false", YES, "Use the runtime's default seccomp profile for every container that names none."),
     own("image-credential-provider-config", Text, "", YES, "Configuration of credential provider plugins: a file, or a directory of files."),
     own("image-credential-provider-bin-dir", Text, "", YES, "Where the credential provider plugins are."),
-    own("runtime-cgroups", Text, "", NO, "The container runtime's cgroup, for accounting."),
+    own("runtime-cgroups", Text, "", YES, "The container runtime's cgroup, for accounting."),
     own("lock-file", Text, "", YES, "Hold a lock on this file while running."),
     own("exit-on-lock-contention", Bool, "false", YES, "Exit when another process wants the lock file."),
-    own("housekeeping-interval", Duration, "10s", NO, "How often container statistics are collected."),
+    own("housekeeping-interval", Duration, "10s", ASKED, "How often container statistics are collected."),
     old("minimum-container-ttl-duration", Duration, "0s", USE_EVICTION, YES, "A dead container is kept at least this long."),
     old("maximum-dead-containers-per-container", Int32, "1", USE_EVICTION, YES, "Dead instances kept of each container."),
     old("maximum-dead-containers", Int32, "-1", USE_EVICTION, YES, "Dead containers kept in all; negative for no limit."),
     old("experimental-allocatable-ignore-eviction", Bool, "false", "it will be removed.", YES, "Leave hard eviction thresholds out of Node Allocatable."),
     old("experimental-mounter-path", Text, "", "it will be removed.", NO, "A program to mount with instead of mount(8)."),
     // The resource monitor's
-    old("application-metrics-count-limit", Int32, "100", CADVISOR, NO, "Application metrics stored per container."),
+    old("application-metrics-count-limit", Int32, "100", CADVISOR, INERT, "Application metrics stored per container."),
     old("boot-id-file", Text, "/proc/sys/kernel/random/boot_id", CADVISOR, NO, "Files that may hold the boot id."),
-    old("container-hints", Text, "/etc/cadvisor/container_hints.json", CADVISOR, NO, "The container hints file."),
-    old("containerd", Text, "/run/containerd/containerd.sock", CADVISOR, NO, "containerd's socket."),
-    old("containerd-namespace", Text, "k8s.io", CADVISOR, NO, "containerd's namespace."),
-    old("enable-load-reader", Bool, "false", CADVISOR, NO, "Read CPU load."),
-    old("event-storage-age-limit", Text, "default=0", CADVISOR, NO, "How long events are stored, per type."),
-    old("event-storage-event-limit", Text, "default=0", CADVISOR, NO, "How many events are stored, per type."),
-    old("global-housekeeping-interval", Duration, "1m0s", CADVISOR, NO, "How often global housekeeping runs."),
-    old("log-cadvisor-usage", Bool, "false", CADVISOR, NO, "Log the monitor's own usage."),
+    old("container-hints", Text, "/etc/cadvisor/container_hints.json", CADVISOR, FOUND, "The container hints file."),
+    old("containerd", Text, "/run/containerd/containerd.sock", CADVISOR, FOUND, "containerd's socket."),
+    old("containerd-namespace", Text, "k8s.io", CADVISOR, FOUND, "containerd's namespace."),
+    old("enable-load-reader", Bool, "false", CADVISOR, INERT, "Read CPU load."),
+    old("event-storage-age-limit", Text, "default=0", CADVISOR, INERT, "How long events are stored, per type."),
+    old("event-storage-event-limit", Text, "default=0", CADVISOR, INERT, "How many events are stored, per type."),
+    old("global-housekeeping-interval", Duration, "1m0s", CADVISOR, ASKED, "How often global housekeeping runs."),
+    old("log-cadvisor-usage", Bool, "false", CADVISOR, INERT, "Log the monitor's own usage."),
     old("machine-id-file", Text, "/etc/machine-id,/var/lib/dbus/machine-id", CADVISOR, NO, "Files that may hold the machine id."),
-    old("storage-driver-user", Text, "root", CADVISOR, NO, "Database user."),
-    old("storage-driver-password", Text, "root", CADVISOR, NO, "Database password."),
-    old("storage-driver-host", Text, "localhost:8086", CADVISOR, NO, "Database host and port."),
-    old("storage-driver-db", Text, "cadvisor", CADVISOR, NO, "Database name."),
-    old("storage-driver-table", Text, "stats", CADVISOR, NO, "Database table."),
-    old("storage-driver-secure", Bool, "false", CADVISOR, NO, "Use a secure connection to the database."),
-    old("storage-driver-buffer-duration", Duration, "1m0s", CADVISOR, NO, "How long writes to the database are buffered."),
+    old("storage-driver-user", Text, "root", CADVISOR, INERT, "Database user."),
+    old("storage-driver-password", Text, "root", CADVISOR, INERT, "Database password."),
+    old("storage-driver-host", Text, "localhost:8086", CADVISOR, INERT, "Database host and port."),
+    old("storage-driver-db", Text, "cadvisor", CADVISOR, INERT, "Database name."),
+    old("storage-driver-table", Text, "stats", CADVISOR, INERT, "Database table."),
+    old("storage-driver-secure", Bool, "false", CADVISOR, INERT, "Use a secure connection to the database."),
+    old("storage-driver-buffer-duration", Duration, "1m0s", CADVISOR, INERT, "How long writes to the database are buffered."),
     // Server
     field("enable-server", "enableServer", Bool, "true", "Serve the kubelet's API."),
     field("address", "address", Ip, "0.0.0.0", "The address to serve on; 0.0.0.0 or :: for all."),

@@ -344,12 +344,12 @@ fn help_and_version_come_first_but_after_parsing() {
 fn settings_not_acted_on_are_named() {
     let loaded = with_config(
         "rotateCertificates: true\nclusterDomain: a\nauthentication: {webhook: {enabled: false}}\n",
-        &["--kubeconfig=/k", "--max-pods=3", "--kubelet-cgroups=/a"],
+        &["--kubeconfig=/k", "--max-pods=3", "--volume-plugin-dir=/a"],
     );
-    assert_eq!(loaded.not_honoured, ["--kubelet-cgroups"]);
+    assert_eq!(loaded.not_honoured, ["--volume-plugin-dir"]);
     assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
-    let loaded = with_config("kernelMemcgNotification: true\nfeatureGates: {MemoryQoS: true}\n", &[]);
-    assert_eq!(loaded.not_honoured, ["featureGates.MemoryQoS"]);
+    let loaded = with_config("kernelMemcgNotification: true\nfeatureGates: {PodsAPI: true}\n", &[]);
+    assert_eq!(loaded.not_honoured, ["featureGates.PodsAPI"]);
     assert!(
         loaded.warnings[0].starts_with("kernelMemcgNotification is honoured in part: "),
         "{:?}",

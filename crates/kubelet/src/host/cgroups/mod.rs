@@ -265,6 +265,20 @@ impl Cgroups for NodeCgroups {
     async fn known(&self) -> io::Result<Vec<PodUid>> {
         self.aside(Inner::list).await
     }
+
+    /// Holds the Pods of a class to this. What they use already is not taken from them: a kernel that finds a limit below it
+    /// would kill them.
+    async fn hold_class(&self, class: QosClass, limits: &Limits) -> io::Result<()> {
+        let name = cgroup::of_class(&self.0.all, class);
+        let mut limits = limits.clone();
+        if let Some(bytes) = limits.memory {
+            let path = self.0.path(&name);
+            let used = self.aside(move |inner| inner.memory_used(&path)).await?;
+            let used = used.and_then(|used| i64::try_from(used).ok()).unwrap_or(0);
+            limits.memory = Some(bytes.max(used));
+        }
+        self.change(&name, &limits).await
+    }
 }
 
 // === impl Inner ===
@@ -303,6 +317,11 @@ impl Inner {
         }
         if let Some(bytes) = limits.memory {
             write("memory", if new { "memory.max" } else { "memory.limit_in_bytes" }, bytes.to_string())?;
+        }
+        for (file, bytes) in [("memory.min", limits.memory_min), ("memory.low", limits.memory_low)] {
+            if let Some(bytes) = bytes.filter(|_| new) {
+                write("memory", file, bytes.to_string())?;
+            }
         }
         if let Some(pids) = limits.pids {
             write("pids", "pids.max", pids.to_string())?;
@@ -452,6 +471,10 @@ impl Cgroups for Timed {
 
     async fn known(&self) -> io::Result<Vec<PodUid>> {
         self.cgroups.known().await
+    }
+
+    async fn hold_class(&self, class: QosClass, limits: &Limits) -> io::Result<()> {
+        self.time("update", self.cgroups.hold_class(class, limits)).await
     }
 }
 

@@ -9,6 +9,7 @@ fn rules() -> Rules {
         cfs_quota: true,
         cfs_period: Duration::from_millis(100),
         exclusive_cpus: false,
+        reserves_memory: false,
         pids: Some(100),
         hugepage_sizes: Vec::new(),
     }
