@@ -14,6 +14,7 @@ pub struct Network {
     pub name: String,
     pub version: String,
     pub is_check_disabled: bool,
+    pub is_gc_disabled: bool,
     plugins: Vec<Plugin>,
 }
 
@@ -31,6 +32,10 @@ pub enum Verb {
     Add,
     Check,
     Del,
+    /// Of the whole network, as the ones after it: whether one more could be attached.
+    Status,
+    /// To forget all but the attachments that live.
+    Gc,
 }
 
 /// What is attached to a network.
@@ -84,6 +89,11 @@ struct ListFile {
     name: Option<String>,
     #[serde(default)]
     disable_check: bool,
+    #[serde(default, rename = "disableGC")]
+    disable_gc: bool,
+    #[serde(default)]
+    load_only_inlined_plugins: bool,
+    #[serde(default)]
     plugins: Vec<Map<String, Value>>,
 }
 
@@ -99,11 +109,20 @@ struct ErrorAnswer {
 
 /// Reads a list (`*.conflist`), or a file of one plugin (`*.conf`, `*.json`).
 pub fn network(text: &str) -> Result<Network, CniError> {
+    network_with(text, &|_| vec![])
+}
+
+/// The same for a list whose plugins may have files of their own: `more` are those of the directory of a name.
+pub fn network_with(text: &str, more: &dyn Fn(&str) -> Vec<String>) -> Result<Network, CniError> {
     let value: Value = serde_json::from_str(text).map_err(CniError::Json)?;
-    let file: ListFile = if value.get("plugins").is_some() {
+    if !value.is_object() {
+        return Err(CniError::Config("it is not an object".into()));
+    }
+    let is_list = value.get("plugins").is_some() || value.get("type").is_none();
+    let file: ListFile = if is_list {
         serde_json::from_value(value).map_err(CniError::Json)?
     } else {
-        let Value::Object(only) = value else { return Err(CniError::Config("it is not an object".into())) };
+        let only = value.as_object().cloned().unwrap_or_default();
         let word = |key: &str| only.get(key).and_then(Value::as_str).map(str::to_owned);
         let (name, version) = (word("name"), word("cniVersion").unwrap_or_default());
         ListFile {
@@ -111,17 +130,30 @@ pub fn network(text: &str) -> Result<Network, CniError> {
             cni_versions: vec![],
             name,
             disable_check: false,
+            disable_gc: false,
+            load_only_inlined_plugins: true,
             plugins: vec![only],
         }
     };
     let name = file.name.filter(|name| is_word(name));
     let name = name.ok_or_else(|| CniError::Config("it has no name, or one that is no file name".into()))?;
-    let plugins = file.plugins.into_iter().map(plugin).collect::<Result<Vec<_>, _>>()?;
+    let mut all = file.plugins;
+    if !file.load_only_inlined_plugins {
+        for text in more(&name) {
+            all.push(serde_json::from_str(&text).map_err(CniError::Json)?);
+        }
+    }
+    let plugins = all.into_iter().map(plugin).collect::<Result<Vec<_>, _>>()?;
     if plugins.is_empty() {
         return Err(CniError::Config("it has no plugins".into()));
     }
-    let version = newest(file.cni_version, file.cni_versions);
-    Ok(Network { name, version, is_check_disabled: file.disable_check, plugins })
+    Ok(Network {
+        name,
+        version: newest(file.cni_version, file.cni_versions),
+        is_check_disabled: file.disable_check,
+        is_gc_disabled: file.disable_gc,
+        plugins,
+    })
 }
 
 fn plugin(mut config: Map<String, Value>) -> Result<Plugin, CniError> {
@@ -182,14 +214,9 @@ impl Network {
         if let Some(before) = before {
             input.insert("prevResult".into(), before.clone());
         }
-        let command = match verb {
-            Verb::Add => "ADD",
-            Verb::Check => "CHECK",
-            Verb::Del => "DEL",
-        };
         let arguments: Vec<String> = to.arguments.iter().map(|(k, v)| format!("{k}={v}")).collect();
         let environment = vec![
-            ("CNI_COMMAND", command.to_owned()),
+            ("CNI_COMMAND", verb.word().to_owned()),
             ("CNI_CONTAINERID", to.container.clone()),
             ("CNI_NETNS", to.namespace.clone().unwrap_or_default()),
             ("CNI_IFNAME", to.interface.clone()),
@@ -197,6 +224,42 @@ impl Network {
             ("CNI_PATH", path.to_owned()),
         ];
         Call { program: plugin.kind.clone(), environment, input: Value::Object(input).to_string() }
+    }
+
+    /// Whether the contract of this network has STATUS and GC.
+    #[must_use]
+    pub fn has_status(&self) -> bool {
+        self.version == "1.1.0"
+    }
+
+    /// One call that is about no attachment; `valid` are the containers and interfaces that live, for a garbage collection.
+    #[must_use]
+    pub fn ask(&self, at: usize, verb: Verb, valid: &[(String, String)], path: &str) -> Call {
+        let plugin = &self.plugins[at];
+        let mut input = plugin.config.clone();
+        input.insert("name".into(), json!(self.name));
+        input.insert("cniVersion".into(), json!(self.version));
+        if verb == Verb::Gc {
+            let each = valid.iter().map(|(id, interface)| json!({"containerID": id, "ifname": interface}));
+            input.insert("cni.dev/valid-attachments".into(), each.collect());
+        }
+        let environment = vec![("CNI_COMMAND", verb.word().to_owned()), ("CNI_PATH", path.to_owned())];
+        Call { program: plugin.kind.clone(), environment, input: Value::Object(input).to_string() }
+    }
+}
+
+// === impl Verb ===
+
+impl Verb {
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Verb::Add => "ADD",
+            Verb::Check => "CHECK",
+            Verb::Del => "DEL",
+            Verb::Status => "STATUS",
+            Verb::Gc => "GC",
+        }
     }
 }
 

@@ -2,12 +2,16 @@
 //!
 //! What an ADD answered is kept where libcni keeps it, in its form, so that a Pod that one runtime attached another can detach.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
+pub use runtime_core::cni::Call;
 use runtime_core::cni::{self, Attached, Attachment, CniError, Network, Verb};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
@@ -24,6 +28,21 @@ pub struct Networks {
     pub conf_dir: PathBuf,
     pub bin_dirs: Vec<PathBuf>,
     pub cache_dir: PathBuf,
+    /// Plugins that need no program. One of a plugin directory that is not this program itself goes before.
+    pub built_in: Option<Arc<dyn BuiltIn>>,
+}
+
+/// Plugins that are called as the contract says, in this process. A call blocks.
+pub trait BuiltIn: fmt::Debug + Send + Sync {
+    fn has(&self, plugin: &str) -> bool;
+    /// Whether it did what it was told, and what it would have printed.
+    fn call(&self, call: &Call) -> (bool, Vec<u8>);
+}
+
+/// How a plugin is called.
+enum Way {
+    Program(PathBuf),
+    Here(Arc<dyn BuiltIn>),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -60,12 +79,10 @@ impl Networks {
         paths.retain(|path| path.extension().is_some_and(|e| e == "conf" || e == "conflist" || e == "json"));
         paths.sort();
         let path = paths.first().ok_or_else(none)?;
-        let mut text = String::new();
-        let file = std::fs::File::open(path).map_err(error("opening", path))?;
-        io::Read::read_to_string(&mut io::Read::take(file, CONFIG_MAX), &mut text)
-            .map_err(error("reading", path))?;
-        let network =
-            cni::network(&text).map_err(|cause| NetworkError::Config { path: path.clone(), cause })?;
+        let text = read_config(path).map_err(error("reading", path))?;
+        let more = |name: &str| directory(&self.conf_dir.join(name));
+        let network = cni::network_with(&text, &more)
+            .map_err(|cause| NetworkError::Config { path: path.clone(), cause })?;
         Ok((network, Value::String(text)))
     }
 
@@ -115,8 +132,73 @@ impl Networks {
         left.map(|(path, (network, attachment))| (path, network, attachment)).collect()
     }
 
-    fn program(&self, name: &str) -> Option<PathBuf> {
-        self.bin_dirs.iter().map(|dir| dir.join(name)).find(|path| path.is_file())
+    /// Whether one more could be attached. A network whose contract does not have the question is ready when its plugins are
+    /// there.
+    pub async fn status(&self, network: &Network) -> Result<(), NetworkError> {
+        for at in network.order(Verb::Status) {
+            let way = self.way(network.program(at)).await?;
+            if network.has_status() {
+                let call = network.ask(at, Verb::Status, &[], &self.path());
+                self.one(&way, &call).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees what plugins hold for attachments that are not among those that live. Nothing may be attached or detached
+    /// meanwhile. Each plugin has its turn, whatever becomes of the others; the first failure is told.
+    pub async fn collect(&self, network: &Network, valid: &[(String, String)]) -> Result<(), NetworkError> {
+        if network.is_gc_disabled || !network.has_status() {
+            return Ok(());
+        }
+        let mut first = Ok(());
+        for at in network.order(Verb::Gc) {
+            let call = network.ask(at, Verb::Gc, valid, &self.path());
+            let done = match self.way(&call.program).await {
+                Ok(way) => self.one(&way, &call).await.map(drop),
+                Err(error) => Err(error),
+            };
+            first = first.and(done);
+        }
+        first
+    }
+
+    fn path(&self) -> String {
+        self.bin_dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(":")
+    }
+
+    async fn way(&self, name: &str) -> Result<Way, NetworkError> {
+        let built_in = self.built_in.clone().filter(|built_in| built_in.has(name));
+        let paths: Vec<PathBuf> = self.bin_dirs.iter().map(|dir| dir.join(name)).collect();
+        let found = tokio::task::spawn_blocking(move || {
+            let path = paths.into_iter().find(|path| path.is_file())?;
+            let this = std::fs::canonicalize("/proc/self/exe").ok();
+            let is_this = this.is_some() && std::fs::canonicalize(&path).ok() == this;
+            Some((path, is_this))
+        });
+        match (found.await.ok().flatten(), built_in) {
+            (Some((path, false)), _) | (Some((path, true)), None) => Ok(Way::Program(path)),
+            (_, Some(built_in)) => Ok(Way::Here(built_in)),
+            (None, None) => Err(NetworkError::Missing(name.to_owned())),
+        }
+    }
+
+    async fn one(&self, way: &Way, call: &cni::Call) -> Result<Option<Value>, NetworkError> {
+        let late = || NetworkError::Late(call.program.clone());
+        let failed = |error| NetworkError::Run(call.program.clone(), error);
+        let (is_success, output, errors) = match way {
+            Way::Program(path) => {
+                tokio::time::timeout(TIMEOUT, run(path, call)).await.map_err(|_| late())?.map_err(failed)?
+            }
+            Way::Here(built_in) => {
+                let (built_in, call) = (built_in.clone(), call.clone());
+                let called = tokio::task::spawn_blocking(move || built_in.call(&call));
+                let called = tokio::time::timeout(TIMEOUT, called).await.map_err(|_| late())?;
+                let (is_success, output) = called.map_err(|e| failed(io::Error::other(e)))?;
+                (is_success, output, vec![])
+            }
+        };
+        Ok(cni::answer(&call.program, is_success, &output, &errors)?)
     }
 
     /// The name of the last plugin and what it answered.
@@ -130,17 +212,9 @@ impl Networks {
         let (mut result, mut last) = (before, String::new());
         for at in network.order(verb) {
             last = network.program(at).to_owned();
-            let path =
-                self.bin_dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(":");
-            let call = network.call(at, verb, to, result.as_ref(), &path);
-            let program =
-                self.program(&call.program).ok_or_else(|| NetworkError::Missing(call.program.clone()))?;
-            let answer = tokio::time::timeout(TIMEOUT, run(&program, &call))
-                .await
-                .map_err(|_| NetworkError::Late(call.program.clone()))?
-                .map_err(|error| NetworkError::Run(call.program.clone(), error))?;
-            let (is_success, output, errors) = answer;
-            let said = cni::answer(&call.program, is_success, &output, &errors)?;
+            let call = network.call(at, verb, to, result.as_ref(), &self.path());
+            let way = self.way(&call.program).await?;
+            let said = self.one(&way, &call).await?;
             // A deletion hands every plugin the final result of the attaching.
             if verb == Verb::Add {
                 result = said.or(result);
@@ -183,14 +257,17 @@ impl Networks {
     }
 }
 
-/// How it ended, what it printed, and its complaints. Who stops waiting ends it.
+/// How it ended, what it printed, and its complaints. Who stops waiting ends it, and whatever it started.
 async fn run(program: &Path, call: &cni::Call) -> io::Result<(bool, Vec<u8>, Vec<u8>)> {
     let mut command = Command::new(program);
     command.env_clear().envs(call.environment.iter().map(|(name, value)| (name, value)));
     // Plugins call iptables and their like.
     command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    // It and its children are a group, to be ended as one.
+    command.process_group(0);
     let mut child = command.spawn()?;
+    let mut group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
     let Child { stdin, stdout, stderr, .. } = &mut child;
     let (mut stdin, stdout, stderr) = (stdin.take(), stdout.take(), stderr.take());
     let (mut output, mut errors) = (Vec::new(), Vec::new());
@@ -214,7 +291,37 @@ async fn run(program: &Path, call: &cni::Call) -> io::Result<(bool, Vec<u8>, Vec
     };
     let ((), read, complain) = tokio::join!(write, read, complain);
     read.and(complain)?;
-    Ok((child.wait().await?.success(), output, errors))
+    let status = child.wait().await?;
+    // What it left running has its leave: some plugins start a daemon.
+    group.0 = None;
+    Ok((status.success(), output, errors))
+}
+
+/// A plugin with its children, killed when nobody waits for it any more.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(leader) = self.0 {
+            let _ = kill_process_group(leader, Signal::KILL);
+        }
+    }
+}
+
+fn read_config(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let file = std::fs::File::open(path)?;
+    io::Read::read_to_string(&mut io::Read::take(file, CONFIG_MAX), &mut text)?;
+    Ok(text)
+}
+
+/// The files of plugins of a network, by name; none where there is no such directory.
+fn directory(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|e| e == "conf"));
+    paths.sort();
+    paths.iter().filter_map(|path| read_config(path).ok()).collect()
 }
 
 fn read_kept(path: &Path) -> Option<(Network, Attachment)> {

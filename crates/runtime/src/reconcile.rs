@@ -42,6 +42,7 @@ pub(crate) async fn run(daemon: &Arc<Daemon>) -> Result<(), Status> {
     }
     sweep(daemon).await;
     detach(daemon).await;
+    collect(daemon).await;
     Ok(())
 }
 
@@ -61,6 +62,18 @@ async fn detach(daemon: &Arc<Daemon>) {
         if let Err(error) = daemon.networks.del(&network, &attachment).await {
             tracing::error!(kept = %path.display(), %error, "a sandbox that is gone stays attached");
         }
+    }
+}
+
+/// Plugins that know the question free what is of no sandbox that is there. Nobody is served yet, so nothing is attached meanwhile.
+async fn collect(daemon: &Arc<Daemon>) {
+    let networks = daemon.networks.clone();
+    let Ok(Ok((network, _))) = blocking(move || Ok(networks.load())).await else { return };
+    let sandboxes = daemon.books.sandboxes();
+    let valid: Vec<(String, String)> =
+        sandboxes.iter().map(|sandbox| (sandbox.id.clone(), sandboxes::INTERFACE.to_owned())).collect();
+    if let Err(error) = daemon.networks.collect(&network, &valid).await {
+        tracing::warn!(network = network.name, %error, "plugins keep what is nobody's");
     }
 }
 

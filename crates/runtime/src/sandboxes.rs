@@ -25,7 +25,7 @@ use crate::keeper::{Event, Happened, Keeper};
 use crate::records::{Kind, NetworkRecord, SandboxPhase};
 use crate::{containers, ids, keepers, launch, pod_files, rootfs};
 
-const INTERFACE: &str = "eth0";
+pub(crate) const INTERFACE: &str = "eth0";
 /// For a process that only makes namespaces, or only has to be killed.
 const MOMENT: Duration = Duration::from_secs(30);
 

@@ -11,7 +11,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use crate::daemon::{Daemon, invalid};
+use crate::daemon::{Daemon, blocking, invalid};
 use crate::image_service::ImageServer;
 use crate::streams::Streams;
 use crate::{containers, exec, sandboxes, stats, status};
@@ -82,7 +82,17 @@ impl RuntimeServer {
         all.iter().map(|container| status::container_item(container)).filter(is_wanted).collect()
     }
 
-    fn status(&self, verbose: bool) -> v1::StatusResponse {
+    async fn network_problem(&self) -> Option<String> {
+        let networks = self.daemon.networks.clone();
+        let loaded = blocking(move || Ok(networks.load())).await;
+        match loaded {
+            Ok(Ok((network, _))) => self.daemon.networks.status(&network).await.err().map(|e| e.to_string()),
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(error) => Some(error.message().to_owned()),
+        }
+    }
+
+    fn status(&self, verbose: bool, network: Option<String>) -> v1::StatusResponse {
         let condition = |kind: &str, problem: Option<(&str, String)>| {
             let (reason, message) = problem.clone().unwrap_or_default();
             v1::RuntimeCondition {
@@ -92,8 +102,7 @@ impl RuntimeServer {
                 message,
             }
         };
-        let network = self.daemon.networks.load().err();
-        let network = network.map(|error| ("NetworkPluginNotReady", error.to_string()));
+        let network = network.map(|error| ("NetworkPluginNotReady", error));
         let conditions = vec![condition("RuntimeReady", None), condition("NetworkReady", network)];
         let features =
             v1::RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces: false };
@@ -478,7 +487,10 @@ impl RuntimeService for RuntimeServer {
 
     async fn status(&self, request: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
         let (server, verbose) = (self.clone(), request.into_inner().verbose);
-        let work = crate::daemon::blocking(move || Ok(server.status(verbose)));
+        let work = async move {
+            let network = server.network_problem().await;
+            blocking(move || Ok(server.status(verbose, network))).await
+        };
         self.call("Status", work).await
     }
 

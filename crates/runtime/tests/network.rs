@@ -31,7 +31,12 @@ fn networks(dir: &Path) -> Networks {
     let result = r#"echo '{"cniVersion":"1.0.0","ips":[{"address":"10.1.2.3/24"}]}'"#;
     plugin(dir, "first", result);
     plugin(dir, "second", result);
-    Networks { conf_dir: dir.join("conf"), bin_dirs: vec![dir.join("bin")], cache_dir: dir.join("cache") }
+    Networks {
+        conf_dir: dir.join("conf"),
+        bin_dirs: vec![dir.join("bin")],
+        cache_dir: dir.join("cache"),
+        built_in: None,
+    }
 }
 
 fn attachment() -> Attachment {
@@ -86,6 +91,119 @@ async fn what_fails_half_way_is_undone() {
     assert!(!dir.path().join("cache/pods-abc-eth0").exists());
 }
 
+/// A network of the newest contract, by a plugin that says `body`.
+fn newest(dir: &Path, body: &str) -> Networks {
+    let networks = networks(dir);
+    let list =
+        r#"{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "first"}, {"type": "second"}]}"#;
+    fs::write(dir.join("conf/10-pods.conflist"), list).unwrap();
+    plugin(dir, "first", body);
+    networks
+}
+
+#[tokio::test]
+async fn a_network_says_itself_whether_it_is_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let networks = newest(dir.path(), r#"echo '{"code": 50, "msg": "no address is left"}'; exit 1"#);
+    let (network, _) = networks.load().unwrap();
+    let error = networks.status(&network).await.unwrap_err();
+    assert_eq!(error.to_string(), "network plugin first: no address is left");
+    plugin(dir.path(), "first", "");
+    networks.status(&network).await.unwrap();
+    assert!(calls(dir.path()).last().unwrap().starts_with("second STATUS "));
+    // The one before did not have the question: it is enough that the plugins are there.
+    let old =
+        runtime_core::cni::network(r#"{"cniVersion": "1.0.0", "name": "x", "type": "nobody"}"#).unwrap();
+    assert!(matches!(networks.status(&old).await, Err(NetworkError::Missing(name)) if name == "nobody"));
+}
+
+#[tokio::test]
+async fn garbage_is_collected_by_every_plugin_whatever_becomes_of_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let networks = newest(dir.path(), "exit 1");
+    let (network, _) = networks.load().unwrap();
+    let valid = [("abc".to_owned(), "eth0".to_owned())];
+    assert!(networks.collect(&network, &valid).await.is_err());
+    let calls = calls(dir.path());
+    let verbs: Vec<&str> = calls.iter().filter_map(|call| call.split(' ').nth(1)).collect();
+    assert_eq!(verbs, ["GC", "GC"]);
+    assert!(
+        calls[1].contains(r#""cni.dev/valid-attachments":[{"containerID":"abc","ifname":"eth0"}]"#),
+        "{calls:?}"
+    );
+}
+
+#[tokio::test]
+async fn plugins_of_a_network_may_have_files_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let networks = networks(dir.path());
+    fs::write(dir.path().join("conf/10-pods.conflist"), r#"{"cniVersion": "1.1.0", "name": "pods"}"#)
+        .unwrap();
+    assert!(matches!(networks.load(), Err(NetworkError::Config { .. })));
+    fs::create_dir(dir.path().join("conf/pods")).unwrap();
+    for (file, kind) in [("2.conf", "second"), ("1.conf", "first"), ("3.txt", "third")] {
+        fs::write(dir.path().join("conf/pods").join(file), format!(r#"{{"type": "{kind}"}}"#)).unwrap();
+    }
+    let (network, _) = networks.load().unwrap();
+    assert_eq!([network.program(0), network.program(1)], ["first", "second"]);
+    let inlined = r#"{"cniVersion": "1.1.0", "name": "pods", "loadOnlyInlinedPlugins": true, "plugins": [{"type": "first"}]}"#;
+    fs::write(dir.path().join("conf/10-pods.conflist"), inlined).unwrap();
+    assert_eq!(networks.load().unwrap().0.order(runtime_core::cni::Verb::Add), [0]);
+}
+
+/// Nobody waits for it, so it ends; so do those that it started.
+#[tokio::test]
+async fn a_plugin_that_hangs_is_ended_with_its_children() {
+    let dir = tempfile::tempdir().unwrap();
+    let networks =
+        newest(dir.path(), "sleep 600 &\necho $! > $CNI_PATH/child\necho $$ > $CNI_PATH/own\nwait");
+    let (network, _) = networks.load().unwrap();
+    let read = |name: &str| fs::read_to_string(dir.path().join("bin").join(name)).unwrap_or_default();
+    {
+        let hanging = networks.status(&network);
+        tokio::pin!(hanging);
+        while read("own").is_empty() {
+            let nap = tokio::time::timeout(std::time::Duration::from_millis(5), &mut hanging);
+            assert!(nap.await.is_err(), "it was to hang");
+        }
+    }
+    for name in ["child", "own"] {
+        let stat = format!("/proc/{}/stat", read(name).trim());
+        let is_running = || fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+        while is_running() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Inside;
+
+impl runtime::network::BuiltIn for Inside {
+    fn has(&self, plugin: &str) -> bool {
+        plugin == "first"
+    }
+
+    fn call(&self, call: &runtime_core::cni::Call) -> (bool, Vec<u8>) {
+        assert_eq!(call.program, "first");
+        (true, br#"{"cniVersion":"1.0.0","ips":[{"address":"10.9.9.9/24"}]}"#.to_vec())
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_that_is_built_in_needs_no_program_and_makes_way_for_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let networks = Networks { built_in: Some(std::sync::Arc::new(Inside)), ..networks(dir.path()) };
+    let only = r#"{"cniVersion": "1.0.0", "name": "pods", "type": "first"}"#;
+    fs::write(dir.path().join("conf/10-pods.conflist"), only).unwrap();
+    let (network, config) = networks.load().unwrap();
+    let theirs = networks.add(&network, &config, &attachment()).await.unwrap();
+    assert_eq!(theirs.addresses[0].to_string(), "10.1.2.3");
+    fs::remove_file(dir.path().join("bin/first")).unwrap();
+    let ours = networks.add(&network, &config, &attachment()).await.unwrap();
+    assert_eq!(ours.addresses[0].to_string(), "10.9.9.9");
+}
+
 #[tokio::test]
 async fn what_is_missing_is_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -96,19 +214,4 @@ async fn what_is_missing_is_named() {
     assert!(matches!(&error, NetworkError::Missing(name) if name == "first"), "{error}");
     fs::remove_dir_all(dir.path().join("conf")).unwrap();
     assert!(matches!(networks.load(), Err(NetworkError::None(_))));
-}
-
-#[tokio::test]
-async fn what_is_attached_for_nobody_is_found_and_detached() {
-    let dir = tempfile::tempdir().unwrap();
-    let networks = networks(dir.path());
-    let (network, config) = networks.load().unwrap();
-    let with = Attachment { arguments: vec![("K8S_POD_NAME".into(), "web".into())], ..attachment() };
-    networks.add(&network, &config, &with).await.unwrap();
-    assert!(networks.leftovers(|container| container == "abc").is_empty());
-    let left = networks.leftovers(|_| false);
-    let [(_, found, attachment)] = &left[..] else { panic!("{left:?}") };
-    assert_eq!((found, attachment), (&network, &Attachment { namespace: None, ..with }));
-    networks.del(found, attachment).await.unwrap();
-    assert!(networks.leftovers(|_| false).is_empty());
 }

@@ -55,6 +55,7 @@ impl Place {
                 conf_dir: self.path("net.d"),
                 bin_dirs: vec![self.path("bin")],
                 cache_dir: self.path("cni"),
+                built_in: None,
             },
             registry: registry::Settings::default(),
             handlers: vec!["runc".into()],
