@@ -50,14 +50,7 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
 /// One call of a plugin, as a program.
 pub(crate) fn be(plugin: &str) -> ExitCode {
     let word = |name: &str| std::env::var_os(name).unwrap_or_default().to_string_lossy().into_owned();
-    let environment = Environment {
-        command: word("CNI_COMMAND"),
-        container: word("CNI_CONTAINERID"),
-        namespace: word("CNI_NETNS"),
-        interface: word("CNI_IFNAME"),
-        arguments: word("CNI_ARGS"),
-        path: word("CNI_PATH"),
-    };
+    let environment = environment(word);
     if environment.command.is_empty() {
         // A person, and not a runtime.
         let names: Vec<&str> = cni::names().collect();
@@ -76,6 +69,36 @@ pub(crate) fn be(plugin: &str) -> ExitCode {
     let answer = cni::answer(plugin, &environment, &input);
     console::out(&answer.output);
     if answer.is_success { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The plugins, for a runtime in this process.
+#[derive(Debug)]
+pub(crate) struct OwnPlugins;
+
+impl runtime::network::BuiltIn for OwnPlugins {
+    fn has(&self, plugin: &str) -> bool {
+        is_plugin(plugin)
+    }
+
+    fn call(&self, call: &runtime::network::Call) -> (bool, Vec<u8>) {
+        let word = |name: &str| {
+            let found = call.environment.iter().find(|(key, _)| *key == name);
+            found.map(|(_, value)| value.clone()).unwrap_or_default()
+        };
+        let answer = cni::answer(&call.program, &environment(word), call.input.as_bytes());
+        (answer.is_success, answer.output.into_bytes())
+    }
+}
+
+fn environment(word: impl Fn(&str) -> String) -> Environment {
+    Environment {
+        command: word("CNI_COMMAND"),
+        container: word("CNI_CONTAINERID"),
+        namespace: word("CNI_NETNS"),
+        interface: word("CNI_IFNAME"),
+        arguments: word("CNI_ARGS"),
+        path: word("CNI_PATH"),
+    }
 }
 
 /// A link to this program for each plugin. Older links of ours are renewed.
@@ -136,5 +159,20 @@ mod tests {
         install(dir.path()).unwrap();
         install(dir.path()).unwrap();
         assert_eq!(dir.path().read_dir().unwrap().count(), 9);
+    }
+
+    #[test]
+    fn a_runtime_in_this_process_calls_them_without_a_program() {
+        use runtime::network::{BuiltIn, Call};
+        let call = |command: &str| Call {
+            program: "bridge".to_owned(),
+            environment: vec![("CNI_COMMAND", command.to_owned())],
+            input: r#"{"cniVersion": "1.1.0", "name": "pods"}"#.to_owned(),
+        };
+        assert!(OwnPlugins.has("bridge") && !OwnPlugins.has("longshore"));
+        let (is_success, output) = OwnPlugins.call(&call("VERSION"));
+        assert!(is_success && String::from_utf8(output).unwrap().contains("supportedVersions"));
+        let (is_success, output) = OwnPlugins.call(&call("ADD"));
+        assert!(!is_success && String::from_utf8(output).unwrap().contains("CNI_CONTAINERID"));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use api::config::runtime::{Loaded, load};
 use client::Proxies;
@@ -53,6 +54,7 @@ pub(crate) fn settings(loaded: Loaded) -> Settings {
             bin_dirs: loaded.cni_bin_dirs,
             // It outlives a boot, as the addresses do that plugins have given away.
             cache_dir: loaded.root_dir.join("cni"),
+            built_in: Some(Arc::new(crate::cni_cmd::OwnPlugins)),
         },
         root_dir: loaded.root_dir,
         state_dir: loaded.state_dir,

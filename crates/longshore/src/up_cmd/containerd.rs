@@ -110,6 +110,7 @@ impl RuntimeHere {
                 conf_dir: layout.cni_config(),
                 bin_dirs: vec![network::plugins(up.cni_bin_dir.as_deref(), &layout.cni_plugins())?],
                 cache_dir: layout.data.join("runtime/cni"),
+                built_in: Some(Arc::new(crate::cni_cmd::OwnPlugins)),
             },
             registry: registry::Settings {
                 hosts_dir: Some(layout.data.join("registries")),
