@@ -18,6 +18,11 @@ use apiserver_core::selection::{Selection, present};
 /// How often a Pod may change while it is looked at.
 const TRIES: usize = 16;
 
+/// How many evictions a budget may wait to see confirmed.
+const DISRUPTED_MAX: usize = 2000;
+/// After so many seconds a budget has been counted.
+const SOON: i32 = 10;
+
 /// What the budgets say.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
@@ -25,7 +30,12 @@ enum Verdict {
     Free,
     /// One disruption of the budget is used up.
     Spend,
+    /// The budget allows none: when that will change nobody can say.
     Refused(String),
+    /// What it allows is being counted: soon.
+    Later(String),
+    /// The budget itself is not as it should be.
+    Broken(&'static str),
 }
 
 impl Registry {
@@ -77,7 +87,7 @@ impl Registry {
         }
         match (self.disrupt(call, &kind, asked).await, unhealthy) {
             (Err(api_status), Some(budget)) if api_status.is_conflict() && options.version.is_none() => {
-                Err(too_many(in_process(&budget)))
+                Err(too_many(in_process(&budget), SOON))
             }
             (outcome, _) => outcome,
         }
@@ -142,7 +152,9 @@ impl Registry {
             free = verdict == Verdict::Free;
             match verdict {
                 Verdict::Free => Ok(false),
-                Verdict::Refused(why) => Err(too_many(why)),
+                Verdict::Refused(why) => Err(too_many(why, 0)),
+                Verdict::Later(why) => Err(too_many(why, SOON)),
+                Verdict::Broken(why) => Err(ApiStatus::forbidden(&kind, &name, why)),
                 Verdict::Spend if dry_run => Ok(false),
                 Verdict::Spend => {
                     spend(budget, &pod_name, &now);
@@ -190,16 +202,38 @@ fn judge(pod: &Value, budget: &Value) -> Verdict {
         }
     }
     if status("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or_default() {
-        return Verdict::Refused(in_process(name));
+        return Verdict::Later(in_process(name));
     }
-    if status("disruptionsAllowed") <= 0 {
-        return Verdict::Refused(format!(
-            "The disruption budget {name} needs {} healthy pods and has {} currently",
-            status("desiredHealthy"),
-            status("currentHealthy")
-        ));
+    let unconfirmed = budget["status"]["disruptedPods"].as_object().map_or(0, |pods| pods.len());
+    match status("disruptionsAllowed") {
+        ..0 => Verdict::Broken("pdb disruptions allowed is negative"),
+        _ if unconfirmed > DISRUPTED_MAX => {
+            Verdict::Broken("DisruptedPods map too big - too many evictions not confirmed by PDB controller")
+        }
+        0 => Verdict::Refused(format!("The disruption budget {name} {}", why_not(budget))),
+        _ => Verdict::Spend,
     }
-    Verdict::Spend
+}
+
+/// Why a budget allows nothing, in upstream's words. What it counts is not believed while counting fails.
+fn why_not(budget: &Value) -> String {
+    let status = &budget["status"];
+    let number = |field: &str| status[field].as_i64().unwrap_or_default();
+    let (desired, current) = (number("desiredHealthy"), number("currentHealthy"));
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    let refusal = conditions.find(|c| c["type"] == "DisruptionAllowed" && c["status"] == "False");
+    let text = |field: &str| refusal.and_then(|c| c[field].as_str()).unwrap_or_default();
+    let (reason, message) = (text("reason"), text("message"));
+    if reason == "SyncFailed" && !message.is_empty() {
+        return format!("does not allow evicting pods currently because it failed sync: {message}");
+    }
+    if current > desired && !message.is_empty() {
+        return format!("does not allow evicting pods currently ({reason}): {message}");
+    }
+    if current > desired {
+        return "does not allow evicting pods currently".to_owned();
+    }
+    format!("needs {desired} healthy pods and has {current} currently")
 }
 
 /// Uses up one disruption. With the last one the condition says at once that no more may go, as upstream's does.
@@ -230,10 +264,11 @@ fn spend(budget: &mut Value, pod: &str, now: &str) {
     }
 }
 
-fn too_many(why: String) -> ApiStatus {
+/// Clients that are told when to come again do so by themselves, up to ten times: only where waiting helps.
+fn too_many(why: String, retry_after_seconds: i32) -> ApiStatus {
     let message = "Cannot evict pod as it would violate the pod's disruption budget.";
     let cause = Cause { reason: "DisruptionBudget".to_owned(), message: why, field: String::new() };
-    ApiStatus::too_many_requests(message, 10).with_causes(vec![cause])
+    ApiStatus::too_many_requests(message, retry_after_seconds).with_causes(vec![cause])
 }
 
 #[cfg(test)]
@@ -264,6 +299,31 @@ mod tests {
     }
 
     #[test]
+    fn who_may_not_evict_hears_when_to_ask_again_only_if_that_helps() {
+        let after = |seconds| too_many("why".to_owned(), seconds).details.map(|d| d.retry_after_seconds);
+        assert_eq!((after(0), after(SOON)), (Some(0), Some(10)));
+        let budget = |current: i64, reason: &str, message: &str| {
+            let condition =
+                json!({"type": "DisruptionAllowed", "status": "False", "reason": reason, "message": message});
+            json!({"metadata": {"name": "b"}, "spec": {}, "status": {
+                "currentHealthy": current, "desiredHealthy": 2, "conditions": [condition]}})
+        };
+        let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        for (budget, why) in [
+            (budget(2, "InsufficientPods", ""), "needs 2 healthy pods and has 2 currently"),
+            (budget(3, "InsufficientPods", ""), "does not allow evicting pods currently"),
+            (budget(3, "Other", "why"), "does not allow evicting pods currently (Other): why"),
+            (
+                budget(2, "SyncFailed", "no"),
+                "does not allow evicting pods currently because it failed sync: no",
+            ),
+        ] {
+            let want = Verdict::Refused(format!("The disruption budget b {why}"));
+            assert_eq!(judge(&ready, &budget), want);
+        }
+    }
+
+    #[test]
     fn budgets_are_asked() {
         let pod = |ready: &str| json!({"status": {"conditions": [{"type": "Ready", "status": ready}]}});
         let budget = |allowed: i64, healthy: i64, observed: i64| {
@@ -274,7 +334,8 @@ mod tests {
         };
         assert_eq!(judge(&pod("True"), &budget(1, 3, 2)), Verdict::Spend);
         assert!(matches!(judge(&pod("True"), &budget(0, 2, 2)), Verdict::Refused(_)));
-        assert!(matches!(judge(&pod("True"), &budget(1, 3, 1)), Verdict::Refused(_)));
+        assert!(matches!(judge(&pod("True"), &budget(1, 3, 1)), Verdict::Later(_)));
+        assert!(matches!(judge(&pod("True"), &budget(-1, 3, 2)), Verdict::Broken(_)));
         assert_eq!(judge(&pod("False"), &budget(0, 2, 2)), Verdict::Free);
         assert!(matches!(judge(&pod("False"), &budget(0, 1, 2)), Verdict::Refused(_)));
     }
