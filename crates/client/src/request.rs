@@ -75,6 +75,8 @@ pub struct Request {
     pub body: Option<(&'static str, Bytes)>,
     /// Who asks has an idea of his own of when to ask again.
     once: bool,
+    /// The forms of the answer that are understood.
+    accept: &'static str,
 }
 
 struct Inner {
@@ -263,7 +265,7 @@ impl Client {
         let mut builder = http::Request::builder()
             .method(request.method.clone())
             .uri(uri)
-            .header(ACCEPT, "application/json")
+            .header(ACCEPT, request.accept)
             .header(USER_AGENT, &self.0.options.user_agent);
         if let Some(value) = self.0.credentials.header().await.map_err(ClientError::Credentials)? {
             builder = builder.header(AUTHORIZATION, value);
@@ -361,7 +363,7 @@ const JSON: &str = "application/json";
 impl Request {
     #[must_use]
     pub fn get(path: impl Into<String>) -> Request {
-        Request { method: Method::GET, path: path.into(), body: None, once: false }
+        Request { method: Method::GET, path: path.into(), body: None, once: false, accept: JSON }
     }
 
     #[must_use]
@@ -393,6 +395,12 @@ impl Request {
 
     fn with(method: Method, path: impl Into<String>, kind: &'static str, body: impl Into<Bytes>) -> Request {
         Request { body: Some((kind, body.into())), method, ..Request::get(path) }
+    }
+
+    /// In another form than plain JSON, or in several, the best one first.
+    #[must_use]
+    pub fn accepting(self, accept: &'static str) -> Request {
+        Request { accept, ..self }
     }
 
     /// Not to be repeated by itself when the server says when to come back.

@@ -30,6 +30,11 @@ const LIST_AGAIN: Duration = Duration::from_secs(60);
 /// A watch that lived this long was healthy: the next failure begins with short pauses again.
 const HEALTHY: Duration = Duration::from_secs(30);
 
+/// The forms in which a server sends metadata alone.
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+const METADATA_LIST: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+
 /// What to watch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Resource {
@@ -86,6 +91,8 @@ pub struct Watcher {
     trouble: Option<Instant>,
     /// When what was listed is listed again, for want of an item that could be read.
     list_again_at: Option<Instant>,
+    /// Of objects only their metadata is asked for.
+    is_metadata_only: bool,
 }
 
 /// What comes next.
@@ -145,7 +152,14 @@ impl Watcher {
             collected: Vec::new(),
             trouble: None,
             list_again_at: None,
+            is_metadata_only: false,
         }
+    }
+
+    /// Of objects only their metadata, for whoever watches all kinds. A server that cannot do that sends whole objects.
+    #[must_use]
+    pub fn metadata_only(self) -> Watcher {
+        Watcher { is_metadata_only: true, ..self }
     }
 
     /// The first list too comes from the store, and not from a server's cache that may be behind: for whoever acts on what is
@@ -232,7 +246,7 @@ impl Watcher {
     }
 
     async fn open_page(&mut self, from: &str) -> Result<(), ClientError> {
-        self.state = match self.client.open(Request::get(self.page_path(from))).await {
+        self.state = match self.client.open(self.request(self.page_path(from), METADATA_LIST)).await {
             // The snapshot a page belongs to is compacted: begin again.
             Err(e) if e.is_expired() && !from.is_empty() => State::Unlisted,
             other => State::Reading { body: other?.into_body(), splitter: Splitter::default() },
@@ -301,6 +315,11 @@ impl Watcher {
         lived
     }
 
+    fn request(&self, path: String, metadata: &'static str) -> Request {
+        let request = Request::get(path);
+        if self.is_metadata_only { request.accepting(metadata) } else { request }
+    }
+
     fn page_path(&self, from: &str) -> String {
         let path = self.query(&format!("limit={PAGE}"));
         match from {
@@ -319,7 +338,7 @@ impl Watcher {
             "watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={}",
             encode(revision)
         ));
-        let response = self.client.open(Request::get(path)).await?;
+        let response = self.client.open(self.request(path, METADATA)).await?;
         let opened = Instant::now();
         let lasts = Duration::from_secs(seconds) + OVERTIME;
         Ok(Lines { body: response.into_body(), buffer: BytesMut::new(), scanned: 0, opened, lasts })

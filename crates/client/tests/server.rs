@@ -44,7 +44,11 @@ impl Script {
         who: &str,
     ) -> http::Response<Full<Bytes>> {
         let token = request.headers().get("authorization").map_or("-", |v| v.to_str().unwrap());
-        let line = format!("{} {} {token} {who}", request.method(), request.uri().path_and_query().unwrap());
+        let mut line =
+            format!("{} {} {token} {who}", request.method(), request.uri().path_and_query().unwrap());
+        if let Some(form) = request.headers()["accept"].to_str().unwrap().strip_prefix("application/json;") {
+            line = format!("{line} {form}");
+        }
         self.asked.lock().unwrap().push(line);
         let (code, body) =
             self.answers.lock().unwrap().pop_front().unwrap_or((503, "nothing left".to_owned()));
@@ -121,6 +125,24 @@ fn name(item: &serde_json::value::RawValue) -> String {
         .as_str()
         .unwrap()
         .to_owned()
+}
+
+#[tokio::test]
+async fn a_watcher_may_ask_for_metadata_alone() {
+    let list = r#"{"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "a"}}]}"#;
+    let script = Script::new(&[(200, list), (200, "")]);
+    let client = Client::new(config(script.serve_plain().await), Options::default()).await.unwrap();
+    let resource = Resource::new("/api/v1/secrets");
+    let mut watcher = Watcher::new(client, resource, Rng::new(1)).from_store().metadata_only();
+    assert!(matches!(watcher.next().await, Event::Listed(all) if all.len() == 1));
+    let _ends = tokio::time::timeout(Duration::from_millis(200), watcher.next()).await;
+    let asked = script.asked();
+    let form = |kind: &str| format!(" as={kind};g=meta.k8s.io;v=v1,application/json");
+    assert!(asked[0].ends_with(&form("PartialObjectMetadataList")), "{asked:?}");
+    assert!(
+        asked[1].contains("watch=true") && asked[1].ends_with(&form("PartialObjectMetadata")),
+        "{asked:?}"
+    );
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use base::time::Now;
 
 use crate::cache::Change;
 pub use crate::key::Key;
+use crate::ownership::Graph;
 use crate::plan::{Done, Plan};
 use crate::resource::Resource;
 use crate::view::View;
@@ -26,6 +27,11 @@ pub trait Controller: Send {
     /// Sees every change of what it watches, before the keys it wakes: for what only changes tell, such as when a Node was
     /// last heard of. Most need nothing of it.
     fn observe(&mut self, _change: &Change, _now: Now) {}
+
+    /// What it keeps of all objects of all kinds, and has to be told of. Most need nothing of it.
+    fn graph(&mut self) -> Option<&mut Graph> {
+        None
+    }
 }
 
 /// One controller.

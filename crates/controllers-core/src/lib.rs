@@ -28,6 +28,7 @@
 //! # Rooms
 //!
 //! * [`resource`], [`object`], [`view`], [`cache`]: what is there.
+//! * [`ownership`]: who owns whom, of all objects of all kinds.
 //! * [`plan`], [`key`], [`controller`], [`table`]: what is done, and who does it.
 //! * [`terms`], [`conditions`], [`claim`], [`names`], [`template`], [`rank`], [`disruption`]: words and rules that controllers share.
 
@@ -43,6 +44,7 @@ mod daemon_set;
 mod deployment;
 pub mod disruption;
 mod endpoints;
+mod garbage;
 mod horizontal_pod_autoscaler;
 mod job;
 pub mod key;
@@ -55,6 +57,7 @@ mod node;
 mod nonsense_tests;
 pub mod object;
 mod owned;
+pub mod ownership;
 pub mod plan;
 mod pod_disruption_budget;
 mod pod_gc;

@@ -83,6 +83,16 @@ pub enum Act {
     DeleteAt {
         path: String,
     },
+    /// Deletes the object at a path as its DeleteOptions say.
+    DeleteIf {
+        path: String,
+        options: Bytes,
+    },
+    /// A merge patch of what has a path.
+    Merge {
+        path: String,
+        body: Bytes,
+    },
     /// Reads what is not cached: a live object, `/scale`, metrics. The path begins with a slash.
     Get {
         path: String,
@@ -404,7 +414,8 @@ impl Act {
             Act::Patch { target, .. } => on("patch", target),
             Act::Delete { target, .. } => on("delete", target),
             Act::Get { path } => format!("get {path}"),
-            Act::DeleteAt { path } => format!("delete {path}"),
+            Act::DeleteAt { path } | Act::DeleteIf { path, .. } => format!("delete {path}"),
+            Act::Merge { path, .. } => format!("merge {path}"),
             Act::Put { path, .. } => format!("put {path}"),
             Act::Post { path, .. } => format!("post {path}"),
         }
@@ -418,6 +429,8 @@ impl Act {
             | Act::Update { body, .. }
             | Act::Patch { body, .. }
             | Act::Put { body, .. }
+            | Act::Merge { body, .. }
+            | Act::DeleteIf { options: body, .. }
             | Act::Post { body, .. } => serde_json::from_slice(body).unwrap_or_default(),
             Act::Delete { uid, grace, propagation, .. } => json!({
                 "uid": uid, "gracePeriodSeconds": grace,
@@ -435,7 +448,12 @@ impl Act {
             Act::Update { target, .. } | Act::Patch { target, .. } | Act::Delete { target, .. } => {
                 Some(target.resource)
             }
-            Act::DeleteAt { .. } | Act::Get { .. } | Act::Put { .. } | Act::Post { .. } => None,
+            Act::DeleteAt { .. }
+            | Act::DeleteIf { .. }
+            | Act::Merge { .. }
+            | Act::Get { .. }
+            | Act::Put { .. }
+            | Act::Post { .. } => None,
         }
     }
 }

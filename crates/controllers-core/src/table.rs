@@ -10,6 +10,7 @@ use crate::csr_cleaner;
 use crate::daemon_set;
 use crate::deployment;
 use crate::endpoints;
+use crate::garbage;
 use crate::horizontal_pod_autoscaler;
 use crate::job;
 use crate::legacy_token_cleaner;
@@ -41,6 +42,7 @@ pub const CONTROLLERS: &[Row] = &[
     endpoints::ENDPOINT_SLICE_CONTROLLER,
     endpoints::ENDPOINTS_CONTROLLER,
     endpoints::ENDPOINT_SLICE_MIRRORING,
+    garbage::GARBAGE_COLLECTOR,
     horizontal_pod_autoscaler::HORIZONTAL_POD_AUTOSCALER,
     job::JOB,
     job::JOB_ORPHANS,

@@ -304,7 +304,9 @@ impl World {
                     |object| Outcome::Done(object.value().to_string().into()),
                 );
             }
-            Act::DeleteAt { .. } | Act::Post { .. } => return Outcome::Done(Bytes::new()),
+            Act::DeleteAt { .. } | Act::DeleteIf { .. } | Act::Merge { .. } | Act::Post { .. } => {
+                return Outcome::Done(Bytes::new());
+            }
         };
         let value = written.value.to_string();
         self.put(written);

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::account::{Account, WithToken};
 use crate::control_loop::{ControlLoop, Shared};
+use crate::everything;
 use crate::http::Http;
 use crate::metrics::Metrics;
 use crate::port::Api;
@@ -158,6 +159,9 @@ pub fn start(start: Start, supervisor: &Supervisor, token: &CancellationToken) -
     let mut rng = Rng::new(seed);
     for resource in resources {
         watch(resource, &client, &cache, &loops, rng.child(), supervisor, token);
+    }
+    for one in loops.iter().filter(|one| one.hears_everything()) {
+        everything::watch(one, &client, rng.child(), supervisor, token);
     }
     for one in &loops {
         work(one, &shared.tuning, supervisor, token);

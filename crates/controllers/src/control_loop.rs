@@ -10,6 +10,7 @@ use api::config::controllers::Tuning;
 use base::time::Clock;
 use controllers_core::cache::{Cache, Change};
 use controllers_core::controller::{Controller, Key, Row, Wakes};
+use controllers_core::ownership::News;
 use controllers_core::plan::{Done, Plan};
 use controllers_core::resource::Resource;
 use controllers_core::view::View;
@@ -95,6 +96,19 @@ impl ControlLoop {
         }
     }
 
+    /// Whether it has to be told of all objects of all kinds.
+    #[must_use]
+    pub fn hears_everything(&self) -> bool {
+        self.memory().graph().is_some()
+    }
+
+    /// Something was heard of all these objects.
+    pub fn hear(&self, news: News) {
+        let wakes = self.memory().graph().map(|graph| graph.hear(news)).unwrap_or_default();
+        wakes.iter().for_each(|uid| self.queue.add(Key::new("", uid)));
+        self.progress.notify_waiters();
+    }
+
     /// A cache that it looks at has come further.
     pub fn progressed(&self) {
         let mut barriers = self.barriers();
@@ -113,6 +127,7 @@ impl ControlLoop {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.row.resources().all(|resource| self.shared.cache.is_complete(resource))
+            && self.memory().graph().is_none_or(|graph| graph.is_complete())
     }
 
     /// How long work has been going on: all together, and the longest.

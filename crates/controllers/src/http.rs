@@ -21,7 +21,8 @@ impl Api for Http {
             Ok(answer) => Ok(answer),
             // Whoever deleted it: it is gone.
             Err(error)
-                if error.is_not_found() && matches!(act, Act::Delete { .. } | Act::DeleteAt { .. }) =>
+                if error.is_not_found()
+                    && matches!(act, Act::Delete { .. } | Act::DeleteAt { .. } | Act::DeleteIf { .. }) =>
             {
                 Ok(Bytes::new())
             }
@@ -60,6 +61,10 @@ fn request(act: &Act) -> Request {
             let options =
                 json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"});
             Request::delete(path.clone(), options.to_string())
+        }
+        Act::DeleteIf { path, options } => Request::delete(path.clone(), options.clone()),
+        Act::Merge { path, body } => {
+            Request::patch(path.clone(), "application/merge-patch+json", body.clone())
         }
         Act::Put { path, body } => Request::put(path.clone(), body.clone()),
         Act::Post { path, body } => Request::post(path.clone(), body.clone()),

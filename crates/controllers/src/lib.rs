@@ -3,6 +3,7 @@
 //! * [`port`]: what the loops need of an API server; [`http`] is the real one.
 //! * [`account`]: the same with the rights of one controller's ServiceAccount.
 //! * [`resource_informer`]: list and watch of each resource, once, into the shared cache; tells every controller what changed.
+//! * [`everything`]: the same of the metadata of all kinds, for the garbage collector.
 //! * [`control_loop`]: the queue and the workers of one controller; [`executor`] carries out its plans.
 //! * [`barrier`]: why no key is looked at before the caches have seen what was written for it.
 //! * [`recorder`]: events, correlated.
@@ -13,6 +14,7 @@ pub mod account;
 pub mod agent;
 pub mod barrier;
 pub mod control_loop;
+mod everything;
 pub mod executor;
 pub mod http;
 pub mod metrics;

@@ -137,9 +137,12 @@ impl Play {
                 self.sweep();
                 Outcome::Done("{}".into())
             }
-            Act::DeleteAt { .. } | Act::Get { .. } | Act::Put { .. } | Act::Post { .. } => {
-                refused(Why::Other, "not served")
-            }
+            Act::DeleteAt { .. }
+            | Act::DeleteIf { .. }
+            | Act::Merge { .. }
+            | Act::Get { .. }
+            | Act::Put { .. }
+            | Act::Post { .. } => refused(Why::Other, "not served"),
         }
     }
 

@@ -98,7 +98,11 @@ impl Store {
             Act::Patch { target, kind, .. } => self.patch(target, *kind, act.body()),
             Act::Delete { target, uid, .. } => self.delete(target, uid.as_deref()),
             Act::Get { path } => self.read(path),
-            Act::DeleteAt { .. } | Act::Put { .. } | Act::Post { .. } => Ok(Bytes::new()),
+            Act::DeleteAt { .. }
+            | Act::DeleteIf { .. }
+            | Act::Merge { .. }
+            | Act::Put { .. }
+            | Act::Post { .. } => Ok(Bytes::new()),
         }
     }
 

@@ -34,8 +34,9 @@ const DNS_METRICS: u16 = 9153;
 
 /// All but those whose work the API server in this process does itself: they would only hold a second copy of its Secrets,
 /// ConfigMaps and kinds.
-const CONTROLLERS: [&str; 5] = [
+const CONTROLLERS: [&str; 6] = [
     "*",
+    "-garbage-collector-controller",
     "-namespace-controller",
     "-root-ca-certificate-publisher-controller",
     "-legacy-serviceaccount-token-cleaner-controller",
