@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use serde_json::{Value, json};
 
 use crate::digest::{DiffId, Digest, Hashing};
@@ -95,7 +96,8 @@ fn write(out: impl Write, index: &Value, blobs: &BTreeMap<Digest, Content>) -> i
 /// The layer as an archive in a file: its digest and size are said before it comes.
 fn archived(store: &Store, id: &DiffId, scratch: &Path) -> Result<(Digest, u64, PathBuf), Error> {
     let (dir, path) = (store.layer_dir(id), scratch.join(id.file_name()));
-    let root = sys::fd::open_dir(&dir).doing("open", &dir)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = rustix::fs::open(&dir, flags, Mode::empty()).doing("open", &dir)?;
     let mut out = BufWriter::with_capacity(BUFFER, File::create(&path).doing("create", &path)?);
     layer::write(root, &mut out).doing("archive", &dir)?;
     out.flush().doing("write", &path)?;
