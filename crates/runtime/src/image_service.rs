@@ -5,6 +5,7 @@
 
 mod answers;
 mod archives;
+mod deadline;
 mod metrics;
 mod pulls;
 #[cfg(test)]
@@ -153,11 +154,12 @@ impl ImageService for ImageServer {
         &self,
         request: Request<v1::PullImageRequest>,
     ) -> Result<Response<v1::PullImageResponse>, Status> {
+        let limit = deadline::of(request.metadata());
         let v1::PullImageRequest { image, auth, .. } = request.into_inner();
         let spec = image.filter(|spec| !spec.image.is_empty());
         let spec = spec.ok_or_else(|| Status::invalid_argument("image.image must not be empty"))?;
         let (begun, pulling) = (Instant::now(), self.0.metrics.pulling());
-        let pulled = self.pull(&spec, auth).await;
+        let pulled = deadline::within(limit, self.pull(&spec, auth)).await;
         drop(pulling);
         let took = begun.elapsed();
         self.0.metrics.pulled(pulled.as_ref().map_or_else(Status::code, |_| tonic::Code::Ok), took);
