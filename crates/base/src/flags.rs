@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use serde_json::{Map, Value};
 
 use crate::duration::GoDuration;
+use crate::nearest::nearest;
 use crate::quantity::Quantity;
 
 /// What a flag's text means, and what JSON it becomes.
@@ -342,7 +343,9 @@ struct Reader<'t> {
 
 impl<'t> Reader<'t> {
     fn read(&mut self, mut parser: lexopt::Parser) {
+        let mut may_be_value = false;
         loop {
+            let follows_unknown = std::mem::take(&mut may_be_value);
             if self.read_single_dash(&mut parser) {
                 continue;
             }
@@ -358,9 +361,9 @@ impl<'t> Reader<'t> {
                 lexopt::Arg::Long(name) => match find(self.table, name) {
                     Some(flag) => flag,
                     None => {
-                        self.errors.push(FlagError::Unknown(format!("--{name}")));
-                        // An attached value belongs to the unknown flag.
-                        let _ = parser.optional_value();
+                        self.errors.push(FlagError::Unknown(unknown(self.table, name)));
+                        // An attached value belongs to the unknown flag; so may the next word.
+                        may_be_value = parser.optional_value().is_none();
                         continue;
                     }
                 },
@@ -372,6 +375,7 @@ impl<'t> Reader<'t> {
                         continue;
                     }
                 },
+                lexopt::Arg::Value(_) if follows_unknown => continue,
                 lexopt::Arg::Value(text) => {
                     let text = text.to_string_lossy().into_owned();
                     self.errors.push(FlagError::Positional(text));
@@ -443,6 +447,14 @@ impl<'t> Reader<'t> {
             }
             Err(reason) => self.errors.push(FlagError::Invalid { flag: flag.name, text, reason }),
         }
+    }
+}
+
+/// A flag that nobody knows, and the one that may have been meant.
+fn unknown(table: &[Flag], name: &str) -> String {
+    match nearest(name, table.iter().map(|flag| flag.name)) {
+        Some(meant) => format!("--{name}; did you mean --{meant}?"),
+        None => format!("--{name}"),
     }
 }
 

@@ -11,6 +11,7 @@ pub mod flags;
 pub mod fnv;
 pub mod ids;
 pub mod metrics;
+pub mod nearest;
 pub mod quantity;
 pub mod rfc3339;
 pub mod rng;

@@ -251,6 +251,10 @@ impl Document {
         let bytes = std::fs::read(path).map_err(at)?;
         let syntax = |why: String| ConfigError::Syntax { path: path.to_owned(), why };
         let value = to_value(&bytes, DuplicateKeys::Reject).map_err(|e| syntax(e.to_string()))?;
+        // What is in a file that is something else is nobody's business: it is not repeated.
+        if !value.is_object() {
+            return Err(syntax("this is no kubeconfig: it has no clusters, users and contexts".to_owned()));
+        }
         match api::path_decode::decode(&value) {
             Ok(decoded) => Ok(decoded.object),
             Err(e) => Err(ConfigError::Field { path: path.to_owned(), field: e.path, why: e.message }),
