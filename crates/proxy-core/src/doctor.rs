@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 pub use base::finding::{Finding, Grade, verdict};
 use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::objects::{Protocol, ServiceKey};
 use crate::trace::Fate;
@@ -89,7 +90,8 @@ pub fn examine(key: &ServiceKey, facts: &Facts) -> Vec<Finding> {
         return chart.findings;
     }
     chart.pods(service, &facts.pods);
-    chart.slices(service, &facts.slices);
+    chart.slices(service, &facts.slices, &facts.pods);
+    chart.balancer(service);
     if serving == Serving::Dns {
         return chart.findings;
     }
@@ -191,9 +193,14 @@ impl Chart<'_> {
         let told = selector.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(",");
         let selected: Vec<&Pod> = pods.iter().filter(|pod| is_selected(&selector, pod)).collect();
         if selected.is_empty() {
+            let near = nearly_selected(&selector, pods).map(|near| format!("; {near}")).unwrap_or_default();
+            let (namespace, name) = (&self.key.namespace, &self.key.name);
             self.wrong(
-                format!("no Pod has the labels that it selects, {told}"),
-                "compare `kubectl get pods --show-labels` with the Service's selector",
+                format!("no Pod has the labels that it selects, {told}{near}"),
+                &format!(
+                    "compare `kubectl get pods -n {namespace} --show-labels` with `kubectl get service -n {namespace} {name} \
+                     -o wide`"
+                ),
             );
             return;
         }
@@ -204,15 +211,55 @@ impl Chart<'_> {
         match (ready.is_empty() && !wants_unready, reasons.is_empty()) {
             (true, _) => self.wrong(
                 format!("{text}: {}", reasons.join("; ")),
-                "traffic goes to ready Pods only; look at `kubectl describe pod`",
+                &format!(
+                    "traffic goes to ready Pods only; look at `longshore doctor pod -n {} {}`",
+                    self.key.namespace,
+                    others.first().and_then(|pod| pod.metadata.name.as_deref()).unwrap_or_default()
+                ),
             ),
             (false, true) => self.good(text),
             (false, false) => self.note(format!("{text}; not ready: {}", reasons.join("; "))),
         }
     }
 
-    fn slices(&mut self, service: &Service, slices: &[EndpointSlice]) {
+    /// A Service of type LoadBalancer that nobody gave an address.
+    fn balancer(&mut self, service: &Service) {
+        let spec = service.spec.clone().unwrap_or_default();
+        let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+        let has_any = status.and_then(|status| status.ingress.as_ref()).is_some_and(|all| !all.is_empty());
+        if spec.type_.as_deref() != Some("LoadBalancer") || has_any {
+            return;
+        }
+        let (namespace, name) = (&self.key.namespace, &self.key.name);
+        match spec.load_balancer_class {
+            Some(class) => self.wrong(
+                "it waits for an address from outside".to_owned(),
+                &format!("a controller of the class {class:?} gives it one; is it running?"),
+            ),
+            None => self.wrong(
+                "it waits for an address from outside".to_owned(),
+                &format!(
+                    "`kubectl describe service -n {namespace} {name}` says who has its port; where no event is, nobody gives \
+                     addresses: `longshore up` does"
+                ),
+            ),
+        }
+    }
+
+    fn slices(&mut self, service: &Service, slices: &[EndpointSlice], pods: &[Pod]) {
         let ports: Vec<ServicePort> = service.spec.clone().and_then(|spec| spec.ports).unwrap_or_default();
+        let selector = service.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default();
+        if slices.is_empty() && selector.is_empty() {
+            let (namespace, name) = (&self.key.namespace, &self.key.name);
+            self.wrong(
+                "it selects no Pods, and nobody made an EndpointSlice for it".to_owned(),
+                &format!(
+                    "give it the labels of its Pods, `kubectl set selector -n {namespace} service {name} app=…`, or make an \
+                     EndpointSlice with the label kubernetes.io/service-name={name}"
+                ),
+            );
+            return;
+        }
         if slices.is_empty() {
             self.wrong(
                 "no EndpointSlice belongs to it".to_owned(),
@@ -241,10 +288,19 @@ impl Chart<'_> {
                     && p.port.is_some_and(|n| n != 0)
             });
             if !is_named {
-                self.wrong(
-                    format!("no EndpointSlice says where port {name:?} ({}/{protocol}) leads", port.port),
-                    "its targetPort names a container port; does a container of a ready Pod have one of that name?",
-                );
+                let there = port_names(&selector, pods);
+                let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+                let advice = match &port.target_port {
+                    Some(IntOrString::String(wanted)) => {
+                        format!("its targetPort is {wanted:?}, and the names of its Pods' ports are: {there}")
+                    }
+                    _ => format!(
+                        "its EndpointSlices have no such port; the names of its Pods' ports are: {there}"
+                    ),
+                };
+                let text =
+                    format!("no EndpointSlice says where port {name:?} ({}/{protocol}) leads", port.port);
+                self.wrong(text, &advice);
             }
         }
     }
@@ -367,6 +423,32 @@ fn show_port(port: &ServicePort) -> String {
 fn is_selected(selector: &BTreeMap<String, String>, pod: &Pod) -> bool {
     let labels = pod.metadata.labels.as_ref();
     selector.iter().all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
+}
+
+/// A Pod that lacks one label only: most likely it is the one that was meant.
+fn nearly_selected(selector: &BTreeMap<String, String>, pods: &[Pod]) -> Option<String> {
+    pods.iter().find_map(|pod| {
+        let labels = pod.metadata.labels.clone().unwrap_or_default();
+        let differ: Vec<&String> =
+            selector.iter().filter(|(k, v)| labels.get(*k) != Some(*v)).map(|(k, _)| k).collect();
+        let [key] = differ[..] else { return None };
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        match labels.get(key) {
+            Some(has) => Some(format!("Pod {name} has {key}={has}")),
+            // Where there is one label in all, any Pod lacks only one.
+            None => (selector.len() > 1).then(|| format!("Pod {name} lacks only {key}")),
+        }
+    })
+}
+
+/// The names that containers of the selected Pods give their ports.
+fn port_names(selector: &BTreeMap<String, String>, pods: &[Pod]) -> Vec<String> {
+    let selected = pods.iter().filter(|pod| !selector.is_empty() && is_selected(selector, pod));
+    let containers = selected.flat_map(|pod| pod.spec.iter().flat_map(|spec| &spec.containers));
+    let names = containers
+        .flat_map(|container| container.ports.iter().flatten())
+        .filter_map(|port| port.name.clone());
+    names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn is_ready(pod: &Pod) -> bool {

@@ -174,6 +174,65 @@ fn the_first_ailment_is_named() {
     }
 }
 
+/// With the names filled in, a hint is something to type.
+#[test]
+fn what_people_get_wrong_is_told_with_names() {
+    type Spoil = fn(&mut Facts);
+    let port =
+        |target: &str| json!({"spec": {"ports": [{"name": "http", "port": 80, "targetPort": target}]}});
+    let rows: Vec<(Spoil, &str, &str)> = vec![
+        (
+            |f| change(f, json!({"spec": {"selector": {"app": "wbe"}}})),
+            "no Pod has the labels that it selects, app=wbe; Pod web-1 has app=web",
+            "kubectl get pods -n default --show-labels",
+        ),
+        (
+            |f| {
+                let headless = json!({"clusterIP": "None", "clusterIPs": ["None"], "selector": {"app": "web", "tier": "a"}});
+                change(f, json!({ "spec": headless }));
+            },
+            "no Pod has the labels that it selects, app=web,tier=a; Pod web-1 lacks only tier",
+            "kubectl get service -n default web",
+        ),
+        (
+            |f| {
+                change(f, json!({"spec": {"selector": {}}}));
+                f.slices.clear();
+            },
+            "it selects no Pods, and nobody made an EndpointSlice for it",
+            "kubectl set selector -n default service web",
+        ),
+        (
+            |f| change(f, json!({"spec": {"type": "LoadBalancer"}})),
+            "it waits for an address from outside",
+            "kubectl describe service -n default web",
+        ),
+        (
+            |f| change(f, json!({"spec": {"type": "LoadBalancer", "loadBalancerClass": "example.com/x"}})),
+            "it waits for an address from outside",
+            "class \"example.com/x\"",
+        ),
+    ];
+    let mut facts = healthy();
+    facts.pods[0].spec =
+        Some(from(json!({"containers": [{"name": "c", "ports": [{"name": "web", "containerPort": 8080}]}]})));
+    facts.slices[0].ports = None;
+    change(&mut facts, port("wbe"));
+    let findings = examine(&ServiceKey::new("default", "web"), &facts);
+    let advice = "its targetPort is \"wbe\", and the names of its Pods' ports are: web";
+    assert_eq!(verdict(&findings).unwrap().advice, advice);
+    for (spoil, wanted, advice) in rows {
+        let mut facts = healthy();
+        spoil(&mut facts);
+        let findings = examine(&ServiceKey::new("default", "web"), &facts);
+        let wrong = verdict(&findings).unwrap();
+        assert_eq!(wrong.text, wanted);
+        assert!(wrong.advice.contains(advice), "{wrong:?}");
+    }
+    let given = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}});
+    assert_eq!(first_wrong(|f| change(f, json!({"spec": {"type": "LoadBalancer"}, "status": given}))), "");
+}
+
 #[test]
 fn what_is_not_ours_is_no_ailment() {
     for over in [
