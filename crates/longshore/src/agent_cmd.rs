@@ -125,8 +125,11 @@ pub(crate) fn event_loop(blocking_threads: usize) -> Result<Runtime, String> {
 /// How the process ends, by what `name` said at its end.
 pub(crate) fn exit_code(name: &str, ended: Result<(), String>) -> ExitCode {
     let Err(error) = ended else { return ExitCode::SUCCESS };
-    tracing::error!(error, "{name} failed");
-    console::err(&format!("Error: {error}\n"));
+    // Once, and for whoever reads: a program, or a person.
+    match logging::is_json() {
+        true => tracing::error!(error, "{name} failed"),
+        false => console::err(&format!("Error: {error}\n")),
+    }
     ExitCode::FAILURE
 }
 

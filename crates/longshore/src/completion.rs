@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use api::config::{kubelet, proxy};
 use base::flags::{Flag, FlagType};
+use base::nearest::nearest;
 
 use crate::{COMMANDS, console};
 
@@ -19,6 +20,10 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
             ExitCode::SUCCESS
         }
         None => {
+            let word = args.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+            if let Some(meant) = nearest(&word, ["bash", "zsh", "fish"]) {
+                console::err(&format!("Error: no shell {word:?}; did you mean {meant:?}?\n"));
+            }
             console::err("Usage:\n  longshore completion bash|zsh|fish\n");
             ExitCode::FAILURE
         }
@@ -60,7 +65,7 @@ fn spelled(flag: &Flag) -> String {
     }
 }
 
-fn bash() -> String {
+pub(crate) fn bash() -> String {
     let mut cases = String::new();
     for (agent, table) in agents() {
         let flags: Vec<String> = table.iter().map(spelled).collect();

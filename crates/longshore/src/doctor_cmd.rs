@@ -135,6 +135,12 @@ async fn foretell(options: &Options) -> Result<ExitCode, String> {
     Ok(if told.is_pressed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// What was found, for a person, and how the command ends.
+pub(crate) fn show(findings: &[Finding]) -> ExitCode {
+    console::out(&as_text(findings));
+    if verdict(findings).is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
 fn as_text(findings: &[Finding]) -> String {
     let mut out = String::new();
     for finding in findings {
@@ -144,6 +150,9 @@ fn as_text(findings: &[Finding]) -> String {
             Grade::Wrong => "WRONG",
         };
         out.push_str(&format!("{grade}  {}\n", finding.text));
+        if finding.grade == Grade::Note && !finding.advice.is_empty() {
+            out.push_str(&format!("       {}\n", finding.advice));
+        }
     }
     match verdict(findings) {
         None => out.push_str("\nNothing is wrong as far as this machine can see.\n"),

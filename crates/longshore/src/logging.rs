@@ -6,6 +6,7 @@
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use api::config::{Logging, VModule};
 use base::verbosity::Verbosity;
@@ -26,6 +27,8 @@ const LIBRARIES: u32 = 8;
 /// Our own crates; everything else is a library.
 const OURS: &[&str] = &[
     "longshore",
+    "addons",
+    "dns",
     "kubelet",
     "kubelet_core",
     "proxy",
@@ -46,12 +49,20 @@ const OURS: &[&str] = &[
     "sys",
 ];
 
+static JSON: AtomicBool = AtomicBool::new(false);
+
 /// Starts logging to standard error, and returns the verbosity. Whoever changes it has tracing look at its call sites
 /// again. Says so when something already logs.
 pub(crate) fn start(settings: &Logging) -> Result<Verbosity, tracing::subscriber::SetGlobalDefaultError> {
     let lines = Lines::new(settings, Stderr);
     let dial = lines.verbosity.clone();
+    JSON.store(lines.json, Ordering::Relaxed);
     tracing::subscriber::set_global_default(Registry::default().with(lines)).map(|()| dial)
+}
+
+/// Whether a program reads the log.
+pub(crate) fn is_json() -> bool {
+    JSON.load(Ordering::Relaxed)
 }
 
 /// Where lines go.

@@ -6,8 +6,12 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
+use base::nearest::nearest;
+
 mod agent_cmd;
 mod apiserver_cmd;
+mod backup_cmd;
+mod check_cmd;
 mod cni_cmd;
 mod completion;
 mod console;
@@ -16,13 +20,17 @@ mod dns_cmd;
 mod doctor_cmd;
 mod files;
 mod images_cmd;
+mod install_cmd;
+mod kubectl_config_cmd;
 mod kubelet_cmd;
 mod logging;
+mod node_here;
 mod pods_cmd;
 mod proxy_cmd;
 mod runtime_cmd;
 mod scheduler_cmd;
 mod serving;
+mod status_cmd;
 mod up_cmd;
 
 /// The Kubernetes release whose contract the agents follow.
@@ -39,6 +47,16 @@ const COMMANDS: &[(&str, &str)] = &[
     ("runtime", "Run containers for a kubelet, in containerd's place"),
     ("dns", "Answer for the names of Services and Pods"),
     ("images", "See, bring and remove the images of this machine's container runtime"),
+    ("status", "Show how the node of this machine is"),
+    ("check", "Find out whether this machine can be a node"),
+    ("install", "Make the node start with this machine"),
+    ("uninstall", "Take the node from this machine"),
+    ("backup", "Write the node of this machine into one file"),
+    ("restore", "Make a node of a backup"),
+    ("kubectl-config", "Say how kubectl gets to the node of this machine"),
+    ("ps", "Show the Pods of this machine"),
+    ("logs", "Show the log of a Pod of this machine"),
+    ("exec", "Run a command in a Pod of this machine"),
     ("pods", "Give Pods to this machine's kubelet, and see how they do"),
     ("cni", "Be the CNI plugins of this machine: bridge, host-local, portmap and others"),
     ("doctor", "Find out why a Service or a Pod does not work"),
@@ -87,10 +105,20 @@ fn dispatch(args: &[OsString]) -> ExitCode {
         Some("runtime") => runtime_cmd::main(rest),
         Some("dns") => dns_cmd::main(rest),
         Some("images") => images_cmd::main(rest),
+        Some("status") => status_cmd::main(rest),
+        Some("check") => check_cmd::main(rest),
+        Some("install") => install_cmd::install(rest),
+        Some("uninstall") => install_cmd::uninstall(rest),
+        Some("backup") => backup_cmd::backup(rest),
+        Some("restore") => backup_cmd::restore(rest),
+        Some("kubectl-config") => kubectl_config_cmd::main(rest),
         Some("pods") => pods_cmd::main(rest),
         Some("cni") => cni_cmd::main(rest),
+        Some("ps") => pods_cmd::short("get", rest),
+        Some(word @ ("logs" | "exec")) => pods_cmd::short(word, rest),
         Some("doctor") => doctor_cmd::main(rest),
         Some("completion") => completion::main(rest),
+        Some("help") if !rest.is_empty() => help(rest),
         Some("help" | "--help" | "-help" | "-h") => {
             console::out(&usage());
             ExitCode::SUCCESS
@@ -102,7 +130,25 @@ fn dispatch(args: &[OsString]) -> ExitCode {
         }
         _ => {
             let word = command.to_string_lossy();
-            console::err(&format!("unknown command {word:?}\n\n{}", usage()));
+            let names = COMMANDS.iter().map(|(name, _)| *name);
+            console::err(&match nearest(&word, names) {
+                Some(meant) => {
+                    format!("Error: unknown command {word:?}; did you mean `longshore {meant}`?\n")
+                }
+                None => format!("Error: unknown command {word:?}\n\n{}", usage()),
+            });
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// `help COMMAND` is `COMMAND --help`.
+fn help(words: &[OsString]) -> ExitCode {
+    match words {
+        [word] if word == "help" => dispatch(&["--help".into()]),
+        [word] => dispatch(&[word.clone(), "--help".into()]),
+        _ => {
+            console::err("Usage:\n  longshore help COMMAND\n");
             ExitCode::FAILURE
         }
     }

@@ -9,9 +9,10 @@ use api::json::{FromJson, List};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kubelet::pods::sources::local::Outcome;
-use kubelet::server::local_api::{Applied, EventLine, ExecRequest, frames};
+use kubelet::server::local_api::{Applied, DEFAULT_SOCKET, EventLine, ExecRequest, frames};
 
 use crate::console;
+use crate::node_here::NodeHere;
 
 mod args;
 pub(crate) mod client;
@@ -33,10 +34,12 @@ Usage:
   longshore pods logs NAME [-c CONTAINER] [-f] [--tail N] [--previous] [--timestamps]
   longshore pods exec NAME [-c CONTAINER] [-i] [-t] -- COMMAND [ARGS...]
   longshore pods problems
+  longshore ps|logs|exec ...                        short for pods get|logs|exec
 
 Flags of every command:
   -n, --namespace NAMESPACE   default \"default\"; get without NAME shows all namespaces
-      --socket PATH           where the kubelet listens, default /run/longshore/pods.sock
+      --socket PATH           where the kubelet listens, default $LONGSHORE_SOCKET, else /run/longshore/pods.sock, else that of
+                              the `longshore up` that runs here
   -h, --help                  this text
 ";
 
@@ -87,8 +90,30 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
     }
 }
 
+/// `longshore ps`, `logs` and `exec`: the verbs that one types most.
+pub(crate) fn short(verb: &str, rest: &[OsString]) -> ExitCode {
+    let all: Vec<OsString> = std::iter::once(verb.into()).chain(rest.iter().cloned()).collect();
+    main(&all)
+}
+
+/// The socket of the kubelet that is meant: the one that was named, else the usual one, else that of the node that runs here.
+fn socket(named: Option<&Path>, from_environment: Option<OsString>, usual: &Path) -> PathBuf {
+    if let Some(named) = named {
+        return named.to_owned();
+    }
+    if let Some(named) = from_environment.filter(|text| !text.is_empty()) {
+        return named.into();
+    }
+    if usual.exists() {
+        return usual.to_owned();
+    }
+    NodeHere::find(None).map_or_else(|_| usual.to_owned(), |node| node.pods_socket)
+}
+
 async fn run(options: Options) -> Result<ExitCode, PodsError> {
-    let client = Client::new(options.socket.clone());
+    let from_environment = std::env::var_os("LONGSHORE_SOCKET");
+    let path = socket(options.socket.as_deref(), from_environment, Path::new(DEFAULT_SOCKET));
+    let client = Client::new(path.clone());
     match &options.command {
         Command::Apply { input } => apply(&client, input).await,
         Command::Get { name, output, watch } => {
@@ -127,7 +152,7 @@ async fn run(options: Options) -> Result<ExitCode, PodsError> {
             let stdin = *stdin && (tty || !session::is_spent(&mut std::io::stdin().lock()));
             let begin = format!("/exec?stdin={}&tty={}", u8::from(stdin), u8::from(tty));
             let query: String = std::iter::once(begin).chain(container).chain(words).collect();
-            session::run(&options.socket, &pod_path(&options, name, &query), stdin, tty).await
+            session::run(&path, &pod_path(&options, name, &query), stdin, tty).await
         }
         Command::Exec { name, container, command, .. } => {
             let query =

@@ -59,6 +59,7 @@ async fn serve(loaded: Loaded, verbosity: Verbosity) -> Result<(), String> {
         in_cluster: agent_cmd::in_cluster(),
         within: None,
         any_kernel: any_kernel(),
+        keeps_sources: false,
         version: KUBERNETES.to_owned(),
         seed: agent_cmd::seed(),
         verbosity,

@@ -4,9 +4,11 @@
 //! (`part`, `agents`). The API server is first up and last down: without its store only a new process can go on, so its end is
 //! ours. Any other part that ends is started again.
 
+mod addons;
 mod agents;
 mod containerd;
 mod documents;
+mod importer;
 mod layout;
 mod network;
 mod part;
@@ -16,7 +18,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -30,21 +32,28 @@ use base::flags;
 use base::time::Wall;
 use base::verbosity::Verbosity;
 use client::{Client, Request};
+use kubelet::server::local_api::DEFAULT_SOCKET;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use x509::{AlternativeNames, Subject};
+
+pub(crate) use self::containerd::runtime_here;
+pub(crate) use self::network::{BRIDGE, node_ip};
 
 use self::agents::Agents;
 use self::containerd::RuntimeHere;
 use self::documents::Documents;
 use self::layout::Layout;
-use self::part::Part;
+use self::part::{Part, Tell};
 use crate::agent_cmd::Signals;
+use crate::node_here::NodeHere;
 use crate::{KUBERNETES, agent_cmd, apiserver_cmd, console};
 
 /// Between two looks at the kubelet's certificate: it is renewed when a third of its life is left.
 const CERTIFICATE_PERIOD: Duration = Duration::from_secs(3600);
+/// For a runtime to answer that was started to end its Pods.
+const RUNTIME: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(200);
 /// Between two lines about what is waited for at the end.
 const SAY_AGAIN: Duration = Duration::from_secs(3);
@@ -143,9 +152,11 @@ impl Here {
         };
         let token = CancellationToken::new();
         let agents = self.agents(within, server, runtime.as_ref())?;
+        let node = self.tell_others(&agents, server);
+        let tell = telling(node.clone());
         let mut parts = Vec::new();
         for (name, make) in agents.parts() {
-            parts.push(Part::start(name, make, &token)?);
+            parts.push(Part::start(name, make, &token, tell.clone())?);
         }
         let certificate = (server.up.pki.clone(), agents.node_name.clone(), self.node_ip);
         let renewing = supervise::spawn("kubelet certificate", renew(certificate));
@@ -164,10 +175,29 @@ impl Here {
         agent_cmd::tell_systemd("STOPPING=1");
         token.cancel();
         wait_for(&parts, signals, self.up.stop_pods).await;
+        node.lock().unwrap_or_else(PoisonError::into_inner).forget();
         if let Some(runtime) = runtime {
             self.leave(runtime).await;
         }
         outcome
+    }
+
+    /// Where things are, for the commands that look for a node.
+    fn tell_others(&self, agents: &Agents, server: &Server) -> Arc<Mutex<NodeHere>> {
+        let pods_socket = match self.layout.is_usual() {
+            true => DEFAULT_SOCKET.into(),
+            false => self.layout.kubelet_root().join("pods.sock"),
+        };
+        Arc::new(Mutex::new(NodeHere {
+            node_name: agents.node_name.clone(),
+            node_ip: self.node_ip.to_string(),
+            server: format!("https://{}", server.up.address),
+            data_dir: self.layout.data.clone(),
+            state_dir: self.layout.state.clone(),
+            pods_socket,
+            runtime_socket: agents.socket.clone(),
+            ..NodeHere::ours()
+        }))
     }
 
     fn start_runtime(&self) -> Result<RuntimeHere, String> {
@@ -201,6 +231,9 @@ impl Here {
             node_name,
             node_ip: self.node_ip,
             socket: runtime.map(|runtime| runtime.socket.clone()).unwrap_or_default(),
+            has_images: watch::Sender::new(false),
+            importer: importer::importer(&self.up, runtime.and_then(RuntimeHere::program)),
+            is_own_network: runtime.is_some_and(RuntimeHere::is_own),
             within,
             verbosity: self.verbosity.clone(),
         })
@@ -257,7 +290,7 @@ impl Here {
     async fn leave(&self, runtime: RuntimeHere) {
         if self.up.stop_pods {
             step("stopping the Pods");
-            let (root, cgroup) = (self.layout.kubelet_root(), self.cgroup_of_pods());
+            let (root, cgroup) = (self.layout.kubelet_root(), cgroup_of_pods(&self.documents, &self.up));
             for what in stop_pods::stop_pods(&runtime.socket, &root, cgroup.as_deref()).await {
                 tracing::warn!(what, "left behind");
             }
@@ -271,16 +304,47 @@ impl Here {
     }
 }
 
-impl Here {
-    /// The cgroup that all Pods are in, where the kubelet makes it and not systemd.
-    fn cgroup_of_pods(&self) -> Option<String> {
-        let driver = containerd::cgroup_driver(&self.up);
-        let ours = json!({"cgroupDriver": driver, "cgroupRoot": ""});
-        let config = self.documents.over(documents::KUBELET, ours);
-        let root = config["cgroupRoot"].as_str().unwrap_or_default().trim_matches('/');
-        let all = if root.is_empty() { "kubepods".to_owned() } else { format!("{root}/kubepods") };
-        (config["cgroupDriver"] == "cgroupfs").then_some(all)
+/// The cgroup that all Pods are in, where the kubelet makes it and not systemd.
+fn cgroup_of_pods(documents: &Documents, up: &Up) -> Option<String> {
+    let driver = containerd::cgroup_driver(up);
+    let ours = json!({"cgroupDriver": driver, "cgroupRoot": ""});
+    let config = documents.over(documents::KUBELET, ours);
+    let root = config["cgroupRoot"].as_str().unwrap_or_default().trim_matches('/');
+    let all = if root.is_empty() { "kubepods".to_owned() } else { format!("{root}/kubepods") };
+    (config["cgroupDriver"] == "cgroupfs").then_some(all)
+}
+
+/// Ends all Pods of a node that does not run any more, and takes away what they hang on. Says what resisted.
+pub(crate) fn end_pods(up: &Up) -> Result<Vec<String>, String> {
+    if up.disabled.contains("kubelet") {
+        return Ok(Vec::new());
     }
+    let layout = Layout::prepare(up)?;
+    let documents = Documents::read(up.config.as_deref())?;
+    // Containers that nobody asks about do not end: the runtime has to run for it.
+    let runtime = RuntimeHere::find(up, &layout)?;
+    let (root, cgroup) = (layout.kubelet_root(), cgroup_of_pods(&documents, up));
+    let left = part::event_loop()?.block_on(async {
+        let soon = CancellationToken::new();
+        let answers = tokio::time::timeout(RUNTIME, containerd::wait_for(&runtime.socket, &soon)).await;
+        match answers {
+            Ok(()) => stop_pods::stop_pods(&runtime.socket, &root, cgroup.as_deref()).await,
+            Err(_) => vec![format!("containers: nobody answers at {}", runtime.socket.display())],
+        }
+    });
+    runtime.stop();
+    Ok(left)
+}
+
+/// Keeps what others read up to date with how the parts are.
+fn telling(node: Arc<Mutex<NodeHere>>) -> Tell {
+    Arc::new(move |name, standing| {
+        let mut node = node.lock().unwrap_or_else(PoisonError::into_inner);
+        node.parts.insert(name.to_owned(), standing);
+        if let Err(error) = node.tell() {
+            tracing::warn!(%error, "other commands cannot find this node");
+        }
+    })
 }
 
 /// Waits for the parts and says which ones; who asks twice does not want to wait.

@@ -45,6 +45,27 @@ fn external_addresses_count_unless_the_gate_is_off() {
     }
 }
 
+/// Who calls is hidden only for the sake of endpoints elsewhere.
+#[test]
+fn a_source_is_kept_where_every_endpoint_is_here_and_that_is_wanted() {
+    for mode in MODES {
+        let mut world = world(mode, json!({}), &[HERE]);
+        world.settings.keeps_sources = true;
+        let kept = [
+            ("8.8.8.8@eth0 > 5.6.7.8:80", "10.244.0.5:8080"),
+            ("8.8.8.8@eth0 > 172.16.0.5:80", "10.244.0.5:8080"),
+            ("8.8.8.8@eth0 > 192.168.0.1:30080", "10.244.0.5:8080"),
+            ("10.244.0.9@cni0 > 5.6.7.8:80", "10.244.0.5:8080"),
+        ];
+        check("all are here", &world, &kept);
+        world.slices = vec![slice("web-1", &[HERE, THERE])];
+        let both = "10.244.0.5:8080* 10.244.1.5:8080*";
+        check("one is elsewhere", &world, &[("8.8.8.8@eth0 > 5.6.7.8:80", both)]);
+        world.slices = vec![slice("web-1", &[])];
+        check("there is none", &world, &[("8.8.8.8@eth0 > 5.6.7.8:80", "reject")]);
+    }
+}
+
 #[test]
 fn services_that_are_not_ours_are_not_served() {
     let rows = [

@@ -51,6 +51,9 @@ pub struct Start {
     pub within: Option<Within>,
     /// Whether `KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK` says anything.
     pub any_kernel: bool,
+    /// Whether a Service whose endpoints are all on this node sees who calls it from outside, whatever its policy. Only where
+    /// the network of Pods is ours.
+    pub keeps_sources: bool,
     pub version: String,
     /// Spreads the retries of many nodes.
     pub seed: u64,
@@ -147,7 +150,7 @@ impl Agent {
         let mut rng = Rng::new(start.seed);
         let node = informers.watch_node(&node_name, rng.child());
         Self {
-            settings: settings::settings(config, chosen),
+            settings: Settings { keeps_sources: start.keeps_sources, ..settings::settings(config, chosen) },
             chosen,
             node_name,
             informers,

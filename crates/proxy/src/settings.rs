@@ -39,6 +39,8 @@ pub fn settings(config: &KubeProxyConfiguration, chosen: config::Mode) -> Settin
         localhost_node_ports: config.iptables.localhost_node_ports,
         bind_address: parse_ip(&config.bind_address).filter(|ip| !ip.is_unspecified()),
         allows_external_ips: Gates::choose(&config.feature_gates).0.enabled("AllowServiceExternalIPs"),
+        // No configuration of upstream's has a word for it.
+        keeps_sources: false,
     }
 }
 

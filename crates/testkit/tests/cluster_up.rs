@@ -12,7 +12,6 @@ use testkit::harness::{TIMEOUT, means};
 use testkit::node::{Containerd, Node, Options, Tools};
 
 const ADDRESS: &str = "192.0.2.10";
-const PARTS: &str = "kube-controller-manager, kube-scheduler, kubelet, kube-proxy, dns";
 const WEB: &str = "mkdir -p /w; echo answered >/w/index.html; exec httpd -f -p 8080 -h /w";
 
 /// A machine to run `up` on: a network of its own, and a janitor for what a failing test leaves.
@@ -142,13 +141,26 @@ impl Machine {
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     }
 
-    fn import(&self) {
-        let mut ctr = self.node.command(self.tools.containerd_bin(Containerd::V2).join("ctr"));
-        ctr.arg("--address").arg(self.state().join("containerd.sock"));
-        let done =
-            ctr.args(["--namespace", "k8s.io", "images", "import", "--local"]).arg(self.tools.images());
-        let done = done.output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    /// Puts a file where `up` looks for it.
+    fn put(&self, name: &str, content: &[u8]) {
+        let path = self.data().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    /// Another command of ours, for this node.
+    fn longshore(&self, args: &[&str]) -> String {
+        let done = self.node.command(&self.binary).args(args).stdin(Stdio::null()).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        text(&done.stdout) + &text(&done.stderr)
+    }
+
+    /// What the node's own address answers to somebody on the machine.
+    fn ask_node(&self, port: u16) -> Option<String> {
+        let ask =
+            format!("exec 3<>/dev/tcp/{ADDRESS}/{port}; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3");
+        let done = self.node.command("timeout").args(["20", "bash", "-c", &ask]).output().unwrap();
+        Some(String::from_utf8_lossy(&done.stdout).into_owned()).filter(|said| said.contains("200 OK"))
     }
 
     /// A line for each Pod: its name, its container and how often that was started again.
@@ -156,6 +168,13 @@ impl Machine {
         let each = "jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[0].containerID} \
                     {.status.containerStatuses[0].restartCount}{\"\\n\"}{end}";
         self.kubectl(&["get", "pods", "-l", "app=web", "-o", each]).lines().map(str::to_owned).collect()
+    }
+
+    /// The same for what does not exist yet.
+    fn rolled_out_at_last(&mut self, name: &str) {
+        let object = format!("deployment/{name}");
+        self.eventually("there", |m| m.try_kubectl(&["get", &object]).ok());
+        self.rolled_out(name);
     }
 
     fn rolled_out(&self, name: &str) {
@@ -215,6 +234,95 @@ fn figures_are_told(m: &mut Machine) {
     m.kubectl(&["delete", "hpa", "web"]);
 }
 
+/// The page of the manifest in the directory; a second Service that wants the same port is told why it waits.
+fn a_load_balancer_has_the_nodes_address(m: &mut Machine) {
+    let address = |m: &Machine, name: &str| {
+        let each = "jsonpath={.status.loadBalancer.ingress[*].ip}";
+        m.kubectl(&["get", "service", name, "-o", each])
+    };
+    m.eventually("given an address", |m| (address(m, "hello") == ADDRESS).then_some(()));
+    m.eventually("a page", |m| m.ask_node(8088));
+    m.kubectl(&["create", "service", "loadbalancer", "late", "--tcp=8088:8080"]);
+    m.kubectl(&["create", "service", "loadbalancer", "api", "--tcp=6443:8080"]);
+    for (name, why) in [
+        ("late", "port 8088/TCP of the node is taken by Service default/hello"),
+        ("api", "port 6443/TCP of the node is taken by a program that listens on the node"),
+    ] {
+        let field = format!("involvedObject.name={name}");
+        m.eventually("told", |m| {
+            m.kubectl(&["get", "events", "--field-selector", &field, "-o", "jsonpath={.items[*].message}"])
+                .contains(why)
+                .then_some(())
+        });
+        assert_eq!(address(m, name), "");
+        m.kubectl(&["delete", "service", name]);
+    }
+}
+
+/// Made when its Pod has a node, and gone with the claim.
+fn a_claim_gets_a_directory(m: &mut Machine) {
+    let text = include_str!("../../../examples/volume.yaml").replace("busybox:1.37", "localhost/busybox:v1");
+    let path = m.node.dir().join("volume.yaml");
+    fs::write(&path, text).unwrap();
+    let file = path.display().to_string();
+    m.kubectl(&["apply", "-f", &file]);
+    m.kubectl(&["wait", "--for=condition=Ready", "pod/diary", "--timeout=120s"]);
+    let storage = m.data().join("storage");
+    let volumes = || fs::read_dir(&storage).unwrap().flatten().map(|e| e.path()).collect::<Vec<_>>();
+    let made = volumes();
+    assert_eq!(made.len(), 1, "{made:?}");
+    m.eventually("written", |_| {
+        fs::read_to_string(made[0].join("diary")).ok().filter(|text| !text.is_empty())
+    });
+    m.kubectl(&["delete", "-f", &file]);
+    m.eventually("removed", |_| volumes().is_empty().then_some(()));
+    m.eventually("gone", |m| m.kubectl(&["get", "pv", "-o", "name"]).is_empty().then_some(()));
+}
+
+/// Taken while it runs; the same objects and keys elsewhere.
+fn a_backup_is_a_node(m: &Machine) {
+    let (file, copy) = (m.node.dir().join("node.backup"), m.node.dir().join("copy"));
+    let (file, data) = (file.display().to_string(), format!("--data-dir={}", m.data().display()));
+    let said = m.longshore(&["backup", &data, &file]);
+    assert!(said.contains(" objects at revision "), "{said}");
+    let copied = format!("--data-dir={}", copy.display());
+    let said = m.longshore(&["restore", &copied, &file]);
+    assert!(said.contains("longshore up"), "{said}");
+    for name in ["pki/ca.crt", "pki/ca.key", "admin.kubeconfig", "deploy/hello.yaml"] {
+        assert_eq!(fs::read(copy.join(name)).unwrap(), fs::read(m.data().join(name)).unwrap(), "{name}");
+    }
+    // Not over another one.
+    let said = m.longshore(&["restore", &copied, &file]);
+    assert!(said.contains("--replace"), "{said}");
+}
+
+fn other_commands_find_the_node(m: &Machine) {
+    let state = format!("--state-dir={}", m.state().display());
+    let status = m.longshore(&["status", &state]);
+    for line in [
+        format!("node          demo {ADDRESS} is Ready"),
+        format!("Service       default/hello at {ADDRESS}:8088"),
+        "Pods          2 Running".to_owned(),
+        "certificates  ".to_owned(),
+    ] {
+        assert!(status.contains(&line), "{line:?} is not in\n{status}");
+    }
+    assert!(!status.contains("WRONG"), "{status}");
+    let config = m.longshore(&["kubectl-config", &state]);
+    assert_eq!(config, format!("export KUBECONFIG={}\n", m.data().join("admin.kubeconfig").display()));
+    let printed = m.longshore(&["kubectl-config", "--print", "--server=https://node.example:6443", &state]);
+    assert!(printed.contains("https://node.example:6443"), "{printed}");
+    let socket = format!("--socket={}", m.data().join("kubelet/pods.sock").display());
+    let pods = m.longshore(&["ps", &socket]);
+    assert_eq!(
+        pods.lines().filter(|line| line.contains("hello-") && line.contains("Running")).count(),
+        2,
+        "{pods}"
+    );
+    let checked = m.longshore(&["check", &state]);
+    assert!(checked.contains("a node runs here already"), "{checked}");
+}
+
 #[test]
 fn a_whole_node_in_one_process_serves_kubectl_outlives_its_killing_and_leaves_nothing() {
     a_whole_node(Containerd::V2);
@@ -231,6 +339,9 @@ fn a_whole_node(runtime: Containerd) {
     if runtime == Containerd::Embedded {
         m.import_early();
     }
+    // In a directory before the start, they are there without a word.
+    m.put("images/demo.tar", &fs::read(m.tools.images()).unwrap());
+    m.put("deploy/hello.yaml", include_bytes!("../../../examples/demo/hello.yaml"));
     m.start();
     m.wait_until_ready(1);
     let said = m.said();
@@ -240,9 +351,10 @@ fn a_whole_node(runtime: Containerd) {
         assert!(said.contains(line), "{said}");
     }
     assert!(m.kubectl(&["get", "--raw", "/readyz?verbose"]).contains("readyz check passed"));
-    if runtime != Containerd::Embedded {
-        m.import();
-    }
+    m.rolled_out_at_last("hello");
+    a_load_balancer_has_the_nodes_address(&mut m);
+    a_claim_gets_a_directory(&mut m);
+    other_commands_find_the_node(&m);
 
     // Controllers, scheduler, kubelet and proxy: each has its share in this.
     m.kubectl(&[
@@ -283,6 +395,14 @@ fn a_whole_node(runtime: Containerd) {
     assert_eq!(after.len(), 3, "{after:?}");
     assert!(containers.iter().all(|one| after.contains(one)), "{containers:?} {after:?}");
     m.eventually("an answer after the new start", answers);
+    m.eventually("the page after the new start", |m| m.ask_node(8088));
+
+    a_backup_is_a_node(&m);
+
+    // What is no more in the directory goes.
+    fs::remove_file(m.data().join("deploy/hello.yaml")).unwrap();
+    m.eventually("pruned", |m| m.try_kubectl(&["get", "deployment", "hello"]).err());
+    m.eventually("pruned", |m| m.try_kubectl(&["get", "service", "hello"]).err());
 
     // Told to end, it says what it waits for, and takes everything along.
     kill_process(Pid::from_child(&m.up), Signal::INT).unwrap();
@@ -295,7 +415,9 @@ fn a_whole_node(runtime: Containerd) {
         thread::sleep(Duration::from_millis(50));
     };
     assert!(status.success(), "{status}\n{}", m.last_words());
-    assert!(m.said().contains(&format!("stopping: waiting for {PARTS}\n")), "{}", m.said());
+    let said = m.said();
+    let waits = said.lines().find(|line| line.starts_with("stopping: waiting for ")).unwrap();
+    assert!(waits.contains("kubelet"), "{said}");
     let end = Instant::now() + TIMEOUT;
     loop {
         let left = m.node.census().since(&before);

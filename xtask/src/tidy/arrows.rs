@@ -72,6 +72,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("scheduler", AGENT),
     ("cni", &["cni-core", "nft", "sys"]),
     ("dns", &["dns-core", "client", "serve", "supervise", "base"]),
+    ("addons", &["client", "supervise", "sys", "api", "base"]),
     (
         "apiserver",
         &[
@@ -98,6 +99,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "registry",
             "cni",
             "dns",
+            "addons",
             "scheduler",
             "apiserver",
             "apiserver-core",

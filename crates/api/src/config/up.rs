@@ -11,8 +11,18 @@ use super::Logging;
 use super::apiserver::DATA_DIR;
 
 /// Parts that `--disable` may name. The API server is what the others are for.
-pub const PARTS: &[&str] =
-    &["kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "dns", "metrics"];
+pub const PARTS: &[&str] = &[
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+    "kube-proxy",
+    "dns",
+    "metrics",
+    "service-lb",
+    "local-storage",
+    "deploy",
+    "images",
+];
 
 /// Every flag. Names are those of the parts where they have the same thing.
 pub const FLAGS: &[Flag] = &[
@@ -28,7 +38,7 @@ pub const FLAGS: &[Flag] = &[
         "disable",
         FlagType::List,
         "",
-        "Parts not to run: kube-controller-manager, kube-scheduler, kubelet, kube-proxy, dns, metrics.",
+        "Parts not to run: kube-controller-manager, kube-scheduler, kubelet, kube-proxy, dns, metrics, service-lb, local-storage, deploy, images.",
     ),
     Flag::new("bind-address", FlagType::Ip, "0.0.0.0", "The address that the API server listens on."),
     Flag::new("secure-port", FlagType::Int32, "6443", "The port that the API server listens on."),
@@ -279,7 +289,8 @@ mod tests {
             ),
             (
                 &["--disable=traefik"],
-                "--disable: there is no part \"traefik\"; parts are kube-controller-manager, kube-scheduler, kubelet, kube-proxy, dns, metrics",
+                "--disable: there is no part \"traefik\"; parts are kube-controller-manager, kube-scheduler, kubelet, kube-proxy, dns, metrics, \
+                 service-lb, local-storage, deploy, images",
             ),
         ];
         for (args, want) in rows {

@@ -3,13 +3,17 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use base::nearest::nearest;
 use lexopt::prelude::*;
 
 use super::client::escape;
 
+const VERBS: [&str; 6] = ["apply", "get", "delete", "logs", "exec", "problems"];
+
 #[derive(Debug, PartialEq)]
 pub(super) struct Options {
-    pub(super) socket: PathBuf,
+    /// None for the one that is found.
+    pub(super) socket: Option<PathBuf>,
     pub(super) namespace: Option<String>,
     pub(super) command: Command,
 }
@@ -144,10 +148,12 @@ impl Raw {
                 Command::Exec { name, container: self.container.take(), command: self.command, stdin, tty }
             }
             "problems" => Command::Problems,
-            other => return Err(format!("unknown command {other:?}")),
+            other => {
+                let meant = nearest(other, VERBS).map(|meant| format!("; did you mean {meant:?}?"));
+                return Err(format!("unknown command {other:?}{}", meant.unwrap_or_default()));
+            }
         };
-        let socket = self.socket.unwrap_or_else(|| kubelet::server::local_api::DEFAULT_SOCKET.into());
-        Ok(Options { socket, namespace: self.namespace, command })
+        Ok(Options { socket: self.socket, namespace: self.namespace, command })
     }
 
     fn log_query(&self) -> String {

@@ -20,9 +20,11 @@ use controllers::metrics::Metrics;
 use controllers::seen::Seen;
 use ipnet::IpNet;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use super::containerd;
 use super::documents::{self, Documents};
+use super::importer::Importer;
 use super::layout::Layout;
 use super::part::Make;
 use crate::files::RealFiles;
@@ -53,6 +55,12 @@ pub(super) struct Agents {
     pub(super) node_ip: IpAddr,
     /// The runtime's socket.
     pub(super) socket: PathBuf,
+    /// Whether the archives of images that were there at the start were looked at.
+    pub(super) has_images: watch::Sender<bool>,
+    /// How the runtime gets archives of images.
+    pub(super) importer: Importer,
+    /// The bridge of Pods is ours: what they answer comes back through this machine's stack.
+    pub(super) is_own_network: bool,
     pub(super) within: InProcess,
     /// The certificate of the authority.
     pub(super) ca: String,
@@ -69,14 +77,22 @@ type Maker = fn(&Agents) -> Make;
 impl Agents {
     /// In the order they are started in; those that are switched off are left out.
     pub(super) fn parts(&self) -> Vec<(&'static str, Make)> {
-        let all: [(&'static str, Maker); 5] = [
+        let all: [(&'static str, Maker); 9] = [
             ("kube-controller-manager", Agents::controllers),
             ("kube-scheduler", Agents::scheduler),
             ("kubelet", Agents::kubelet),
             ("kube-proxy", Agents::proxy),
             ("dns", Agents::dns),
+            ("service-lb", Agents::service_lb),
+            ("local-storage", Agents::local_storage),
+            ("deploy", Agents::deploy),
+            ("images", Agents::images),
         ];
-        let wanted = all.into_iter().filter(|(name, _)| !self.up.disabled.contains(*name));
+        // Without a kubelet there is no runtime to give images to.
+        let is_off = |name: &str| {
+            self.up.disabled.contains(name) || (name == "images" && self.up.disabled.contains("kubelet"))
+        };
+        let wanted = all.into_iter().filter(|(name, _)| !is_off(name));
         wanted.map(|(name, make)| (name, make(self))).collect()
     }
 
@@ -227,6 +243,7 @@ impl Agents {
                     in_cluster: (None, None),
                     within: Some(Within(all.within.dial(User::new("system:kube-proxy", &[])))),
                     any_kernel: false,
+                    keeps_sources: all.is_own_network,
                     version: KUBERNETES.to_owned(),
                     seed: agent_cmd::seed(),
                     verbosity: all.verbosity.clone(),

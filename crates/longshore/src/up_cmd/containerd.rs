@@ -124,7 +124,7 @@ impl RuntimeHere {
             let settings = settings.clone();
             Box::pin(async move { ::runtime::run(settings, token).await.map_err(|e| e.to_string()) })
         });
-        let part = Part::start("runtime", make, &token)?;
+        let part = Part::start("runtime", make, &token, Arc::new(|_, _| ()))?;
         Ok(RuntimeHere { socket, own: None, embedded: Some(Embedded { part, token }) })
     }
 
@@ -152,6 +152,11 @@ impl RuntimeHere {
         let thread = thread::Builder::new().name("containerd".to_owned()).spawn(move || kept.keep());
         let thread = thread.map_err(|e| format!("start a thread for containerd: {e}"))?;
         Ok(RuntimeHere { socket, own: Some(Own { thread, shared }), embedded: None })
+    }
+
+    /// The containerd that we run.
+    pub(super) fn program(&self) -> Option<&Path> {
+        self.own.as_ref().map(|own| own.shared.program.as_path())
     }
 
     pub(super) fn is_own(&self) -> bool {
@@ -261,6 +266,19 @@ impl Shared {
     }
 }
 
+/// The runtime that `up` would take, in words; none where there is none.
+pub(crate) fn runtime_here(up: &Up) -> Option<String> {
+    if up.embedded_runtime {
+        return Some("our own".to_owned());
+    }
+    if let Some(program) = &up.containerd {
+        return program.is_file().then(|| program.display().to_string());
+    }
+    let runs =
+        USUAL.iter().find(|socket| answers(Path::new(socket))).map(|socket| format!("the one at {socket}"));
+    runs.or_else(|| on_the_path("containerd").map(|program| program.display().to_string()))
+}
+
 /// Waits until the runtime's socket answers; one line says that we wait, and for what.
 pub(super) async fn wait_for(socket: &Path, token: &CancellationToken) {
     let (began, mut told) = (Instant::now(), false);
@@ -284,7 +302,7 @@ fn answers(socket: &Path) -> bool {
     UnixStream::connect(socket).is_ok()
 }
 
-fn on_the_path(program: &str) -> Option<PathBuf> {
+pub(super) fn on_the_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|found| found.is_file())
 }

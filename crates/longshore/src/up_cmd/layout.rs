@@ -25,6 +25,8 @@ impl Layout {
         for (flag, dir) in [
             ("--data-dir", layout.data.clone()),
             ("--data-dir", layout.manifests()),
+            ("--data-dir", layout.deploy()),
+            ("--data-dir", layout.images()),
             ("--data-dir", layout.cni_config()),
             ("--data-dir", layout.containerd_root()),
             ("--state-dir", layout.state.clone()),
@@ -37,7 +39,7 @@ impl Layout {
         Ok(layout)
     }
 
-    fn is_usual(&self) -> bool {
+    pub(super) fn is_usual(&self) -> bool {
         self.data == Path::new(USUAL)
     }
 
@@ -47,6 +49,21 @@ impl Layout {
 
     pub(super) fn manifests(&self) -> PathBuf {
         self.data.join("manifests")
+    }
+
+    /// What is in it is applied to the API server.
+    pub(super) fn deploy(&self) -> PathBuf {
+        self.data.join("deploy")
+    }
+
+    /// Archives of images that the runtime gets.
+    pub(super) fn images(&self) -> PathBuf {
+        self.data.join("images")
+    }
+
+    /// The volumes of the class `local-path`.
+    pub(super) fn storage(&self) -> PathBuf {
+        self.data.join("storage")
     }
 
     pub(super) fn kubelet_root(&self) -> PathBuf {

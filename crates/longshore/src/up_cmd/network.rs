@@ -10,12 +10,12 @@ use serde_json::json;
 use super::layout::Layout;
 
 /// The bridge that Pods hang on, where the network is ours.
-pub(super) const BRIDGE: &str = "longshore0";
+pub(crate) const BRIDGE: &str = "longshore0";
 /// Where containerds of others look for networks.
 const MACHINE_CNI: &str = "/etc/cni/net.d";
 
 /// The address of the Node: the one given, or the one packets to the world leave from, or the first that is nobody else's.
-pub(super) fn node_ip(up: &Up) -> Result<IpAddr, String> {
+pub(crate) fn node_ip(up: &Up) -> Result<IpAddr, String> {
     if let Some(ip) = up.node_ip {
         return Ok(ip);
     }

@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent_cmd;
+use crate::node_here::Standing;
 
 /// Before a part that ended is started again; doubled each time it ends soon.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -24,6 +26,9 @@ pub(super) type Running = Pin<Box<dyn Future<Output = Result<(), String>>>>;
 /// Makes the agent; called again for every start.
 pub(super) type Make = Box<dyn FnMut(CancellationToken) -> Running + Send>;
 
+/// Hears how a part is.
+pub(super) type Tell = Arc<dyn Fn(&'static str, Standing) + Send + Sync>;
+
 pub(super) struct Part {
     pub(super) name: &'static str,
     thread: JoinHandle<()>,
@@ -32,9 +37,16 @@ pub(super) struct Part {
 // === impl Part ===
 
 impl Part {
-    pub(super) fn start(name: &'static str, make: Make, token: &CancellationToken) -> Result<Part, String> {
+    /// `tell` hears whether it runs, and why it does not.
+    pub(super) fn start(
+        name: &'static str,
+        make: Make,
+        token: &CancellationToken,
+        tell: Tell,
+    ) -> Result<Part, String> {
         let token = token.clone();
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || keep(name, make, &token));
+        let thread = thread::Builder::new().name(name.to_owned());
+        let thread = thread.spawn(move || keep(name, make, &token, &tell));
         Ok(Part { name, thread: thread.map_err(|e| format!("start a thread for {name}: {e}"))? })
     }
 
@@ -48,10 +60,11 @@ pub(super) fn event_loop() -> Result<Runtime, String> {
     agent_cmd::event_loop(BLOCKING_THREADS)
 }
 
-fn keep(name: &'static str, mut make: Make, token: &CancellationToken) {
+fn keep(name: &'static str, mut make: Make, token: &CancellationToken, tell: &Tell) {
     let mut pause = FIRST_PAUSE;
     while !token.is_cancelled() {
         let began = Instant::now();
+        tell(name, Standing::Runs);
         let ended = catch_unwind(AssertUnwindSafe(|| run(&mut make, token)));
         if token.is_cancelled() {
             if let Ok(Err(error)) = ended {
@@ -68,6 +81,7 @@ fn keep(name: &'static str, mut make: Make, token: &CancellationToken) {
             pause = FIRST_PAUSE;
         }
         tracing::error!(part = name, error, again_in = ?pause, "a part of the node failed");
+        tell(name, Standing::Failed(error));
         if let Ok(runtime) = event_loop() {
             runtime.block_on(async { _ = tokio::time::timeout(pause, token.cancelled()).await });
         }
@@ -105,9 +119,15 @@ mod tests {
                 Err("no".to_owned())
             })
         });
-        let part = Part::start("test", make, &token).unwrap();
+        let (hear, heard) = mpsc::channel();
+        let tell: Tell = Arc::new(move |name, standing| hear.send((name, standing)).unwrap());
+        let part = Part::start("test", make, &token, tell).unwrap();
         assert_eq!(told.iter().take(3).collect::<Vec<_>>(), [1, 2, 3]);
         assert!(!part.has_ended());
+        let (panicked, failed) =
+            (Standing::Failed("it panicked".to_owned()), Standing::Failed("no".to_owned()));
+        let all = [Standing::Runs, panicked, Standing::Runs, failed, Standing::Runs];
+        assert_eq!(heard.try_iter().collect::<Vec<_>>(), all.map(|standing| ("test", standing)));
         token.cancel();
         part.thread.join().unwrap();
     }

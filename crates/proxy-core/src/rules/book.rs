@@ -72,6 +72,7 @@ impl Rulebook {
             node_ip: self.settings.node_ip(cluster, family),
             zone: cluster.node().zone.clone(),
             allows_external_ips: self.settings.allows_external_ips,
+            keeps_sources: self.settings.keeps_sources,
         };
         let services = match self.ground.as_ref() == Some(&ground) {
             true => changed.0,

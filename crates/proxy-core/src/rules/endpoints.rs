@@ -95,11 +95,11 @@ fn keep(endpoints: &[MergedEndpoint], wanted: impl Fn(&SliceEndpoint) -> bool) -
 // === impl Needs ===
 
 impl Needs {
-    /// External traffic needs the cluster list even under policy Local, for the node's own clients.
-    pub(super) fn of(service: &Service, is_external: bool) -> Self {
+    /// External traffic needs the cluster list even where it stays on the node, for the node's own clients.
+    pub(super) fn of(service: &Service, is_external: bool, external_stays: bool) -> Self {
         Self {
             cluster: !service.is_internal_local || is_external,
-            local: service.is_internal_local || (service.is_external_local && is_external),
+            local: service.is_internal_local || (external_stays && is_external),
         }
     }
 

@@ -18,6 +18,9 @@ pub struct Settings {
     pub bind_address: Option<IpAddr>,
     /// Whether `externalIPs` of Services count (`AllowServiceExternalIPs`).
     pub allows_external_ips: bool,
+    /// Whether a Service whose endpoints are all on this node sees who calls it from outside. Only where what Pods answer comes
+    /// back through this node's stack, as it does with a bridge and not with every network.
+    pub keeps_sources: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +132,7 @@ impl Settings {
             localhost_node_ports: true,
             bind_address: None,
             allows_external_ips: true,
+            keeps_sources: false,
         }
     }
 

@@ -23,6 +23,7 @@ pub(super) struct Ground {
     pub(super) node_ip: Option<IpAddr>,
     pub(super) zone: Option<Arc<str>>,
     pub(super) allows_external_ips: bool,
+    pub(super) keeps_sources: bool,
 }
 
 #[derive(Debug, Default)]
@@ -64,7 +65,10 @@ fn compile_port(
         service.external_ips(family).filter(|_| ground.allows_external_ips).collect();
     let load_balancer_vips: Box<[IpAddr]> = service.load_balancer_vips(family).collect();
     let is_external = Needs::is_external(port, external_ips.len() + load_balancer_vips.len());
-    let choice = choose(endpoints, Needs::of(service, is_external), ground.zone.as_deref());
+    // Where every endpoint is here, policy Cluster and policy Local mean the same ones, and the latter keeps the source.
+    let are_all_here = || !endpoints.is_empty() && endpoints.iter().all(|e| e.state.is_local);
+    let external_stays = service.is_external_local || (ground.keeps_sources && are_all_here());
+    let choice = choose(endpoints, Needs::of(service, is_external, external_stays), ground.zone.as_deref());
     let lacks_local = choice.is_served && choice.local.is_empty();
     PortRules {
         cluster_ip,
@@ -72,7 +76,7 @@ fn compile_port(
         node_port: port.node_port,
         affinity: service.affinity,
         internal: internal(service, &choice, ground),
-        external: is_external.then(|| external(service, &choice, ground)),
+        external: is_external.then(|| external(external_stays, &choice, ground)),
         serving: serving(port.protocol, endpoints),
         firewall: firewall(&service.source_ranges(family), &load_balancer_vips, ground)
             .filter(|_| choice.is_served || ground.manners.firewall_comes_first),
@@ -92,8 +96,8 @@ fn internal(service: &Service, choice: &Choice, ground: &Ground) -> Way {
     choice.way(service.is_internal_local, Masquerade::OffCluster, ground)
 }
 
-fn external(service: &Service, choice: &Choice, ground: &Ground) -> External {
-    if !service.is_external_local {
+fn external(stays: bool, choice: &Choice, ground: &Ground) -> External {
+    if !stays {
         // The endpoint may be elsewhere, and its answer has to come back through here.
         return External::same_for_all(choice.way(false, Masquerade::Always, ground));
     }

@@ -202,6 +202,7 @@ pub(crate) fn world() -> impl Strategy<Value = World> {
         prop::bool::weighted(0.2),
         any::<bool>(),
         prop::option::of(Just("192.168.0.1")),
+        any::<bool>(),
     );
     let objects = (prop::collection::vec(service(), 1..4), prop::collection::vec(slice(), 3..9), 0..3u8);
     (settings, objects).prop_map(|(settings, (services, slices, zone))| {
@@ -209,6 +210,7 @@ pub(crate) fn world() -> impl Strategy<Value = World> {
         (world.settings.local_traffic, world.settings.node_port_addresses) = (settings.1, settings.2);
         (world.settings.masquerade_all, world.settings.localhost_node_ports) = (settings.3, settings.4);
         world.settings.bind_address = settings.5.map(|ip| ip.parse().unwrap());
+        world.settings.keeps_sources = settings.6;
         world.node = node(json!({"metadata": {"labels": {"topology.kubernetes.io/zone": (["a", "b", ""][usize::from(zone)])}}}));
         for service in services {
             world.services.retain(|s| s.metadata.name != service.metadata.name);

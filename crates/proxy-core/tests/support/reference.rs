@@ -119,7 +119,9 @@ fn external(world: &World, packet: &Packet, key: &PortKey, service: &Service) ->
     if everywhere.is_empty() {
         return Fate::Rejected;
     }
-    if !is_local_policy(service) {
+    let are_all_here = all.iter().all(|(_, endpoint)| is_here(endpoint));
+    let stays = is_local_policy(service) || (world.settings.keeps_sources && are_all_here);
+    if !stays {
         return sent(world, packet, key, service, &everywhere, true);
     }
     let here = local_list(&all);

@@ -19,6 +19,7 @@ pub(crate) fn run(args: &[OsString]) {
         in_cluster: (None, None),
         within: None,
         any_kernel: false,
+        keeps_sources: false,
         version: "v0".into(),
         seed: 1,
         verbosity: Verbosity::default(),

@@ -173,6 +173,7 @@ fn start(master: &str, more: &[&str]) -> Start {
         in_cluster: (None, None),
         within: None,
         any_kernel: false,
+        keeps_sources: false,
         version: "v0".into(),
         seed: 1,
         verbosity: Verbosity::default(),
