@@ -2,10 +2,11 @@
 
 mod apt;
 mod bench;
+mod bench_up;
 mod debs;
 mod deny;
+mod dist;
 mod fuzz;
-mod glance;
 mod images;
 mod interrupt;
 mod kubernetes;
@@ -27,7 +28,7 @@ use terminal::say;
 const USAGE: &str = "\
 cargo xtask <command>
 
-  up [--debug]        containerd and the kubelet on this machine, with Pods to look at, until Ctrl-C
+  up [--debug]        `longshore up` on this machine, with a page to look at, until Ctrl-C
                       (--debug: the unoptimised build, which is quicker to make)
   test [--seeds N] [-- FILTER…]
                       format, house rules, clippy, licences, unit, property, simulation and real-containerd suites,
@@ -38,10 +39,13 @@ cargo xtask <command>
                       tests that need more of a kernel than this machine's, in an emulated machine: IPVS, systemd's
                       slices and a dead NFS server, if no other are named
   tidy                check the house rules
+  dist [--binary PATH]
+                      what is given to people, in target/dist: a tarball and Debian packages, with checksums
   fuzz NAME [--minutes N]
                       libFuzzer on one parser of crates/fuzzed; needs the nightly compiler and cargo-fuzz
   update-kubernetes CHECKOUT
                       take the numbers of protobuf fields from the sources of a Kubernetes release, and say what is new
+  bench up [--quick]  what `longshore up` costs: start to API, node and page, memory, idle processor and disk
   bench pods [--quick]
                       what the kubelet costs on top of the runtime: latency, memory, processor time
   bench node [--quick] [--peer-kubelet PATH] [--peer-apiserver PATH --peer-etcd PATH]
@@ -97,8 +101,12 @@ fn run(args: &[String]) -> Result<ExitCode> {
         }
         "up" => up::up(&layout::Layout::find()?, rest),
         "test" => test::test(&layout::Layout::find()?, rest),
+        "bench" if rest.first().is_some_and(|what| what == "up") => {
+            bench_up::bench(&layout::Layout::find()?, &rest[1..])
+        }
         "bench" => bench::bench(&layout::Layout::find()?, rest),
         "vm" => vm::vm(&layout::Layout::find()?, rest),
+        "dist" => dist::dist(&layout::Layout::find()?, rest),
         "fuzz" => fuzz::fuzz(&layout::Layout::find()?, rest),
         "update-kubernetes" => kubernetes::update(&layout::Layout::find()?, rest),
         "tidy" => tidy::tidy(&layout::Layout::find()?),

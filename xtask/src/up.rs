@@ -1,38 +1,54 @@
-//! `cargo xtask up`: containerd and the kubelet on this machine, with Pods to look at, until Ctrl-C.
+//! `cargo xtask up`: builds Longshore and runs `longshore up` on this machine, with a page to look at, until Ctrl-C.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use fixture::{Agent, AgentOptions, Doing, Failure, Network, Node, Options, Result, Tools};
+use fixture::{Containerd, Doing, Failure, Result, Tools};
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::glance::{Glance, pods};
 use crate::interrupt::Interrupt;
 use crate::layout::Layout;
-use crate::terminal::{complain, say, step};
+use crate::terminal::{say, step};
 use crate::{debs, images};
 
 const READY_WITHIN: Duration = Duration::from_secs(120);
-const GONE_WITHIN: Duration = Duration::from_secs(40);
+const LOOK: Duration = Duration::from_millis(50);
+/// Sockets and what a reboot may take away; the data directory is under target/.
+pub(crate) const STATE: &str = "/run/longshore-xtask-up";
+/// The port of the demo's Service.
+pub(crate) const PAGE: u16 = 8088;
 
 /// A cargo profile and the directory it builds into.
 type Profile = (&'static str, &'static str);
-const RELEASE: Profile = ("release-fast", "release-fast");
+pub(crate) const RELEASE: Profile = ("release-fast", "release-fast");
 const DEBUG: Profile = ("dev", "debug");
 
 /// The binary, on its way. Whoever drops it does not want it any more.
-struct Build {
+pub(crate) struct Build {
     cargo: Child,
     binary: PathBuf,
 }
 
-/// Why waiting ended.
-enum Wait {
-    Ready(Vec<Glance>),
-    Interrupted,
+/// A running `longshore up`. Whoever drops it tells it to end and waits.
+pub(crate) struct Running {
+    child: Child,
+    lines: Receiver<String>,
+    began: Instant,
+    data: PathBuf,
+}
+
+/// How long it took to get there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    pub(crate) api: Duration,
+    pub(crate) node: Duration,
+    pub(crate) page: Duration,
 }
 
 pub(crate) fn up(layout: &Layout, args: &[String]) -> Result<ExitCode> {
@@ -45,145 +61,29 @@ pub(crate) fn up(layout: &Layout, args: &[String]) -> Result<ExitCode> {
         return Err(Failure::new("containers need root: run it as root"));
     }
     let _only_one = claim(layout)?;
+    let binary = prepare(layout, profile)?;
+    // Before anything is on the machine that a signal should clear away.
+    let interrupt = Interrupt::catch()?;
+    step(format_args!("{} up", layout.shown(&binary)));
+    let mut running = Running::start(layout, &binary, &layout.target.join("run/up"))?;
+    let outcome = running.show(layout, &binary, &interrupt);
+    let ended = running.stop(&interrupt);
+    outcome.and(ended)?;
+    step("nothing runs any more; `cargo xtask up` goes on where it was");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Everything that is needed, built or fetched.
+pub(crate) fn prepare(layout: &Layout, profile: Profile) -> Result<PathBuf> {
     // The one waits for the network and the other for the processor.
     let build = Build::begin(layout, profile)?;
     debs::fetch(layout, false)?;
     images::build(layout)?;
-    let binary = build.finish()?;
-    // Before anything is on the machine that a signal should clear away.
-    let interrupt = Interrupt::catch()?;
-    let dir = layout.target.join("run/up");
-    let _ = fs::remove_dir_all(&dir);
-    copy_manifests(&layout.root.join("examples/manifests"), &dir.join("manifests"))?;
-
-    step("starting containerd");
-    let options = Options {
-        id: Some("up".into()),
-        dir: Some(dir),
-        keep_dir: true,
-        network: Network::Host,
-        ..Options::default()
-    };
-    let node = Node::start(&Tools::new(&layout.cache)?, options)?;
-    step("starting the kubelet");
-    let mut agent = Agent::start(&node, &binary, &AgentOptions::default())?;
-    let outcome = serve(layout, &node, &mut agent, &binary, &interrupt);
-    let cleared = clear(node, agent, &binary);
-    outcome.and(cleared)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Shows progress until the Pods are Ready, then waits for Ctrl-C.
-fn serve(
-    layout: &Layout,
-    node: &Node,
-    agent: &mut Agent,
-    binary: &Path,
-    interrupt: &Interrupt,
-) -> Result<()> {
-    match wait_until_ready(node, agent, interrupt)? {
-        Wait::Ready(pods) => tell(layout, node, agent, binary, &pods),
-        Wait::Interrupted => return Ok(()),
-    }
-    while !interrupt.within(Duration::from_millis(500)) {
-        if let Some(status) = agent.ended() {
-            return Err(Failure::new(format!(
-                "the kubelet ended by itself, with {status}:\n{}",
-                agent.last_words()
-            )));
-        }
-    }
-    Ok(())
-}
-
-fn wait_until_ready(node: &Node, agent: &mut Agent, interrupt: &Interrupt) -> Result<Wait> {
-    let wanted = fs::read_dir(agent.manifests()).map(Iterator::count).unwrap_or_default();
-    let until = Instant::now() + READY_WITHIN;
-    let mut said: BTreeMap<String, String> = BTreeMap::new();
-    loop {
-        // Until its server answers there is nothing to tell.
-        let pods = pods(node, agent).unwrap_or_default();
-        for pod in &pods {
-            if said.insert(pod.name.clone(), pod.words()) != Some(pod.words()) {
-                step(format_args!("{}: {}", pod.name, pod.words()));
-            }
-        }
-        if pods.len() >= wanted && pods.iter().all(|pod| pod.ready) {
-            return Ok(Wait::Ready(pods));
-        }
-        if interrupt.within(Duration::from_millis(100)) {
-            return Ok(Wait::Interrupted);
-        }
-        if let Some(status) = agent.ended() {
-            return Err(Failure::new(format!("the kubelet ended with {status}:\n{}", agent.last_words())));
-        }
-        if Instant::now() > until {
-            return Err(Failure::new(format!(
-                "the Pods are not Ready after two minutes:\n{}",
-                agent.last_words()
-            )));
-        }
-    }
-}
-
-fn tell(layout: &Layout, node: &Node, agent: &Agent, binary: &Path, pods: &[Glance]) {
-    say("");
-    for pod in pods {
-        say(format_args!("  {:<16} {:<14} {}", pod.name, pod.ip, pod.words()));
-    }
-    say("");
-    let command = format!("{} pods get --socket {}", layout.shown(binary), layout.shown(&agent.socket()));
-    for (what, place) in [
-        ("web page", "http://127.0.0.1:8088/".to_owned()),
-        ("by command", command),
-        ("read-only API", format!("http://127.0.0.1:{}/pods", Agent::READ_ONLY)),
-        ("manifests", format!("{}   add, edit, remove: it follows", layout.shown(&agent.manifests()))),
-        ("container logs", layout.shown(&agent.pod_logs())),
-        ("kubelet log", layout.shown(&agent.log())),
-        ("containerd log", layout.shown(&node.containerd_log())),
-        ("runtime", node.endpoint()),
-        ("stop", "Ctrl-C".to_owned()),
-    ] {
-        say(format_args!("  {what:<16} {place}"));
-    }
-}
-
-/// Takes the Pods away first, as a person would, so that the kubelet clears up what it made; then the rest.
-fn clear(node: Node, mut agent: Agent, binary: &Path) -> Result<()> {
-    say("");
-    step("removing the Pods");
-    if let Ok(entries) = fs::read_dir(agent.manifests()) {
-        for entry in entries.flatten() {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
-    for pod in pods(&node, &agent).unwrap_or_default() {
-        // Those that came from manifests are going already, and it refuses them.
-        let mut delete = Command::new(binary);
-        delete
-            .args(["pods", "delete", &pod.name, "-n", &pod.namespace, "--no-wait", "--socket"])
-            .arg(agent.socket());
-        let _ = delete.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    }
-    let until = Instant::now() + GONE_WITHIN;
-    while agent.ended().is_none() && !pods(&node, &agent).is_ok_and(|pods| pods.is_empty()) {
-        if Instant::now() > until {
-            complain("some Pods do not go by themselves; taking them down");
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    step("stopping the kubelet and containerd");
-    if let Err(error) = agent.stop() {
-        complain(error.to_string());
-    }
-    node.stop()?;
-    step("nothing is left behind");
-    Ok(())
+    build.finish()
 }
 
 /// A second `up` would fight over ports and directories.
-fn claim(layout: &Layout) -> Result<File> {
+pub(crate) fn claim(layout: &Layout) -> Result<File> {
     let run = layout.target.join("run");
     fs::create_dir_all(&run).doing(|| format!("making {}", run.display()))?;
     let path = run.join("up.lock");
@@ -191,22 +91,198 @@ fn claim(layout: &Layout) -> Result<File> {
     if lock.try_lock().is_err() {
         return Err(Failure::new("`cargo xtask up` runs already; stop it with Ctrl-C first"));
     }
-    // What a killed one left may hold the port.
-    fixture::sweep_stale()?;
-    // Also seen when the other one runs in another checkout.
-    TcpListener::bind(("127.0.0.1", Agent::READ_ONLY))
-        .doing(|| format!("port {} on 127.0.0.1 is taken, perhaps by another kubelet", Agent::READ_ONLY))?;
     Ok(lock)
 }
 
-fn copy_manifests(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to).doing(|| format!("making {}", to.display()))?;
-    let entries = fs::read_dir(from).doing(|| format!("listing {}", from.display()))?;
-    for entry in entries.flatten() {
-        let goal = to.join(entry.file_name());
-        fs::copy(entry.path(), &goal).doing(|| format!("copying {}", entry.path().display()))?;
+// === impl Running ===
+
+impl Running {
+    /// With the demo's images and manifest in the directories that it looks into.
+    pub(crate) fn start(layout: &Layout, binary: &Path, data: &Path) -> Result<Running> {
+        let tools = Tools::new(&layout.cache)?;
+        for (from, to) in [
+            (tools.images(), data.join("images/demo.tar")),
+            (layout.root.join("examples/demo/hello.yaml"), data.join("deploy/hello.yaml")),
+        ] {
+            put(&from, &to)?;
+        }
+        let flag = |name: &str, value: &Path| format!("--{name}={}", value.display());
+        let containerd = tools.containerd_bin(Containerd::V2).join("containerd");
+        let mut command = Command::new(binary);
+        command
+            .arg("up")
+            .arg(flag("data-dir", data))
+            .arg(flag("state-dir", Path::new(STATE)))
+            .arg(flag("containerd", &containerd))
+            .arg(flag("cni-bin-dir", &tools.cni_bin()))
+            .args(["--pause-image=localhost/pause:demo", "--stop-pods"])
+            .env("PATH", search_path(layout, &tools)?)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log(data)?)
+            // Ctrl-C is for us, and passed on once.
+            .process_group(0);
+        let began = Instant::now();
+        let mut child = command.spawn().doing(|| format!("starting {}", binary.display()))?;
+        let (tell, lines) = mpsc::channel();
+        let out = child.stdout.take().ok_or_else(|| Failure::new("no output of longshore up"))?;
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(std::result::Result::ok) {
+                let _ = tell.send(line);
+            }
+        });
+        Ok(Running { child, lines, began, data: data.to_owned() })
     }
-    Ok(())
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for the API server, the node and the page, in this order; `hear` is told of each line on the way.
+    pub(crate) fn wait(
+        &mut self,
+        interrupt: &Interrupt,
+        hear: impl Fn(&str),
+    ) -> Result<Option<(Times, SocketAddr)>> {
+        let (mut api, mut node, mut page) = (None, None, None);
+        while self.began.elapsed() < READY_WITHIN {
+            match self.lines.recv_timeout(LOOK) {
+                Ok(line) => {
+                    hear(&line);
+                    let now = Some(self.began.elapsed());
+                    if line.starts_with("API server ") {
+                        api = now;
+                    }
+                    if line.ends_with(" s)") && line.contains(" is Ready (") {
+                        node = now;
+                        page =
+                            line.split_whitespace().nth(2).and_then(|ip| format!("{ip}:{PAGE}").parse().ok());
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if let (Some(api), Some(node), Some(address)) = (api, node, page)
+                && fixture::http::get(address, "/").is_ok()
+            {
+                return Ok(Some((Times { api, node, page: self.began.elapsed() }, address)));
+            }
+            if interrupt.within(Duration::ZERO) {
+                return Ok(None);
+            }
+        }
+        Err(Failure::new(format!("the page does not answer after two minutes:\n{}", self.last_words())))
+    }
+
+    /// Shows progress until the page answers, then waits for Ctrl-C.
+    fn show(&mut self, layout: &Layout, binary: &Path, interrupt: &Interrupt) -> Result<()> {
+        let Some((times, address)) = self.wait(interrupt, |line| say(line))? else { return Ok(()) };
+        self.tell(layout, binary, times, address);
+        while !interrupt.within(Duration::from_millis(500)) {
+            if self.child.try_wait().doing(|| "looking at longshore up".into())?.is_some() {
+                return Err(self.ended());
+            }
+            self.lines.try_iter().for_each(say);
+        }
+        Ok(())
+    }
+
+    fn tell(&self, layout: &Layout, binary: &Path, times: Times, address: SocketAddr) {
+        let kubectl = if on_the_path("kubectl") {
+            "kubectl".to_owned()
+        } else {
+            layout.shown(&layout.cache.join("kubectl/usr/bin/kubectl"))
+        };
+        let kubeconfig = layout.shown(&self.data.join("admin.kubeconfig"));
+        say("");
+        for (what, place) in [
+            (
+                "page",
+                format!("http://{address}/   answers {:.1} s after the start", times.page.as_secs_f32()),
+            ),
+            ("try", format!("{kubectl} --kubeconfig {kubeconfig} get pods,services -o wide")),
+            ("without kubectl", format!("{} ps", layout.shown(binary))),
+            (
+                "manifests",
+                format!("{}/   add, edit, remove: it follows", layout.shown(&self.data.join("deploy"))),
+            ),
+            ("log", layout.shown(&self.data.join("up.log"))),
+            ("stop", "Ctrl-C".to_owned()),
+        ] {
+            say(format_args!("  {what:<16} {place}"));
+        }
+    }
+
+    /// Tells it to end, and again whenever somebody asks again; says what it waits for.
+    pub(crate) fn stop(mut self, interrupt: &Interrupt) -> Result<()> {
+        self.signal();
+        loop {
+            while let Ok(line) = self.lines.try_recv() {
+                say(line);
+            }
+            let status = self.child.try_wait().doing(|| "waiting for longshore up".into())?;
+            match status {
+                Some(status) if status.success() => return Ok(()),
+                Some(_) => return Err(self.ended()),
+                None if interrupt.within(LOOK) => self.signal(),
+                None => {}
+            }
+        }
+    }
+
+    fn signal(&self) {
+        let _ = kill_process(Pid::from_child(&self.child), Signal::INT);
+    }
+
+    fn ended(&mut self) -> Failure {
+        let status = self.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
+        Failure::new(format!("longshore up ended with {status}:\n{}", self.last_words()))
+    }
+
+    fn last_words(&self) -> String {
+        let text = fs::read_to_string(self.data.join("up.log")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(15)..].join("\n")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            self.signal();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Copies a file where it is another; a file of the same content keeps its time, and is not read again.
+fn put(from: &Path, to: &Path) -> Result<()> {
+    let act = || format!("copying {} to {}", from.display(), to.display());
+    let parent = to.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(parent).doing(act)?;
+    let new = fs::read(from).doing(act)?;
+    if fs::read(to).is_ok_and(|old| old == new) {
+        return Ok(());
+    }
+    fs::write(to, new).doing(act)
+}
+
+/// runc and nft beside the machine's own programs.
+fn search_path(layout: &Layout, tools: &Tools) -> Result<std::ffi::OsString> {
+    let own = [tools.runc().parent().map(Path::to_owned), Some(layout.cache.join("bin"))];
+    let machine = std::env::var_os("PATH").unwrap_or_default();
+    std::env::join_paths(own.into_iter().flatten().chain(std::env::split_paths(&machine)))
+        .doing(|| "making a search path".into())
+}
+
+fn log(data: &Path) -> Result<File> {
+    let path = data.join("up.log");
+    File::create(&path).doing(|| format!("opening {}", path.display()))
+}
+
+fn on_the_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
 // === impl Build ===

@@ -79,6 +79,10 @@ fn the_package_takes_the_kubelets_place_and_gives_it_back() {
     let machine = dir.path().join("machine");
     let kubelet = machine.join("usr/bin/kubelet");
     let unit = machine.join("usr/lib/systemd/system/kubelet.service");
+    let control = run(Command::new("dpkg-deb").arg("--field").arg(&ours)).stdout;
+    let control = String::from_utf8_lossy(&control).into_owned();
+    // It needs no C library, this one.
+    assert!(!control.contains("Depends:") && control.contains("\nConflicts: longshore\n"), "{control}");
     let says = |path: &Path| fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
 
     dpkg(&machine, &["-i", &other.to_string_lossy()]);
@@ -95,6 +99,44 @@ fn the_package_takes_the_kubelets_place_and_gives_it_back() {
     assert!(says(&kubelet).contains("echo other"));
     assert!(says(&unit).contains("# other"));
     assert!(!kubelet.with_extension("other").exists());
+}
+
+#[test]
+fn the_package_of_a_node_has_units_and_the_libc_that_its_program_needs() {
+    if !has_dpkg() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
+    let binary = dir.path().join("longshore");
+    script(&binary, "#!/bin/sh\n# GLIBC_2.17 GLIBC_2.34 GLIBC_2.9\necho ours\n");
+    let build = |out: &str| {
+        let mut build = Command::new(repository().join("packaging/debian/build"));
+        run(build.arg(&binary).arg("0.2.0").arg(dir.path().join(out)).env("SOURCE_DATE_EPOCH", "1780000000"));
+        let arch = run(Command::new("dpkg").arg("--print-architecture")).stdout;
+        dir.path().join(out).join(format!("longshore_0.2.0_{}.deb", String::from_utf8_lossy(&arch).trim()))
+    };
+    let deb = build("a");
+    assert_eq!(fs::read(&deb).ok(), fs::read(build("b")).ok(), "two builds differ");
+    let control =
+        String::from_utf8_lossy(&run(Command::new("dpkg-deb").arg("--field").arg(&deb)).stdout).into_owned();
+    for line in ["Package: longshore\n", "Version: 0.2.0\n", "Depends: libc6 (>= 2.34), libgcc-s1\n"] {
+        assert!(control.contains(line), "{line:?} is not in\n{control}");
+    }
+    let machine = dir.path().join("machine");
+    dpkg(&machine, &["-i", &deb.to_string_lossy()]);
+    let units = machine.join("usr/lib/systemd/system");
+    let mut commands: Vec<String> = Vec::new();
+    for entry in fs::read_dir(&units).unwrap_or_else(|e| panic!("{e}")).flatten() {
+        let text = fs::read_to_string(entry.path()).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/longshore "));
+        commands.push(line.and_then(|line| line.split(' ').next()).unwrap_or_default().to_owned());
+    }
+    commands.sort();
+    let want = ["apiserver", "dns", "kube-controller-manager", "kube-proxy", "kube-scheduler", "up"];
+    assert_eq!(commands, want);
+    assert!(machine.join("usr/share/doc/longshore/changelog.Debian.gz").exists());
+    dpkg(&machine, &["-r", "longshore"]);
+    assert!(!machine.join("usr/bin/longshore").exists());
 }
 
 #[test]
