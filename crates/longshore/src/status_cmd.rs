@@ -108,6 +108,11 @@ async fn ask(node: &NodeHere, report: &mut Report) -> Result<(), ClientError> {
     let text: Vec<String> = counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
     let text = if text.is_empty() { "none".to_owned() } else { text.join(", ") };
     report.say("Pods", text, counts.into_iter().map(|(phase, count)| (phase, json!(count))).collect());
+    let waiting = phases(&get("/api/v1/pods?fieldSelector=spec.nodeName=".to_owned()).await?);
+    let waiting: usize = waiting.iter().map(|(_, count)| count).sum();
+    if waiting > 0 {
+        report.rows.push(("Pods", format!("{waiting} wait for a node: longshore doctor pod says why")));
+    }
     for (name, address) in balancers(&get("/api/v1/services".to_owned()).await?) {
         let text = match &address {
             Some(address) => format!("{name} at {address}"),
@@ -173,8 +178,14 @@ impl Report {
     }
 
     fn node(&mut self, node: &NodeHere, object: &Value) {
-        let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
-        let ready = conditions.into_iter().find(|condition| condition["type"] == "Ready");
+        let conditions = || object["status"]["conditions"].as_array().into_iter().flatten();
+        let ready = conditions().find(|condition| condition["type"] == "Ready");
+        for pressure in
+            conditions().filter(|condition| condition["type"] != "Ready" && condition["status"] == "True")
+        {
+            let text = |name: &str| pressure[name].as_str().unwrap_or_default().to_owned();
+            self.wrong("node", format!("{}: {}; no new Pods come to it", text("type"), text("message")));
+        }
         let is_ready = ready.is_some_and(|condition| condition["status"] == "True");
         let name = format!("{} {}", node.node_name, node.node_ip);
         if is_ready {
@@ -301,6 +312,18 @@ mod tests {
         assert_eq!(balancers(&list), [(name(), Some("192.0.2.1:80,443".to_owned())), (name(), None)]);
         let pods = json!({"items": [{"status": {"phase": "Running"}}, {"status": {"phase": "Running"}}, {}]});
         assert_eq!(phases(&pods), [("Running".to_owned(), 2), ("Unknown".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn a_node_under_pressure_is_not_well() {
+        let node = NodeHere { node_name: "box".into(), node_ip: "192.0.2.1".into(), ..NodeHere::ours() };
+        let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "message": "low"});
+        let object = json!({"status": {"conditions": [condition("DiskPressure", "True"), condition("Ready", "True")]}});
+        let mut report = Report::default();
+        report.node(&node, &object);
+        let want = "node          WRONG: DiskPressure: low; no new Pods come to it\nnode          box 192.0.2.1 is Ready\n";
+        assert_eq!(report.as_text(), want);
+        assert!(report.wrong);
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl Machine {
     fn start(&mut self) {
         let config = self.node.dir().join("up.yaml");
         let mut text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
-                        evictionHard: { memory.available: 10Mi }\nimageGCHighThresholdPercent: 100\n"
+                        evictionHard: { memory.available: 10Mi, nodefs.available: 10Mi, imagefs.available: 10Mi }\nimageGCHighThresholdPercent: 100\n"
             .to_owned();
         if !Path::new("/run/systemd/system").is_dir() {
             text += &format!("cgroupRoot: /{}\n", self.node.cgroup());

@@ -201,6 +201,12 @@ impl Agents {
             "cgroupDriver": driver,
             "clusterDomain": self.up.cluster_domain,
             "failSwapOn": false,
+            // A share of the disk of a machine that people use for other things too is more than a node may keep for itself.
+            "evictionHard": {
+                "memory.available": "100Mi",
+                "nodefs.available": "5%", "nodefs.inodesFree": "5%",
+                "imagefs.available": "5%", "imagefs.inodesFree": "5%",
+            },
             "authentication": {"x509": {"clientCAFile": self.layout.ca()}},
             "tlsCertFile": self.serving.0,
             "tlsPrivateKeyFile": self.serving.1,
