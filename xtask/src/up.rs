@@ -114,7 +114,6 @@ impl Running {
             .arg(flag("data-dir", data))
             .arg(flag("state-dir", Path::new(STATE)))
             .arg(flag("containerd", &containerd))
-            .arg(flag("cni-bin-dir", &tools.cni_bin()))
             .args(["--pause-image=localhost/pause:demo", "--stop-pods"])
             .env("PATH", search_path(layout, &tools)?)
             .stdin(Stdio::null())

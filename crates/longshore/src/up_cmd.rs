@@ -175,10 +175,10 @@ impl Here {
         agent_cmd::tell_systemd("STOPPING=1");
         token.cancel();
         wait_for(&parts, signals, self.up.stop_pods).await;
-        node.lock().unwrap_or_else(PoisonError::into_inner).forget();
         if let Some(runtime) = runtime {
             self.leave(runtime).await;
         }
+        node.lock().unwrap_or_else(PoisonError::into_inner).forget();
         outcome
     }
 

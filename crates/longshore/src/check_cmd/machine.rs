@@ -188,7 +188,7 @@ pub(super) fn runtime(up: &Up) -> Vec<Finding> {
         Some(found) => good(format!("the container runtime is {found}")),
         None => wrong(
             "there is no container runtime",
-            "Install the packages containerd and containernetworking-plugins, or name a program with --containerd",
+            "Install the package containerd, or name a program with --containerd",
         ),
     }]
 }
