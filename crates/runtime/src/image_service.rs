@@ -154,8 +154,8 @@ impl ImageService for ImageServer {
         &self,
         request: Request<v1::PullImageRequest>,
     ) -> Result<Response<v1::PullImageResponse>, Status> {
-        let limit = deadline::of(request.metadata());
-        let v1::PullImageRequest { image, auth, .. } = request.into_inner();
+        let (metadata, _, v1::PullImageRequest { image, auth, .. }) = request.into_parts();
+        let limit = deadline::of(&metadata);
         let spec = image.filter(|spec| !spec.image.is_empty());
         let spec = spec.ok_or_else(|| Status::invalid_argument("image.image must not be empty"))?;
         let (begun, pulling) = (Instant::now(), self.0.metrics.pulling());
