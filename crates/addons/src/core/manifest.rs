@@ -152,7 +152,7 @@ mod tests {
     fn namespaces_and_kinds_are_applied_first() {
         let text = "# a comment\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n--- # more\n\
                     apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Secret, metadata: {name: s}}\n\
-                    - {apiVersion: v1, kind: Namespace, metadata: {name: n}}\n---\n";
+                    - {apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n---\n";
         let kinds: Vec<String> =
             parse(text).unwrap().iter().map(|o| o["kind"].as_str().unwrap().to_owned()).collect();
         assert_eq!(kinds, ["Namespace", "ConfigMap", "Secret"]);
