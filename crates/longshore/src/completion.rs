@@ -40,13 +40,14 @@ fn script(shell: &str) -> Option<String> {
 }
 
 /// The agents, and what flags they take.
-fn agents() -> [(&'static str, Vec<Flag>); 7] {
+fn agents() -> [(&'static str, Vec<Flag>); 8] {
     [
         ("up", api::config::up::FLAGS.to_vec()),
         ("kubelet", kubelet::flags::table()),
         ("kube-proxy", proxy::flags::table()),
         ("kube-scheduler", api::config::scheduler::FLAGS.to_vec()),
         ("runtime", api::config::runtime::FLAGS.to_vec()),
+        ("overlay", api::config::overlay::FLAGS.to_vec()),
         ("dns", api::config::dns::FLAGS.to_vec()),
         ("apiserver", api::config::apiserver::FLAGS.to_vec()),
     ]

@@ -29,6 +29,7 @@ const OURS: &[&str] = &[
     "longshore",
     "addons",
     "dns",
+    "overlay",
     "kubelet",
     "kubelet_core",
     "proxy",

@@ -25,6 +25,7 @@ mod kubectl_config_cmd;
 mod kubelet_cmd;
 mod logging;
 mod node_here;
+mod overlay_cmd;
 mod pods_cmd;
 mod proxy_cmd;
 mod runtime_cmd;
@@ -45,6 +46,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("kube-controller-manager", "Run the controllers: what is asked for becomes Pods"),
     ("kube-scheduler", "Find a node for every Pod"),
     ("runtime", "Run containers for a kubelet, in containerd's place"),
+    ("overlay", "Let Pods of different nodes reach each other, in flannel's place"),
     ("dns", "Answer for the names of Services and Pods"),
     ("images", "See, bring and remove the images of this machine's container runtime"),
     ("status", "Show how the node of this machine is"),
@@ -86,6 +88,7 @@ fn agent(name: &str) -> Option<fn(&[OsString]) -> ExitCode> {
         "kube-proxy" => Some(proxy_cmd::main),
         "kube-controller-manager" => Some(controllers_cmd::main),
         "kube-scheduler" => Some(scheduler_cmd::main),
+        "flanneld" => Some(overlay_cmd::main),
         _ => None,
     }
 }
@@ -103,6 +106,7 @@ fn dispatch(args: &[OsString]) -> ExitCode {
         Some("kube-controller-manager") => controllers_cmd::main(rest),
         Some("kube-scheduler") => scheduler_cmd::main(rest),
         Some("runtime") => runtime_cmd::main(rest),
+        Some("overlay") => overlay_cmd::main(rest),
         Some("dns") => dns_cmd::main(rest),
         Some("images") => images_cmd::main(rest),
         Some("status") => status_cmd::main(rest),
@@ -163,7 +167,7 @@ fn usage() -> String {
         text.push_str(&format!("  {name:<25}{help}\n"));
     }
     text.push_str(
-        "\nInstalled under the name of an agent (kubelet, kube-apiserver, kube-proxy,\n         kube-controller-manager, kube-scheduler) or of a CNI plugin, the program is that.\n",
+        "\nInstalled under the name of an agent (kubelet, kube-apiserver, kube-proxy,\n         kube-controller-manager, kube-scheduler, flanneld) or of a CNI plugin, the program is that.\n",
     );
     text
 }
@@ -174,7 +178,14 @@ mod tests {
 
     #[test]
     fn the_program_answers_to_the_names_of_its_agents() {
-        for name in ["kubelet", "kube-apiserver", "kube-proxy", "kube-controller-manager", "kube-scheduler"] {
+        for name in [
+            "kubelet",
+            "kube-apiserver",
+            "kube-proxy",
+            "kube-controller-manager",
+            "kube-scheduler",
+            "flanneld",
+        ] {
             assert!(
                 agent(name).is_some_and(|main| main(&["--version".into()]) == ExitCode::SUCCESS),
                 "{name}"

@@ -73,6 +73,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cni", &["cni-core", "nft", "sys"]),
     ("dns", &["dns-core", "client", "serve", "supervise", "base"]),
     ("addons", &["client", "supervise", "sys", "api", "base"]),
+    ("overlay", &["client", "supervise", "sys", "nft", "api", "base"]),
     (
         "apiserver",
         &[
@@ -100,6 +101,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "cni",
             "dns",
             "addons",
+            "overlay",
             "scheduler",
             "apiserver",
             "apiserver-core",

@@ -20,6 +20,7 @@ pub mod flag;
 pub mod gates;
 pub mod kubelet;
 mod logging;
+pub mod overlay;
 pub mod proxy;
 pub mod runtime;
 pub mod scheduler;

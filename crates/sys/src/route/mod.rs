@@ -7,6 +7,7 @@ pub mod order;
 pub mod read;
 
 use std::io;
+use std::net::IpAddr;
 
 use nft::wire::{FLAG_ACK, FLAG_DUMP, Writer};
 use rustix::io::Errno;
@@ -118,6 +119,27 @@ impl Routing {
     /// Of all tables.
     pub fn routes(&mut self) -> Result<Vec<Route>, Error> {
         self.dump(GET_ROUTE, &[0; 12], "routes", Route::read)
+    }
+
+    /// The way that a packet of this machine would take; none where there is none, or where it would not leave.
+    pub fn way_to(&mut self, ip: IpAddr) -> Result<Option<Route>, Error> {
+        let mut out = Writer::default();
+        let sequence = self.netlink.next_sequence();
+        let (family, whole) = if ip.is_ipv4() { (2, 32) } else { (10, 128) };
+        let mut head = [0; 12];
+        head[..2].copy_from_slice(&[family, whole]);
+        let message = out.begin_with(GET_ROUTE, FLAG_ACK, sequence, &head);
+        order::write_ip(&mut out, 1, ip);
+        out.end(message);
+        let mut found = None;
+        let listed = self.netlink.list(&out.into_bytes(), sequence, |body| {
+            found = found.take().or_else(|| Route::read(body));
+        })?;
+        match listed {
+            Listed::Refused(Errno::NETUNREACH | Errno::HOSTUNREACH) => Ok(None),
+            Listed::Refused(cause) => Err(Error::NotListed { what: "a route", cause }),
+            Listed::Whole | Listed::Disturbed => Ok(found),
+        }
     }
 
     pub fn neighbours(&mut self) -> Result<Vec<Neighbour>, Error> {

@@ -130,6 +130,8 @@ pub enum Form<'a> {
         local: IpAddr,
         device: u32,
         learns: bool,
+        /// Packets carry the mark of their group (GBP).
+        has_policy: bool,
     },
 }
 
@@ -380,12 +382,15 @@ impl Form<'_> {
                 }
                 out.close(nest);
             }
-            Form::Vxlan { id, port, local, device, learns } => {
+            Form::Vxlan { id, port, local, device, learns, has_policy } => {
                 word(out, 1, *id);
                 word(out, 3, *device);
                 write_ip(out, if local.is_ipv4() { 4 } else { 17 }, *local);
                 out.u8(7, u8::from(*learns));
                 out.bytes(15, &port.to_be_bytes());
+                if *has_policy {
+                    out.bytes(23, &[]);
+                }
             }
         }
     }
@@ -441,7 +446,7 @@ fn address_head(ip: IpAddr, length: u8, flags: u8, device: u32) -> Vec<u8> {
     vec![family(ip), length, flags, 0, a, b, c, d]
 }
 
-fn write_ip(out: &mut Writer, kind: u16, ip: IpAddr) {
+pub(super) fn write_ip(out: &mut Writer, kind: u16, ip: IpAddr) {
     match ip {
         IpAddr::V4(ip) => out.bytes(kind, &ip.octets()),
         IpAddr::V6(ip) => out.bytes(kind, &ip.octets()),

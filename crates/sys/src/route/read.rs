@@ -47,6 +47,7 @@ pub struct Vxlan {
     pub local: Option<IpAddr>,
     pub device: u32,
     pub learns: bool,
+    pub has_policy: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,6 +129,7 @@ fn read_vxlan(data: Attributes<'_>) -> Vxlan {
         port: port.unwrap_or_default(),
         local: data.get(4).or_else(|| data.get(17)).and_then(read_ip),
         learns: data.get(7).and_then(|a| a.u8()) == Some(1),
+        has_policy: data.get(23).is_some(),
     }
 }
 
