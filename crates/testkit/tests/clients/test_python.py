@@ -21,7 +21,7 @@ from kubernetes.informer import ADDED, DELETED, MODIFIED, SharedInformer
 # A killed server is what these tests are about; no need to read of it.
 logging.disable(logging.CRITICAL)
 BINARY = os.environ["LONGSHORE_BINARY"]
-PATIENCE = 90
+TIMEOUT = 90
 
 
 class Server:
@@ -61,7 +61,7 @@ class Server:
 
 
 def until(condition, what):
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while time.monotonic() < end:
         found = condition()
         if found:
@@ -219,7 +219,7 @@ class Watches(unittest.TestCase):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
         for mine in seen:
             self.assertEqual(mine, seen[0], "all watchers see the same")
         versions = [version for _, _, version in seen[0]]
