@@ -11,7 +11,7 @@ use std::{env, panic};
 use std::time::Duration;
 use testkit::sim::{
     Outcome, crash_at_every_effect, killed_at_any_moment_of_a_resize, resized_while_nothing_is_written,
-    run_cluster_seed, run_resize_seed, run_seed,
+    run_cluster_seed, run_resize_seed, run_seed, shrunk_while_in_use,
 };
 
 use stories::play;
@@ -109,6 +109,14 @@ fn a_resize_that_nobody_can_write_down_is_made_once() {
     for seed in 0..10 {
         let wrong = play(resized_while_nothing_is_written(seed));
         assert!(wrong.is_empty(), "seed {seed}:\n{}", wrong.join("\n"));
+    }
+}
+
+#[test]
+fn a_cgroup_that_could_not_shrink_follows_when_it_can() {
+    for (seed, is_killed) in (0..20).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let wrong = play(shrunk_while_in_use(seed, is_killed));
+        assert!(wrong.is_empty(), "seed {seed}, killed {is_killed}:\n{}", wrong.join("\n"));
     }
 }
 

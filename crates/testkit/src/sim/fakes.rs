@@ -66,6 +66,8 @@ pub struct DiskState {
     pub checkpoints: BTreeMap<&'static str, String>,
     /// What the cgroup of each Pod holds it to.
     pub cgroups: BTreeMap<PodUid, Limits>,
+    /// The memory that every Pod uses.
+    pub memory_used: u64,
     /// Who knows whether anything runs in them.
     pub runtime: Option<FakeRuntime>,
     pub faults: f64,
@@ -272,8 +274,9 @@ impl Cgroups for FakeDisk {
     }
 
     async fn bounds(&self, pod: &Pod) -> std::io::Result<Option<PodBounds>> {
-        let now = self.lock().cgroups.get(&uid(pod)).cloned().unwrap_or_default();
-        Ok(Some(PodBounds { now, next: limits(pod), memory_used: Some(0) }))
+        let state = self.lock();
+        let now = state.cgroups.get(&uid(pod)).cloned().unwrap_or_default();
+        Ok(Some(PodBounds { now, next: limits(pod), memory_used: Some(state.memory_used) }))
     }
 
     async fn bound(&self, pod: &Pod, limits: &Limits) -> std::io::Result<()> {

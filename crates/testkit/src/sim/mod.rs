@@ -54,7 +54,9 @@ pub use api::{FakeApi, Weather};
 pub use check::{Flip, check};
 pub use cluster_story::run_cluster_seed;
 pub use fakes::{FakeDisk, OpenNet, SimClock};
-pub use resize_story::{killed_at_any_moment_of_a_resize, resized_while_nothing_is_written, run_resize_seed};
+pub use resize_story::{
+    killed_at_any_moment_of_a_resize, resized_while_nothing_is_written, run_resize_seed, shrunk_while_in_use,
+};
 pub use story::{Outcome, crash_at_every_effect, run_seed};
 
 /// The machine's own address, until its object has others.

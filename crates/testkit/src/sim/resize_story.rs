@@ -99,6 +99,31 @@ pub async fn resized_while_nothing_is_written(seed: u64) -> Vec<String> {
     wrong
 }
 
+/// Memory is taken from a Pod that uses it all, and its containers start again meanwhile: the Pod's own cgroup follows once the
+/// memory is free, also when only the next life of the agent sees that.
+pub async fn shrunk_while_in_use(seed: u64, is_killed: bool) -> Vec<String> {
+    let mut rng = Rng::new(seed);
+    let world = World::new(seed);
+    world.api.create(&random_pod(&mut rng, "a"));
+    let mut agent = world.boot_in_cluster();
+    pass(Duration::from_secs(30)).await;
+    world.disk.lock().memory_used = u64::MAX >> 1;
+    resize(&world, &mut rng, "a");
+    pass(Duration::from_secs(5)).await;
+    for container in ["c0", "c1"] {
+        world.runtime.crash("a", container, 137, "OOMKilled");
+    }
+    pass(Duration::from_secs(60)).await;
+    if is_killed {
+        agent.crash();
+        agent = world.boot_in_cluster();
+        pass(Duration::from_secs(30)).await;
+    }
+    world.disk.lock().memory_used = 0;
+    pass(Duration::from_secs(600)).await;
+    astray(&world, &agent)
+}
+
 struct Story {
     rng: Rng,
     world: World,

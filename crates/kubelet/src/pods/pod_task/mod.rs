@@ -78,6 +78,8 @@ struct PodTask {
     resize_failed: bool,
     /// What was brought into force last.
     resized: Option<Due>,
+    /// Whether the Pod's own cgroup has what was granted.
+    bounds: resize::Bounds,
     /// The verdicts the current pass goes by: plan and status must see the same ones.
     heard: Verdicts,
     /// Instances that this task stopped because their definition changed: they come back whatever the policy says.
@@ -164,6 +166,7 @@ impl PodTask {
             resize_retry: Retry::default(),
             resize_failed: false,
             resized: None,
+            bounds: resize::Bounds::Unknown,
             heard: Verdicts::default(),
             replaced: BTreeSet::new(),
             own_kill: None,

@@ -30,6 +30,19 @@ impl From<String> for Failed {
     }
 }
 
+/// The Pod's own cgroup against what was granted. The record has containers only: once all of them have started with what
+/// they were granted, it cannot tell that their Pod's cgroup was left as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bounds {
+    /// An earlier life of the agent may have left it behind.
+    Unknown,
+    /// It reads differently. It is told again, and nobody else: version 2 does not keep every number as it was written.
+    Doubtful,
+    /// It could not be changed when it should have been.
+    Behind,
+    Settled,
+}
+
 /// A Pod with a resize in progress, in the metric of that name for as long as this lives.
 pub(super) struct Counted(Arc<Metrics>);
 
@@ -66,7 +79,7 @@ impl PodTask {
 
     /// Whether all that was granted is in force, by what was just seen.
     pub(super) fn follow_resize(&mut self, pod: &Pod) {
-        if is_in_progress(pod, &self.observed, &self.actuated) {
+        if is_in_progress(pod, &self.observed, &self.actuated) || self.bounds == Bounds::Behind {
             if self.resizing.is_none() {
                 let generation = pod.metadata.generation;
                 self.set_resizing(Some(InProgress { generation, error: None }));
@@ -85,6 +98,42 @@ impl PodTask {
         self.resizing = resizing;
     }
 
+    /// What is due by the record, and for the Pod's own cgroup if that was left behind.
+    pub(super) async fn due_by_all(&mut self, pod: &Pod, due: Option<Due>) -> Option<Due> {
+        if self.bounds == Bounds::Unknown && self.observed.ready_sandbox().is_some() {
+            self.bounds = self.look_at_bounds(pod).await;
+        }
+        match self.bounds {
+            Bounds::Doubtful | Bounds::Behind => Some(Due { restarts: true, ..due.unwrap_or_default() }),
+            Bounds::Unknown | Bounds::Settled => due,
+        }
+    }
+
+    async fn look_at_bounds(&self, pod: &Pod) -> Bounds {
+        // Nobody has ever changed what it asks for.
+        if pod.metadata.generation.is_none_or(|generation| generation <= 1) {
+            return Bounds::Settled;
+        }
+        let every = Due { restarts: true, ..Due::default() };
+        match self.node.cgroups.bounds(pod).await {
+            Ok(Some(PodBounds { now, next, .. })) if !acts(&every, &now, &next).is_empty() => {
+                Bounds::Doubtful
+            }
+            Ok(_) => Bounds::Settled,
+            Err(error) => {
+                tracing::warn!(pod = name(pod), pod_uid = %self.uid, %error, "the Pod's cgroup could not be read");
+                Bounds::Unknown
+            }
+        }
+    }
+
+    /// The Pod's own cgroup waits for a later try, whoever starts in it meanwhile.
+    pub(super) fn leave_behind(&mut self, due: &Due) {
+        if due.restarts {
+            self.bounds = Bounds::Behind;
+        }
+    }
+
     /// Brings into force what was granted. False if that failed, and is to be tried again later.
     pub(super) async fn resize(&mut self, pod: &Pod, due: &Due) -> bool {
         let begun = self.node.now().mono;
@@ -98,6 +147,7 @@ impl PodTask {
             return true;
         };
         self.resize_failed = !is_refusal;
+        self.leave_behind(due);
         tracing::warn!(pod = name(pod), pod_uid = %self.uid, error = message, "resize failed");
         self.resize_retry.fail(self.node.now().mono);
         let generation = self.resizing.as_ref().map_or(pod.metadata.generation, |r| r.generation);
@@ -142,6 +192,9 @@ impl PodTask {
         // and the record that another Pod's write takes along would be wrong until then. A kubelet that finds the old
         // record does all of it again.
         self.actuated = told;
+        if due.restarts {
+            self.bounds = Bounds::Settled;
+        }
         if let Err(error) = self.save_actuated().await {
             tracing::warn!(pod = name(pod), pod_uid = %self.uid, error, "what the Pod's cgroups were told is not saved");
         }

@@ -187,15 +187,16 @@ impl PodTask {
             let removed = self.remove_dead(&plan.remove, plan.keep_logs).await;
             return self.after(removed);
         }
-        if let Some(due) = plan.resize.take() {
+        let by_record = plan.resize.take();
+        let needs_room = by_record.as_ref().is_some_and(|due| due.restarts);
+        if let Some(due) = self.due_by_all(&intent.pod, by_record).await {
             let starts = plan.sandbox.is_some() || !plan.start.is_empty();
-            let needs_room = due.restarts;
             match self.resize_in_time(intent, due).await {
                 Resized::Now if !starts => return Next::Again,
                 Resized::Now => {}
                 Resized::Later(at) => until = earliest(until, at),
             }
-            // Once it has started nothing tells any more that the Pod's own cgroup is not what it should be.
+            // What cannot be changed now is worth waiting for; what others of the Pod use may be in use for ever.
             if needs_room && self.resize_failed {
                 return Next::Wait(until);
             }
@@ -226,6 +227,7 @@ impl PodTask {
     async fn resize_in_time(&mut self, intent: &Intent, due: Due) -> Resized {
         let now = self.node.now().mono;
         if let Some(at) = self.resize_retry.not_before.filter(|at| *at > now) {
+            self.leave_behind(&due);
             return Resized::Later(Some(at));
         }
         let worked = self.resize(&intent.pod, &due).await;
