@@ -161,7 +161,10 @@ fn doctor_agrees(lab: &Lab, api: &Api) {
                   10.244.0.6:8080";
     assert_eq!(wrong, wanted);
     api.show(&web, &[]);
-    assert_eq!(verdict(lab, api).as_deref(), Some("no EndpointSlice belongs to it"));
+    assert_eq!(
+        verdict(lab, api).as_deref(),
+        Some("it selects no Pods, and nobody made an EndpointSlice for it")
+    );
 }
 
 /// Flows follow their endpoints, also through a time without any: nothing but us would ever tell them.

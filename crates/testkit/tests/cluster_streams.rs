@@ -396,7 +396,8 @@ fn one_waits_and_describes(kubectl: Kubectl) {
 #[test]
 fn nobody_comes_in_who_may_not() {
     let Some(c) = cluster(Kubectl::default(), "") else { return };
-    c.create(&pod("box", "  volumes: [{ name: v, emptyDir: {} }]\n", "", STAY));
+    let mounts = "volumeMounts: [{ name: v, mountPath: /v }]";
+    c.create(&pod("box", "  volumes: [{ name: v, emptyDir: {} }]\n", mounts, STAY));
     c.wait_pod("box", "ready", is_ready);
     c.run(&["create", "serviceaccount", "nobody"]);
     c.run(&["create", "serviceaccount", "reader"]);

@@ -217,7 +217,7 @@ fn figures_are_told(m: &mut Machine) {
     let top = m.kubectl(&["top", "pods", "--containers", "-l", "app=web", "--no-headers"]);
     assert_eq!(top.lines().count(), 2, "{top}");
     assert!(
-        top.lines().all(|l| l.starts_with("web-") && l.contains("busybox") && l.ends_with("Mi")),
+        top.lines().all(|l| l.starts_with("web-") && l.contains("busybox") && l.trim_end().ends_with("Mi")),
         "{top}"
     );
     let table = m.kubectl(&["get", "pods.metrics.k8s.io", "-l", "app=guest"]);

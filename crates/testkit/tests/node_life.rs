@@ -30,6 +30,12 @@ fn cri<T>(h: &Harness, ask: impl AsyncFnOnce(&Client) -> cri::Result<T>) -> T {
     })
 }
 
+/// Stops a sandbox behind the kubelet's back. The kubelet may see it dying and stop it at the same moment; of two calls the
+/// runtime may refuse one, because the other took the network away.
+fn lose_sandbox(h: &Harness, id: &str) {
+    h.until("the sandbox has stopped", || cri(h, async |c| Ok(c.stop_pod_sandbox(id).await)).ok());
+}
+
 /// The sandboxes of a Pod, newest first: id, attempt, ready.
 fn sandboxes(h: &Harness, pod: &Pod) -> Vec<(String, u32, bool)> {
     let all = cri(h, async |c| c.list_pod_sandboxes(None).await);
@@ -339,7 +345,7 @@ fn a_lost_sandbox_is_made_again(containerd: Containerd) {
     // Behind the kubelet's back, as an operator with a CRI client would.
     let own = sandboxes(&h, &one);
     assert_eq!(own.len(), 1);
-    cri(&h, async |c| c.stop_pod_sandbox(&own[0].0).await);
+    lose_sandbox(&h, &own[0].0);
     // The containers die a moment before their sandbox, so one may be started in vain before it is lost too:
     // only the sandbox itself counts its attempts.
     let up = |attempt| {
@@ -358,7 +364,7 @@ fn a_lost_sandbox_is_made_again(containerd: Containerd) {
     // A Pod that restarts nothing gets no second sandbox.
     let never = h.get("never").unwrap();
     let own = sandboxes(&h, &never);
-    cri(&h, async |c| c.stop_pod_sandbox(&own[0].0).await);
+    lose_sandbox(&h, &own[0].0);
     let never = h.wait("never", "failed", |p| phase(p) == "Failed");
     assert_eq!(restarts(&never, "main"), 0);
     assert_eq!(sandboxes(&h, &never).len(), 1);
