@@ -120,6 +120,18 @@ impl Stage {
         wrong.unwrap_or_default().trim().to_owned()
     }
 
+    fn until_told(&self, name: &str, wanted: &str) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let told = self.doctor(name);
+            if told == wanted {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{name}: {told}\nwanted: {wanted}\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// The table with the numbers that the kernel gives to what is written.
     fn table(&self) -> Option<String> {
         let mut nft = self.ns.command(&self.nft.display().to_string());
@@ -259,7 +271,7 @@ fn the_doctor_names_what_is_wrong_on_a_live_node() {
             "lonely",
             json!({"selector": {"app": "none"}}),
             Some(json!({})),
-            "no Pod has the labels that it selects, app=none",
+            "no Pod has the labels that it selects, app=none; Pod sick has app=sick",
         ),
         (
             "unready",
@@ -267,7 +279,7 @@ fn the_doctor_names_what_is_wrong_on_a_live_node() {
             Some(json!({})),
             "0 of 1 Pods that it selects are ready: sick is Pending",
         ),
-        ("bare", json!({}), None, "no EndpointSlice belongs to it"),
+        ("bare", json!({}), None, "it selects no Pods, and nobody made an EndpointSlice for it"),
         ("idle", json!({}), Some(unready), "its EndpointSlices name 1 endpoints and none is ready"),
         (
             "misnamed",
@@ -296,7 +308,7 @@ fn the_doctor_names_what_is_wrong_on_a_live_node() {
     ];
     for (number, (name, spec, slice, wanted)) in (10..).zip(rows) {
         stage.kubectl(&["apply", "-f", "-"], &ailing(name, number, spec, slice));
-        stage.until(&format!("{name}: {wanted}"), || stage.doctor(name) == wanted);
+        stage.until_told(name, wanted);
     }
     stale_flows_are_told(&stage);
     // Without kube-proxy: what it did not hear of, and what somebody took away.
