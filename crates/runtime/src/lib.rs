@@ -29,6 +29,7 @@ pub mod network;
 pub mod open;
 mod pages;
 mod pod_files;
+mod pressure;
 mod reconcile;
 mod records;
 mod rootfs;

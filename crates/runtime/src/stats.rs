@@ -11,7 +11,7 @@ use tonic::Status;
 
 use crate::books::{Container, Sandbox};
 use crate::daemon::{Daemon, blocking};
-use crate::{ids, rootfs};
+use crate::{ids, pressure, rootfs};
 
 /// A writable layer is measured this often at most.
 const DISK_AGE: i64 = 10_000_000_000;
@@ -94,11 +94,11 @@ fn container_stats(daemon: &Daemon, container: &Container) -> v1::ContainerStats
     };
     v1::ContainerStats {
         attributes: Some(attributes),
-        cpu: cpu(daemon, &container.id, now, &used),
-        memory: memory(now, &used),
+        cpu: cpu(daemon, (&container.id, &container.cgroup), now, &used),
+        memory: memory(daemon, &container.cgroup, now, &used),
         writable_layer: writable_layer(daemon, container, now),
         swap: swap(now, &used),
-        io: None,
+        io: io(daemon, &container.cgroup, now),
     }
 }
 
@@ -123,12 +123,12 @@ fn sandbox_stats(daemon: &Daemon, sandbox: &Sandbox) -> v1::PodSandboxStats {
         annotations: sandbox.config.annotations.clone(),
     };
     let linux = v1::LinuxPodSandboxStats {
-        cpu: cpu(daemon, &sandbox.id, now, &used),
-        memory: memory(now, &used),
+        cpu: cpu(daemon, (&sandbox.id, &parent), now, &used),
+        memory: memory(daemon, &parent, now, &used),
         network,
         process: Some(v1::ProcessUsage { timestamp: now, process_count: value(processes) }),
         containers: running.iter().map(|container| container_stats(daemon, container)).collect(),
-        io: None,
+        io: io(daemon, &parent, now),
     };
     v1::PodSandboxStats { attributes: Some(attributes), linux: Some(linux) }
 }
@@ -137,18 +137,18 @@ fn value(value: u64) -> Option<UInt64Value> {
     Some(UInt64Value { value })
 }
 
-fn cpu(daemon: &Daemon, id: &str, now: i64, used: &Used) -> Option<v1::CpuUsage> {
+fn cpu(daemon: &Daemon, (id, cgroup): (&str, &str), now: i64, used: &Used) -> Option<v1::CpuUsage> {
     let nanoseconds = used.cpu?;
     let rate = daemon.samples.rate(id, now, nanoseconds);
     Some(v1::CpuUsage {
         timestamp: now,
         usage_core_nano_seconds: value(nanoseconds),
         usage_nano_cores: rate.and_then(value),
-        psi: None,
+        psi: pressure::of(&daemon.hierarchies, cgroup, "cpu"),
     })
 }
 
-fn memory(now: i64, used: &Used) -> Option<v1::MemoryUsage> {
+fn memory(daemon: &Daemon, cgroup: &str, now: i64, used: &Used) -> Option<v1::MemoryUsage> {
     let usage = used.memory?;
     let working = usage.saturating_sub(used.inactive);
     Some(v1::MemoryUsage {
@@ -159,8 +159,13 @@ fn memory(now: i64, used: &Used) -> Option<v1::MemoryUsage> {
         rss_bytes: value(used.rss),
         page_faults: value(used.faults),
         major_page_faults: value(used.major_faults),
-        psi: None,
+        psi: pressure::of(&daemon.hierarchies, cgroup, "memory"),
     })
+}
+
+fn io(daemon: &Daemon, cgroup: &str, now: i64) -> Option<v1::IoUsage> {
+    let psi = pressure::of(&daemon.hierarchies, cgroup, "io")?;
+    Some(v1::IoUsage { timestamp: now, psi: Some(psi) })
 }
 
 fn swap(now: i64, used: &Used) -> Option<v1::SwapUsage> {
