@@ -60,11 +60,7 @@ impl Child<'_> {
             OP_JOIN_CGROUP => write(self.slot(argument)?, b"0").map(drop),
             OP_ROOT => {
                 self.root = self.slot(argument)?;
-                // By name: a descriptor of the keeper's would lie in its mount namespace, not in ours.
-                let stage = call!(OPENAT, AT_FDCWD, STAGE.as_ptr(), O_PATH | O_CLOEXEC as u64, 0)? as Fd;
-                let result = move_mount(self.root, stage);
-                close(stage);
-                result.map(drop)
+                on_stage(self.root)
             }
             OP_ROOT_HERE => {
                 self.root = call!(OPENAT, AT_FDCWD, b"/\0".as_ptr(), O_PATH | O_CLOEXEC as u64, 0)? as Fd;
@@ -113,6 +109,7 @@ impl Child<'_> {
             OP_DIAL => self.dial(argument as u16),
             OP_EXIT => exit(argument as i32),
             OP_LOOPBACK => loopback(),
+            OP_VISIBLE => on_stage(self.slot(argument)?),
             _ => Err(EINVAL),
         }
     }
@@ -378,6 +375,15 @@ impl Child<'_> {
         self.tell(CHILD_HELD, 0, 0, Some(socket))?;
         exit(0)
     }
+}
+
+/// Attaches a mount where roots are attached.
+fn on_stage(mount: Fd) -> Result<()> {
+    // By name: a descriptor of the keeper's would lie in its mount namespace, not in ours.
+    let stage = call!(OPENAT, AT_FDCWD, STAGE.as_ptr(), O_PATH | O_CLOEXEC as u64, 0)? as Fd;
+    let result = move_mount(mount, stage);
+    close(stage);
+    result.map(drop)
 }
 
 fn connect(family: usize, address: &[u8]) -> Result<Fd> {

@@ -77,7 +77,15 @@ impl Job {
             *stream = Stream::open(fd)?;
         }
         let (sync, theirs) = pair()?;
-        let result = clone_in(pid_namespace, clone_flags, (cgroup >= 0).then_some(cgroup));
+        let cgroup = (cgroup >= 0).then_some(cgroup);
+        let result = if flags & FLAG_USER == 0 {
+            clone_in(pid_namespace, clone_flags, cgroup)
+        } else {
+            let (user, root) = (of(AT_USER_NAMESPACE)?, word(AT_USER_ROOT));
+            clone_under(user, pid_namespace, clone_flags, cgroup, || {
+                made.iter().filter(|fd| **fd >= 0).try_for_each(|fd| call!(FCHOWN, *fd, root, root).map(drop))
+            })
+        };
         if let Ok((0, _)) = result {
             Child { recipe, slots, sync: theirs, stdio, root: -1, proc: -1 }.run();
         }
@@ -286,6 +294,69 @@ fn clone_in(namespace: Fd, flags: u64, cgroup: Option<Fd>) -> Result<(i32, Fd)> 
     }
     close(own);
     result
+}
+
+/// A clone that is born in a user namespace, so that what namespaces are made with it belong to that one. Who enters one
+/// cannot come back, so a process in between does, and ends. `before` is done while it still has the machine's rights.
+fn clone_under(
+    user: Fd,
+    namespace: Fd,
+    flags: u64,
+    cgroup: Option<Fd>,
+    before: impl FnOnce() -> Result<()>,
+) -> Result<(i32, Fd)> {
+    const NEWUSER: usize = 0x1000_0000;
+    const NEWPID: usize = 0x2000_0000;
+    let (ours, theirs) = pair()?;
+    let between = match clone(0, None) {
+        Ok((0, _)) => {
+            let enter = || {
+                before()?;
+                // In this order: the first process of a Pod is looked at by the machine's rights.
+                if namespace >= 0 {
+                    call!(SETNS, namespace, NEWPID)?;
+                }
+                call!(SETNS, user, NEWUSER)?;
+                clone_sibling(flags, cgroup)
+            };
+            let mut told = [0u8; 8];
+            let pidfd = match enter() {
+                Ok((0, _)) => {
+                    close(ours);
+                    close(theirs);
+                    return Ok((0, -1));
+                }
+                Ok((pid, pidfd)) => {
+                    told[..4].copy_from_slice(&pid.to_le_bytes());
+                    Some(pidfd)
+                }
+                Err(errno) => {
+                    told[4..].copy_from_slice(&errno.to_le_bytes());
+                    None
+                }
+            };
+            let _ = send(theirs, &told, pidfd);
+            exit(0)
+        }
+        other => other.map(|(_, pidfd)| pidfd),
+    };
+    close(theirs);
+    let (mut told, mut fds) = ([0u8; 8], [-1; 128]);
+    let heard = between.and_then(|pidfd| {
+        let heard = receive(ours, &mut told, &mut fds);
+        let mut info = [0u32; 32];
+        // P_PIDFD, WEXITED
+        let _ = call!(WAITID, 3, pidfd, info.as_mut_ptr(), 4, 0);
+        close(pidfd);
+        heard
+    });
+    close(ours);
+    let word = |at: usize| i32::from_le_bytes([told[at], told[at + 1], told[at + 2], told[at + 3]]);
+    match heard? {
+        (8, 1) => Ok((word(0), fds[0])),
+        (8, _) => Err(word(4)),
+        _ => Err(ECHILD),
+    }
 }
 
 /// The count that the kernel keeps in the file, under `oom_kill`.

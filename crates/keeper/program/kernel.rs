@@ -179,6 +179,7 @@ macro_rules! call {
 pub(crate) use call;
 
 pub const EINTR: i32 = 4;
+pub const ECHILD: i32 = 10;
 pub const EAGAIN: i32 = 11;
 pub const ENOENT: i32 = 2;
 pub const EACCES: i32 = 13;
@@ -365,13 +366,24 @@ pub struct CloneArgs {
 
 /// A copy of this process; zero in the copy. The descriptor is the copy's pidfd.
 pub fn clone(flags: u64, cgroup: Option<Fd>) -> Result<(i32, Fd)> {
+    const CHILD_SIGNAL: u64 = 17;
+    clone_with(flags, CHILD_SIGNAL, cgroup)
+}
+
+/// As [`clone`], but the child of our own parent.
+pub fn clone_sibling(flags: u64, cgroup: Option<Fd>) -> Result<(i32, Fd)> {
+    const PARENT: u64 = 0x8000;
+    clone_with(flags | PARENT, 0, cgroup)
+}
+
+fn clone_with(flags: u64, exit_signal: u64, cgroup: Option<Fd>) -> Result<(i32, Fd)> {
     const PIDFD: u64 = 0x1000;
     const INTO_CGROUP: u64 = 0x2_0000_0000;
     let mut pidfd: Fd = -1;
     let args = CloneArgs {
         flags: flags | PIDFD | if cgroup.is_some() { INTO_CGROUP } else { 0 },
         pidfd: (&raw mut pidfd) as u64,
-        exit_signal: 17,
+        exit_signal,
         cgroup: cgroup.unwrap_or(0) as u64,
         ..CloneArgs::default()
     };

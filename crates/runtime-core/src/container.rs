@@ -6,7 +6,7 @@
 mod command;
 
 use crate::capabilities::{UnknownCapability, Wanted};
-use crate::recipe::{Launch, Op, Slot, Target};
+use crate::recipe::{self, Launch, Op, Slot, Target};
 use crate::users::User;
 
 pub use command::{Command, Image, NoCommand};
@@ -17,6 +17,7 @@ pub mod namespace {
     pub const CGROUP: u32 = 0x0200_0000;
     pub const UTS: u32 = 0x0400_0000;
     pub const IPC: u32 = 0x0800_0000;
+    pub const USER: u32 = 0x1000_0000;
     pub const PID: u32 = 0x2000_0000;
     pub const NETWORK: u32 = 0x4000_0000;
 }
@@ -58,6 +59,8 @@ pub struct Mount {
 pub struct Container {
     pub command: Command,
     pub user: User,
+    /// Outside of the Pod's user namespace, who is its root. None for a Pod without one.
+    pub user_root: Option<u32>,
     pub capabilities: Wanted,
     pub network: Scope,
     pub pid: Scope,
@@ -102,6 +105,8 @@ pub enum Source {
     /// The first process of the container in which something is executed.
     Target,
     Stdio(usize),
+    /// A new file system of that kind, whole.
+    Kernel(&'static str),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,6 +121,8 @@ pub struct Plan {
 pub struct Exec {
     pub command: Command,
     pub user: User,
+    /// The container is in a user namespace of its Pod.
+    pub has_user_namespace: bool,
     pub capabilities: Wanted,
     pub cgroup: Cgroup,
     pub no_new_privileges: bool,
@@ -144,10 +151,16 @@ pub fn plan(container: &Container, machine: u64) -> Result<Plan, UnknownCapabili
         pid_namespace: matches!(container.pid, Scope::Pod | Scope::Target)
             .then(|| builder.slot(Source::PidNamespace)),
         cgroup: builder.join(&container.cgroup),
+        user: container
+            .user_root
+            .map(|root| recipe::User { namespace: builder.slot(Source::Namespace(namespace::USER)), root }),
         has_input: container.has_input,
         has_terminal: container.has_terminal,
         ..Launch::default()
     };
+    if container.user_root.is_some() {
+        builder.show();
+    }
     builder.ops.extend(container.oom_score.map(Op::OomScore));
     builder.enter(container);
     builder.mount(container);
@@ -177,8 +190,13 @@ pub fn plan_exec(exec: &Exec, machine: u64) -> Result<Plan, UnknownCapability> {
     }
     // Before it is in the container's mounts: a process inherits the score of the daemon, which is killed last.
     builder.ops.extend(exec.oom_score.map(Op::OomScore));
-    let kinds = namespace::MOUNT | namespace::UTS | namespace::IPC | namespace::NETWORK | namespace::CGROUP;
+    let user = if exec.has_user_namespace { namespace::USER } else { 0 };
+    let kinds =
+        namespace::MOUNT | namespace::UTS | namespace::IPC | namespace::NETWORK | namespace::CGROUP | user;
     builder.ops.extend([Op::SetNs(target, kinds), Op::RootHere]);
+    if exec.has_user_namespace {
+        builder.be_root();
+    }
     builder.ops.extend(exec.rlimits.iter().map(|(what, soft, hard)| Op::Rlimit(*what, *soft, *hard)));
     builder.ops.push(Op::Umask(0o022));
     if exec.has_terminal {
@@ -193,7 +211,9 @@ fn own_namespaces(container: &Container) -> u32 {
     let pid = if container.pid == Scope::Container { namespace::PID } else { 0 };
     // The old hierarchies are shown by mounts of their own directories instead.
     let cgroup = match container.cgroup {
-        Cgroup::V2 if !container.capabilities.is_privileged => namespace::CGROUP,
+        Cgroup::V2 if !container.capabilities.is_privileged || container.user_root.is_some() => {
+            namespace::CGROUP
+        }
         _ => 0,
     };
     namespace::MOUNT | pid | cgroup
@@ -239,9 +259,25 @@ impl Builder {
         }
     }
 
+    /// Without these two the kernel refuses /proc and /sys to a user namespace. They go with the keeper's own root.
+    fn show(&mut self) {
+        for kind in ["proc", "sysfs"] {
+            let slot = self.slot(Source::Kernel(kind));
+            self.ops.push(Op::Visible(slot));
+        }
+    }
+
+    /// What is made from here on is that one's, not of somebody whom the user namespace does not know.
+    fn be_root(&mut self) {
+        self.ops.push(Op::User { user: 0, group: 0, groups: vec![] });
+    }
+
     fn mount(&mut self, container: &Container) {
         let root = self.slot(Source::Root);
         self.ops.push(Op::Root(root));
+        if container.user_root.is_some() {
+            self.be_root();
+        }
         self.own_file_systems(container);
         // Parents before what lies in them; otherwise in the order of the CRI.
         let mut order: Vec<usize> = (0..container.mounts.len()).collect();

@@ -14,5 +14,6 @@ pub mod recipe;
 pub mod resources;
 pub mod sandbox;
 pub mod seccomp;
+pub mod userns;
 pub mod users;
 pub mod wire;

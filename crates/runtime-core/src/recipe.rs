@@ -78,6 +78,15 @@ pub enum Op {
     Dial(u16),
     Exit(u32),
     Loopback,
+    Visible(Slot),
+}
+
+/// The user namespace that a process is born in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct User {
+    pub namespace: Slot,
+    /// Who is its root, outside of it: pipes are that one's.
+    pub root: u32,
 }
 
 /// How the process is made and what happens to its input and output.
@@ -89,6 +98,7 @@ pub struct Launch {
     pub memory_events: Option<Slot>,
     pub pid_namespace: Option<Slot>,
     pub cgroup: Option<Slot>,
+    pub user: Option<User>,
     /// What is none is the container's own /dev/null, unless the keeper makes pipes.
     pub stdio: [Option<Slot>; 3],
     /// The keeper makes a pipe for input.
@@ -120,6 +130,7 @@ pub fn encode(launch: &Launch) -> Result<Vec<u8>, BadRecipe> {
         (launch.log.is_some(), FLAG_LOG),
         (launch.has_input, FLAG_INPUT),
         (launch.has_terminal, FLAG_TERMINAL),
+        (launch.user.is_some(), FLAG_USER),
     ];
     let flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |sum, (_, flag)| sum | flag);
     let slot = |slot: Option<Slot>| slot.map_or(NONE, |slot| slot.0);
@@ -137,6 +148,8 @@ pub fn encode(launch: &Launch) -> Result<Vec<u8>, BadRecipe> {
         (AT_STDIN, slot(launch.stdio[0])),
         (AT_STDOUT, slot(launch.stdio[1])),
         (AT_STDERR, slot(launch.stdio[2])),
+        (AT_USER_NAMESPACE, slot(launch.user.map(|user| user.namespace))),
+        (AT_USER_ROOT, launch.user.map_or(0, |user| user.root)),
     ];
     for (at, word) in words {
         out[at..at + 4].copy_from_slice(&word.to_le_bytes());
@@ -198,6 +211,7 @@ fn put(out: &mut Vec<u8>, op: &Op) -> Result<(), BadRecipe> {
         Op::Dial(port) => (OP_DIAL, (*port).into(), vec![]),
         Op::Exit(code) => (OP_EXIT, (*code).into(), vec![]),
         Op::Loopback => (OP_LOOPBACK, 0, vec![]),
+        Op::Visible(slot) => (OP_VISIBLE, slot.0.into(), vec![]),
     };
     out.extend_from_slice(&code.to_le_bytes());
     out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
@@ -289,6 +303,7 @@ impl Op {
             Op::Dial(port) => format!("connecting to port {port}"),
             Op::Exit(_) => "exiting".into(),
             Op::Loopback => "raising the loopback device".into(),
+            Op::Visible(_) => "showing a file system of the kernel".into(),
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::container::namespace;
-use crate::recipe::{Capabilities, Launch, Op};
+use crate::recipe::{Capabilities, Launch, Op, Slot, User};
+use crate::userns::Mapping;
 
 /// As with containerd: any port, and ping for everybody, because a Pod's network is its own.
 const NETWORK_DEFAULTS: [(&str, &str); 2] =
@@ -11,7 +12,7 @@ const NETWORK_DEFAULTS: [(&str, &str); 2] =
 /// What the kernel keeps per IPC namespace.
 const IPC: [&str; 8] = ["msgmax", "msgmnb", "msgmni", "sem", "shmall", "shmmax", "shmmni", "shm_rmid_forced"];
 /// As with the pause container: killed last.
-const OOM_SCORE: i64 = -998;
+pub const OOM_SCORE: i64 = -998;
 /// Nobody, for the process that does nothing.
 const NOBODY: u32 = 65_535;
 /// Where the daemon takes the namespaces.
@@ -21,6 +22,10 @@ pub const MADE: u32 = 1;
 pub struct Sandbox {
     pub is_host_network: bool,
     pub is_host_ipc: bool,
+    /// Containers see the processes of the machine.
+    pub is_host_pid: bool,
+    /// None for a Pod without a user namespace.
+    pub users: Option<Mapping>,
     pub hostname: String,
     pub sysctls: BTreeMap<String, String>,
 }
@@ -31,22 +36,53 @@ pub enum BadSandbox {
     Sysctl(String),
     #[error("{0:?} is not a host name")]
     Hostname(String),
+    #[error("a user namespace together with the machine's {0} namespace is not supported")]
+    Machine(&'static str),
 }
 
 /// The launch that makes the namespaces. The process waits in them until the daemon has taken them, and ends.
 pub fn plan(sandbox: &Sandbox) -> Result<Launch, BadSandbox> {
+    check(sandbox)?;
+    // Who is in a user namespace sees no /proc to set anything by.
+    let mut ops = if sandbox.users.is_some() { vec![] } else { settings(sandbox)? };
+    ops.extend([Op::Hold(MADE), Op::Exit(0)]);
+    Ok(Launch { namespaces: namespaces(sandbox).into(), ops, ..Launch::default() })
+}
+
+/// The launch that sets up the namespaces of a Pod with a user namespace, from outside of that one. The slots are the
+/// namespaces, by flag of clone.
+pub fn plan_settings(sandbox: &Sandbox) -> Result<(Launch, Vec<u32>), BadSandbox> {
+    check(sandbox)?;
+    let kinds = [namespace::NETWORK, namespace::UTS, namespace::IPC];
+    let made = namespaces(sandbox);
+    let kinds: Vec<u32> = kinds.into_iter().filter(|kind| made & kind != 0).collect();
+    let enter = kinds.iter().enumerate().map(|(at, kind)| Op::SetNs(Slot(at as u32), *kind));
+    let ops = enter.chain(settings(sandbox)?).chain([Op::Exit(0)]).collect();
+    Ok((Launch { ops, ..Launch::default() }, kinds))
+}
+
+fn check(sandbox: &Sandbox) -> Result<(), BadSandbox> {
     let name = &sandbox.hostname;
     if name.len() > 64 || name.contains(['\0', '/', '\n']) {
         return Err(BadSandbox::Hostname(name.clone()));
     }
+    let machine =
+        [(sandbox.is_host_network, "network"), (sandbox.is_host_ipc, "IPC"), (sandbox.is_host_pid, "PID")];
+    match machine.iter().find(|(is_host, _)| *is_host && sandbox.users.is_some()) {
+        Some((_, which)) => Err(BadSandbox::Machine(which)),
+        None => sysctls(sandbox).map(drop),
+    }
+}
+
+fn settings(sandbox: &Sandbox) -> Result<Vec<Op>, BadSandbox> {
     let mut ops = Vec::new();
     if !sandbox.is_host_network {
+        let name = Some(&sandbox.hostname).filter(|name| !name.is_empty());
         ops.push(Op::Loopback);
-        ops.extend(Some(name).filter(|name| !name.is_empty()).map(|name| Op::Hostname(name.clone())));
+        ops.extend(name.map(|name| Op::Hostname(name.clone())));
     }
     ops.extend(sysctls(sandbox)?.into_iter().map(|(path, value)| Op::Sysctl(path, value)));
-    ops.extend([Op::Hold(MADE), Op::Exit(0)]);
-    Ok(Launch { namespaces: namespaces(sandbox).into(), ops, ..Launch::default() })
+    Ok(ops)
 }
 
 /// The namespaces that the Pod has of its own, as flags of clone. Host name and network go together, as upstream.
@@ -54,22 +90,25 @@ pub fn plan(sandbox: &Sandbox) -> Result<Launch, BadSandbox> {
 pub fn namespaces(sandbox: &Sandbox) -> u32 {
     let network = if sandbox.is_host_network { 0 } else { namespace::NETWORK | namespace::UTS };
     let ipc = if sandbox.is_host_ipc { 0 } else { namespace::IPC };
-    network | ipc
+    let user = if sandbox.users.is_some() { namespace::USER } else { 0 };
+    network | ipc | user
 }
 
 /// The first process of a PID namespace that the containers of a Pod share. It can do nothing but take the exit codes of
-/// those whose parents are gone.
+/// those whose parents are gone. In a user namespace it is given with its slot, and the daemon sets [`OOM_SCORE`].
 #[must_use]
-pub fn init() -> Launch {
-    let ops = vec![
-        Op::OomScore(OOM_SCORE),
+pub fn init(users: Option<(Mapping, Slot)>) -> Launch {
+    let nobody = users.map_or(NOBODY, |(mapping, _)| NOBODY.min(mapping.length - 1));
+    let mut ops = if users.is_some() { vec![] } else { vec![Op::OomScore(OOM_SCORE)] };
+    ops.extend([
         Op::Bounding(0),
-        Op::User { user: NOBODY, group: NOBODY, groups: vec![] },
+        Op::User { user: nobody, group: nobody, groups: vec![] },
         Op::Capabilities(Capabilities::default()),
         Op::NoNewPrivileges,
         Op::Reap,
-    ];
-    Launch { namespaces: namespace::PID.into(), ops, ..Launch::default() }
+    ]);
+    let user = users.map(|(mapping, namespace)| User { namespace, root: mapping.host });
+    Launch { namespaces: namespace::PID.into(), user, ops, ..Launch::default() }
 }
 
 /// Connects to a port on the Pod's own loopback, from inside.
@@ -184,6 +223,27 @@ mod tests {
             _ => None,
         });
         assert_eq!(set.collect::<Vec<_>>(), ["1"]);
+    }
+
+    #[test]
+    fn a_pod_with_users_of_its_own_is_set_up_from_outside() {
+        let users = Some(Mapping { host: 65_536, length: 65_536 });
+        let sandbox = Sandbox { users, hostname: "web".into(), ..with("kernel.shmmax") };
+        let made = plan(&sandbox).unwrap();
+        assert_eq!(made.ops, [Op::Hold(MADE), Op::Exit(0)]);
+        assert_ne!(made.namespaces & u64::from(namespace::USER), 0);
+        let (launch, kinds) = plan_settings(&sandbox).unwrap();
+        assert_eq!(kinds, [namespace::NETWORK, namespace::UTS, namespace::IPC]);
+        assert_eq!(launch.ops[3..5], [Op::Loopback, Op::Hostname("web".into())]);
+        assert!(launch.ops.contains(&Op::Sysctl("kernel/shmmax".into(), "1".into())));
+        let hosts = [
+            Sandbox { is_host_network: true, ..sandbox.clone() },
+            Sandbox { is_host_ipc: true, sysctls: BTreeMap::new(), ..sandbox.clone() },
+            Sandbox { is_host_pid: true, ..sandbox },
+        ];
+        for (sandbox, which) in hosts.into_iter().zip(["network", "IPC", "PID"]) {
+            assert_eq!(plan(&sandbox), Err(BadSandbox::Machine(which)));
+        }
     }
 
     #[test]

@@ -91,6 +91,9 @@ pub const AT_CGROUP: usize = 40;
 pub const AT_STDIN: usize = 44;
 pub const AT_STDOUT: usize = 48;
 pub const AT_STDERR: usize = 52;
+/// With [`FLAG_USER`]: the user namespace, and who is its root outside of it.
+pub const AT_USER_NAMESPACE: usize = 56;
+pub const AT_USER_ROOT: usize = 60;
 
 /// The keeper makes pipes for output and writes the log.
 pub const FLAG_LOG: u32 = 1;
@@ -98,6 +101,8 @@ pub const FLAG_LOG: u32 = 1;
 pub const FLAG_INPUT: u32 = 2;
 /// A terminal instead of pipes; the recipe has an [`OP_TERMINAL`].
 pub const FLAG_TERMINAL: u32 = 4;
+/// Born in a user namespace, which all other namespaces that are made with it belong to.
+pub const FLAG_USER: u32 = 8;
 
 /// An op: code (u32), length of the payload (u32), argument (u64), payload padded to 8.
 pub const OP_HEAD: usize = 16;
@@ -150,6 +155,9 @@ pub const OP_REAP: u32 = 26;
 pub const OP_DIAL: u32 = 27;
 pub const OP_EXIT: u32 = 28;
 pub const OP_LOOPBACK: u32 = 29;
+/// Attach the mount in the slot where the old root goes with it. A user namespace may mount a file system of the kernel only
+/// where one of its kind is seen whole.
+pub const OP_VISIBLE: u32 = 30;
 
 pub const TARGET_DIR: u32 = 0;
 pub const TARGET_FILE: u32 = 1;

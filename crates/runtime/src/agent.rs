@@ -6,7 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use cri::archives_v1::archives_server::ArchivesServer;
@@ -34,7 +34,7 @@ use crate::records::Records;
 use crate::samples::Samples;
 use crate::service::RuntimeServer;
 use crate::streams::Streams;
-use crate::{pages, reconcile};
+use crate::{pages, reconcile, trial};
 
 /// How long calls under way may take after the end was ordered.
 const GRACE: Duration = Duration::from_secs(5);
@@ -96,6 +96,11 @@ impl Agent {
         let opened = tokio::task::spawn_blocking(move || daemon(settings)).await;
         let daemon = opened.map_err(|e| RunError::Found(e.to_string()))??;
         reconcile::run(&daemon).await.map_err(|error| RunError::Found(error.message().to_owned()))?;
+        let tried = trial::user_namespaces(&daemon).await.err().map(|error| error.message().to_owned());
+        if let Some(why) = &tried {
+            tracing::info!(why, "Pods cannot have user namespaces on this machine");
+        }
+        let _ = daemon.no_user_namespaces.set(tried);
         let images = ImageServer::new(daemon.store.clone(), registries, Arc::new(Written(daemon.clone())));
         let path = |what, path: &Path| {
             let path = path.to_owned();
@@ -209,6 +214,7 @@ fn daemon(settings: Settings) -> Result<Arc<Daemon>, RunError> {
         events: Events::default(),
         metrics: Metrics::new(),
         samples: Samples::default(),
+        no_user_namespaces: OnceLock::new(),
         capabilities: capabilities(),
         filters: Mutex::new(HashMap::new()),
     }))

@@ -1,6 +1,7 @@
 //! What there is: sandboxes and containers, by id.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -9,12 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cri::v1;
 use images::Held;
 use runtime_core::container::namespace;
+use runtime_core::userns::Mapping;
 use tokio::sync::watch;
 use tonic::Status;
 
 use crate::jobs::Jobs;
 use crate::keeper::Keeper;
 use crate::records::{ContainerRecord, ImageFacts, NetworkRecord, Phase, SandboxPhase, UserFacts};
+use crate::userns;
 
 /// The cgroup of those who are told none, as with every runtime.
 pub(crate) const NO_PARENT: &str = "k8s.io";
@@ -227,7 +230,20 @@ impl Sandbox {
         if !self.is_host_ipc() {
             all.push((namespace::IPC, "ipc"));
         }
+        if self.mapping().is_some() {
+            all.push((namespace::USER, userns::NAME));
+        }
         all
+    }
+
+    /// Open, for a Pod that has one.
+    pub(crate) fn user_namespace(&self) -> io::Result<Option<OwnedFd>> {
+        self.mapping().map(|_| userns::open(&self.dir)).transpose()
+    }
+
+    /// Of a Pod in a user namespace; what cannot be mapped was refused when it was made.
+    pub(crate) fn mapping(&self) -> Option<Mapping> {
+        userns::mapping(&self.namespaces()).ok().flatten()
     }
 
     /// The network namespace, where plugins find it.

@@ -298,6 +298,7 @@ fn equip(
         pid_namespace: target,
         mounts: &binds,
         devices: &given.devices,
+        user_root: core.user_root.unwrap_or(0),
         log: if log.as_os_str().is_empty() { std::path::Path::new("/dev/null") } else { &log },
         target: None,
         stdio: [None; 3],

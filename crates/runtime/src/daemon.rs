@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Display;
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cri::v1;
 use images::Store;
@@ -51,6 +51,8 @@ pub(crate) struct Daemon {
     pub(crate) events: Events,
     pub(crate) metrics: Metrics,
     pub(crate) samples: Samples,
+    /// Why Pods cannot have user namespaces here, if they cannot; empty until it was tried.
+    pub(crate) no_user_namespaces: OnceLock<Option<String>>,
     /// The capabilities that we have and can give.
     pub(crate) capabilities: u64,
     /// By the bounding set that the profile was made for.

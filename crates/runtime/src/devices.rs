@@ -33,17 +33,22 @@ pub struct Device {
     pub gid: u32,
 }
 
-pub(crate) fn directory(extra: &[Device]) -> io::Result<OwnedFd> {
-    let settings = [("mode", "0755"), ("size", "64k")];
+/// `root`: who is root where it will be seen.
+pub(crate) fn directory(extra: &[Device], root: u32) -> io::Result<OwnedFd> {
+    let id = root.to_string();
+    let settings = [("mode", "0755"), ("size", "64k"), ("uid", &id), ("gid", &id)];
     let dev = detached::new("tmpfs", &settings, detached::NO_SUID | detached::NO_EXEC)?;
     for (name, major, minor) in NODES {
         node(&dev, Path::new(name), false, (major, minor), 0o666)?;
+        own(&dev, Path::new(name), root, root)?;
     }
     for (target, name) in LINKS {
         fs::symlinkat(target, &dev, name)?;
+        own(&dev, Path::new(name), root, root)?;
     }
     for name in DIRECTORIES {
         drop(sys::fd::make_dir(&dev, name.as_ref(), Mode::from(0o755))?);
+        own(&dev, Path::new(name), root, root)?;
     }
     for device in extra {
         let path = Path::new(&device.name);
@@ -51,11 +56,14 @@ pub(crate) fn directory(extra: &[Device]) -> io::Result<OwnedFd> {
             drop(sys::fd::make_dirs(&dev, parent, Mode::from(0o755))?);
         }
         node(&dev, path, device.is_block, (device.major, device.minor), device.mode)?;
-        let (uid, gid) =
-            (rustix::process::Uid::from_raw(device.uid), rustix::process::Gid::from_raw(device.gid));
-        fs::chownat(&dev, path, Some(uid), Some(gid), fs::AtFlags::SYMLINK_NOFOLLOW)?;
+        own(&dev, path, device.uid, device.gid)?;
     }
     Ok(dev)
+}
+
+fn own(dir: impl AsFd, name: &Path, uid: u32, gid: u32) -> io::Result<()> {
+    let (uid, gid) = (rustix::process::Uid::from_raw(uid), rustix::process::Gid::from_raw(gid));
+    Ok(fs::chownat(dir, name, Some(uid), Some(gid), fs::AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 fn node(

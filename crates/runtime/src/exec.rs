@@ -135,6 +135,9 @@ async fn run(
     let (plan, fds) = blocking(move || {
         let exec = launch::beside(&with, &of, &words, has_terminal, sent)?;
         let plan = core::plan_exec(&exec, with.capabilities).map_err(invalid)?;
+        if let Some(mapping) = of.sandbox.mapping() {
+            give(&stdio, mapping.host).map_err(failed("give its streams to the Pod's root"))?;
+        }
         let fds = equip(&with, &of, &plan.sources, &stdio)?;
         Ok((plan, fds))
     })
@@ -153,6 +156,12 @@ async fn run(
     let (told, exit) = oneshot::channel();
     reap(container.sandbox.clone(), job, happened, Some(told));
     Ok(Beside { pid: launched.pid, terminal, exit })
+}
+
+/// So that it can open them by name, in a namespace that does not know our root.
+fn give(stdio: &[Option<OwnedFd>; 3], root: u32) -> io::Result<()> {
+    let (uid, gid) = (rustix::process::Uid::from_raw(root), rustix::process::Gid::from_raw(root));
+    stdio.iter().flatten().try_for_each(|fd| Ok(rustix::fs::fchown(fd, Some(uid), Some(gid))?))
 }
 
 /// The terminal comes before the program runs; a failure may come instead.
@@ -203,6 +212,7 @@ fn equip(
         pid_namespace: None,
         mounts: &[],
         devices: &[],
+        user_root: 0,
         log: Path::new("/dev/null"),
         target: pidfd.as_deref(),
         stdio: [stdio[0].as_ref(), stdio[1].as_ref(), stdio[2].as_ref()],

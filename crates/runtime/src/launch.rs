@@ -21,7 +21,7 @@ use crate::daemon::{ARCH, Daemon, Filter, failed, invalid};
 use crate::host_devices::{self, Given};
 use crate::open::Bind;
 use crate::records::ImageFacts;
-use crate::rootfs;
+use crate::{rootfs, userns};
 
 const PROFILE_MAX: u64 = 4 << 20;
 const OPEN_FILES: u32 = 7;
@@ -58,10 +58,14 @@ pub(crate) fn prepare(daemon: &Daemon, container: &Container) -> Result<Prepared
     let capabilities = wanted(&security);
     let seccomp = filter(daemon, &security, &capabilities)?;
     let options = security.namespace_options.clone().unwrap_or_default();
+    if container.sandbox.mapping().is_some() && options.pid() == v1::NamespaceMode::Node {
+        return Err(invalid("a user namespace together with the machine's PID namespace is not supported"));
+    }
     let linux = container.config.linux.clone().unwrap_or_default();
     let core = core::Container {
         command: command(container)?,
         user: user(container),
+        user_root: container.sandbox.mapping().map(|mapping| mapping.host),
         capabilities,
         network: if container.sandbox.is_host_network() { Scope::Node } else { Scope::Pod },
         pid: scope(options.pid()),
@@ -96,6 +100,7 @@ pub(crate) fn beside(
     Ok(core::Exec {
         command: command(container)?.beside(words, has_terminal).map_err(invalid)?,
         user: user(container),
+        has_user_namespace: container.sandbox.mapping().is_some(),
         capabilities,
         cgroup: cgroup(daemon, container),
         no_new_privileges: security.no_new_privs,
@@ -224,6 +229,7 @@ fn plain(source: &Path, is_read_only: bool) -> Bind {
     Bind {
         source: source.to_owned(),
         layers: None,
+        is_mapped: false,
         is_read_only,
         is_recursively_read_only: false,
         propagation: Propagation::Private,
@@ -232,9 +238,7 @@ fn plain(source: &Path, is_read_only: bool) -> Bind {
 
 fn bind(daemon: &Daemon, container: &Container, at: usize, mount: &v1::Mount) -> Result<Bind, Status> {
     let path = &mount.container_path;
-    if !mount.uid_mappings.is_empty() || !mount.gid_mappings.is_empty() {
-        return Err(invalid(format!("mount {path}: id mappings are not supported")));
-    }
+    let is_mapped = userns::is_mapped(container.sandbox.mapping(), mount)?;
     let propagation = match mount.propagation() {
         v1::MountPropagation::PropagationPrivate => Propagation::Private,
         v1::MountPropagation::PropagationHostToContainer => Propagation::Slave,
@@ -248,7 +252,8 @@ fn bind(daemon: &Daemon, container: &Container, at: usize, mount: &v1::Mount) ->
     if let Some(layers) = container.image_mounts.get(&at) {
         let source = PathBuf::from(mount.image_sub_path.trim_start_matches('/'));
         let layers = Some(rootfs::layer_dirs(&daemon.store, layers)?);
-        return Ok(Bind { source, layers, ..plain(Path::new(""), true) });
+        let is_mapped = container.sandbox.mapping().is_some();
+        return Ok(Bind { source, layers, is_mapped, ..plain(Path::new(""), true) });
     }
     let source = PathBuf::from(absolute(&mount.host_path)?);
     // As with containerd: what is not there is a directory.
@@ -263,6 +268,7 @@ fn bind(daemon: &Daemon, container: &Container, at: usize, mount: &v1::Mount) ->
     Ok(Bind {
         source,
         layers: None,
+        is_mapped,
         is_read_only: mount.readonly,
         is_recursively_read_only: mount.recursive_read_only,
         propagation,

@@ -40,5 +40,7 @@ mod signals;
 mod stats;
 mod status;
 mod streams;
+mod trial;
+mod userns;
 
 pub use agent::{Agent, RunError, Settings, run};

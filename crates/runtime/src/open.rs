@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use runtime_core::container::Source;
+use runtime_core::container::{Source, namespace};
 use sys::cgroup::{Hierarchies, Version};
 use sys::detached::{self, Change, Propagation, READ_ONLY};
 
@@ -29,6 +29,8 @@ pub struct Grounds<'a> {
     pub pid_namespace: Option<&'a OwnedFd>,
     pub mounts: &'a [Bind],
     pub devices: &'a [Device],
+    /// Who is root in the container, outside of it.
+    pub user_root: u32,
     pub log: &'a Path,
     /// The first process, for what is executed beside it.
     pub target: Option<&'a OwnedFd>,
@@ -43,6 +45,8 @@ pub struct Bind {
     /// The image's layers, the lowest first.
     pub layers: Option<Vec<PathBuf>>,
     pub is_read_only: bool,
+    /// Its owners are seen as the Pod's user namespace maps them.
+    pub is_mapped: bool,
     /// What is mounted below it is read-only too.
     pub is_recursively_read_only: bool,
     pub propagation: Propagation,
@@ -70,10 +74,17 @@ fn one(source: &Source, grounds: &Grounds<'_>) -> Result<OwnedFd, OpenError> {
     };
     match source {
         Source::Root => again(grounds.root),
-        Source::Dev => {
-            devices::directory(grounds.devices).map_err(|cause| OpenError::Make("the devices", cause))
+        Source::Dev => devices::directory(grounds.devices, grounds.user_root)
+            .map_err(|cause| OpenError::Make("the devices", cause)),
+        Source::Mount(at) => {
+            let mount = grounds.mounts.get(*at).ok_or_else(missing)?;
+            let users = grounds.namespaces.get(&namespace::USER);
+            bind(mount, if mount.is_mapped { Some(users.ok_or_else(missing)?) } else { None })
         }
-        Source::Mount(at) => bind(grounds.mounts.get(*at).ok_or_else(missing)?),
+        Source::Kernel(kind) => {
+            detached::new(kind, &[], detached::NO_SUID | detached::NO_DEV | detached::NO_EXEC)
+                .map_err(|cause| OpenError::Make("a file system of the kernel", cause))
+        }
         Source::Namespace(kind) => again(grounds.namespaces.get(kind)),
         Source::PidNamespace => again(grounds.pid_namespace),
         Source::Target => again(grounds.target),
@@ -119,9 +130,9 @@ fn cgroup_dir(hierarchy: &str, grounds: &Grounds<'_>) -> Option<PathBuf> {
 }
 
 /// A mount of its own, with its own attributes, of which the machine's mount knows nothing.
-fn bind(bind: &Bind) -> Result<OwnedFd, OpenError> {
+fn bind(bind: &Bind, users: Option<&OwnedFd>) -> Result<OwnedFd, OpenError> {
     if let Some(layers) = &bind.layers {
-        return image(layers, &bind.source);
+        return image(layers, &bind.source, users);
     }
     let path = &bind.source;
     let error = |what| move |cause| OpenError::Path { what, path: path.clone(), cause };
@@ -130,6 +141,9 @@ fn bind(bind: &Bind) -> Result<OwnedFd, OpenError> {
     let source = rustix::fs::open(path, flags, rustix::fs::Mode::empty())
         .map_err(|errno| error("opening the volume")(errno.into()))?;
     let mount = detached::copy(&source, true).map_err(error("mounting"))?;
+    if let Some(users) = users {
+        detached::map(&mount, users).map_err(error("mapping ids, as its file system has to allow, of"))?;
+    }
     let private = Change { propagation: Some(bind.propagation), ..Change::default() };
     detached::change(&mount, private, true).map_err(error("setting the propagation of"))?;
     if bind.is_read_only {
@@ -140,10 +154,13 @@ fn bind(bind: &Bind) -> Result<OwnedFd, OpenError> {
 }
 
 /// All layers as one tree that nobody can write, or a part of it. Links in the image lead nowhere but into the image.
-fn image(layers: &[PathBuf], part: &Path) -> Result<OwnedFd, OpenError> {
+fn image(layers: &[PathBuf], part: &Path, users: Option<&OwnedFd>) -> Result<OwnedFd, OpenError> {
     let error = |cause| OpenError::Make("the mount of the image's layers", cause);
     let stack: Vec<&Path> = layers.iter().map(PathBuf::as_path).collect();
-    let whole = detached::layers(&stack).map_err(error)?;
+    let whole = match users {
+        Some(users) => detached::layers_for(users, &stack).map_err(error)?,
+        None => detached::layers(&stack).map_err(error)?,
+    };
     let part = match part.as_os_str().is_empty() {
         true => whole,
         false => {

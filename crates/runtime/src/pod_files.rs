@@ -29,15 +29,24 @@ pub(crate) fn make(sandbox: &Sandbox) -> Result<(), Status> {
         fs::write(sandbox.dir.join("hostname"), format!("{}\n", hostname(sandbox)))?;
         fs::write(sandbox.dir.join("hosts"), or_empty(Path::new(HOSTS)))?;
         fs::write(sandbox.dir.join("resolv.conf"), resolver)?;
+        give(sandbox, &["hostname", "hosts", "resolv.conf"])?;
         if sandbox.is_host_ipc() {
             return Ok(());
         }
         let shm = sandbox.dir.join("shm");
         fs::create_dir_all(&shm)?;
         let what = Memory::Tmpfs { size: Some(SHARED_MEMORY), inodes: None, mode: 0o1777, noswap: false };
-        mount::memory(sys::fd::open_dir(&shm)?, &what)
+        mount::memory(sys::fd::open_dir(&shm)?, &what)?;
+        give(sandbox, &["shm"])
     };
     write().map_err(failed(format!("make the files of sandbox {}", sandbox.id)))
+}
+
+/// To the root of a Pod with users of its own.
+fn give(sandbox: &Sandbox, names: &[&str]) -> io::Result<()> {
+    let Some(mapping) = sandbox.mapping() else { return Ok(()) };
+    let root = Some(mapping.host);
+    names.iter().try_for_each(|name| std::os::unix::fs::lchown(sandbox.dir.join(name), root, root))
 }
 
 /// Takes away what is mounted in the sandbox's directory.
@@ -46,7 +55,7 @@ pub(crate) fn unmount(dir: &Path) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => opened?,
     };
-    for name in ["shm", "net", "uts", "ipc"] {
+    for name in ["shm", "net", "uts", "ipc", crate::userns::NAME] {
         let name = OsStr::new(name);
         while sys::fd::is_mount_point(&parent, name)? {
             mount::unmount(&parent, name, Busy::Detach)?;

@@ -39,7 +39,13 @@ pub(crate) fn mount(store: &Store, container: &Container) -> Result<OwnedFd, Sta
             dirs.push(empty);
         }
         let stack: Vec<&Path> = dirs.iter().map(PathBuf::as_path).collect();
-        sys::detached::overlay(&stack, &upper, &work)
+        let Some(mapping) = container.sandbox.mapping() else {
+            return sys::detached::overlay(&stack, &upper, &work);
+        };
+        let users = container.sandbox.user_namespace()?.ok_or(io::ErrorKind::NotFound)?;
+        // What the root directory is owned by, and what is made in it.
+        std::os::unix::fs::lchown(&upper, Some(mapping.host), Some(mapping.host))?;
+        sys::detached::overlay_for(users, &stack, &upper, &work)
     };
     make().map_err(failed(format!("mount the root of container {}", container.id)))
 }

@@ -23,7 +23,7 @@ use crate::daemon::{Daemon, blocking, failed, invalid, to_its_end};
 use crate::jobs::{INIT, NAMESPACES};
 use crate::keeper::{Event, Happened, Keeper};
 use crate::records::{Kind, NetworkRecord, SandboxPhase};
-use crate::{containers, ids, keepers, launch, pod_files, rootfs};
+use crate::{containers, ids, keepers, launch, pod_files, rootfs, userns};
 
 pub(crate) const INTERFACE: &str = "eth0";
 /// For a process that only makes namespaces, or only has to be killed.
@@ -63,9 +63,10 @@ fn check(daemon: &Daemon, config: &v1::PodSandboxConfig, handler: &str) -> Resul
     }
     let context = config.linux.as_ref().and_then(|linux| linux.security_context.clone()).unwrap_or_default();
     let options = context.namespace_options.unwrap_or_default();
-    let userns = options.userns_options.as_ref();
-    if userns.is_some_and(|userns| userns.mode() == NamespaceMode::Pod) {
-        return Err(invalid("user namespaces are not supported by this runtime"));
+    if userns::mapping(&options)?.is_some()
+        && let Some(why) = daemon.no_user_namespaces.get().and_then(Option::as_ref)
+    {
+        return Err(invalid(format!("user namespaces are not supported on this machine: {why}")));
     }
     let sandbox = core_sandbox(&Sandbox::new("", config.clone(), handler, 0, Path::new("").into()));
     core::plan(&sandbox).map_err(invalid)?;
@@ -77,6 +78,8 @@ fn core_sandbox(sandbox: &Sandbox) -> core::Sandbox {
     core::Sandbox {
         is_host_network: sandbox.is_host_network(),
         is_host_ipc: sandbox.is_host_ipc(),
+        is_host_pid: sandbox.namespaces().pid() == NamespaceMode::Node,
+        users: sandbox.mapping(),
         hostname: launch::hostname(sandbox),
         sysctls: linux.sysctls.into_iter().collect(),
     }
@@ -144,12 +147,35 @@ async fn make_namespaces(sandbox: &Arc<Sandbox>, keeper: &Keeper) -> Result<(), 
     let launched = keeper.launch(NAMESPACES, &plan, &[]).await.map_err(failed(&what))?;
     wait(&mut happened, &plan, &what, |happened| matches!(happened, Happened::Held(_))).await?;
     let (of, pid) = (sandbox.clone(), launched.pid);
-    let pinned = blocking(move || pin(&of, pid)).await;
+    let pinned = blocking(move || {
+        if let Some(mapping) = of.mapping() {
+            userns::write(pid, mapping).map_err(failed("map the users of the Pod"))?;
+        }
+        pin(&of, pid)
+    })
+    .await;
     keeper.release(NAMESPACES).await.map_err(failed(&what))?;
     wait(&mut happened, &plan, &what, |happened| matches!(happened, Happened::Exited(_))).await?;
     sandbox.jobs.forget(NAMESPACES);
     keeper.acknowledge(NAMESPACES).await.map_err(failed(&what))?;
-    pinned
+    pinned?;
+    if sandbox.mapping().is_some() { set_up(sandbox, keeper).await } else { Ok(()) }
+}
+
+/// The namespaces of a Pod with users of its own, from outside of them.
+async fn set_up(sandbox: &Arc<Sandbox>, keeper: &Keeper) -> Result<(), Status> {
+    let (plan, kinds) = core::plan_settings(&core_sandbox(sandbox)).map_err(invalid)?;
+    let what = format!("set up the namespaces of sandbox {}", sandbox.id);
+    let of = sandbox.clone();
+    let namespaces = blocking(move || containers::namespaces(&of)).await?;
+    let slots: Vec<BorrowedFd<'_>> =
+        kinds.iter().filter_map(|kind| Some(namespaces.get(kind)?.as_fd())).collect();
+    let mut happened = sandbox.jobs.expect(NAMESPACES);
+    keeper.launch(NAMESPACES, &plan, &slots).await.map_err(failed(&what))?;
+    let ended = |happened: &Happened| matches!(happened, Happened::Exited(Exit { code: 0, .. }));
+    wait(&mut happened, &plan, &what, ended).await?;
+    sandbox.jobs.forget(NAMESPACES);
+    keeper.acknowledge(NAMESPACES).await.map_err(failed(&what))
 }
 
 fn pin(sandbox: &Sandbox, pid: i32) -> Result<(), Status> {
@@ -210,11 +236,23 @@ async fn start_init(daemon: &Arc<Daemon>, sandbox: &Arc<Sandbox>, keeper: &Keepe
         open().map_err(failed(words))
     })
     .await?;
-    let mut plan = core::init();
+    let mut fds = fds;
+    let users = match sandbox.mapping() {
+        None => None,
+        Some(mapping) => {
+            let of = sandbox.clone();
+            let user =
+                blocking(move || of.user_namespace().map_err(failed("open the user namespace"))).await?;
+            fds.extend(user);
+            Some((mapping, Slot(fds.len() as u32 - 1)))
+        }
+    };
+    let joins = fds.len() - usize::from(users.is_some());
+    let mut plan = core::init(users);
     match daemon.hierarchies.version() {
         Version::V2 => plan.cgroup = Some(Slot(0)),
         Version::V1 => {
-            let joins = (0..fds.len() as u32).map(|at| Op::JoinCgroup(Slot(at)));
+            let joins = (0..joins as u32).map(|at| Op::JoinCgroup(Slot(at)));
             plan.ops = joins.chain(plan.ops).collect();
         }
     }
@@ -222,6 +260,15 @@ async fn start_init(daemon: &Arc<Daemon>, sandbox: &Arc<Sandbox>, keeper: &Keepe
     let mut happened = sandbox.jobs.expect(INIT);
     let launched = keeper.launch(INIT, &plan, &slots).await.map_err(failed(&what))?;
     wait(&mut happened, &plan, &what, |happened| matches!(happened, Happened::Started)).await?;
+    if users.is_some() {
+        let score = format!("/proc/{}/oom_score_adj", launched.pid);
+        let set = move || match fs::write(score, core::OOM_SCORE.to_string()) {
+            // As for every container: where lowering is not allowed, it stays as it was.
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+            set => set.map_err(failed("set its OOM score")),
+        };
+        blocking(set).await?;
+    }
     sandbox.state(|state| state.init = Some(Arc::new(launched.pidfd)));
     keepers::watch_init(daemon.clone(), sandbox.clone(), happened);
     Ok(())

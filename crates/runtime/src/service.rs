@@ -104,8 +104,8 @@ impl RuntimeServer {
         };
         let network = network.map(|error| ("NetworkPluginNotReady", error));
         let conditions = vec![condition("RuntimeReady", None), condition("NetworkReady", network)];
-        let features =
-            v1::RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces: false };
+        let user_namespaces = self.daemon.no_user_namespaces.get().is_some_and(Option::is_none);
+        let features = v1::RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces };
         let handlers = std::iter::once(String::new()).chain(self.daemon.handlers.iter().cloned());
         let runtime_handlers =
             handlers.map(|name| v1::RuntimeHandler { name, features: Some(features) }).collect();

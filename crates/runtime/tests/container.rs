@@ -78,6 +78,7 @@ impl Pod {
             pid_namespace: self.init.as_ref(),
             mounts: &self.binds,
             devices: &[],
+            user_root: 0,
             log,
             target: None,
             stdio: [None; 3],
@@ -113,6 +114,7 @@ impl Pod {
         Container {
             command,
             user,
+            user_root: None,
             capabilities: Wanted::default(),
             network: Scope::Node,
             pid: Scope::Container,
@@ -279,6 +281,7 @@ async fn something_more_can_be_run_in_it() {
     let exec = Exec {
         command: container.command.beside(&words, false).unwrap(),
         user: container.user.clone(),
+        has_user_namespace: false,
         capabilities: Wanted::default(),
         cgroup: container.cgroup.clone(),
         no_new_privileges: false,
@@ -307,7 +310,7 @@ async fn containers_of_a_pod_share_its_namespaces() {
     let sysctls = BTreeMap::from([("kernel.shm_rmid_forced".to_owned(), "1".to_owned())]);
     let sandbox = Sandbox { hostname: "web-0".into(), sysctls, ..Sandbox::default() };
     pod.make_sandbox(&sandbox).await;
-    let init = pod.keeper.launch(50, &sandbox::init(), &[]).await.unwrap();
+    let init = pod.keeper.launch(50, &sandbox::init(None), &[]).await.unwrap();
     pod.init = Some(init.pidfd);
     let event = pod.next().await;
     assert!(matches!(event.what, Happened::Started), "{event:?}");
@@ -335,6 +338,7 @@ async fn volumes_are_as_writable_as_they_were_given() {
     let bind = |is_read_only| Bind {
         source: volume.path().to_owned(),
         layers: None,
+        is_mapped: false,
         is_read_only,
         is_recursively_read_only: is_read_only,
         propagation: Propagation::Private,

@@ -65,6 +65,39 @@ pub fn overlay(layers: &[&Path], upper: &Path, work: &Path) -> io::Result<OwnedF
     mount(&context, 0)
 }
 
+/// As [`overlay`], for those who live in that user namespace: they own what the layers' owners own.
+pub fn overlay_for(users: impl AsFd, layers: &[&Path], upper: &Path, work: &Path) -> io::Result<OwnedFd> {
+    let context = m::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let _open = add_mapped(&context, users, layers)?;
+    m::fsconfig_set_string(&context, "upperdir", upper)?;
+    m::fsconfig_set_string(&context, "workdir", work)?;
+    m::fsconfig_set_flag(&context, "volatile")?;
+    mount(&context, 0)
+}
+
+/// As [`layers`], for those who live in that user namespace.
+pub fn layers_for(users: impl AsFd, layers: &[&Path]) -> io::Result<OwnedFd> {
+    if let [only] = layers {
+        let copy = copy(crate::fd::open_dir(only)?, false)?;
+        map(&copy, users)?;
+        return Ok(copy);
+    }
+    let context = m::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let _open = add_mapped(&context, users, layers)?;
+    mount(&context, READ_ONLY)
+}
+
+/// By descriptor: these mounts are nowhere, and must be open until the whole is made. Kernels before 6.15 want them somewhere.
+fn add_mapped(context: &OwnedFd, users: impl AsFd, layers: &[&Path]) -> io::Result<Vec<OwnedFd>> {
+    let add = |layer: &&Path| {
+        let copy = copy(crate::fd::open_dir(layer)?, false)?;
+        map(&copy, &users)?;
+        m::fsconfig_set_fd(context, "lowerdir+", &copy)?;
+        Ok(copy)
+    };
+    layers.iter().rev().map(add).collect()
+}
+
 /// Layers, the lowest first, as one tree that nobody changes.
 pub fn layers(layers: &[&Path]) -> io::Result<OwnedFd> {
     if let [only] = layers {
@@ -100,6 +133,17 @@ pub fn change(mount: impl AsFd, change: Change, recursive: bool) -> io::Result<(
         Some(Propagation::Shared) => libc::MS_SHARED,
     };
     let attr = Attr { set: change.set, clear: change.clear, propagation, userns: 0 };
+    set(mount, &attr, recursive)
+}
+
+/// Owners of files are seen through this mount, which nobody uses yet, as the user namespace maps them. Not of file systems
+/// that cannot do that.
+pub fn map(mount: impl AsFd, users: impl AsFd) -> io::Result<()> {
+    let userns = users.as_fd().as_raw_fd().cast_unsigned().into();
+    set(mount, &Attr { set: libc::MOUNT_ATTR_IDMAP, clear: 0, propagation: 0, userns }, false)
+}
+
+fn set(mount: impl AsFd, attr: &Attr, recursive: bool) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path is a string that ends with NUL, the structure is the kernel's of that size, and both live until
     // the call returns.
@@ -110,7 +154,7 @@ pub fn change(mount: impl AsFd, change: Change, recursive: bool) -> io::Result<(
             mount.as_fd().as_raw_fd(),
             c"".as_ptr(),
             flags,
-            &raw const attr,
+            core::ptr::from_ref(attr),
             size_of::<Attr>(),
         )
     };

@@ -78,6 +78,32 @@ fn a_pod_comes_and_goes_on_the_embedded_runtime() {
     a_pod_comes_and_goes(Containerd::Embedded);
 }
 
+/// By the kernel's own mapping. The containerds here run a runc that is older than it.
+#[test]
+fn a_pod_has_users_of_its_own_on_the_embedded_runtime() {
+    let Some(h) = quick(Containerd::Embedded) else { return };
+    let before = h.node.census();
+    let script = "cat /proc/self/uid_map > /notes/map; stat -c '%u %u' /notes /etc/hosts > /notes/owners; \
+                  id -u >> /notes/owners; echo done > /notes/order; trap exit TERM; while :; do sleep 0.1; done";
+    let (dir, volume) = notes(&h, "users");
+    let more = format!("  hostUsers: false\n{volume}");
+    h.apply("users", &pod("users", &more, &[], &[("main", script, "")]));
+    let users = h.wait_ready("users");
+    wait_noted(&h, &dir, "done\n");
+    let map = read(&dir, "map");
+    let map: Vec<u32> = map.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    let [inside, outside, length] = map[..] else { panic!("{map:?}") };
+    assert_eq!((inside, outside % 65_536, length), (0, 0, 65_536), "{map:?}");
+    assert!(outside > 0, "root of the Pod is root of the machine: {map:?}");
+    assert_eq!(read(&dir, "owners"), "0 0\n0 0\n0\n");
+    // What root of the Pod has written into the volume is root's: the volume is mapped, nothing was given away.
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&fs::metadata(dir.join("map")).unwrap()), 0);
+    h.remove("users");
+    h.wait_gone("users");
+    h.wait_clean(&before);
+    assert!(!h.pod_dir(&users).exists());
+}
+
 #[test]
 fn a_killed_agent_finds_its_pods_again() {
     let Some(mut h) = Harness::usual() else { return };

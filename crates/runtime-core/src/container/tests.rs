@@ -21,6 +21,7 @@ fn container() -> Container {
     Container {
         command: command(),
         user: root(),
+        user_root: None,
         capabilities: Wanted::default(),
         network: Scope::Pod,
         pid: Scope::Container,
@@ -142,6 +143,7 @@ fn an_exec_is_where_its_target_is() {
     let exec = Exec {
         command: command().beside(&words("ls -l"), false).unwrap(),
         user: User { uid: 7, ..root() },
+        has_user_namespace: false,
         capabilities: Wanted::default(),
         cgroup: Cgroup::V2,
         no_new_privileges: false,

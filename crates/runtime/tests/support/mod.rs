@@ -16,8 +16,10 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) const IMAGE: &str = "localhost/shell:v1";
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
-const PROGRAMS: [&str; 12] =
-    ["sh", "sleep", "cat", "ls", "id", "head", "tail", "grep", "wc", "readlink", "stat", "hostname"];
+const PROGRAMS: [&str; 15] = [
+    "sh", "sleep", "cat", "ls", "id", "head", "tail", "grep", "wc", "readlink", "stat", "hostname", "mount",
+    "sort", "ln",
+];
 
 /// Everything of one test; gone when it is dropped.
 pub(crate) struct Place {
@@ -45,22 +47,7 @@ impl Place {
     }
 
     pub(crate) fn settings(&self) -> Settings {
-        Settings {
-            listen: self.path("runtime.sock"),
-            root_dir: self.path("root"),
-            state_dir: self.path("state"),
-            stream: ([127, 0, 0, 1], 0).into(),
-            metrics: None,
-            networks: Networks {
-                conf_dir: self.path("net.d"),
-                bin_dirs: vec![self.path("bin")],
-                cache_dir: self.path("cni"),
-                built_in: None,
-            },
-            registry: registry::Settings::default(),
-            handlers: vec!["runc".into()],
-            version: "v1.36.4".into(),
-        }
+        settings_in(self.dir.path())
     }
 
     /// A daemon on a thread of its own, as a process would be: when it ends, its tasks end in the middle of what they do.
@@ -214,6 +201,26 @@ impl Drop for Place {
             let _ = hierarchies.kill(&self.cgroup);
             let _ = hierarchies.remove(&self.cgroup);
         }
+    }
+}
+
+/// How the daemon of that place runs.
+pub(crate) fn settings_in(dir: &Path) -> Settings {
+    Settings {
+        listen: dir.join("runtime.sock"),
+        root_dir: dir.join("root"),
+        state_dir: dir.join("state"),
+        stream: ([127, 0, 0, 1], 0).into(),
+        metrics: None,
+        networks: Networks {
+            conf_dir: dir.join("net.d"),
+            bin_dirs: vec![dir.join("bin")],
+            cache_dir: dir.join("cni"),
+            built_in: None,
+        },
+        registry: registry::Settings::default(),
+        handlers: vec!["runc".into()],
+        version: "v1.36.4".into(),
     }
 }
 
