@@ -56,6 +56,7 @@ pub(crate) fn settings(loaded: Loaded) -> Settings {
             cache_dir: loaded.root_dir.join("cni"),
             built_in: Some(Arc::new(crate::cni_cmd::OwnPlugins)),
         },
+        cdi_dirs: loaded.cdi_spec_dirs,
         root_dir: loaded.root_dir,
         state_dir: loaded.state_dir,
         stream: loaded.stream,

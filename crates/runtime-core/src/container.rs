@@ -23,9 +23,9 @@ pub mod namespace {
 }
 
 const READ_ONLY: u64 = 1;
-const NO_SUID: u64 = 2;
-const NO_DEV: u64 = 4;
-const NO_EXEC: u64 = 8;
+pub(crate) const NO_SUID: u64 = 2;
+pub(crate) const NO_DEV: u64 = 4;
+pub(crate) const NO_EXEC: u64 = 8;
 /// The group `tty`, on every distribution.
 const TTY_GROUP: &str = "gid=5";
 

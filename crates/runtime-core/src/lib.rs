@@ -5,6 +5,7 @@
 //! [`wire`] and [`framing`] are also part of the keeper's program, which executes recipes and decides nothing.
 
 pub mod capabilities;
+pub mod cdi;
 pub mod cni;
 pub mod container;
 pub mod device_filter;

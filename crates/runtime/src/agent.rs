@@ -53,6 +53,8 @@ pub struct Settings {
     pub stream: SocketAddr,
     pub metrics: Option<SocketAddr>,
     pub networks: Networks,
+    /// Specs of the Container Device Interface. Later directories win; none for no CDI.
+    pub cdi_dirs: Vec<PathBuf>,
     pub registry: registry::Settings,
     /// Names of runtime handlers that mean our own launcher.
     pub handlers: Vec<String>,
@@ -206,6 +208,7 @@ fn daemon(settings: Settings) -> Result<Arc<Daemon>, RunError> {
         handlers: settings.handlers,
         version: settings.version,
         networks: settings.networks,
+        cdi_dirs: settings.cdi_dirs,
         program,
         store,
         records,

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cri::v1;
 use images::Held;
+use runtime_core::cdi::Edits;
 use runtime_core::container::namespace;
 use runtime_core::userns::Mapping;
 use tokio::sync::watch;
@@ -64,6 +65,8 @@ pub(crate) struct Container {
     /// Layers of the images that it mounts, by place in its mounts.
     pub(crate) image_mounts: BTreeMap<usize, Vec<String>>,
     pub(crate) user: UserFacts,
+    /// What its CDI devices change in it.
+    pub(crate) cdi: Edits,
     pub(crate) created_at: i64,
     pub(crate) job: u32,
     /// Below the roots of the hierarchies.
@@ -297,6 +300,7 @@ impl Container {
             image: record.image,
             image_mounts: record.image_mounts,
             user: record.user,
+            cdi: record.cdi,
             created_at: record.created_at,
             job: record.job,
             cgroup,
@@ -322,6 +326,7 @@ impl Container {
             self.job,
         );
         record.image_mounts = self.image_mounts.clone();
+        record.cdi = self.cdi.clone();
         record.phase = state.phase.clone();
         record.resources.0 = state.resources.clone();
         record

@@ -23,7 +23,7 @@ use crate::launch::Prepared;
 use crate::open::{Grounds, open};
 use crate::records::{ContainerRecord, ImageFacts, Kind, Phase, SandboxPhase, UserFacts};
 use crate::signals::SIGKILL;
-use crate::{cgroups, exits, ids, launch, rootfs, signals};
+use crate::{cdi, cgroups, exits, ids, launch, rootfs, signals};
 
 /// A process that was killed is gone by then.
 const DYING: Duration = Duration::from_secs(30);
@@ -107,6 +107,7 @@ fn build(
         sandbox.jobs.number(),
     );
     record.image_mounts = image_mounts;
+    record.cdi = cdi::edits(&daemon.cdi_dirs, &record.config.0)?;
     // Written before anything is made: what lies under this id is this container's.
     daemon
         .records
@@ -140,7 +141,9 @@ fn complete(
     let first = of_record(id, record.clone(), sandbox, &place);
     let root = rootfs::mount(&daemon.store, &first)?;
     let user = launch::resolve_user(&first.config, &first.image, &root)?;
-    record.user = UserFacts { uid: user.uid, gid: user.gid, groups: user.groups, home: user.home };
+    let mut groups = user.groups;
+    groups.extend(record.cdi.groups.iter().filter(|gid| !groups.contains(gid)).collect::<Vec<_>>());
+    record.user = UserFacts { uid: user.uid, gid: user.gid, groups, home: user.home };
     let container = of_record(id, record, sandbox, &place);
     // The plan is made again when it is started; here it shows what is wrong.
     let prepared = launch::prepare(daemon, &container)?;

@@ -43,6 +43,8 @@ pub(crate) struct Daemon {
     pub(crate) handlers: Vec<String>,
     pub(crate) version: String,
     pub(crate) networks: Networks,
+    /// Later ones win; none for no CDI.
+    pub(crate) cdi_dirs: Vec<PathBuf>,
     pub(crate) program: Program,
     pub(crate) store: Store,
     pub(crate) records: Records,

@@ -6,10 +6,12 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use cri::v1;
+use runtime_core::cdi;
 use tonic::Status;
 
 use crate::daemon::{failed, invalid};
 use crate::open::Device;
+use crate::records::UserFacts;
 
 /// Made anew for every container, or not the machine's to give.
 const OWN: [&str; 17] = [
@@ -29,13 +31,33 @@ pub(crate) struct Given {
     pub(crate) rules: Option<Vec<String>>,
 }
 
-pub(crate) fn given(config: &v1::ContainerConfig, is_privileged: bool) -> Result<Given, Status> {
+/// Those that the CRI names, those that CDI specs name for this user, and all of them for who is privileged.
+pub(crate) fn given(
+    config: &v1::ContainerConfig,
+    (cdi, user): (&[cdi::Device], &UserFacts),
+    is_privileged: bool,
+) -> Result<Given, Status> {
     let mut given = Given { rules: Some(Vec::new()), ..Given::default() };
     for device in &config.devices {
         add(&mut given, device)?;
     }
-    if let Some(first) = config.cdi_devices.first() {
-        return Err(invalid(format!("CDI device {:?}: CDI is not supported", first.name)));
+    for device in cdi {
+        let asked = v1::Device {
+            container_path: device.path.clone(),
+            host_path: device.host_path.clone(),
+            permissions: device.permissions.clone(),
+        };
+        let before = given.devices.len();
+        add(&mut given, &asked).map_err(|error| invalid(format!("CDI {}", error.message())))?;
+        for node in &mut given.devices[before..] {
+            node.mode = device.mode.map_or(node.mode, |mode| mode & 0o777);
+            // As others do it: who is not root can use what was asked for.
+            let or = |said: Option<u32>, of_user: u32, of_host: u32| {
+                said.unwrap_or(if of_user > 0 { of_user } else { of_host })
+            };
+            node.uid = or(device.uid, user.uid, node.uid);
+            node.gid = or(device.gid, user.gid, node.gid);
+        }
     }
     if is_privileged {
         walk(Path::new("/dev"), DEPTH_MAX, &mut |path, metadata| {
@@ -131,6 +153,28 @@ fn node(name: String, metadata: &fs::Metadata) -> Device {
 mod tests {
     use super::*;
 
+    const NONE: (&[cdi::Device], &UserFacts) =
+        (&[], &UserFacts { uid: 0, gid: 0, groups: vec![], home: String::new() });
+
+    #[test]
+    fn a_device_of_a_spec_is_the_containers_users_unless_it_says_otherwise() {
+        let config = v1::ContainerConfig::default();
+        let user = UserFacts { uid: 1000, gid: 1001, ..UserFacts::default() };
+        let device = cdi::Device {
+            path: "/dev/gpu0".into(),
+            host_path: "/dev/zero".into(),
+            permissions: "rw".into(),
+            ..cdi::Device::default()
+        };
+        let with =
+            cdi::Device { path: "/dev/gpu1".into(), mode: Some(0o100_640), uid: Some(0), ..device.clone() };
+        let given = given(&config, (&[device, with], &user), false).unwrap();
+        let [one, two] = &given.devices[..] else { panic!("{given:?}") };
+        assert_eq!((one.name.as_str(), one.uid, one.gid, one.mode), ("gpu0", 1000, 1001, 0o666));
+        assert_eq!((two.uid, two.gid, two.mode), (0, 1001, 0o640));
+        assert_eq!(given.rules.unwrap(), ["c 1:5 rw", "c 1:5 rw"]);
+    }
+
     fn asked(host: &str, container: &str, permissions: &str) -> v1::ContainerConfig {
         let device = v1::Device {
             host_path: host.into(),
@@ -142,11 +186,11 @@ mod tests {
 
     #[test]
     fn a_device_is_given_under_its_new_name_with_its_own_numbers() {
-        let given = given(&asked("/dev/zero", "/dev/mine/zero", "rw"), false).unwrap();
+        let given = given(&asked("/dev/zero", "/dev/mine/zero", "rw"), NONE, false).unwrap();
         let device = &given.devices[0];
         assert_eq!((device.name.as_str(), device.major, device.minor), ("mine/zero", 1, 5));
         assert_eq!(given.rules.unwrap(), ["c 1:5 rw"]);
-        let elsewhere = super::given(&asked("/dev/zero", "/data/zero", "r"), false).unwrap();
+        let elsewhere = super::given(&asked("/dev/zero", "/data/zero", "r"), NONE, false).unwrap();
         assert_eq!(elsewhere.elsewhere, [("/data/zero".to_owned(), PathBuf::from("/dev/zero"))]);
     }
 
@@ -155,14 +199,14 @@ mod tests {
         for (host, permissions) in
             [("/etc/hosts", "rw"), ("/dev/zero", "rwx"), ("/dev/none", "r"), ("/dev/zero", "")]
         {
-            let error = given(&asked(host, "/dev/x", permissions), false).unwrap_err();
+            let error = given(&asked(host, "/dev/x", permissions), NONE, false).unwrap_err();
             assert!(error.message().contains(host), "{error}");
         }
     }
 
     #[test]
     fn who_is_privileged_is_given_all_but_what_is_made_anew() {
-        let given = given(&v1::ContainerConfig::default(), true).unwrap();
+        let given = given(&v1::ContainerConfig::default(), NONE, true).unwrap();
         assert_eq!(given.rules, None);
         assert!(given.devices.iter().all(|device| !OWN.contains(&device.name.as_str())), "{given:?}");
     }

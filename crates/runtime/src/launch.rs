@@ -39,7 +39,11 @@ pub(crate) struct Prepared {
 /// What can be said before anything is made is said here; it looks at the disk.
 pub(crate) fn prepare(daemon: &Daemon, container: &Container) -> Result<Prepared, Status> {
     let security = container.security();
-    let given = host_devices::given(&container.config, security.privileged)?;
+    let given = host_devices::given(
+        &container.config,
+        (&container.cdi.devices, &container.user),
+        security.privileged,
+    )?;
     let (mut mounts, mut binds) = (Vec::new(), Vec::new());
     let mut add = |path: &str, bind: Bind| {
         let target = if bind.layers.is_some() || bind.is_dir() { Target::Dir } else { Target::File };
@@ -51,6 +55,11 @@ pub(crate) fn prepare(daemon: &Daemon, container: &Container) -> Result<Prepared
     }
     for (at, mount) in container.config.mounts.iter().enumerate() {
         add(&absolute(&mount.container_path)?, bind(daemon, container, at, mount)?);
+    }
+    for mount in &container.cdi.mounts {
+        let source = Path::new(&mount.host_path);
+        fs::metadata(source).map_err(failed(format!("CDI mount {}", mount.host_path)))?;
+        add(&mount.container_path, Bind { flags: mount.flags, ..plain(source, mount.is_read_only) });
     }
     for (path, source) in &given.elsewhere {
         add(path, plain(source, false));
@@ -160,8 +169,9 @@ fn command(container: &Container) -> Result<Command, Status> {
         env: facts.env.clone(),
         working_dir: facts.working_dir.clone(),
     };
-    let envs: Vec<(String, Vec<u8>)> =
-        config.envs.iter().map(|env| (env.key.clone(), env.value.clone())).collect();
+    let own = config.envs.iter().map(|env| (env.key.clone(), env.value.clone()));
+    let of_devices = container.cdi.env.iter().map(|(key, value)| (key.clone(), value.clone().into_bytes()));
+    let envs: Vec<(String, Vec<u8>)> = own.chain(of_devices).collect();
     let hostname = hostname(&container.sandbox);
     let rest = (hostname.as_str(), config.tty, &user(container));
     Command::new(&image, (&config.command, &config.args), &envs, &config.working_dir, rest).map_err(invalid)
@@ -231,6 +241,7 @@ fn plain(source: &Path, is_read_only: bool) -> Bind {
         layers: None,
         is_mapped: false,
         is_read_only,
+        flags: 0,
         is_recursively_read_only: false,
         propagation: Propagation::Private,
     }
@@ -270,6 +281,7 @@ fn bind(daemon: &Daemon, container: &Container, at: usize, mount: &v1::Mount) ->
         layers: None,
         is_mapped,
         is_read_only: mount.readonly,
+        flags: 0,
         is_recursively_read_only: mount.recursive_read_only,
         propagation,
     })

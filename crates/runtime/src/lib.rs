@@ -10,6 +10,7 @@
 mod agent;
 mod attempts;
 mod books;
+mod cdi;
 mod cgroups;
 mod containers;
 mod daemon;

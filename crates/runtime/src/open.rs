@@ -45,6 +45,8 @@ pub struct Bind {
     /// The image's layers, the lowest first.
     pub layers: Option<Vec<PathBuf>>,
     pub is_read_only: bool,
+    /// What else is forbidden (`MOUNT_ATTR_…`).
+    pub flags: u64,
     /// Its owners are seen as the Pod's user namespace maps them.
     pub is_mapped: bool,
     /// What is mounted below it is read-only too.
@@ -146,6 +148,10 @@ fn bind(bind: &Bind, users: Option<&OwnedFd>) -> Result<OwnedFd, OpenError> {
     }
     let private = Change { propagation: Some(bind.propagation), ..Change::default() };
     detached::change(&mount, private, true).map_err(error("setting the propagation of"))?;
+    if bind.flags != 0 {
+        let change = Change { set: bind.flags, ..Change::default() };
+        detached::change(&mount, change, true).map_err(error("restricting"))?;
+    }
     if bind.is_read_only {
         let change = Change { set: READ_ONLY, ..Change::default() };
         detached::change(&mount, change, bind.is_recursively_read_only).map_err(error("making read-only"))?;

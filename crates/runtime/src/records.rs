@@ -74,6 +74,9 @@ pub(crate) struct ContainerRecord {
     /// Layers of the images that it mounts, by place in its mounts.
     pub(crate) image_mounts: BTreeMap<usize, Vec<String>>,
     pub(crate) user: UserFacts,
+    /// Found when it was created: specs may be others when a command is run in it.
+    #[serde(default)]
+    pub(crate) cdi: runtime_core::cdi::Edits,
     pub(crate) created_at: i64,
     /// Its number with the Pod's keeper.
     pub(crate) job: u32,
@@ -234,6 +237,7 @@ impl ContainerRecord {
             image,
             image_mounts: BTreeMap::new(),
             user,
+            cdi: runtime_core::cdi::Edits::default(),
             created_at,
             job,
             phase: Phase::Created,

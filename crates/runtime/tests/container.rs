@@ -340,6 +340,7 @@ async fn volumes_are_as_writable_as_they_were_given() {
         layers: None,
         is_mapped: false,
         is_read_only,
+        flags: 0,
         is_recursively_read_only: is_read_only,
         propagation: Propagation::Private,
     };

@@ -20,6 +20,8 @@ const fn flag(name: &'static str, kind: FlagType, default: &'static str, help: &
 const LISTEN: &str = "unix:///run/longshore/runtime.sock";
 const ROOT: &str = "/var/lib/longshore/runtime";
 const STATE: &str = "/run/longshore/runtime";
+/// As with every runtime; the later wins.
+const CDI: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 const STREAM: &str = "127.0.0.1:0";
 
 #[rustfmt::skip]
@@ -48,6 +50,8 @@ pub struct Loaded {
     pub cni_conf_dir: PathBuf,
     pub cni_bin_dirs: Vec<PathBuf>,
     pub registry_config_path: Option<PathBuf>,
+    /// Specs of CDI; none where it is switched off.
+    pub cdi_spec_dirs: Vec<PathBuf>,
     pub stream: SocketAddr,
     pub metrics: Option<SocketAddr>,
     /// Names of handlers that are run by our own launcher.
@@ -139,6 +143,7 @@ fn check(parsed: &Parsed, config: Containerd, mistakes: &mut Vec<FieldError>) ->
         cni_conf_dir: or("cni-conf-dir", config.cni_conf_dir).unwrap_or_else(|| "/etc/cni/net.d".into()),
         cni_bin_dirs: bin_dirs(parsed, config.cni_bin_dirs),
         registry_config_path: or("registry-config-path", config.registry_config_path),
+        cdi_spec_dirs: config.cdi_spec_dirs.unwrap_or_else(|| CDI.map(PathBuf::from).into()),
         stream: stream.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0))),
         metrics,
         handlers: config.handlers,

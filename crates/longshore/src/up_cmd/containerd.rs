@@ -112,6 +112,7 @@ impl RuntimeHere {
                 cache_dir: layout.data.join("runtime/cni"),
                 built_in: Some(Arc::new(crate::cni_cmd::OwnPlugins)),
             },
+            cdi_dirs: ["/etc/cdi", "/var/run/cdi"].map(Into::into).into(),
             registry: registry::Settings {
                 hosts_dir: Some(layout.data.join("registries")),
                 proxies: client::Proxies::named_by(|name| std::env::var(name).ok()),

@@ -218,6 +218,7 @@ pub(crate) fn settings_in(dir: &Path) -> Settings {
             cache_dir: dir.join("cni"),
             built_in: None,
         },
+        cdi_dirs: vec![dir.join("cdi")],
         registry: registry::Settings::default(),
         handlers: vec!["runc".into()],
         version: "v1.36.4".into(),

@@ -10,6 +10,8 @@ pub struct Containerd {
     pub cni_conf_dir: Option<PathBuf>,
     pub cni_bin_dirs: Vec<PathBuf>,
     pub registry_config_path: Option<PathBuf>,
+    /// Empty where CDI is switched off; none where nothing is said.
+    pub cdi_spec_dirs: Option<Vec<PathBuf>>,
     /// Names of handlers. All of them are run by our own launcher.
     pub handlers: Vec<String>,
     /// Everything else that is said, by its path.
@@ -48,6 +50,7 @@ impl Containerd {
             if let Some(table) = table(&mut plugins, name) {
                 found.cni(table)?;
                 found.runtimes(name, table)?;
+                found.cdi(table)?;
             }
         }
         for name in IMAGES {
@@ -67,15 +70,18 @@ impl Containerd {
         let Some(cni) = table(cri, "cni") else { return Ok(()) };
         self.cni_conf_dir = text_of(cni, "conf_dir", "cni")?.map(Into::into);
         self.cni_bin_dirs.extend(text_of(cni, "bin_dir", "cni")?.map(PathBuf::from));
-        match cni.remove("bin_dirs") {
-            None => {}
-            Some(Value::Array(dirs)) => {
-                for dir in dirs {
-                    let dir = dir.as_str().ok_or("cni.bin_dirs: want a list of paths")?;
-                    self.cni_bin_dirs.push(dir.into());
-                }
-            }
-            Some(_) => return Err("cni.bin_dirs: want a list of paths".to_owned()),
+        self.cni_bin_dirs.extend(paths(cni, "bin_dirs", "cni")?.unwrap_or_default());
+        Ok(())
+    }
+
+    fn cdi(&mut self, cri: &mut Table) -> Result<(), String> {
+        if let Some(dirs) = paths(cri, "cdi_spec_dirs", "cri")? {
+            self.cdi_spec_dirs = Some(dirs);
+        }
+        match cri.remove("enable_cdi") {
+            None | Some(Value::Boolean(true)) => {}
+            Some(Value::Boolean(false)) => self.cdi_spec_dirs = Some(vec![]),
+            Some(_) => return Err("cri.enable_cdi: want true or false".to_owned()),
         }
         Ok(())
     }
@@ -101,6 +107,19 @@ impl Containerd {
 
 fn table<'a>(of: &'a mut Table, key: &str) -> Option<&'a mut Table> {
     of.get_mut(key).and_then(Value::as_table_mut)
+}
+
+fn paths(of: &mut Table, key: &str, place: &str) -> Result<Option<Vec<PathBuf>>, String> {
+    let bad = || format!("{place}.{key}: want a list of paths");
+    match of.remove(key) {
+        None => Ok(None),
+        Some(Value::Array(all)) => all
+            .iter()
+            .map(|path| path.as_str().map(PathBuf::from).ok_or_else(bad))
+            .collect::<Result<_, _>>()
+            .map(Some),
+        Some(_) => Err(bad()),
+    }
 }
 
 fn text_of(of: &mut Table, key: &str, place: &str) -> Result<Option<String>, String> {
@@ -140,6 +159,7 @@ root = "/var/lib/containerd"
 config_path = "/etc/certs.d"
 [plugins.'io.containerd.cri.v1.runtime']
 max_container_log_line_size = 1
+cdi_spec_dirs = ["/cdi"]
 [plugins.'io.containerd.cri.v1.runtime'.cni]
 bin_dirs = ["/a", "/b"]
 conf_dir = "/net.d"
@@ -151,6 +171,9 @@ SystemdCgroup = false
         let found = Containerd::parse(text).unwrap();
         assert_eq!(found.cni_bin_dirs, [PathBuf::from("/a"), PathBuf::from("/b")]);
         assert_eq!(found.registry_config_path, Some("/etc/certs.d".into()));
+        assert_eq!(found.cdi_spec_dirs, Some(vec!["/cdi".into()]));
+        let off = "[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false";
+        assert_eq!(Containerd::parse(off).unwrap().cdi_spec_dirs, Some(vec![]));
         assert_eq!((found.cni_conf_dir, found.handlers), (Some("/net.d".into()), vec!["runc".to_owned()]));
         assert_eq!(
             found.not_honoured,
