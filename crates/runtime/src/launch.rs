@@ -64,6 +64,7 @@ pub(crate) fn prepare(daemon: &Daemon, container: &Container) -> Result<Prepared
     for (path, source) in &given.elsewhere {
         add(path, plain(source, false));
     }
+    refuse_apparmor(&security)?;
     let capabilities = wanted(&security);
     let seccomp = filter(daemon, &security, &capabilities)?;
     let options = security.namespace_options.clone().unwrap_or_default();
@@ -341,6 +342,27 @@ fn filter(
             let program =
                 seccomp::compile(&profile).map_err(|e| invalid(format!("seccomp profile {path}: {e}")))?;
             Ok(Some(Arc::new((program, profile.flags))))
+        }
+    }
+}
+
+/// Without it a container would run with more than it was allowed to.
+fn refuse_apparmor(security: &v1::LinuxContainerSecurityContext) -> Result<(), Status> {
+    use v1::security_profile::ProfileType;
+    #[allow(deprecated)]
+    let old = security.apparmor_profile.as_str();
+    let asked = match &security.apparmor {
+        Some(profile) if profile.profile_type() == ProfileType::Unconfined => return Ok(()),
+        Some(profile) if profile.profile_type() == ProfileType::Localhost => profile.localhost_ref.as_str(),
+        Some(_) => "runtime/default",
+        None if old.is_empty() || old == "unconfined" => return Ok(()),
+        None => old,
+    };
+    match security.privileged {
+        // As with every runtime: nothing confines who is privileged.
+        true => Ok(()),
+        false => {
+            Err(invalid(format!("AppArmor profile {asked:?}: AppArmor is not supported by this runtime")))
         }
     }
 }

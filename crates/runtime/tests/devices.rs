@@ -1,4 +1,5 @@
-//! Devices of the Container Device Interface.
+//! What a container is given of the machine by names of others: devices of the Container Device Interface, and profiles that
+//! we cannot give.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -45,6 +46,35 @@ async fn a_device_of_a_vendor_comes_with_what_it_needs() {
     two.cdi_devices = vec![v1::CdiDevice { name: "vendor.example/gpu=zero".into() }];
     let error = client.create_container(&sandbox, two, config).await.unwrap_err();
     assert!(error.message.contains("\"vendor.example/gpu=zero\": no spec has it"), "{error}");
+    client.remove_pod_sandbox(&sandbox).await.unwrap();
+    place.assert_clean().await;
+}
+
+#[tokio::test]
+async fn a_profile_that_would_not_confine_is_refused_by_name() {
+    let mut place = Place::new();
+    let client = place.start();
+    let config = place.sandbox("armor");
+    let sandbox = client.run_pod_sandbox(config.clone(), "").await.unwrap();
+    use v1::security_profile::ProfileType;
+    let profile = |kind: ProfileType, name: &str| v1::SecurityProfile {
+        profile_type: kind.into(),
+        localhost_ref: name.into(),
+    };
+    let rows = [
+        (profile(ProfileType::Localhost, "mine"), Some("AppArmor profile \"mine\"")),
+        (profile(ProfileType::RuntimeDefault, ""), Some("AppArmor profile \"runtime/default\"")),
+        (profile(ProfileType::Unconfined, ""), None),
+    ];
+    for (at, (profile, want)) in rows.into_iter().enumerate() {
+        let mut one = container(&format!("c{at}"), "true");
+        one.linux.as_mut().unwrap().security_context.as_mut().unwrap().apparmor = Some(profile);
+        let created = client.create_container(&sandbox, one, config.clone()).await;
+        match want {
+            Some(want) => assert!(created.unwrap_err().message.contains(want)),
+            None => drop(created.unwrap()),
+        }
+    }
     client.remove_pod_sandbox(&sandbox).await.unwrap();
     place.assert_clean().await;
 }
