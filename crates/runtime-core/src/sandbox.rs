@@ -246,6 +246,16 @@ mod tests {
         }
     }
 
+    /// CVE-2022-0811: a value that holds another setting is a value.
+    #[test]
+    fn cve_2022_0811_a_value_sets_one_thing() {
+        let value = "1+kernel.core_pattern=|/evil";
+        let sysctls = BTreeMap::from([("kernel.shm_rmid_forced".into(), value.into())]);
+        let launch = plan(&Sandbox { sysctls, is_host_network: true, ..Sandbox::default() }).unwrap();
+        let set: Vec<&Op> = launch.ops.iter().filter(|op| matches!(op, Op::Sysctl(..))).collect();
+        assert_eq!(set, [&Op::Sysctl("kernel/shm_rmid_forced".into(), value.into())]);
+    }
+
     #[test]
     fn names_of_hosts_are_what_the_kernel_takes() {
         for name in ["a/b", "a\0", &"x".repeat(65)] {
