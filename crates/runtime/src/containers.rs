@@ -216,7 +216,7 @@ async fn launch_first(daemon: &Arc<Daemon>, container: &Arc<Container>) -> Resul
     if sandbox.phase() != SandboxPhase::Ready {
         return Err(failed("sandbox")(format!("sandbox {} is not running", sandbox.id)));
     }
-    let keeper = sandbox.keeper().ok_or_else(|| Status::unavailable("the keeper of the Pod is gone"))?;
+    let keeper = crate::keepers::of(sandbox).await?;
     set_phase(daemon, container, Phase::Starting).await?;
     let target = target(daemon, container)?;
     let (with, of) = (daemon.clone(), container.clone());

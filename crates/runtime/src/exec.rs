@@ -21,11 +21,11 @@ use tonic::Status;
 use crate::books::{Container, Sandbox};
 use crate::containers::{namespaces, started};
 use crate::daemon::{Daemon, blocking, failed, invalid};
-use crate::keeper::{Happened, Keeper};
-use crate::launch;
+use crate::keeper::Happened;
 use crate::open::{Grounds, open};
 use crate::records::SandboxPhase;
 use crate::streams::{Processes, Session, Wanted};
+use crate::{keepers, launch};
 
 /// Of each stream; the rest is read and thrown away, as with every runtime.
 const OUTPUT_MAX: usize = 16 << 20;
@@ -117,10 +117,6 @@ pub(crate) fn running(daemon: &Daemon, id: &str) -> Result<Arc<Container>, Statu
     }
 }
 
-fn keeper(sandbox: &Sandbox) -> Result<Keeper, Status> {
-    sandbox.keeper().ok_or_else(|| Status::unavailable("the keeper of the Pod is gone"))
-}
-
 async fn run(
     daemon: &Arc<Daemon>,
     container: &Arc<Container>,
@@ -129,7 +125,7 @@ async fn run(
     stdio: [Option<OwnedFd>; 3],
 ) -> Result<Beside, Status> {
     let what = format!("exec in container {}", container.id);
-    let keeper = keeper(&container.sandbox)?;
+    let keeper = keepers::of(&container.sandbox).await?;
     let sent = [0, 1, 2].map(|at| stdio[at].is_some());
     let (with, of, words) = (daemon.clone(), container.clone(), words.to_vec());
     let (plan, fds) = blocking(move || {
@@ -312,7 +308,8 @@ impl Processes for Arc<Daemon> {
     async fn attach(&self, id: &str, wanted: Wanted) -> Result<Session, Status> {
         let container = running(self, id)?;
         let what = format!("attach to container {}", container.id);
-        let (keeper, job, config) = (keeper(&container.sandbox)?, container.job, &container.config);
+        let (keeper, job, config) =
+            (keepers::of(&container.sandbox).await?, container.job, &container.config);
         let (stdout, out_end) = sys::message::pair().map_err(failed(&what))?;
         let (stderr, err_end) = sys::message::pair().map_err(failed(&what))?;
         let (terminal, input) = match keeper.input(job).await {
@@ -349,7 +346,7 @@ impl Processes for Arc<Daemon> {
         if sandbox.phase() != SandboxPhase::Ready {
             return Err(failed(what)("the sandbox is not running"));
         }
-        let keeper = keeper(&sandbox)?;
+        let keeper = keepers::of(&sandbox).await?;
         let of = sandbox.clone();
         let network = blocking(move || Ok(namespaces(&of)?.remove(&namespace::NETWORK))).await?;
         let plan = sandbox::dial(network.as_ref().map(|_| Slot(0)), port);

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -17,6 +18,9 @@ use crate::records::{Phase, SandboxPhase};
 
 /// In the sandbox's directory.
 pub(crate) const SOCKET: &str = "keeper";
+/// It starts a process and passes descriptors on.
+const REPLACING: Duration = Duration::from_secs(5);
+const REPLACED: Duration = Duration::from_millis(5);
 
 /// Passes on what a keeper tells, until it is gone.
 pub(crate) fn listen(daemon: Arc<Daemon>, sandbox: Arc<Sandbox>, mut events: mpsc::Receiver<Event>) {
@@ -38,6 +42,21 @@ pub(crate) fn listen(daemon: Arc<Daemon>, sandbox: Arc<Sandbox>, mut events: mps
             sandbox.jobs.end();
         }
     });
+}
+
+/// The keeper of a Pod. One that was killed is being replaced, which is worth a moment.
+pub(crate) async fn of(sandbox: &Sandbox) -> Result<Keeper, Status> {
+    let replaced = async {
+        loop {
+            match sandbox.keeper() {
+                Some(keeper) => return Some(keeper),
+                None if sandbox.phase() != SandboxPhase::Ready => return None,
+                None => tokio::time::sleep(REPLACED).await,
+            }
+        }
+    };
+    let keeper = tokio::time::timeout(REPLACING, replaced).await.ok().flatten();
+    keeper.ok_or_else(|| Status::unavailable("the keeper of the Pod is gone"))
 }
 
 /// Another keeper takes over what the one that was killed looked after.
@@ -72,8 +91,9 @@ async fn replace(daemon: &Arc<Daemon>, sandbox: &Arc<Sandbox>) -> Result<(), Sta
         keeper.adopt(INIT, 0, fds).await.map_err(failed("adopt the first process"))?;
         adopted.insert(INIT);
     }
-    sandbox.state(|state| state.keeper = Some(keeper));
+    // Before anybody can ask the new one for more.
     sandbox.jobs.end_others(&adopted);
+    sandbox.state(|state| state.keeper = Some(keeper));
     listen(daemon.clone(), sandbox.clone(), events);
     Ok(())
 }
