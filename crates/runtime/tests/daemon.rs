@@ -251,8 +251,9 @@ async fn containers_do_not_notice_that_their_keeper_is_another() {
     let id = client.create_container(&sandbox, container("main", script), config.clone()).await.unwrap();
     client.start_container(&id).await.unwrap();
     for _ in 0..2 {
-        let before = place.log("kept", "main").lines().count();
         support::kill_keeper(&place);
+        // Afterwards: to look for it takes a moment, in which it goes on writing.
+        let before = place.log("kept", "main").lines().count();
         let until = Instant::now() + DEADLINE;
         while place.log("kept", "main").lines().count() < before + 5 {
             assert!(Instant::now() < until, "nobody reads what it prints");
