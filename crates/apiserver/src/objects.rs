@@ -59,6 +59,7 @@ pub mod places {
     pub const CONFIG_MAPS: Place = namespaced("configmaps");
     pub const SERVICE_ACCOUNTS: Place = namespaced("serviceaccounts");
     pub const SERVICES: Place = namespaced("services");
+    pub const ENDPOINTS: Place = namespaced("endpoints");
     pub const LIMIT_RANGES: Place = namespaced("limitranges");
     pub const RESOURCE_QUOTAS: Place = namespaced("resourcequotas");
     pub const CLAIMS: Place = namespaced("persistentvolumeclaims");

@@ -34,7 +34,7 @@ pub struct Authenticator {
 /// Where nobody in particular is let in, before roles are asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Anonymous {
-    /// Health and version only.
+    /// Health and version, and what a machine that joins may know before it trusts anybody.
     #[default]
     Probes,
     /// `--anonymous-auth=true`
@@ -229,6 +229,9 @@ impl Peer {
     }
 }
 
+/// Whom to trust, signed with the tokens of machines that are to join; roles have a word too.
+const CLUSTER_INFO: &str = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
+
 // === impl Anonymous ===
 
 impl Anonymous {
@@ -240,7 +243,9 @@ impl Anonymous {
                 let path = path.trim_end_matches('/');
                 let below =
                     |root: &str| path == root || path.strip_prefix(root).is_some_and(|r| r.starts_with('/'));
-                path == "/version" || ["/healthz", "/livez", "/readyz"].into_iter().any(below)
+                path == "/version"
+                    || path == CLUSTER_INFO
+                    || ["/healthz", "/livez", "/readyz"].into_iter().any(below)
             }
         }
     }
@@ -471,13 +476,13 @@ pub(crate) mod tests {
     async fn nobody_in_particular_may_ask_for_health_and_version() {
         let d = setup(Anonymous::default()).await;
         let (peer, none) = (Peer::default(), HeaderMap::new());
-        for path in ["/healthz", "/livez/", "/readyz/store", "/version"] {
+        for path in ["/healthz", "/livez/", "/readyz/store", "/version", CLUSTER_INFO] {
             assert_eq!(
                 d.authenticator.authenticate(&peer, &none, path).await.unwrap(),
                 User::anonymous().into()
             );
         }
-        for path in ["/api", "/healthzz", "/versions", "/"] {
+        for path in ["/api", "/healthzz", "/versions", "/", "/api/v1/namespaces/kube-public/configmaps"] {
             assert_eq!(d.authenticator.authenticate(&peer, &none, path).await.unwrap_err().code, 401);
         }
         assert_eq!(
