@@ -80,7 +80,7 @@ pub(crate) struct Resolver {
     pub(crate) chance: Chance,
     own: Vec<IpAddr>,
     /// Empty for everybody.
-    clients: Vec<IpNet>,
+    clients: watch::Receiver<Vec<IpNet>>,
     began: Instant,
 }
 
@@ -92,7 +92,7 @@ impl Resolver {
         metrics: Arc<Metrics>,
         tasks: Supervisor,
         own: Vec<SocketAddr>,
-        clients: Vec<IpNet>,
+        clients: watch::Receiver<Vec<IpNet>>,
     ) -> Arc<Resolver> {
         let own = own.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified()).collect();
         let (zone, chance, began) = (RwLock::default(), Chance::default(), Instant::now());
@@ -155,7 +155,8 @@ impl Resolver {
 
     fn is_client(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
-        self.clients.is_empty() || self.clients.iter().any(|net| net.contains(&ip))
+        let clients = self.clients.borrow();
+        clients.is_empty() || clients.iter().any(|net| net.contains(&ip))
     }
 
     /// Asks others, and makes the reply.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use base::class::{Class, Classify};
 use ipnet::IpNet;
+use tokio::sync::watch;
 
 use crate::publish::Published;
 
@@ -15,8 +16,8 @@ pub struct Settings {
     /// Where questions are taken. A reply leaves from the address that was asked, so each is named.
     pub listen: Vec<IpAddr>,
     pub port: u16,
-    /// Whose questions are answered; empty for everybody's.
-    pub clients: Vec<IpNet>,
+    /// Whose questions are answered; empty for everybody's. It may change.
+    pub clients: watch::Receiver<Vec<IpNet>>,
     /// The zone, where no Corefile names one.
     pub cluster_domain: String,
     pub corefile: Source,

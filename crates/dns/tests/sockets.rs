@@ -137,7 +137,7 @@ async fn start_for(server: &str, clients: Vec<IpNet>) -> (SocketAddr, [SocketAdd
     let settings = Settings {
         listen: vec![LOCAL],
         port: 0,
-        clients,
+        clients: tokio::sync::watch::channel(clients).1,
         cluster_domain: "cluster.local".into(),
         corefile: Source::ConfigMap { namespace: "kube-system".into(), name: "coredns".into() },
         health: None,

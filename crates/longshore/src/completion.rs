@@ -40,9 +40,10 @@ fn script(shell: &str) -> Option<String> {
 }
 
 /// The agents, and what flags they take.
-fn agents() -> [(&'static str, Vec<Flag>); 8] {
+fn agents() -> [(&'static str, Vec<Flag>); 9] {
     [
         ("up", api::config::up::FLAGS.to_vec()),
+        ("join", api::config::join::table()),
         ("kubelet", kubelet::flags::table()),
         ("kube-proxy", proxy::flags::table()),
         ("kube-scheduler", api::config::scheduler::FLAGS.to_vec()),

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use api::config::dns::{Loaded, load};
 use client::{Client, Config, Options};
 use dns::{Agent, Published, Settings, Source};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{KUBERNETES, agent_cmd};
@@ -40,7 +41,7 @@ fn settings(loaded: Loaded) -> Settings {
     let publish = loaded.service_ip.and_then(published);
     Settings {
         // Whoever binds an address says who can reach it.
-        clients: Vec::new(),
+        clients: watch::channel(Vec::new()).1,
         port: loaded.port,
         cluster_domain: loaded.cluster_domain,
         corefile: match loaded.corefile.is_empty() {

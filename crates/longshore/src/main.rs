@@ -16,6 +16,7 @@ mod cni_cmd;
 mod completion;
 mod console;
 mod controllers_cmd;
+mod discovery;
 mod dns_cmd;
 mod doctor_cmd;
 mod files;
@@ -32,6 +33,7 @@ mod runtime_cmd;
 mod scheduler_cmd;
 mod serving;
 mod status_cmd;
+mod token_cmd;
 mod up_cmd;
 
 /// The Kubernetes release whose contract the agents follow.
@@ -40,6 +42,8 @@ const KUBERNETES: &str = "v1.36.4";
 /// Subcommands and what help says of them.
 const COMMANDS: &[(&str, &str)] = &[
     ("up", "Run a whole node in one process: everything below, for kubectl"),
+    ("join", "Make this machine a node of a cluster that runs elsewhere"),
+    ("token", "Let other machines join the cluster"),
     ("kubelet", "Run the Pods of this machine"),
     ("apiserver", "Serve the Kubernetes API for this machine"),
     ("kube-proxy", "Make Services work on this machine"),
@@ -100,6 +104,8 @@ fn dispatch(args: &[OsString]) -> ExitCode {
     };
     match command.to_str() {
         Some("up") => up_cmd::main(rest),
+        Some("join") => up_cmd::join(rest),
+        Some("token") => token_cmd::main(rest),
         Some("kubelet") => kubelet_cmd::main(rest),
         Some("apiserver" | "kube-apiserver") => apiserver_cmd::main(rest),
         Some("kube-proxy") => proxy_cmd::main(rest),

@@ -110,8 +110,10 @@ impl NodeHere {
         (started(node.pid) == Some(node.started)).then_some(node)
     }
 
+    /// The administrator's, or the Node's own where the control plane is elsewhere.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
-        self.data_dir.join("admin.kubeconfig")
+        let (admin, node) = (self.data_dir.join("admin.kubeconfig"), self.data_dir.join("node.kubeconfig"));
+        if !admin.exists() && node.exists() { node } else { admin }
     }
 }
 

@@ -7,8 +7,12 @@
 mod addons;
 mod agents;
 mod containerd;
+mod dns_clients;
 mod documents;
 mod importer;
+mod join;
+mod joining;
+mod kubelet_config;
 mod layout;
 mod network;
 mod part;
@@ -39,6 +43,7 @@ use tokio_util::sync::CancellationToken;
 use x509::{AlternativeNames, Subject};
 
 pub(crate) use self::containerd::runtime_here;
+pub(crate) use self::join::main as join;
 pub(crate) use self::network::{BRIDGE, node_ip};
 
 use self::agents::Agents;
@@ -162,6 +167,12 @@ impl Here {
         let renewing = supervise::spawn("kubelet certificate", renew(certificate));
         agent_cmd::tell_systemd("READY=1");
         let admin = agents.client(User::new("kubernetes-admin", &["system:masters"]), "longshore");
+        let url = format!("https://{}", server.up.address);
+        let joining = joining::tell(admin.clone(), agents.clone(), url);
+        let joining = supervise::spawn("for machines that join", joining);
+        let known = dns_clients::of_the_start(&self.up, self.node_ip);
+        let following = dns_clients::follow(admin.clone(), known, agents.dns_clients.clone());
+        let following = supervise::spawn("clients of DNS", following);
         let telling = supervise::spawn("ready line", tell_when_ready(admin, agents.clone(), Instant::now()));
         let outcome = tokio::select! {
             () = signals.come() => Ok(()),
@@ -171,12 +182,14 @@ impl Here {
             },
         };
         telling.abort();
+        joining.abort();
+        following.abort();
         renewing.abort();
         agent_cmd::tell_systemd("STOPPING=1");
         token.cancel();
         wait_for(&parts, signals, self.up.stop_pods).await;
         if let Some(runtime) = runtime {
-            self.leave(runtime).await;
+            leave(&self.up, &self.layout, &self.documents, runtime).await;
         }
         node.lock().unwrap_or_else(PoisonError::into_inner).forget();
         outcome
@@ -201,7 +214,7 @@ impl Here {
     }
 
     fn start_runtime(&self) -> Result<RuntimeHere, String> {
-        let config = network::ensure_config(&self.layout, &self.up)?;
+        let config = network::ensure_config(&self.layout, &self.up, self.node_ip)?;
         let runtime = RuntimeHere::find(&self.up, &self.layout)?;
         step(&format!("runtime       unix://{}", runtime.socket.display()));
         if !runtime.is_own() && !network::machine_has_network() {
@@ -232,6 +245,7 @@ impl Here {
             node_ip: self.node_ip,
             socket: runtime.map(|runtime| runtime.socket.clone()).unwrap_or_default(),
             has_images: watch::Sender::new(false),
+            dns_clients: watch::Sender::new(dns_clients::of_the_start(&self.up, self.node_ip)),
             importer: importer::importer(&self.up, runtime.and_then(RuntimeHere::program)),
             is_own_network: runtime.is_some_and(RuntimeHere::is_own),
             within,
@@ -285,22 +299,22 @@ impl Here {
             false => error,
         }
     }
+}
 
-    /// Pods stay or go, as is wanted; a containerd of our own goes.
-    async fn leave(&self, runtime: RuntimeHere) {
-        if self.up.stop_pods {
-            step("stopping the Pods");
-            let (root, cgroup) = (self.layout.kubelet_root(), cgroup_of_pods(&self.documents, &self.up));
-            for what in stop_pods::stop_pods(&runtime.socket, &root, cgroup.as_deref()).await {
-                tracing::warn!(what, "left behind");
-            }
-        } else {
-            step("Pods keep running; start again to look after them");
+/// Pods stay or go, as is wanted; a containerd of our own goes.
+async fn leave(up: &Up, layout: &Layout, documents: &Documents, runtime: RuntimeHere) {
+    if up.stop_pods {
+        step("stopping the Pods");
+        let (root, cgroup) = (layout.kubelet_root(), cgroup_of_pods(documents, up));
+        for what in stop_pods::stop_pods(&runtime.socket, &root, cgroup.as_deref()).await {
+            tracing::warn!(what, "left behind");
         }
-        let stopped = tokio::task::spawn_blocking(move || runtime.stop()).await;
-        if stopped.is_err() {
-            tracing::error!("containerd may still run");
-        }
+    } else {
+        step("Pods keep running; start again to look after them");
+    }
+    let stopped = tokio::task::spawn_blocking(move || runtime.stop()).await;
+    if stopped.is_err() {
+        tracing::error!("containerd may still run");
     }
 }
 

@@ -18,6 +18,7 @@ pub mod doc;
 mod file;
 pub mod flag;
 pub mod gates;
+pub mod join;
 pub mod kubelet;
 mod logging;
 pub mod overlay;

@@ -16,6 +16,7 @@ pub const PARTS: &[&str] = &[
     "kube-scheduler",
     "kubelet",
     "kube-proxy",
+    "overlay",
     "dns",
     "metrics",
     "service-lb",
@@ -38,7 +39,7 @@ pub const FLAGS: &[Flag] = &[
         "disable",
         FlagType::List,
         "",
-        "Parts not to run: kube-controller-manager, kube-scheduler, kubelet, kube-proxy, dns, metrics, service-lb, local-storage, deploy, images.",
+        "Parts not to run: kube-controller-manager, kube-scheduler, kubelet, kube-proxy, overlay, dns, metrics, service-lb, local-storage, deploy, images.",
     ),
     Flag::new("bind-address", FlagType::Ip, "0.0.0.0", "The address that the API server listens on."),
     Flag::new("secure-port", FlagType::Int32, "6443", "The port that the API server listens on."),
@@ -289,7 +290,7 @@ mod tests {
             ),
             (
                 &["--disable=traefik"],
-                "--disable: there is no part \"traefik\"; parts are kube-controller-manager, kube-scheduler, kubelet, kube-proxy, dns, metrics, \
+                "--disable: there is no part \"traefik\"; parts are kube-controller-manager, kube-scheduler, kubelet, kube-proxy, overlay, dns, metrics, \
                  service-lb, local-storage, deploy, images",
             ),
         ];

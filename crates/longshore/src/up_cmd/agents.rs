@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use api::config::controllers::Tuning;
-use api::config::up::{Ipv4Network, Up};
+use api::config::up::Up;
 use api::config::{LoadError, Outcome};
 use api::yaml;
 use apiserver::http::InProcess;
@@ -19,13 +19,16 @@ use controllers::agent::Accounts;
 use controllers::metrics::Metrics;
 use controllers::seen::Seen;
 use ipnet::IpNet;
+use overlay::NetConf;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::containerd;
-use super::documents::{self, Documents};
+use super::documents::{self, Documents, merge};
 use super::importer::Importer;
+use super::kubelet_config::{of_the_cluster, of_the_machine};
 use super::layout::Layout;
+use super::network;
 use super::part::Make;
 use crate::files::RealFiles;
 use crate::{KUBERNETES, agent_cmd};
@@ -57,6 +60,8 @@ pub(super) struct Agents {
     pub(super) socket: PathBuf,
     /// Whether the archives of images that were there at the start were looked at.
     pub(super) has_images: watch::Sender<bool>,
+    /// Whose questions DNS answers.
+    pub(super) dns_clients: watch::Sender<Vec<IpNet>>,
     /// How the runtime gets archives of images.
     pub(super) importer: Importer,
     /// The bridge of Pods is ours: what they answer comes back through this machine's stack.
@@ -77,11 +82,12 @@ type Maker = fn(&Agents) -> Make;
 impl Agents {
     /// In the order they are started in; those that are switched off are left out.
     pub(super) fn parts(&self) -> Vec<(&'static str, Make)> {
-        let all: [(&'static str, Maker); 9] = [
+        let all: [(&'static str, Maker); 10] = [
             ("kube-controller-manager", Agents::controllers),
             ("kube-scheduler", Agents::scheduler),
             ("kubelet", Agents::kubelet),
             ("kube-proxy", Agents::proxy),
+            ("overlay", Agents::overlay),
             ("dns", Agents::dns),
             ("service-lb", Agents::service_lb),
             ("local-storage", Agents::local_storage),
@@ -90,7 +96,10 @@ impl Agents {
         ];
         // Without a kubelet there is no runtime to give images to.
         let is_off = |name: &str| {
-            self.up.disabled.contains(name) || (name == "images" && self.up.disabled.contains("kubelet"))
+            let has_no_kubelet = self.up.disabled.contains("kubelet");
+            self.up.disabled.contains(name)
+                || (name == "images" && has_no_kubelet)
+                || (name == "overlay" && !self.is_own_network)
         };
         let wanted = all.into_iter().filter(|(name, _)| !is_off(name));
         wanted.map(|(name, make)| (name, make(self))).collect()
@@ -109,6 +118,9 @@ impl Agents {
                 client: all
                     .client(User::new("system:kube-controller-manager", &[]), "kube-controller-manager"),
                 tuning: Tuning {
+                    // Each Node has a part of the network of Pods; the first one has the first.
+                    allocate_node_cidrs: true,
+                    node_cidr_mask_size: Some(i32::from(all.up.cluster_cidr.of_the_node().prefix)),
                     cluster_cidr: vec![all.up.cluster_cidr.to_string()],
                     service_cluster_ip_range: vec![all.up.service_cidr.to_string()],
                     time_zone: agent_cmd::time_zone(),
@@ -191,38 +203,10 @@ impl Agents {
     }
 
     fn kubelet_config(&self) -> Value {
-        let driver = containerd::cgroup_driver(&self.up);
-        let mut ours = json!({
-            "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "kind": documents::KUBELET,
-            "staticPodPath": self.layout.manifests(),
-            "podLogsDir": self.layout.pod_logs(),
-            "containerRuntimeEndpoint": format!("unix://{}", self.socket.display()),
-            "cgroupDriver": driver,
-            "clusterDomain": self.up.cluster_domain,
-            "failSwapOn": false,
-            // A share of the disk of a machine that people use for other things too is more than a node may keep for itself.
-            "evictionHard": {
-                "memory.available": "100Mi",
-                "nodefs.available": "5%", "nodefs.inodesFree": "5%",
-                "imagefs.available": "5%", "imagefs.inodesFree": "5%",
-            },
-            "authentication": {"x509": {"clientCAFile": self.layout.ca()}},
-            "tlsCertFile": self.serving.0,
-            "tlsPrivateKeyFile": self.serving.1,
-        });
-        if let Some(ip) = self.dns_ip() {
-            ours["clusterDNS"] = json!([ip]);
-        }
-        // A Pod cannot reach systemd-resolved on the node's loopback address.
-        let resolved = Path::new("/run/systemd/resolve/resolv.conf");
-        if resolved.exists() {
-            ours["resolvConf"] = json!(resolved);
-        }
-        // One command has to be enough on the machines people have; the kubelet says what is old about them.
-        if !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
-            ours["failCgroupV1"] = json!(false);
-        }
+        let mut ours = of_the_cluster(&self.up.cluster_domain, self.dns_ip());
+        merge(&mut ours, &of_the_machine(&self.up, &self.layout, &self.socket));
+        ours["tlsCertFile"] = json!(self.serving.0);
+        ours["tlsPrivateKeyFile"] = json!(self.serving.1);
         ours
     }
 
@@ -259,8 +243,28 @@ impl Agents {
         })
     }
 
+    fn overlay(&self) -> Make {
+        let all = self.clone();
+        Box::new(move |token| {
+            let all = all.clone();
+            Box::pin(async move {
+                let conf = NetConf::parse(&all.net_conf())?;
+                let settings = network::overlay_settings(&all.layout, &all.node_name, all.node_ip, conf);
+                // As this Node: what it writes is its own object.
+                let user = User::new(&format!("system:node:{}", all.node_name), &["system:nodes"]);
+                let client = all.client(user, "longshore-overlay");
+                overlay::run(client, settings, token).await.map_err(|e| e.to_string())
+            })
+        })
+    }
+
+    /// How the nodes reach each other's Pods, as flannel has it written.
+    pub(super) fn net_conf(&self) -> String {
+        json!({"Network": self.up.cluster_cidr.to_string(), "Backend": {"Type": "vxlan"}}).to_string()
+    }
+
     /// Where Pods ask: by custom the tenth address of Services.
-    fn dns_ip(&self) -> Option<IpAddr> {
+    pub(super) fn dns_ip(&self) -> Option<IpAddr> {
         self.up.service_cidr.host(10).map(IpAddr::from).filter(|_| !self.up.disabled.contains("dns"))
     }
 
@@ -278,7 +282,7 @@ impl Agents {
                 });
                 let settings = dns::Settings {
                     listen: vec![all.node_ip],
-                    clients: dns_clients(&all.up.cluster_cidr, all.node_ip),
+                    clients: all.dns_clients.subscribe(),
                     port: DNS_PORT,
                     cluster_domain: all.up.cluster_domain.clone(),
                     corefile: dns::Source::ConfigMap {
@@ -309,24 +313,6 @@ impl Agents {
     }
 }
 
-/// The node's address may be one of the Internet, and whoever answers everybody there is used to flood others. Networks for private
-/// use are among those who are answered: a runtime of others has a network of its own for Pods.
-fn dns_clients(pods: &Ipv4Network, node: IpAddr) -> Vec<IpNet> {
-    const PRIVATE: [&str; 8] = [
-        "10.0.0.0/8",
-        "100.64.0.0/10",
-        "127.0.0.0/8",
-        "169.254.0.0/16",
-        "172.16.0.0/12",
-        "192.168.0.0/16",
-        "fc00::/7",
-        "fe80::/10",
-    ];
-    let private = PRIVATE.iter().map(|text| (*text).to_owned());
-    let all = private.chain([pods.to_string(), "::1/128".to_owned()]).filter_map(|text| text.parse().ok());
-    all.chain([IpNet::from(node)]).collect()
-}
-
 fn options(agent: &str) -> Options {
     Options {
         user_agent: format!("{agent}/{KUBERNETES} (linux/{}) longshore", std::env::consts::ARCH),
@@ -336,7 +322,7 @@ fn options(agent: &str) -> Options {
     }
 }
 
-fn loaded<L>(outcome: Result<Outcome<L>, LoadError>) -> Result<Box<L>, String> {
+pub(super) fn loaded<L>(outcome: Result<Outcome<L>, LoadError>) -> Result<Box<L>, String> {
     match outcome {
         Ok(Outcome::Run(loaded)) => Ok(loaded),
         Ok(_) => Err("the configuration asks for no run".to_owned()),

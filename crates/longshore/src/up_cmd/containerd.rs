@@ -100,6 +100,8 @@ impl RuntimeHere {
     /// It lives longer than the other parts: at the end it is asked to end the Pods.
     fn embed(up: &Up, layout: &Layout) -> Result<RuntimeHere, String> {
         let (socket, token) = (layout.state.join("runtime.sock"), CancellationToken::new());
+        let mut plugins = vec![network::plugins(up.cni_bin_dir.as_deref(), &layout.cni_plugins())?];
+        plugins.extend(layout.other_plugins());
         let settings = ::runtime::Settings {
             listen: socket.clone(),
             root_dir: layout.data.join("runtime"),
@@ -108,7 +110,7 @@ impl RuntimeHere {
             metrics: None,
             networks: ::runtime::network::Networks {
                 conf_dir: layout.cni_config(),
-                bin_dirs: vec![network::plugins(up.cni_bin_dir.as_deref(), &layout.cni_plugins())?],
+                bin_dirs: plugins,
                 cache_dir: layout.data.join("runtime/cni"),
                 built_in: Some(Arc::new(crate::cni_cmd::OwnPlugins)),
             },

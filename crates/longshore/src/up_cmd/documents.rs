@@ -72,7 +72,8 @@ fn split(text: &str) -> Vec<String> {
     parts
 }
 
-fn merge(ours: &mut Value, theirs: &Value) {
+/// What the second says wins; what it leaves out stays.
+pub(super) fn merge(ours: &mut Value, theirs: &Value) {
     match (ours, theirs) {
         (Value::Object(ours), Value::Object(theirs)) => {
             for (key, value) in theirs {

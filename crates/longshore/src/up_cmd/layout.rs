@@ -10,10 +10,15 @@ use api::config::up::Up;
 /// look for them.
 const USUAL: &str = "/var/lib/longshore";
 
+/// Where containerds of others look for networks, and DaemonSets put them.
+pub(super) const MACHINE_CNI: &str = "/etc/cni/net.d";
+
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     pub(super) data: PathBuf,
     pub(super) state: PathBuf,
+    /// Pods hang on what is in the machine's places for networks: DaemonSets put it there.
+    is_network_of_machine: bool,
 }
 
 // === impl Layout ===
@@ -21,7 +26,8 @@ pub(super) struct Layout {
 impl Layout {
     /// Makes the directories, or says which one cannot be made and what to do.
     pub(super) fn prepare(up: &Up) -> Result<Layout, String> {
-        let layout = Layout { data: absolute(&up.data_dir)?, state: absolute(&up.state_dir)? };
+        let (data, state) = (absolute(&up.data_dir)?, absolute(&up.state_dir)?);
+        let layout = Layout { data, state, is_network_of_machine: false };
         for (flag, dir) in [
             ("--data-dir", layout.data.clone()),
             ("--data-dir", layout.manifests()),
@@ -74,8 +80,17 @@ impl Layout {
         if self.is_usual() { "/var/log/pods".into() } else { self.data.join("pod-logs") }
     }
 
+    pub(super) fn with_the_machine_s_network(self) -> Layout {
+        Layout { is_network_of_machine: true, ..self }
+    }
+
     pub(super) fn cni_config(&self) -> PathBuf {
-        self.data.join("cni")
+        if self.is_network_of_machine { MACHINE_CNI.into() } else { self.data.join("cni") }
+    }
+
+    /// Where others put plugins, where what they configure is used.
+    pub(super) fn other_plugins(&self) -> Option<PathBuf> {
+        self.is_network_of_machine.then(|| "/opt/cni/bin".into())
     }
 
     pub(super) fn cni_plugins(&self) -> PathBuf {

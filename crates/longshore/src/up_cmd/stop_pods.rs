@@ -37,6 +37,9 @@ pub(super) async fn stop_pods(socket: &Path, kubelet_root: &Path, cgroup: Option
     if let Err(error) = removed {
         left.push(format!("the bridge {}: {error}", network::BRIDGE));
     }
+    if let Err(error) = overlay::clean_up() {
+        left.push(format!("the ways to other nodes: {error}"));
+    }
     if let Err(error) = cni::clean_up() {
         left.push(format!("rules of CNI plugins: {error}"));
     }
