@@ -207,8 +207,10 @@ async fn no_exit_and_no_line_is_lost_when_keepers_are_killed() {
         let (pod, code) = (format!("k{at}"), 7 + i32::try_from(at % 200).unwrap());
         let config = place.sandbox(&pod);
         let sandbox = client.run_pod_sandbox(config.clone(), "").await.unwrap();
-        let script =
-            format!("n=0; while [ $n -lt 40 ]; do echo line $n; n=$((n+1)); sleep 0.01; done; exit {code}");
+        // It goes on until it is told: to look for its keeper takes a moment.
+        let script = format!(
+            "n=0; while [ ! -e /dev/shm/go ] || [ $n -lt 40 ]; do echo line $n; n=$((n+1)); sleep 0.01; done; exit {code}"
+        );
         let id = client.create_container(&sandbox, container("one", &script), config.clone()).await.unwrap();
         client.start_container(&id).await.unwrap();
         let until = Instant::now() + DEADLINE;
@@ -216,6 +218,7 @@ async fn no_exit_and_no_line_is_lost_when_keepers_are_killed() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         kill_keeper(&place);
+        std::fs::write(place.path("state/sandboxes").join(&sandbox).join("shm/go"), "").unwrap();
         let status = exited(&client, &id).await;
         assert_eq!(status.exit_code, code, "{status:?}");
         check_log(&place.log(&pod, "one"));
