@@ -72,26 +72,7 @@ enum Kind {
 const SHOWN: usize = 5;
 
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
-    let options = match parse(args) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            console::out(USAGE);
-            return ExitCode::SUCCESS;
-        }
-        Err(message) => {
-            console::err(&format!("error: {message}\n\n{USAGE}"));
-            return ExitCode::FAILURE;
-        }
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let shown = runtime.map_err(|e| e.to_string()).and_then(|runtime| runtime.block_on(examine(options)));
-    match shown {
-        Ok(code) => code,
-        Err(message) => {
-            console::err(&format!("error: {message}\n"));
-            ExitCode::FAILURE
-        }
-    }
+    console::command(parse(args), USAGE, |options| console::block_on(examine(options))?)
 }
 
 async fn examine(options: Options) -> Result<ExitCode, String> {

@@ -61,28 +61,10 @@ enum ImagesError {
 }
 
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
-    let options = match args::parse(args) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            console::out(USAGE);
-            return ExitCode::SUCCESS;
-        }
-        Err(message) => {
-            console::err(&format!("error: {message}\n\n{USAGE}"));
-            return ExitCode::FAILURE;
-        }
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let done = runtime
-        .map_err(|error| error.to_string())
-        .and_then(|runtime| runtime.block_on(run(options)).map_err(|error| error.to_string()));
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            console::err(&format!("error: {message}\n"));
-            ExitCode::FAILURE
-        }
-    }
+    console::command(args::parse(args), USAGE, |options| {
+        let done = console::block_on(run(options))?;
+        done.map(|()| ExitCode::SUCCESS).map_err(|error| error.to_string())
+    })
 }
 
 async fn run(options: Options) -> Result<(), ImagesError> {

@@ -31,27 +31,11 @@ struct Options {
 }
 
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
-    let options = match parse(args) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            console::out(USAGE);
-            return ExitCode::SUCCESS;
-        }
-        Err(message) => {
-            console::err(&format!("error: {message}\n\n{USAGE}"));
-            return ExitCode::FAILURE;
-        }
-    };
-    match NodeHere::find(options.state_dir.as_deref()).and_then(|node| say(&node, &options)) {
-        Ok(text) => {
-            console::out(&text);
-            ExitCode::SUCCESS
-        }
-        Err(message) => {
-            console::err(&format!("error: {message}\n"));
-            ExitCode::FAILURE
-        }
-    }
+    console::command(parse(args), USAGE, |options| {
+        let text = NodeHere::find(options.state_dir.as_deref()).and_then(|node| say(&node, &options))?;
+        console::out(&text);
+        Ok::<_, String>(ExitCode::SUCCESS)
+    })
 }
 
 fn say(node: &NodeHere, options: &Options) -> Result<String, String> {

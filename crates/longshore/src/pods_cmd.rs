@@ -63,31 +63,9 @@ enum PodsError {
 }
 
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
-    let options = match args::parse(args) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            console::out(USAGE);
-            return ExitCode::SUCCESS;
-        }
-        Err(message) => {
-            console::err(&format!("error: {message}\n\n{USAGE}"));
-            return ExitCode::FAILURE;
-        }
-    };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(e) => {
-            console::err(&format!("error: {e}\n"));
-            return ExitCode::FAILURE;
-        }
-    };
-    match runtime.block_on(run(options)) {
-        Ok(code) => code,
-        Err(e) => {
-            console::err(&format!("error: {e}\n"));
-            ExitCode::FAILURE
-        }
-    }
+    console::command(args::parse(args), USAGE, |options| {
+        console::block_on(run(options))?.map_err(|error| error.to_string())
+    })
 }
 
 /// `longshore ps`, `logs` and `exec`: the verbs that one types most.

@@ -38,32 +38,12 @@ struct Report {
 }
 
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
-    let (is_json, state_dir) = match parse(args) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            console::out(USAGE);
-            return ExitCode::SUCCESS;
-        }
-        Err(message) => {
-            console::err(&format!("error: {message}\n\n{USAGE}"));
-            return ExitCode::FAILURE;
-        }
-    };
-    let found = NodeHere::find(state_dir.as_deref());
-    let shown = found.and_then(|node| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        Ok(runtime.map_err(|e| e.to_string())?.block_on(look(&node)))
-    });
-    match shown {
-        Ok(report) => {
-            console::out(&if is_json { report.as_json() } else { report.as_text() });
-            if report.wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-        }
-        Err(message) => {
-            console::err(&format!("error: {message}\n"));
-            ExitCode::FAILURE
-        }
-    }
+    console::command(parse(args), USAGE, |(is_json, state_dir)| {
+        let node = NodeHere::find(state_dir.as_deref())?;
+        let report = console::block_on(look(&node))?;
+        console::out(&if is_json { report.as_json() } else { report.as_text() });
+        Ok::<_, String>(if report.wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    })
 }
 
 async fn look(node: &NodeHere) -> Report {
