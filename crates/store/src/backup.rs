@@ -1,6 +1,7 @@
 //! Copies of the store, and stores from copies.
 
 use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
@@ -25,7 +26,7 @@ const LEAP: u64 = 1_000_000_000;
 
 /// Copies the store in `dir`, in use or not, to the new file `to`: one revision of it, checked row by row. Blocks.
 pub fn backup(dir: &Path, to: &Path) -> Result<Report, OpenError> {
-    refuse_existing(to)?;
+    refuse_taken(to)?;
     let path = format::file(dir);
     if !path.exists() {
         let cause = std::io::ErrorKind::NotFound.into();
@@ -72,31 +73,84 @@ fn copy(path: &Path, partial: &Path) -> Result<Report, OpenError> {
 /// Makes the copy `from` the store in `dir`. A store that is there already is refused, or moved into a directory
 /// beside when `replace` is set. Revisions go on far above the copy's, with no history. Blocks.
 pub fn restore(from: &Path, dir: &Path, replace: bool) -> Result<Report, OpenError> {
-    let _lock = Lock::take(dir)?;
-    let path = format::file(dir);
-    if !replace {
-        refuse_existing(&path)?;
-        refuse_existing(&format::wal_file(&path))?;
+    let restore = Restore::with(Lock::take(dir)?, replace);
+    let report = restore.build(from)?;
+    restore.settle(report)?;
+    Ok(report)
+}
+
+/// A data directory that is restored, with whatever else its owner keeps there. Held until this is dropped.
+#[derive(Debug)]
+pub struct Restore {
+    lock: Lock,
+    /// Where goes what is there.
+    aside: Option<PathBuf>,
+}
+
+// === impl Restore ===
+
+impl Restore {
+    /// Takes the directory, also one in which an earlier restore was cut short.
+    pub fn of(dir: &Path, replace: bool) -> Result<Restore, OpenError> {
+        Ok(Restore::with(Lock::take_unfinished(dir)?, replace))
     }
-    // A pipe would be read for ever, and a directory is none.
-    if !fs::metadata(from).map_err(OpenError::io("opening", from))?.is_file() {
-        return Err(OpenError::Foreign { path: from.to_owned() });
+
+    fn with(lock: Lock, replace: bool) -> Restore {
+        let free = (1..).map(|n| lock.dir().join(format!("replaced-{n}"))).find(|p| !p.exists());
+        Restore { aside: free.filter(|_| replace), lock }
     }
-    let fresh = format::restoring(&path);
-    let report = match build(from, dir, &fresh) {
-        Ok(report) => report,
-        Err(error) => {
+
+    /// The directory to put aside what is there, not made yet; None where nothing may be replaced.
+    #[must_use]
+    pub fn aside(&self) -> Option<&Path> {
+        self.aside.as_deref()
+    }
+
+    /// Makes the store that is to be of a copy, beside the one that is, which stays as it is.
+    pub fn build(&self, from: &Path) -> Result<Report, OpenError> {
+        let path = format::file(self.lock.dir());
+        if self.aside.is_none() {
+            refuse_existing(&path)?;
+            refuse_existing(&format::wal_file(&path))?;
+        }
+        // A pipe would be read for ever, and a directory is none.
+        if !fs::metadata(from).map_err(OpenError::io("opening", from))?.is_file() {
+            return Err(OpenError::Foreign { path: from.to_owned() });
+        }
+        let fresh = format::restoring(&path);
+        build(from, self.lock.dir(), &fresh).inspect_err(|_| {
             // Nothing was moved yet, and a full disk needs the room.
-            for left in [journal_of(&fresh), fresh] {
+            for left in [journal_of(&fresh), fresh.clone()] {
                 let _ = fs::remove_file(left);
             }
-            return Err(error);
+        })
+    }
+
+    /// From here on until [`finish`](Restore::finish) nobody takes the directory but a restore, also after a crash.
+    pub fn begin(&self) -> Result<(), OpenError> {
+        let mark = format::unfinished(self.lock.dir());
+        let file = format::private(OpenOptions::new().write(true).create(true), &mark)?;
+        file.sync_all().map_err(OpenError::io("syncing", &mark))?;
+        format::sync_dir(self.lock.dir())
+    }
+
+    /// The store that was built takes its place.
+    pub fn settle(&self, report: Report) -> Result<(), OpenError> {
+        let path = format::file(self.lock.dir());
+        if let Some(aside) = &self.aside {
+            move_away(self.lock.dir(), &path, aside)?;
         }
-    };
-    move_away(dir, &path)?;
-    settle(&fresh, &path)?;
-    HighWater::set(dir, report.revision);
-    Ok(report)
+        settle(&format::restoring(&path), &path)?;
+        HighWater::set(self.lock.dir(), report.revision);
+        Ok(())
+    }
+
+    /// All that belongs to the directory is in its place.
+    pub fn finish(self) -> Result<(), OpenError> {
+        format::sync_dir(self.lock.dir())?;
+        remove(&format::unfinished(self.lock.dir()))?;
+        format::sync_dir(self.lock.dir())
+    }
 }
 
 /// Makes the store that is to be, beside the one that is.
@@ -140,14 +194,16 @@ fn leap(path: &Path, revision: u64) -> rusqlite::Result<()> {
 }
 
 /// The file first: a log without its file is refused at open, a file without its log would not be.
-fn move_away(dir: &Path, path: &Path) -> Result<(), OpenError> {
+fn move_away(dir: &Path, path: &Path, aside: &Path) -> Result<(), OpenError> {
     let wal = format::wal_file(path);
     if !path.exists() && !wal.exists() {
         return Ok(());
     }
-    let aside = (1..).map(|n| dir.join(format!("replaced-{n}"))).find(|p| !p.exists());
-    let aside = aside.unwrap_or_else(|| dir.join("replaced"));
-    fs::create_dir(&aside).map_err(OpenError::io("creating", &aside))?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(aside)
+        .map_err(OpenError::io("creating", aside))?;
     for old in [path, &wal] {
         let Some(name) = old.file_name().filter(|_| old.exists()) else { continue };
         fs::rename(old, aside.join(name)).map_err(OpenError::io("moving away", old))?;
@@ -155,7 +211,7 @@ fn move_away(dir: &Path, path: &Path) -> Result<(), OpenError> {
     let mut shm = path.as_os_str().to_owned();
     shm.push("-shm");
     remove(Path::new(&shm))?;
-    format::sync_dir(&aside)?;
+    format::sync_dir(aside)?;
     format::sync_dir(dir)
 }
 
@@ -166,6 +222,14 @@ fn settle(file: &Path, name: &Path) -> Result<(), OpenError> {
     match name.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => format::sync_dir(dir),
         _ => format::sync_dir(Path::new(".")),
+    }
+}
+
+/// A copy takes the place of nothing but an empty file: a device would be gone for everybody.
+fn refuse_taken(path: &Path) -> Result<(), OpenError> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.len() > 0 || !found.is_file() => Err(OpenError::Exists { path: path.to_owned() }),
+        _ => Ok(()),
     }
 }
 

@@ -18,6 +18,7 @@ pub(super) fn check(conn: &Connection, path: &Path) -> Result<Start, OpenError> 
 }
 
 fn check_snapshot(conn: &Connection, path: &Path) -> Result<Start, Fault> {
+    check_schema(conn, path)?;
     let compacted = meta(conn, path, "compacted")?;
     let swept = meta(conn, path, "swept")?;
     if meta(conn, path, "sum")? != u64::from(meta_sum(compacted, swept)) || swept > compacted {
@@ -27,6 +28,21 @@ fn check_snapshot(conn: &Connection, path: &Path) -> Result<Start, Fault> {
     check_cur(conn, path, log.newest)?;
     let revision = log.last.max(compacted);
     Ok(Start { revision, compacted, swept, history_bytes: log.history_bytes })
+}
+
+/// A trigger or view in a file from elsewhere would act with every write.
+fn check_schema(conn: &Connection, path: &Path) -> Result<(), Fault> {
+    let strange = conn.query_row(
+        "SELECT type || ' ' || name FROM sqlite_schema
+         WHERE type NOT IN ('table', 'index') OR tbl_name NOT IN ('meta', 'log', 'cur') OR type = 'index' AND sql IS NOT NULL
+         LIMIT 1",
+        [],
+        |row| row.get::<_, String>(0),
+    );
+    match strange.optional().map_err(engine(path))? {
+        Some(what) => Err(Corruption::whole(path, format!("no store has a {what:?}")).into()),
+        None => Ok(()),
+    }
 }
 
 /// What one walk over the log found.

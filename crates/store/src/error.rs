@@ -34,6 +34,11 @@ pub enum OpenError {
         path.display(), restoring.display()
     )]
     Unfinished { path: PathBuf, restoring: PathBuf },
+    #[error(
+        "a restore of {} was cut short: run it again with --replace, which puts aside what is there; \
+         remove {} to go on with what is there all the same", dir.display(), mark.display()
+    )]
+    HalfRestored { dir: PathBuf, mark: PathBuf },
     #[error("{} exists already: nothing was changed", path.display())]
     Exists { path: PathBuf },
     #[error(

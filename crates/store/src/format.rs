@@ -63,8 +63,20 @@ pub struct Lock {
 // === impl Lock ===
 
 impl Lock {
-    /// Takes the directory, making it when there is none. Blocks, but not for others.
+    /// Takes the directory, making it when there is none. One in which a restore was cut short is refused: part of what is
+    /// there is of another cluster. Blocks, but not for others.
     pub fn take(dir: &Path) -> Result<Lock, OpenError> {
+        let lock = Lock::take_unfinished(dir)?;
+        let mark = unfinished(dir);
+        match mark.symlink_metadata() {
+            Ok(_) => Err(OpenError::HalfRestored { dir: dir.to_owned(), mark }),
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(lock),
+            Err(cause) => Err(OpenError::io("looking at", &mark)(cause)),
+        }
+    }
+
+    /// The same for whoever restores it.
+    pub(super) fn take_unfinished(dir: &Path) -> Result<Lock, OpenError> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -257,6 +269,11 @@ fn create(conn: &Connection) -> rusqlite::Result<()> {
         "BEGIN IMMEDIATE; {SCHEMA}
          PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT}; COMMIT"
     ))
+}
+
+/// What is in a directory while it is restored.
+pub(super) fn unfinished(dir: &Path) -> PathBuf {
+    dir.join("restore.unfinished")
 }
 
 /// Where a restore builds the store that is to be at `path`.

@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-pub use backup::{Report, backup, restore};
+pub use backup::{Report, Restore, backup, restore};
 pub use error::{Compacted, Corruption, Fault, OpenError, ReadError, WatchError, WriteError};
 pub use format::Lock;
 pub use health::Health;

@@ -37,7 +37,7 @@ pub(super) fn each(
 ) -> io::Result<()> {
     loop {
         let mut block = [0; BLOCK];
-        from.read_exact(&mut block)?;
+        from.read_exact(&mut block).map_err(cut)?;
         if block.iter().all(|byte| *byte == 0) {
             return Ok(());
         }
@@ -45,7 +45,19 @@ pub(super) fn each(
         let mut content = from.by_ref().take(entry.size);
         take(&entry, &mut content)?;
         io::copy(&mut content, &mut io::sink())?;
-        from.read_exact(&mut [0; BLOCK][..padding(entry.size)])?;
+        if content.limit() > 0 {
+            return Err(cut(io::ErrorKind::UnexpectedEof.into()));
+        }
+        from.read_exact(&mut [0; BLOCK][..padding(entry.size)]).map_err(cut)?;
+    }
+}
+
+fn cut(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            io::Error::new(error.kind(), "it ends early: this is only part of a backup")
+        }
+        _ => error,
     }
 }
 

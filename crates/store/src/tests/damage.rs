@@ -350,6 +350,48 @@ async fn what_is_no_whole_backup_is_refused_and_the_store_stays_as_it_is() {
 }
 
 #[tokio::test]
+async fn a_copy_takes_the_place_of_nothing_that_is_there() {
+    let scene = scene(5).await;
+    let dir = room();
+    let place = |name: &str| dir.path().join(name);
+    std::os::unix::fs::symlink(place("nowhere"), place("link")).unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind(place("socket")).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, place("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    fs::create_dir(place("directory")).unwrap();
+    fs::write(place("file"), "x").unwrap();
+    for name in ["link", "socket", "pipe", "directory", "file"] {
+        let before = place(name).symlink_metadata().unwrap().file_type();
+        let told = backup(&scene.place, &place(name)).unwrap_err().to_string();
+        assert!(told.contains("exists already"), "{name}: {told}");
+        assert_eq!(place(name).symlink_metadata().unwrap().file_type(), before, "{name}");
+    }
+    // As `mktemp` leaves it.
+    fs::write(place("empty"), "").unwrap();
+    backup(&scene.place, &place("empty")).unwrap();
+}
+
+#[tokio::test]
+async fn a_copy_that_would_act_by_itself_is_refused() {
+    let scene = scene(5).await;
+    let dir = room();
+    let copy = dir.path().join("copy");
+    for added in [
+        "CREATE TRIGGER t AFTER INSERT ON log BEGIN DELETE FROM cur; END",
+        "CREATE VIEW v AS SELECT * FROM cur",
+        "CREATE TABLE other (x)",
+        "CREATE INDEX i ON cur (rev)",
+    ] {
+        _ = fs::remove_file(&copy);
+        backup(&scene.place, &copy).unwrap();
+        let conn = rusqlite::Connection::open(&copy).unwrap();
+        conn.execute_batch(added).unwrap();
+        drop(conn);
+        let told = restore(&copy, &scene.place.with_file_name("fresh"), false).unwrap_err().to_string();
+        assert!(told.contains("no store has"), "{added}: {told}");
+    }
+}
+
+#[tokio::test]
 async fn a_backup_under_load_has_every_transaction_whole_or_not_at_all() {
     let dir = room();
     let store = open(&dir);
