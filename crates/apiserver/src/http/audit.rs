@@ -115,8 +115,10 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 fn write(settings: &Settings, mut file: File, mut size: u64, lines: &Receiver<String>, counts: &Counts) {
+    // A device or a pipe does not grow, and moved away it would be missed by everybody.
+    let grows = settings.path.symlink_metadata().is_ok_and(|found| found.is_file());
     for line in lines {
-        if settings.max_bytes > 0 && size + line.len() as u64 > settings.max_bytes && size > 0 {
+        if grows && settings.max_bytes > 0 && size + line.len() as u64 > settings.max_bytes && size > 0 {
             match turn_over(settings) {
                 Ok(fresh) => (file, size) = (fresh, 0),
                 Err(error) => tracing::error!(%error, "the audit log cannot be turned over"),
@@ -172,6 +174,20 @@ mod tests {
         assert_eq!(read("audit.log"), "line number 6\n");
         assert_eq!(read("audit.log.2"), "line number 4\n");
         assert!(!dir.path().join("audit.log.3").exists());
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_turned_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        let settings = Settings { path: path.clone(), max_bytes: 5, backups: 2 };
+        let (sender, lines) = sync_channel(16);
+        (0..4).for_each(|i| sender.send(format!("line number {i}\n")).unwrap());
+        drop(sender);
+        write(&settings, open(&path).unwrap(), 0, &lines, &Counts::default());
+        assert!(path.is_symlink());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -31,6 +31,10 @@ pub(super) fn receive(path: &Path, mut from: mpsc::Receiver<Option<Vec<u8>>>) ->
     if path.as_os_str() == "-" {
         return copy(&mut from, &mut io::stdout().lock());
     }
+    // A device or a pipe takes what it is given; another file in its place would be no device for anybody.
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return File::options().write(true).open(path).and_then(|mut to| copy(&mut from, &mut to));
+    }
     let mut half = path.as_os_str().to_owned();
     half.push(".part");
     let written = File::create(&half).and_then(|mut file| copy(&mut from, &mut file));
@@ -72,6 +76,21 @@ mod tests {
             assert_eq!(fs::read(&path).unwrap(), b"ab");
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         }
+    }
+
+    #[test]
+    fn what_is_no_file_is_written_to_and_stays_what_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("device");
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        let (to, from) = mpsc::channel(2);
+        to.try_send(Some(b"ab".to_vec())).unwrap();
+        to.try_send(None).unwrap();
+        receive(&path, from).unwrap();
+        assert!(path.is_symlink() && !Path::new("/dev/null").is_file());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        let (_to, from) = mpsc::channel(2);
+        assert!(receive(dir.path(), from).is_err());
     }
 
     #[test]
