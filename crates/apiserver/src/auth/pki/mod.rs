@@ -36,6 +36,9 @@ pub use tls::{ClientCas, Identity, Serving};
 /// A certificate of ours lives a year and is renewed when less than a third of it is left.
 const LEAF_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// By so much, in seconds, the clocks of two machines may differ.
+const SKEW: i64 = 3600;
+
 /// No clock that is right says less: the first of January 2026.
 const MADE: i64 = 1_767_225_600;
 
@@ -54,6 +57,11 @@ pub enum PkiError {
     In { path: PathBuf, cause: Box<PkiError> },
     #[error("the authority in {0} has expired; move the pki directory away to make a new one")]
     Expired(PathBuf),
+    #[error(
+        "the authority in {0} counts from {1} on: the clock that made it was ahead, or this one is behind; \
+         set the clock, or move the pki directory away to make a new one"
+    )]
+    Early(PathBuf, jiff::Timestamp),
     #[error("the clock says {0}, before this program was made: set it, and start again")]
     Clock(jiff::Timestamp),
     /// Half of a pair, or the authority of what is there, was taken away.
@@ -76,6 +84,7 @@ impl PkiError {
             PkiError::Crypto(_)
             | PkiError::Certificate(_)
             | PkiError::Expired(_)
+            | PkiError::Early(..)
             | PkiError::Clock(_)
             | PkiError::Missing { .. } => false,
         }
@@ -341,6 +350,10 @@ fn open_ca(dir: &Path, now: Wall) -> Result<Ca, PkiError> {
             if ca.not_after() <= now {
                 return Err(PkiError::Expired(cert_path));
             }
+            let begins = begins(&certificate);
+            if now.secs() + SKEW < begins.secs() {
+                return Err(PkiError::Early(cert_path, timestamp(begins)));
+            }
             return Ok(ca);
         }
         (Some(_), None) => Some((key_path.clone(), cert_path.clone())),
@@ -354,13 +367,23 @@ fn open_ca(dir: &Path, now: Wall) -> Result<Ca, PkiError> {
     }
     // A machine without a battery wakes in 1970; an authority of that year would have ended long ago when the clock is set.
     if now.secs() < MADE {
-        return Err(PkiError::Clock(jiff::Timestamp::from_second(now.secs()).unwrap_or_default()));
+        return Err(PkiError::Clock(timestamp(now)));
     }
     let ca = Ca::create(&format!("longshore-ca@{}", now.secs()), now)?;
     // The key first: a certificate without its key would stand for an authority nobody can use.
     files::write_private(&key_path, ca.key().to_pem().as_bytes())?;
     files::write_private(&cert_path, ca.certificate_pem().as_bytes())?;
     Ok(ca)
+}
+
+/// From when on a certificate that was read before counts.
+fn begins(certificate: &[u8]) -> Wall {
+    let read = x509_parser::certificate::X509Certificate::from_der(certificate);
+    read.map_or(Wall::default(), |(_, c)| Wall::from_secs(c.validity().not_before.timestamp()))
+}
+
+fn timestamp(at: Wall) -> jiff::Timestamp {
+    jiff::Timestamp::from_second(at.secs()).unwrap_or_default()
 }
 
 fn read_followed(settings: &Settings, ca: &Ca, now: Wall) -> Result<Seen, PkiError> {
@@ -722,6 +745,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn an_authority_that_does_not_count_yet_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        Pki::open(settings(dir.path()), Wall::from_secs(NOW.secs() + 10 * YEAR)).unwrap();
+        let told = Pki::open(settings(dir.path()), NOW).unwrap_err().to_string();
+        assert!(told.contains("ca.crt") && told.contains("clock"), "{told}");
+        Pki::open(settings(dir.path()), Wall::from_secs(NOW.secs() + 9 * YEAR)).unwrap();
     }
 
     #[test]
