@@ -34,6 +34,7 @@
 
 mod bootstrap;
 pub mod cache;
+mod certificates;
 pub mod claim;
 mod cluster_role_aggregation;
 pub mod conditions;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::bootstrap;
+use crate::certificates;
 use crate::cluster_role_aggregation;
 use crate::controller::Row;
 use crate::cron_job;
@@ -34,6 +35,8 @@ use crate::volume_attributes_class_protection;
 pub const CONTROLLERS: &[Row] = &[
     bootstrap::BOOTSTRAP_SIGNER,
     bootstrap::TOKEN_CLEANER,
+    certificates::APPROVING,
+    certificates::SIGNING,
     cluster_role_aggregation::CLUSTER_ROLE_AGGREGATION,
     csr_cleaner::CSR_CLEANER,
     cron_job::CRON_JOB,

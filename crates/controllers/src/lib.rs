@@ -1,5 +1,6 @@
 //! kube-controller-manager: the loops that carry out what `controllers-core` decides.
 //!
+//! * [`certificates`]: the authorities that sign for the cluster.
 //! * [`port`]: what the loops need of an API server; [`http`] is the real one.
 //! * [`account`]: the same with the rights of one controller's ServiceAccount.
 //! * [`resource_informer`]: list and watch of each resource, once, into the shared cache; tells every controller what changed.
@@ -13,6 +14,7 @@
 pub mod account;
 pub mod agent;
 pub mod barrier;
+pub mod certificates;
 pub mod control_loop;
 mod everything;
 pub mod executor;

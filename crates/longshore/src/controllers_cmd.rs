@@ -13,6 +13,7 @@ use base::time::Clock;
 use client::leader_election::Terms;
 use client::{Client, Config, Meter, Options};
 use controllers::agent::{self, Start, SystemClock};
+use controllers::certificates::Authorities;
 use controllers::metrics::Metrics;
 use controllers::seen::Seen;
 use secure_serving::{Check, Checks};
@@ -87,6 +88,15 @@ async fn serve(config: Controllers, configz: String) -> Result<(), String> {
         Some(path) => Some(read(path)?),
         None => ca_of_kubeconfig(&config),
     };
+    let authorities =
+        Authorities::open(config.signers.clone(), config.signing_duration).map_err(|e| e.to_string())?;
+    tuning.certificate_signer = authorities.signer();
+    if tuning.certificate_signer.is_none() {
+        tracing::info!(
+            "no certificate or key to sign with: certificates are approved, and signed by nobody here"
+        );
+    }
+    tasks.restart("authorities of signers", move || authorities.clone().follow());
     tuning.token_signer = config.service_account_key_file.as_deref().map(signer).transpose()?;
     let start = Start { client, tuning, chosen: config.chosen, seed, metrics, accounts: None, seen };
     let terms = config.leader.map(|leader| terms(leader, seed));

@@ -1,27 +1,17 @@
-//! Keys and what is signed with them: the one place of the product where certificates are made.
+//! What is signed with keys: the one place of the product where certificates are made.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair};
 use base::time::Wall;
-use rustls::pki_types::PrivateKeyDer;
-use rustls::pki_types::pem::PemObject as _;
 use x509::write::{self, Body};
 use x509::{AlternativeNames, Leaf, Subject, Usage, pem};
 use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer as _;
 
-/// What could not be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CertificateError(&'static str);
-
-/// A private key (P-256) and the public key it belongs to; never shown.
-pub struct Key {
-    pkcs8: Vec<u8>,
-    pair: EcdsaKeyPair,
-}
+use crate::key::{CertificateError, Key};
 
 /// A certificate authority: its certificate and its key.
 pub struct Ca {
@@ -57,89 +47,26 @@ pub fn self_signed(host: &str) -> Result<(String, String), CertificateError> {
     };
     let extensions = write::leaf_extensions(&leaf, &write::key_identifier(&leaf.public_key));
     let name = leaf.subject.der();
-    let certificate = key.certify(name, name, &leaf.public_key, SELF_SIGNED, extensions)?;
+    let certificate = certify(&key, name, name, &leaf.public_key, SELF_SIGNED, extensions)?;
     Ok((pem::encode("CERTIFICATE", &certificate), key.to_pem()))
 }
 
-// === impl CertificateError ===
-
-impl std::fmt::Display for CertificateError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} failed", self.0)
-    }
-}
-
-impl std::error::Error for CertificateError {}
-
-// === impl Key ===
-
-impl std::fmt::Debug for Key {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Key(..)")
-    }
-}
-
-impl Key {
-    pub fn generate() -> Result<Key, CertificateError> {
-        let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new())
-            .map_err(|_| CertificateError("generating a key"))?;
-        Key::from_pkcs8(document.as_ref())
-    }
-
-    fn from_pkcs8(der: &[u8]) -> Result<Key, CertificateError> {
-        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, der)
-            .map_err(|_| CertificateError("reading a P-256 key"))?;
-        Ok(Key { pkcs8: der.to_vec(), pair })
-    }
-
-    /// The first key of a PEM text, as PKCS#8 or as Go's tools write one (RFC 5915).
-    pub fn from_pem(text: &[u8]) -> Result<Key, CertificateError> {
-        let key =
-            PrivateKeyDer::from_pem_slice(text).map_err(|_| CertificateError("finding a private key"))?;
-        let pair = EcdsaKeyPair::from_private_key_der(&ECDSA_P256_SHA256_ASN1_SIGNING, key.secret_der())
-            .map_err(|_| CertificateError("reading a P-256 key"))?;
-        let pkcs8 = pair.to_pkcs8v1().map_err(|_| CertificateError("writing a key"))?;
-        Ok(Key { pkcs8: pkcs8.as_ref().to_vec(), pair })
-    }
-
-    #[must_use]
-    pub fn to_pem(&self) -> String {
-        pem::encode("PRIVATE KEY", &self.pkcs8)
-    }
-
-    /// DER of the SubjectPublicKeyInfo.
-    #[must_use]
-    pub fn public_key(&self) -> Vec<u8> {
-        write::public_key(self.pair.public_key().as_ref())
-    }
-
-    /// A request for a certificate that says this of the key's holder, PEM.
-    pub fn request(&self, subject: &Subject, names: &AlternativeNames) -> Result<String, CertificateError> {
-        let body = write::request(subject, &self.public_key(), names);
-        let signature = self.sign(&body)?;
-        Ok(pem::encode("CERTIFICATE REQUEST", &write::signed(&body, &signature)))
-    }
-
-    fn certify(
-        &self,
-        issuer: &[u8],
-        subject: &[u8],
-        public_key: &[u8],
-        validity: (Wall, Wall),
-        extensions: Vec<u8>,
-    ) -> Result<Vec<u8>, CertificateError> {
-        let mut serial = [0u8; 16];
-        SystemRandom::new().fill(&mut serial).map_err(|_| CertificateError("drawing a serial number"))?;
-        let body = Body { serial, issuer, subject, public_key, validity, extensions };
-        let body = body.to_der().ok_or(CertificateError("writing a time outside of the calendar"))?;
-        let signature = self.sign(&body)?;
-        Ok(write::signed(&body, &signature))
-    }
-
-    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, CertificateError> {
-        let signature = self.pair.sign(&SystemRandom::new(), message);
-        Ok(signature.map_err(|_| CertificateError("signing"))?.as_ref().to_vec())
-    }
+/// Writes a certificate and signs it.
+fn certify(
+    key: &Key,
+    issuer: &[u8],
+    subject: &[u8],
+    public_key: &[u8],
+    validity: (Wall, Wall),
+    extensions: Vec<u8>,
+) -> Result<Vec<u8>, CertificateError> {
+    let mut serial = [0u8; 16];
+    SystemRandom::new().fill(&mut serial).map_err(|_| CertificateError("drawing a serial number"))?;
+    let body = Body { serial, issuer, subject, public_key, validity, extensions };
+    let body =
+        body.to_der(key.algorithm()).ok_or(CertificateError("writing a time outside of the calendar"))?;
+    let signature = key.sign(&body)?;
+    Ok(write::signed(&body, key.algorithm(), &signature))
 }
 
 // === impl Ca ===
@@ -160,7 +87,7 @@ impl Ca {
         let not_after = Wall(now.0.saturating_add(i64::try_from(CA_LIFE.as_nanos()).unwrap_or(i64::MAX)));
         let validity = (Wall::from_secs(now.secs() - CA_PAST), not_after);
         let extensions = write::authority_extensions(&key_id);
-        let certificate = key.certify(&subject, &subject, &public_key, validity, extensions)?;
+        let certificate = certify(&key, &subject, &subject, &public_key, validity, extensions)?;
         Ok(Ca { certificate, subject, key_id, not_after, key })
     }
 
@@ -173,7 +100,12 @@ impl Ca {
         }
         let subject = parsed.subject().as_raw().to_vec();
         let not_after = Wall::from_secs(parsed.validity().not_after.timestamp());
-        let key_id = write::key_identifier(parsed.public_key().raw);
+        // What points at the authority must say what the authority says of itself: OpenSSL compares the two.
+        let own = parsed.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
+            _ => None,
+        });
+        let key_id = own.unwrap_or_else(|| write::key_identifier(parsed.public_key().raw));
         Ok(Ca { certificate: certificate.to_vec(), subject, key_id, not_after, key })
     }
 
@@ -206,7 +138,7 @@ impl Ca {
     pub fn issue(&self, leaf: &Leaf) -> Result<Vec<u8>, CertificateError> {
         let extensions = write::leaf_extensions(leaf, &self.key_id);
         let validity = (leaf.not_before, leaf.not_after.min(self.not_after));
-        self.key.certify(&self.subject, leaf.subject.der(), &leaf.public_key, validity, extensions)
+        certify(&self.key, &self.subject, leaf.subject.der(), &leaf.public_key, validity, extensions)
     }
 }
 
@@ -214,7 +146,6 @@ impl Ca {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use aws_lc_rs::encoding::AsDer as _;
     use x509::{backdated, verify};
     use x509_parser::certification_request::X509CertificationRequest;
 
@@ -271,17 +202,37 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_read_back_however_it_was_written() {
-        let key = Key::generate().unwrap();
-        assert_eq!(Key::from_pem(key.to_pem().as_bytes()).unwrap().public_key(), key.public_key());
-        // As Go's x509.MarshalECPrivateKey writes it: the bare key, without a word on what kind it is.
-        let bare = key.pair.private_key().as_der().unwrap();
-        let bare = pem::encode("EC PRIVATE KEY", bare.as_ref());
-        let again = Key::from_pem(bare.as_bytes()).unwrap();
-        assert_eq!(again.public_key(), key.public_key());
-        assert_eq!(Key::from_pem(again.to_pem().as_bytes()).unwrap().public_key(), key.public_key());
-        assert_eq!(Key::from_pem(b"nonsense").unwrap_err().to_string(), "finding a private key failed");
-        assert_eq!(format!("{key:?}"), "Key(..)");
+    fn an_authority_of_any_kind_signs_and_is_pointed_at_by_its_own_identifier() {
+        let now = Wall::from_secs(1_800_000_000);
+        for text in crate::key::tests::of_every_kind() {
+            let key = Key::from_pem(text.as_bytes()).unwrap();
+            let (subject, public_key) = (Subject::new("their-ca", &[]), key.public_key());
+            let theirs = [7u8; 20];
+            let validity = (now, Wall::from_secs(now.secs() + 3600));
+            let name = subject.der();
+            let extensions = write::authority_extensions(&theirs);
+            let certificate = certify(&key, name, name, &public_key, validity, extensions).unwrap();
+            let ca = Ca::load(&certificate, key).unwrap();
+            let leaf = Leaf {
+                subject: Subject::new("x", &[]),
+                public_key: Key::generate().unwrap().public_key(),
+                names: AlternativeNames::default(),
+                usages: vec![Usage::ClientAuth],
+                not_before: now,
+                not_after: now,
+            };
+            let der = ca.issue(&leaf).unwrap();
+            let (_, issuer) = X509Certificate::from_der(&certificate).unwrap();
+            let (_, issued) = X509Certificate::from_der(&der).unwrap();
+            assert!(verify::certificate_signature(&issued, issuer.public_key()));
+            let points_at = issued.extensions().iter().find_map(|e| match e.parsed_extension() {
+                ParsedExtension::AuthorityKeyIdentifier(id) => {
+                    id.key_identifier.as_ref().map(|id| id.0.to_vec())
+                }
+                _ => None,
+            });
+            assert_eq!(points_at, Some(theirs.to_vec()));
+        }
     }
 
     #[test]

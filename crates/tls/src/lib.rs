@@ -3,6 +3,7 @@
 
 mod certificates;
 mod first_version;
+mod key;
 mod roots;
 pub mod unverified;
 
@@ -16,8 +17,9 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
 
-pub use certificates::{Ca, CertificateError, Key, self_signed};
+pub use certificates::{Ca, self_signed};
 pub use first_version::is_first_version_by;
+pub use key::{CertificateError, Key};
 pub use roots::system_roots;
 
 /// Takes any certificate, if there is one. That the other end holds its key is still checked.

@@ -7,6 +7,7 @@ pub const SET: u8 = 0x31;
 pub const BOOLEAN: u8 = 0x01;
 pub const INTEGER: u8 = 0x02;
 pub const OCTET_STRING: u8 = 0x04;
+pub const NULL: u8 = 0x05;
 pub const UTF8_STRING: u8 = 0x0c;
 pub const PRINTABLE_STRING: u8 = 0x13;
 pub const IA5_STRING: u8 = 0x16;

@@ -5,8 +5,11 @@ pub mod der;
 mod leaf;
 mod names;
 pub mod pem;
+mod request;
+pub mod signers;
 pub mod verify;
 pub mod write;
 
 pub use leaf::{Leaf, Usage, backdated};
 pub use names::{AlternativeNames, Attribute, Subject};
+pub use request::{Request, RequestError};

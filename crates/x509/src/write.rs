@@ -1,4 +1,4 @@
-//! Certificates and requests, up to the signature: ECDSA with SHA-256 over P-256.
+//! Certificates and requests, up to the signature.
 
 use base::time::Wall;
 
@@ -6,9 +6,6 @@ use crate::der;
 use crate::leaf::{Leaf, Usage};
 use crate::names::{AlternativeNames, Subject};
 
-const ECDSA_WITH_SHA256: &[u64] = &[1, 2, 840, 10045, 4, 3, 2];
-const EC_PUBLIC_KEY: &[u64] = &[1, 2, 840, 10045, 2, 1];
-const PRIME256V1: &[u64] = &[1, 2, 840, 10045, 3, 1, 7];
 const EXTENSION_REQUEST: &[u64] = &[1, 2, 840, 113549, 1, 9, 14];
 const SUBJECT_KEY_ID: &[u64] = &[2, 5, 29, 14];
 const KEY_USAGE: &[u64] = &[2, 5, 29, 15];
@@ -16,8 +13,16 @@ const SUBJECT_ALT_NAME: &[u64] = &[2, 5, 29, 17];
 const BASIC_CONSTRAINTS: &[u64] = &[2, 5, 29, 19];
 const AUTHORITY_KEY_ID: &[u64] = &[2, 5, 29, 35];
 const EXTENDED_KEY_USAGE: &[u64] = &[2, 5, 29, 37];
-const SERVER_AUTH: &[u64] = &[1, 3, 6, 1, 5, 5, 7, 3, 1];
-const CLIENT_AUTH: &[u64] = &[1, 3, 6, 1, 5, 5, 7, 3, 2];
+
+/// How something is signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    EcdsaSha256,
+    EcdsaSha384,
+    EcdsaSha512,
+    RsaSha256,
+    Ed25519,
+}
 
 /// What a certificate says, before it is signed.
 #[derive(Clone, Debug)]
@@ -36,12 +41,29 @@ pub struct Body<'a> {
     pub extensions: Vec<u8>,
 }
 
+// === impl Algorithm ===
+
+impl Algorithm {
+    fn to_der(self) -> Vec<u8> {
+        let id: &[u64] = match self {
+            Algorithm::EcdsaSha256 => &[1, 2, 840, 10045, 4, 3, 2],
+            Algorithm::EcdsaSha384 => &[1, 2, 840, 10045, 4, 3, 3],
+            Algorithm::EcdsaSha512 => &[1, 2, 840, 10045, 4, 3, 4],
+            Algorithm::RsaSha256 => &[1, 2, 840, 113549, 1, 1, 11],
+            Algorithm::Ed25519 => &[1, 3, 101, 112],
+        };
+        // RFC 4055 wants a NULL here, the others want nothing.
+        let parameters = if self == Algorithm::RsaSha256 { der::value(der::NULL, &[]) } else { Vec::new() };
+        der::sequence(&[&der::oid(id), &parameters])
+    }
+}
+
 // === impl Body ===
 
 impl Body<'_> {
     /// None if the validity is outside of the calendar.
     #[must_use]
-    pub fn to_der(&self) -> Option<Vec<u8>> {
+    pub fn to_der(&self, algorithm: Algorithm) -> Option<Vec<u8>> {
         let mut serial = self.serial;
         serial[0] &= 0x7f;
         let time = |at: Wall| jiff::Timestamp::from_second(at.secs()).map(der::time).ok();
@@ -49,7 +71,7 @@ impl Body<'_> {
         Some(der::sequence(&[
             &der::value(0xa0, &der::value(der::INTEGER, &[2])),
             &der::unsigned(&serial),
-            &der::sequence(&[&der::oid(ECDSA_WITH_SHA256)]),
+            &algorithm.to_der(),
             self.issuer,
             &der::sequence(&[&time(not_before)?, &time(not_after)?]),
             self.subject,
@@ -61,8 +83,8 @@ impl Body<'_> {
 
 /// A certificate, or a request for one: what it says and the signature over that.
 #[must_use]
-pub fn signed(body: &[u8], signature: &[u8]) -> Vec<u8> {
-    der::sequence(&[body, &der::sequence(&[&der::oid(ECDSA_WITH_SHA256)]), &der::bits(0, signature)])
+pub fn signed(body: &[u8], algorithm: Algorithm, signature: &[u8]) -> Vec<u8> {
+    der::sequence(&[body, &algorithm.to_der(), &der::bits(0, signature)])
 }
 
 /// What a request for a certificate says (PKCS#10), before it is signed.
@@ -75,13 +97,6 @@ pub fn request(subject: &Subject, public_key: &[u8], names: &AlternativeNames) -
     }
     let version = der::value(der::INTEGER, &[0]);
     der::sequence(&[&version, subject.der(), public_key, &der::value(0xa0, &attributes)])
-}
-
-/// DER of the SubjectPublicKeyInfo of a point on P-256.
-#[must_use]
-pub fn public_key(point: &[u8]) -> Vec<u8> {
-    let algorithm = der::sequence(&[&der::oid(EC_PUBLIC_KEY), &der::oid(PRIME256V1)]);
-    der::sequence(&[&algorithm, &der::bits(0, point)])
 }
 
 /// RFC 7093: the leftmost 160 bits of the SHA-256 of the key.
@@ -127,30 +142,20 @@ fn extension(id: &[u64], critical: bool, content: &[u8]) -> Vec<u8> {
 }
 
 fn key_usage(usages: &[Usage]) -> Vec<u8> {
-    let mut flags = 0u8;
-    for usage in usages {
-        flags |= match usage {
-            Usage::DigitalSignature => 0b1000_0000,
-            Usage::KeyEncipherment => 0b0010_0000,
-            Usage::ClientAuth | Usage::ServerAuth => 0,
-        };
-    }
+    let flags = usages.iter().filter_map(|usage| usage.bit()).fold(0u16, |all, bit| all | (0x8000 >> bit));
     if flags == 0 {
         return Vec::new();
     }
-    extension(KEY_USAGE, true, &der::bits(flags.trailing_zeros() as u8, &[flags]))
+    let bytes = flags.to_be_bytes();
+    let length = if bytes[1] == 0 { 1 } else { 2 };
+    let unused = bytes[length - 1].trailing_zeros() as u8;
+    extension(KEY_USAGE, true, &der::bits(unused, &bytes[..length]))
 }
 
 fn extended_key_usage(usages: &[Usage]) -> Vec<u8> {
-    let purposes: Vec<u8> = usages
-        .iter()
-        .filter_map(|u| match u {
-            Usage::ClientAuth => Some(der::oid(CLIENT_AUTH)),
-            Usage::ServerAuth => Some(der::oid(SERVER_AUTH)),
-            Usage::DigitalSignature | Usage::KeyEncipherment => None,
-        })
-        .flatten()
-        .collect();
+    let purposes: std::collections::BTreeSet<Usage> =
+        usages.iter().copied().filter(|usage| usage.purpose().is_some()).collect();
+    let purposes: Vec<u8> = purposes.iter().filter_map(|usage| usage.purpose()).flat_map(der::oid).collect();
     if purposes.is_empty() {
         return Vec::new();
     }

@@ -110,7 +110,7 @@ fn restrict_subject(signer: &str, object: &Value) -> Result<(), String> {
     if signer != csr::CLIENT {
         return Ok(());
     }
-    let request = csr::Request::from_object(object).map_err(|e| format!("failed to parse CSR: {e}"))?;
+    let request = csr::request(object).map_err(|e| format!("failed to parse CSR: {e}"))?;
     if request.organizations.iter().any(|o| o == groups::MASTERS) {
         return Err(format!("use of {signer} signer with {} group is not allowed", groups::MASTERS));
     }

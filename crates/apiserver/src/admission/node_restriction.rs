@@ -361,8 +361,8 @@ impl Case<'_> {
         {
             return Ok(());
         }
-        let request = csr::Request::from_object(self.object)
-            .map_err(|e| Wrong::Why(format!("unable to parse csr: {e}")))?;
+        let request =
+            csr::request(self.object).map_err(|e| Wrong::Why(format!("unable to parse csr: {e}")))?;
         let expected = format!("system:node:{}", self.node);
         require(request.common_name == expected, || format!("can only create a node CSR with CN={expected}"))
     }

@@ -39,8 +39,10 @@ const DNS_METRICS: u16 = 9153;
 
 /// All but those whose work the API server in this process does itself: they would only hold a second copy of its Secrets,
 /// ConfigMaps and kinds.
-const CONTROLLERS: [&str; 6] = [
+const CONTROLLERS: [&str; 8] = [
     "*",
+    "-certificatesigningrequest-approving-controller",
+    "-certificatesigningrequest-signing-controller",
     "-garbage-collector-controller",
     "-namespace-controller",
     "-root-ca-certificate-publisher-controller",

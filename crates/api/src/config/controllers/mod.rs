@@ -1,5 +1,6 @@
 //! kube-controller-manager's flags, and what they come to.
 
+mod certificates;
 mod flags;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use base::duration::GoDuration;
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
+pub use certificates::{Certificate, CertificateSigner, SignCertificate, SignerFiles};
 pub use flags::FLAGS;
 
 use super::Logging;
@@ -32,6 +34,10 @@ pub struct Controllers {
     pub rate: Option<(f64, u32)>,
     pub root_ca_file: Option<PathBuf>,
     pub service_account_key_file: Option<PathBuf>,
+    /// `--cluster-signing-…-file`: the authority of each signer that has one.
+    pub signers: BTreeMap<&'static str, SignerFiles>,
+    /// `--cluster-signing-duration`: how long certificates are good for at most.
+    pub signing_duration: Duration,
     /// The secure port; None: port 0.
     pub serving: Option<Serving>,
     pub tuning: Tuning,
@@ -96,6 +102,8 @@ pub struct Tuning {
     pub root_ca: Option<String>,
     /// Signs the tokens of ServiceAccounts, where there is a `--service-account-private-key-file`.
     pub token_signer: Option<TokenSigner>,
+    /// Issues the certificates that requests ask for, where there are `--cluster-signing-…-file`s.
+    pub certificate_signer: Option<CertificateSigner>,
 }
 
 /// Makes a token of claims; None: it cannot.
@@ -186,6 +194,7 @@ impl Default for Tuning {
             time_zone: TimeZone::UTC,
             root_ca: None,
             token_signer: None,
+            certificate_signer: None,
         }
     }
 }
@@ -210,6 +219,8 @@ impl Controllers {
             rate: said.rate(),
             root_ca_file: said.text("root-ca-file").map(PathBuf::from),
             service_account_key_file: said.text("service-account-private-key-file").map(PathBuf::from),
+            signers: certificates::signers(|name| said.text(name))?,
+            signing_duration: said.duration("cluster-signing-duration", certificates::DURATION)?,
             serving: Serving::read(values, PORT)?,
             tuning: said.tuning()?,
             logging: Logging { format, verbosity: verbosity.unwrap_or_default(), ..Logging::default() },
@@ -355,6 +366,7 @@ impl Values<'_> {
             time_zone: TimeZone::UTC,
             root_ca: None,
             token_signer: None,
+            certificate_signer: None,
         })
     }
 }
@@ -384,6 +396,7 @@ mod tests {
             "--authentication-kubeconfig=/a",
             "--bind-address=127.0.0.1",
             "--cluster-signing-cert-file=/a",
+            "--cluster-signing-key-file=/b",
             "--controllers=*,bootstrapsigner,tokencleaner",
             "--kubeconfig=/etc/kubernetes/controller-manager.conf",
             "--leader-elect=true",
@@ -399,7 +412,10 @@ mod tests {
         assert_eq!(config.tuning.syncs("deployment", 5), 9);
         assert!(config.tuning.use_service_account_credentials);
         assert_eq!(config.tuning.node_monitor_grace_period, Duration::from_mins(1));
-        assert_eq!(config.not_honoured, ["--cluster-signing-cert-file", "--requestheader-client-ca-file"]);
+        assert_eq!(config.not_honoured, ["--requestheader-client-ca-file"]);
+        let files = &config.signers["kubernetes.io/kubelet-serving"];
+        assert_eq!((config.signers.len(), files.certificate.to_str()), (4, Some("/a")));
+        assert_eq!(config.signing_duration, Duration::from_hours(8760));
         let serving = config.serving.unwrap();
         assert_eq!(serving.address.to_string(), "127.0.0.1:10257");
         assert_eq!(serving.authentication, Some(PathBuf::from("/a")));

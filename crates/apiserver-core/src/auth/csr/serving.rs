@@ -7,9 +7,10 @@ use std::sync::Arc;
 use base::rfc3339::Moment;
 use base::time::Wall;
 use serde_json::Value;
+use x509::Request;
+use x509::signers::{self, SERVING};
 
-use super::request::Request;
-use super::signer::{self, SERVING};
+use super::signer;
 use crate::auth::authz::Authorizer;
 use crate::doc;
 use crate::request::{Attributes, Resource, User, groups};
@@ -41,9 +42,10 @@ pub fn approve(
     if !is_open(object) || !may(object, authorizer) {
         return Serving::Left;
     }
-    let Ok(request) = Request::from_object(object) else { return Serving::Left };
+    let Ok(request) = super::request(object) else { return Serving::Left };
     let user = doc::text(spec, "username");
-    if signer::check(SERVING, &request, object).is_err() || request.common_name != user {
+    let usages: Vec<&str> = doc::list(spec, "usages").iter().filter_map(Value::as_str).collect();
+    if signers::check(SERVING, &request, &usages).is_err() || request.common_name != user {
         return Serving::Left;
     }
     let name = user.strip_prefix("system:node:").unwrap_or_default();
@@ -126,7 +128,7 @@ fn is_ip(kind: &str) -> bool {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::request::tests::encoded;
+    use super::super::signer::tests::encoded;
     use super::*;
     use crate::auth::rbac::policy;
     use serde_json::json;
@@ -183,7 +185,7 @@ mod tests {
     #[test]
     fn a_node_gets_no_certificate_for_what_it_only_claims_to_be() {
         let text = encoded("system:node:n1", "system:nodes", &["n1"]);
-        let mut request = Request::from_object(&json!({"spec": {"request": text}})).unwrap();
+        let mut request = Request::from_spec(&text).unwrap();
         let mut may = |ip: &str, nodes: &[Value], kept: &str| {
             request.names.ips = vec![ip.parse().unwrap()];
             is_of(&request, "n1", nodes, &[kept.parse().unwrap()])

@@ -6,16 +6,11 @@ use base::rfc3339::Moment;
 use base::time::Wall;
 use serde_json::{Value, json};
 
-use super::request::Request;
 use crate::auth::authz::Authorizer;
 use crate::doc;
-use crate::request::{Attributes, Resource, User, groups};
-use x509::{Leaf, Usage, backdated};
-
-pub const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
-pub const CLIENT_KUBELET: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-pub const SERVING: &str = "kubernetes.io/kubelet-serving";
-pub const LEGACY: &str = "kubernetes.io/legacy-unknown";
+use crate::request::{Attributes, Resource, User};
+use x509::signers::{self, AUTO_APPROVED, VALIDATION_FAILURE};
+use x509::{Leaf, Request};
 
 /// The next thing to do with a request.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,7 +27,6 @@ const DAY: i64 = 24 * 3600;
 const HOUR: i64 = 3600;
 /// `--cluster-signing-duration`
 const LONGEST: i64 = 365 * DAY;
-const SHORTEST: i64 = 600;
 
 /// Decides about one request.
 pub fn step(object: &Value, authorizer: &Authorizer, now: Wall) -> Step {
@@ -40,41 +34,45 @@ pub fn step(object: &Value, authorizer: &Authorizer, now: Wall) -> Step {
         return Step::Delete;
     }
     let signer = doc::text(object, "spec.signerName");
-    if ![CLIENT, CLIENT_KUBELET, SERVING, LEGACY].contains(&signer)
-        || has(object, "Denied")
-        || has(object, "Failed")
-    {
+    if !signers::ALL.contains(&signer) || has(object, "Denied") || has(object, "Failed") {
         return Step::Nothing;
     }
     if !doc::text(object, "status.certificate").is_empty() {
         return Step::Nothing;
     }
-    let request = match Request::from_object(object) {
+    let request = match super::request(object) {
         Ok(request) => request,
         Err(error) => return Step::Write(failed(object, &error.to_string(), now)),
     };
+    let usages: Vec<&str> = doc::list(object, "spec.usages").iter().filter_map(Value::as_str).collect();
     let mut next = object.clone();
     let mut approved = has(object, "Approved");
-    if !approved && let Some(message) = approval(object, &request, authorizer) {
-        condition(&mut next, "Approved", "AutoApproved", message, now);
+    if !approved && let Some(message) = approval(object, &request, &usages, authorizer) {
+        condition(&mut next, "Approved", AUTO_APPROVED, message, now);
         approved = true;
     }
     if !approved {
         return Step::Nothing;
     }
-    if let Err(why) = check(signer, &request, object) {
-        return Step::Write(failed(&next, why, now));
+    let leaf = signers::check(signer, &request, &usages).and_then(|()| {
+        let seconds = object["spec"]["expirationSeconds"].as_i64();
+        signers::leaf(request, &usages, seconds, LONGEST, now)
+    });
+    match leaf {
+        Ok(leaf) => Step::Sign(Box::new((next, leaf))),
+        Err(why) => Step::Write(failed(&next, &why, now)),
     }
-    Step::Sign(Box::new((next, leaf(request, object, now))))
 }
 
 /// Why the request is approved without a person, if it is: a kubelet's client certificate, asked for by somebody whom
 /// a role allows just that.
-fn approval(object: &Value, request: &Request, authorizer: &Authorizer) -> Option<&'static str> {
+fn approval(
+    object: &Value,
+    request: &Request,
+    usages: &[&str],
+    authorizer: &Authorizer,
+) -> Option<&'static str> {
     let spec = &object["spec"];
-    if doc::text(spec, "signerName") != CLIENT_KUBELET || check(CLIENT_KUBELET, request, object).is_err() {
-        return None;
-    }
     let words = |list: &Value| -> Vec<String> {
         list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
     };
@@ -84,21 +82,13 @@ fn approval(object: &Value, request: &Request, authorizer: &Authorizer) -> Optio
         groups: words(&spec["groups"]),
         extra: doc::entries(spec, "extra").map(|(k, v)| (k.to_owned(), words(v))).collect(),
     });
-    let itself = user.name == request.common_name;
-    let cases = [
-        (
-            itself,
-            "selfnodeclient",
-            "Auto approving self kubelet client certificate after SubjectAccessReview.",
-        ),
-        (true, "nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview."),
-    ];
-    cases.into_iter().filter(|(fits, ..)| *fits).find_map(|(_, subresource, message)| {
+    let rights = signers::approvals(doc::text(spec, "signerName"), &user.name, request, usages);
+    rights.into_iter().find_map(|approval| {
         let resource = Resource {
             group: "certificates.k8s.io".into(),
             version: "*".into(),
             plural: "certificatesigningrequests".into(),
-            subresource: subresource.into(),
+            subresource: approval.subresource.into(),
             ..Resource::default()
         };
         let attributes = Attributes {
@@ -107,85 +97,8 @@ fn approval(object: &Value, request: &Request, authorizer: &Authorizer) -> Optio
             path: String::new(),
             resource: Some(resource),
         };
-        authorizer.authorize(&attributes).is_allowed().then_some(message)
+        authorizer.authorize(&attributes).is_allowed().then_some(approval.message)
     })
-}
-
-/// What each signer lets pass.
-pub(super) fn check(signer: &str, request: &Request, object: &Value) -> Result<(), &'static str> {
-    let usages: Vec<&str> = doc::list(object, "spec.usages").iter().filter_map(Value::as_str).collect();
-    let within = |allowed: &[&str]| usages.iter().all(|u| allowed.contains(u));
-    match signer {
-        CLIENT_KUBELET => {
-            node_subject(request)?;
-            match () {
-                () if !request.names.dns.is_empty() => Err("DNS subjectAltNames are not allowed"),
-                () if !request.names.emails.is_empty() => Err("email subjectAltNames are not allowed"),
-                () if !request.names.ips.is_empty() => Err("IP subjectAltNames are not allowed"),
-                () if !request.names.uris.is_empty() => Err("URI subjectAltNames are not allowed"),
-                () if !node_usages(&usages, "client auth") => Err("usages did not match expected usages"),
-                () => Ok(()),
-            }
-        }
-        SERVING => {
-            node_subject(request)?;
-            match () {
-                () if request.names.dns.is_empty() && request.names.ips.is_empty() => {
-                    Err("at least one DNS or IP subjectAltName is required")
-                }
-                () if !request.names.emails.is_empty() => Err("email subjectAltNames are not allowed"),
-                () if !request.names.uris.is_empty() => Err("URI subjectAltNames are not allowed"),
-                () if !node_usages(&usages, "server auth") => Err("usages did not match expected usages"),
-                () => Ok(()),
-            }
-        }
-        CLIENT => {
-            if request.organizations.iter().any(|o| o == groups::MASTERS) {
-                return Err("subject must not name system:masters");
-            }
-            if usages.contains(&"client auth")
-                && within(&["digital signature", "key encipherment", "client auth"])
-            {
-                Ok(())
-            } else {
-                Err("usages did not match expected usages")
-            }
-        }
-        _ => Ok(()),
-    }
-}
-
-fn node_subject(request: &Request) -> Result<(), &'static str> {
-    if request.organizations != [groups::NODES] {
-        return Err("subject organization is not system:nodes");
-    }
-    let named = request.common_name.strip_prefix("system:node:").is_some_and(|n| !n.is_empty());
-    if named { Ok(()) } else { Err("subject common name does not begin with system:node: ") }
-}
-
-fn node_usages(usages: &[&str], auth: &str) -> bool {
-    let known = |u: &&str| matches!(*u, "digital signature" | "key encipherment") || *u == auth;
-    usages.iter().all(known) && usages.contains(&auth) && usages.contains(&"digital signature")
-}
-
-fn leaf(request: Request, object: &Value, now: Wall) -> Leaf {
-    let usages = doc::list(object, "spec.usages").iter().filter_map(|u| match u.as_str()? {
-        "digital signature" | "signing" => Some(Usage::DigitalSignature),
-        "key encipherment" => Some(Usage::KeyEncipherment),
-        "client auth" => Some(Usage::ClientAuth),
-        "server auth" => Some(Usage::ServerAuth),
-        _ => None,
-    });
-    let seconds = object["spec"]["expirationSeconds"].as_i64();
-    let life = seconds.map_or(LONGEST, |s| s.clamp(SHORTEST, LONGEST));
-    Leaf {
-        subject: request.subject,
-        public_key: request.public_key,
-        names: request.names,
-        usages: usages.collect(),
-        not_before: backdated(now),
-        not_after: Wall::from_secs(now.secs() + life),
-    }
 }
 
 fn has(object: &Value, kind: &str) -> bool {
@@ -195,13 +108,13 @@ fn has(object: &Value, kind: &str) -> bool {
 /// The request with nobody's objection.
 pub(super) fn approved(object: &Value, message: &str, now: Wall) -> Value {
     let mut next = object.clone();
-    condition(&mut next, "Approved", "AutoApproved", message, now);
+    condition(&mut next, "Approved", AUTO_APPROVED, message, now);
     next
 }
 
 fn failed(object: &Value, why: &str, now: Wall) -> Value {
     let mut next = object.clone();
-    condition(&mut next, "Failed", "SignerValidationFailure", why, now);
+    condition(&mut next, "Failed", VALIDATION_FAILURE, why, now);
     next
 }
 
@@ -236,14 +149,29 @@ fn is_old(object: &Value, now: Wall) -> bool {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
-    use super::super::request::tests::{encoded, smuggled};
+pub(super) mod tests {
     use super::*;
     use crate::auth::rbac::policy;
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
     use x509::Subject;
+    use x509::signers::{CLIENT, CLIENT_KUBELET, SERVING};
 
     const NOW: Wall = Wall(1_800_000_000_000_000_000);
     const NODE_USAGES: [&str; 2] = ["digital signature", "client auth"];
+
+    /// `spec.request` for a new key.
+    pub(in crate::auth::csr) fn encoded(common_name: &str, organization: &str, dns: &[&str]) -> String {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, organization);
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        params.subject_alt_names =
+            dns.iter().map(|d| SanType::DnsName((*d).to_owned().try_into().unwrap())).collect();
+        let request = params.serialize_request(&KeyPair::generate().unwrap()).unwrap();
+        STANDARD.encode(request.pem().unwrap())
+    }
 
     fn authorizer() -> Authorizer {
         let authorizer = Authorizer::default();
@@ -327,9 +255,9 @@ mod tests {
         let node = ("system:node:n1", "system:nodes");
         for (seconds, life) in [
             (json!(3600), 3600),
-            (json!(1), SHORTEST),
-            (json!(null), LONGEST),
-            (json!(10 * LONGEST), LONGEST),
+            (json!(1), 600),
+            (json!(null), LONGEST - 300),
+            (json!(10 * LONGEST), LONGEST - 300),
         ] {
             let mut object = request(CLIENT_KUBELET, node, node, &[], &NODE_USAGES);
             object["spec"]["expirationSeconds"] = seconds;
@@ -340,14 +268,13 @@ mod tests {
     }
 
     #[test]
-    fn a_group_in_letters_we_cannot_read_gets_no_certificate() {
-        for text in smuggled() {
-            for signer in [CLIENT, LEGACY, CLIENT_KUBELET, SERVING] {
-                let mut object = request(signer, ("jane", "dev"), ("jane", "dev"), &[], &["client auth"]);
-                object["spec"]["request"] = text.clone().into();
-                condition(&mut object, "Approved", "Person", "", NOW);
-                assert_eq!(outcome(&object), "Approved,Failed", "{signer}");
-            }
+    fn a_request_that_nobody_can_read_fails_once_it_is_approved_or_before() {
+        for signer in signers::ALL {
+            let mut object = request(signer, ("jane", "dev"), ("jane", "dev"), &[], &["client auth"]);
+            object["spec"]["request"] = "bm9uc2Vuc2U=".into();
+            assert_eq!(outcome(&object), "Failed", "{signer}");
+            condition(&mut object, "Approved", "Person", "", NOW);
+            assert_eq!(outcome(&object), "Approved,Failed", "{signer}");
         }
     }
 

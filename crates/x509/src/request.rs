@@ -2,7 +2,6 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
 use x509_parser::asn1_rs::{Any, Class, Tag};
 use x509_parser::certification_request::{X509CertificationRequest, X509CertificationRequestInfo};
 use x509_parser::cri_attributes::ParsedCriAttribute;
@@ -11,8 +10,8 @@ use x509_parser::oid_registry::OID_X509_EXT_SUBJECT_ALT_NAME;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::X509Name;
 
-use crate::doc;
-use x509::{AlternativeNames, Attribute, Subject, pem, verify};
+use crate::names::{AlternativeNames, Attribute, Subject};
+use crate::{pem, verify};
 
 /// A request that was signed with the key it is about. All that is said in it was read: what nobody can judge is
 /// refused, because others would read it differently in the certificate.
@@ -47,9 +46,9 @@ const LONGEST: usize = 1024;
 // === impl Request ===
 
 impl Request {
-    /// Reads `spec.request` of a CertificateSigningRequest.
-    pub fn from_object(object: &Value) -> Result<Request, RequestError> {
-        let text = STANDARD.decode(doc::text(object, "spec.request")).map_err(|_| RequestError::Pem)?;
+    /// Reads `spec.request` of a CertificateSigningRequest, base64 of a PEM text.
+    pub fn from_spec(encoded: &str) -> Result<Request, RequestError> {
+        let text = STANDARD.decode(encoded).map_err(|_| RequestError::Pem)?;
         Request::from_pem(&String::from_utf8_lossy(&text))
     }
 
@@ -135,30 +134,34 @@ fn alternative_names(info: &X509CertificationRequestInfo<'_>) -> Result<Alternat
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::der;
+    use crate::write::{self, Algorithm};
+    use aws_lc_rs::encoding::{AsDer as _, PublicKeyX509Der};
     use aws_lc_rs::rand::SystemRandom;
     use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair as _};
-    use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
-    use x509::der;
 
-    /// `spec.request` for a new key.
-    pub(in crate::auth) fn encoded(common_name: &str, organization: &str, dns: &[&str]) -> String {
-        let mut params = CertificateParams::default();
-        params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::OrganizationName, organization);
-        params.distinguished_name.push(DnType::CommonName, common_name);
-        params.subject_alt_names =
-            dns.iter().map(|d| SanType::DnsName((*d).to_owned().try_into().unwrap())).collect();
-        let request = params.serialize_request(&KeyPair::generate().unwrap()).unwrap();
-        STANDARD.encode(request.pem().unwrap())
+    fn new_key() -> EcdsaKeyPair {
+        let pkcs8 =
+            EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new()).unwrap();
+        EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, pkcs8.as_ref()).unwrap()
+    }
+
+    /// A request for a new key, PEM.
+    pub(crate) fn asked(common_name: &str, organizations: &[&str], names: &AlternativeNames) -> String {
+        let key = new_key();
+        let public: PublicKeyX509Der<'_> = key.public_key().as_der().unwrap();
+        let body = write::request(&Subject::new(common_name, organizations), public.as_ref(), names);
+        let signature = key.sign(&SystemRandom::new(), &body).unwrap();
+        let signed = write::signed(&body, Algorithm::EcdsaSha256, signature.as_ref());
+        pem::encode("CERTIFICATE REQUEST", &signed)
     }
 
     #[test]
     fn a_request_says_who_and_proves_its_key() {
-        let text =
-            String::from_utf8(STANDARD.decode(encoded("system:node:n1", "system:nodes", &["n1"])).unwrap())
-                .unwrap();
+        let names = AlternativeNames { dns: vec!["n1".into()], ..AlternativeNames::default() };
+        let text = asked("system:node:n1", &["system:nodes"], &names);
         let request = Request::from_pem(&text).unwrap();
         assert_eq!(request.common_name, "system:node:n1");
         assert_eq!(request.organizations, ["system:nodes"]);
@@ -181,13 +184,8 @@ pub(super) mod tests {
     const UNIVERSAL: u8 = 0x1c;
 
     /// `spec.request` with these attributes and extensions, written byte by byte and well signed.
-    pub(in crate::auth) fn handmade(
-        attributes: &[(&[u64], u8, &[u8])],
-        extensions: &[(&[u64], &[u8])],
-    ) -> String {
-        let pkcs8 =
-            EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new()).unwrap();
-        let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, pkcs8.as_ref()).unwrap();
+    fn handmade(attributes: &[(&[u64], u8, &[u8])], extensions: &[(&[u64], &[u8])]) -> String {
+        let key = new_key();
         let kind = [der::oid(&[1, 2, 840, 10045, 2, 1]), der::oid(&[1, 2, 840, 10045, 3, 1, 7])].concat();
         let public =
             der::sequence(&[&der::value(der::SEQUENCE, &kind), &der::bits(0, key.public_key().as_ref())]);
@@ -218,7 +216,7 @@ pub(super) mod tests {
         STANDARD.encode(pem::encode("CERTIFICATE REQUEST", &request))
     }
 
-    pub(in crate::auth) fn smuggled() -> Vec<String> {
+    fn smuggled() -> Vec<String> {
         let masters = "system:masters";
         let wide = |bytes: usize| -> Vec<u8> {
             masters.chars().flat_map(|c| u32::from(c).to_be_bytes()[4 - bytes..].to_vec()).collect()
@@ -246,7 +244,7 @@ pub(super) mod tests {
     }
 
     fn read(request: String) -> Result<Request, RequestError> {
-        Request::from_object(&serde_json::json!({"spec": {"request": request}}))
+        Request::from_spec(&request)
     }
 
     #[test]
