@@ -11,6 +11,7 @@ pub mod json;
 pub mod names;
 pub mod path_decode;
 pub mod pod;
+pub mod quota;
 pub mod selector;
 pub mod yaml;
 pub mod zpages;

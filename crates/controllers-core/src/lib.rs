@@ -65,6 +65,7 @@ mod pod_gc;
 pub mod rank;
 mod replica_set;
 pub mod resource;
+mod resource_quota;
 mod revision;
 mod root_ca_publisher;
 mod secrets;

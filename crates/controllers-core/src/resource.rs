@@ -9,7 +9,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
-    ReplicationController, Secret, Service, ServiceAccount,
+    ReplicationController, ResourceQuota, Secret, Service, ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
@@ -40,6 +40,7 @@ pub const PODS: Resource = Resource::of::<Pod>();
 pub const POD_DISRUPTION_BUDGETS: Resource = Resource::of::<PodDisruptionBudget>();
 pub const REPLICATION_CONTROLLERS: Resource = Resource::of::<ReplicationController>();
 pub const REPLICA_SETS: Resource = Resource::of::<ReplicaSet>();
+pub const RESOURCE_QUOTAS: Resource = Resource::of::<ResourceQuota>();
 pub const SECRETS: Resource = Resource::of::<Secret>();
 pub const SERVICES: Resource = Resource::of::<Service>();
 pub const SERVICE_CIDRS: Resource = Resource::of::<ServiceCIDR>();

@@ -21,6 +21,7 @@ use crate::pod_disruption_budget;
 use crate::pod_gc;
 use crate::replica_set;
 use crate::resource::Resource;
+use crate::resource_quota;
 use crate::root_ca_publisher;
 use crate::service_account;
 use crate::service_account_tokens;
@@ -60,6 +61,7 @@ pub const CONTROLLERS: &[Row] = &[
     pod_gc::POD_GC,
     replica_set::REPLICA_SET,
     replica_set::REPLICATION_CONTROLLER,
+    resource_quota::RESOURCE_QUOTA,
     root_ca_publisher::ROOT_CA_PUBLISHER,
     service_account::SERVICE_ACCOUNT,
     service_account_tokens::SERVICE_ACCOUNT_TOKENS,

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use base::quantity::Quantity;
 use serde_json::{Value, json};
 
-use super::resources::{self, Amounts, amounts};
 use super::{Operation, Review};
 use crate::api_status::ApiStatus;
 use crate::doc;
+use api::quota::amounts::{self, Amounts, amounts};
 
 const NOTE: &str = "kubernetes.io/limit-ranger";
 
@@ -101,7 +101,7 @@ fn pod_problems(range: &Value, pod: &Value) -> Vec<String> {
                 }
             }
             "Pod" => {
-                let (requests, limits) = (resources::requests(pod), resources::limits(pod));
+                let (requests, limits) = (amounts::requests(pod), amounts::limits(pod));
                 constrain(limit, &requests, &limits, &mut out);
             }
             _ => {}

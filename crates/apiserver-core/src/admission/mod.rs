@@ -13,8 +13,6 @@ pub mod certificate;
 pub mod limit_range;
 pub mod node_taint;
 pub mod pod_security;
-pub mod quota_usage;
-pub mod resources;
 pub mod storage_protection;
 pub mod tolerations;
 

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use apiserver_core::admission::quota_usage as usage;
-use apiserver_core::admission::resources::{Amounts, amounts};
+use api::quota::amounts::{Amounts, amounts};
+use api::quota::usage;
 use apiserver_core::admission::{Operation, Review};
 use base::quantity::Quantity;
 use serde_json::{Value, json};
@@ -30,8 +30,8 @@ pub(super) async fn validate(chain: &Chain, review: &Review<'_>, object: &Value)
         return Ok(());
     }
     let storage = review.kind.storage.as_ref();
-    let new = usage::of(storage, object);
-    let old = review.old.map(|old| usage::of(storage, old)).unwrap_or_default();
+    let new = usage::of(storage, object, None);
+    let old = review.old.map(|old| usage::of(storage, old, None)).unwrap_or_default();
     if !counts_differently(review, object) {
         return Ok(());
     }
@@ -72,7 +72,7 @@ pub(super) async fn give_back(chain: &Chain, review: &Review<'_>, object: &Value
 fn counts_differently(review: &Review<'_>, object: &Value) -> bool {
     let storage = review.kind.storage.as_ref();
     let Some(old) = review.old.filter(|_| review.operation == Operation::Update) else { return true };
-    usage::of(storage, object) != usage::of(storage, old)
+    usage::of(storage, object, None) != usage::of(storage, old, None)
         || (storage == "pods" && usage::scopes(object) != usage::scopes(old))
         || (storage == "persistentvolumeclaims"
             && usage::volume_attributes_classes(object) != usage::volume_attributes_classes(old))
@@ -231,7 +231,7 @@ fn touched(change: &Change, limited: &mut BTreeSet<String>) -> Option<String> {
         ChangeKind::Deleted => true,
         ChangeKind::Created => false,
         ChangeKind::Updated => {
-            let used = |bytes: &bytes::Bytes| decode_bytes(bytes).map(|o| usage::of(storage, &o)).ok();
+            let used = |bytes: &bytes::Bytes| decode_bytes(bytes).map(|o| usage::of(storage, &o, None)).ok();
             change.previous.as_ref().is_some_and(|p| used(p) != used(&change.value))
         }
     };
@@ -263,7 +263,7 @@ async fn count(objects: &Objects, quota: &Value) -> Result<Amounts, ApiStatus> {
                 if !usage::is_in_scope(quota, storage, &object) {
                     continue;
                 }
-                let uses = usage::of(storage, &object);
+                let uses = usage::of(storage, &object, None);
                 for resource in limited {
                     if let (Some(slot), Some(part)) = (used.get_mut(*resource), uses.get(*resource)) {
                         *slot = slot.plus(*part);

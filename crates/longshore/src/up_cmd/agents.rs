@@ -39,12 +39,13 @@ const DNS_METRICS: u16 = 9153;
 
 /// All but those whose work the API server in this process does itself: they would only hold a second copy of its Secrets,
 /// ConfigMaps and kinds.
-const CONTROLLERS: [&str; 8] = [
+const CONTROLLERS: [&str; 9] = [
     "*",
     "-certificatesigningrequest-approving-controller",
     "-certificatesigningrequest-signing-controller",
     "-garbage-collector-controller",
     "-namespace-controller",
+    "-resourcequota-controller",
     "-root-ca-certificate-publisher-controller",
     "-legacy-serviceaccount-token-cleaner-controller",
     "-serviceaccount-token-controller",

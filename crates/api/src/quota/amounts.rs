@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use base::quantity::Quantity;
 use serde_json::Value;
 
-use crate::doc;
+use super::list;
 
 pub type Amounts = BTreeMap<String, Quantity>;
 
 /// A resource list; what is no quantity is no resource.
-pub fn amounts(list: &Value) -> Amounts {
-    let entries = list.as_object().into_iter().flatten();
+pub fn amounts(entries: &Value) -> Amounts {
+    let entries = entries.as_object().into_iter().flatten();
     entries.filter_map(|(name, value)| Some((name.clone(), quantity(value)?))).collect()
 }
 
@@ -36,9 +36,9 @@ pub fn limits(pod: &Value) -> Amounts {
 fn whole(pod: &Value, field: &str) -> Amounts {
     let of = |container: &Value| amounts(&container["resources"][field]);
     let mut total = Amounts::new();
-    doc::list(pod, "spec.containers").iter().for_each(|c| add(&mut total, &of(c)));
+    list(pod, "spec.containers").iter().for_each(|c| add(&mut total, &of(c)));
     let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
-    for init in doc::list(pod, "spec.initContainers") {
+    for init in list(pod, "spec.initContainers") {
         let mut now = sidecars.clone();
         add(&mut now, &of(init));
         if init["restartPolicy"] == "Always" {

@@ -3,18 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::quantity::Quantity;
+use base::rfc3339::Moment;
+use base::time::Wall;
 use serde_json::Value;
 
-use super::resources::{Amounts, add, amounts, limits, requests};
-use crate::doc;
+use super::amounts::{Amounts, add, amounts, limits, requests};
+use super::{at, list, text};
 
-/// What one object uses of everything that can be limited. `storage` says what kind it is.
-pub fn of(storage: &str, object: &Value) -> Amounts {
+/// What one object uses of everything that can be limited. `storage` says what kind it is. `now`: a Pod that should be gone by
+/// then, and its grace over once more, uses nothing.
+pub fn of(storage: &str, object: &Value, now: Option<Wall>) -> Amounts {
     let mut out = Amounts::new();
     let one = Quantity::from_value(1);
     out.insert(format!("count/{storage}"), one);
     match storage {
-        "pods" if is_over(object) => {}
+        "pods" if is_over(object) || now.is_some_and(|now| is_overdue(object, now)) => {}
         "pods" => pod(object, &mut out),
         "services" => service(object, &mut out),
         "persistentvolumeclaims" => claim(object, &mut out),
@@ -49,12 +52,11 @@ pub fn storage_of(resource: &str) -> &str {
 /// Whether a quota's scopes take the object in. Scopes are about Pods, and one about claims; a quota with scopes counts
 /// nothing else.
 pub fn is_in_scope(quota: &Value, storage: &str, object: &Value) -> bool {
-    let plain = doc::list(quota, "spec.scopes")
-        .iter()
-        .map(|s| (s.as_str().unwrap_or_default(), "Exists", Vec::new()));
-    let selected = doc::list(quota, "spec.scopeSelector.matchExpressions").iter().map(|e| {
-        let values = doc::list(e, "values").iter().filter_map(Value::as_str).collect::<Vec<_>>();
-        (doc::text(e, "scopeName"), doc::text(e, "operator"), values)
+    let plain =
+        list(quota, "spec.scopes").iter().map(|s| (s.as_str().unwrap_or_default(), "Exists", Vec::new()));
+    let selected = list(quota, "spec.scopeSelector.matchExpressions").iter().map(|e| {
+        let values = list(e, "values").iter().filter_map(Value::as_str).collect::<Vec<_>>();
+        (text(e, "scopeName"), text(e, "operator"), values)
     });
     let mut all = plain.chain(selected).peekable();
     if all.peek().is_none() {
@@ -70,16 +72,11 @@ pub fn is_in_scope(quota: &Value, storage: &str, object: &Value) -> bool {
 
 /// Everything about a Pod that scopes look at.
 pub fn scopes(pod: &Value) -> (bool, bool, bool, &str) {
-    (
-        is_terminating(pod),
-        is_best_effort(pod),
-        crosses_namespaces(pod),
-        doc::text(pod, "spec.priorityClassName"),
-    )
+    (is_terminating(pod), is_best_effort(pod), crosses_namespaces(pod), text(pod, "spec.priorityClassName"))
 }
 
 fn is_terminating(pod: &Value) -> bool {
-    doc::at(pod, "spec.activeDeadlineSeconds").as_i64().is_some_and(|s| s >= 0)
+    at(pod, "spec.activeDeadlineSeconds").as_i64().is_some_and(|s| s >= 0)
 }
 
 fn matches_scope(scope: &str, operator: &str, values: &[&str], pod: &Value) -> bool {
@@ -89,7 +86,7 @@ fn matches_scope(scope: &str, operator: &str, values: &[&str], pod: &Value) -> b
         "BestEffort" => is_best_effort(pod),
         "NotBestEffort" => !is_best_effort(pod),
         "CrossNamespacePodAffinity" => crosses_namespaces(pod),
-        "PriorityClass" => is_selected(doc::text(pod, "spec.priorityClassName"), operator, values),
+        "PriorityClass" => is_selected(text(pod, "spec.priorityClassName"), operator, values),
         _ => false,
     }
 }
@@ -111,7 +108,7 @@ pub fn volume_attributes_classes(claim: &Value) -> BTreeSet<&str> {
         "status.modifyVolumeStatus.targetVolumeAttributesClassName",
     ]
     .into_iter()
-    .map(|field| doc::text(claim, field))
+    .map(|field| text(claim, field))
     .filter(|class| !class.is_empty())
     .collect()
 }
@@ -140,10 +137,10 @@ pub fn unsaid(limited: &BTreeSet<&str>, pod: &Value) -> Option<String> {
     }
     let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for field in ["spec.containers", "spec.initContainers"] {
-        for container in doc::list(pod, field) {
+        for container in list(pod, field) {
             for (resource, list, name) in ASKED.into_iter().filter(|(r, ..)| limited.contains(r)) {
                 if container["resources"][list].get(name).is_none() {
-                    missing.entry(resource).or_default().insert(doc::text(container, "name"));
+                    missing.entry(resource).or_default().insert(text(container, "name"));
                 }
             }
         }
@@ -158,9 +155,17 @@ pub fn unsaid(limited: &BTreeSet<&str>, pod: &Value) -> Option<String> {
     Some(format!("must specify {}", parts.join("; ")))
 }
 
-/// A Pod that ended, or that was to be gone by now, uses nothing.
+/// A Pod that ended uses nothing.
 fn is_over(pod: &Value) -> bool {
-    matches!(doc::text(pod, "status.phase"), "Succeeded" | "Failed")
+    matches!(text(pod, "status.phase"), "Succeeded" | "Failed")
+}
+
+/// Its Node may be lost: nobody should have to pay for that. The time of a deletion has the grace in it already.
+fn is_overdue(pod: &Value, now: Wall) -> bool {
+    let metadata = &pod["metadata"];
+    let at = Moment::parse_lenient(text(metadata, "deletionTimestamp")).map(|at| at.secs);
+    let grace = metadata["deletionGracePeriodSeconds"].as_i64();
+    at.zip(grace).is_some_and(|(at, grace)| now.secs() > at.saturating_add(grace))
 }
 
 fn pod(pod: &Value, out: &mut Amounts) {
@@ -185,13 +190,15 @@ fn pod(pod: &Value, out: &mut Amounts) {
 
 fn service(service: &Value, out: &mut Amounts) {
     out.insert("services".to_owned(), Quantity::from_value(1));
-    let ports = i64::try_from(doc::list(service, "spec.ports").len()).unwrap_or(i64::MAX);
-    let (balancers, node_ports) = match doc::text(service, "spec.type") {
+    let ports = i64::try_from(list(service, "spec.ports").len()).unwrap_or(i64::MAX);
+    let (balancers, node_ports) = match text(service, "spec.type") {
         "NodePort" => (0, ports),
         "LoadBalancer" => {
-            let without = *doc::at(service, "spec.allocateLoadBalancerNodePorts") == Value::Bool(false);
-            let said =
-                doc::list(service, "spec.ports").iter().filter(|p| doc::int(p, "nodePort") != 0).count();
+            let without = *at(service, "spec.allocateLoadBalancerNodePorts") == Value::Bool(false);
+            let said = list(service, "spec.ports")
+                .iter()
+                .filter(|p| p["nodePort"].as_i64().is_some_and(|port| port != 0))
+                .count();
             (1, if without { i64::try_from(said).unwrap_or(i64::MAX) } else { ports })
         }
         _ => (0, 0),
@@ -204,7 +211,7 @@ fn claim(claim: &Value, out: &mut Amounts) {
     let one = Quantity::from_value(1);
     out.insert("persistentvolumeclaims".to_owned(), one);
     let size = amounts(&claim["spec"]["resources"]["requests"]).get("storage").copied();
-    let class = doc::text(claim, "spec.storageClassName");
+    let class = text(claim, "spec.storageClassName");
     if !class.is_empty() {
         out.insert(format!("{class}.storageclass.storage.k8s.io/persistentvolumeclaims"), one);
     }
@@ -226,11 +233,11 @@ fn is_best_effort(pod: &Value) -> bool {
 fn crosses_namespaces(pod: &Value) -> bool {
     ["podAffinity", "podAntiAffinity"].into_iter().any(|kind| {
         let affinity = &pod["spec"]["affinity"][kind];
-        let required = doc::list(affinity, "requiredDuringSchedulingIgnoredDuringExecution").iter();
-        let preferred = doc::list(affinity, "preferredDuringSchedulingIgnoredDuringExecution").iter();
+        let required = list(affinity, "requiredDuringSchedulingIgnoredDuringExecution").iter();
+        let preferred = list(affinity, "preferredDuringSchedulingIgnoredDuringExecution").iter();
         required
             .chain(preferred.map(|p| &p["podAffinityTerm"]))
-            .any(|term| !doc::list(term, "namespaces").is_empty() || term["namespaceSelector"].is_object())
+            .any(|term| !list(term, "namespaces").is_empty() || term["namespaceSelector"].is_object())
     })
 }
 
@@ -248,7 +255,7 @@ mod tests {
         let pod = json!({"spec": {"overhead": {"cpu": "100m"}, "containers": [
             {"resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "2"}, "limits": {"cpu": "2"}}}]}});
         assert_eq!(
-            shown(&of("pods", &pod)),
+            shown(&of("pods", &pod, None)),
             [
                 "count/pods=1",
                 "cpu=1100m",
@@ -260,17 +267,17 @@ mod tests {
         );
         let mut ended = pod.clone();
         ended["status"] = json!({"phase": "Succeeded"});
-        assert_eq!(shown(&of("pods", &ended)), ["count/pods=1"]);
+        assert_eq!(shown(&of("pods", &ended, None)), ["count/pods=1"]);
         let service = json!({"spec": {"type": "LoadBalancer", "ports": [{}, {}]}});
         assert_eq!(
-            shown(&of("services", &service)),
+            shown(&of("services", &service, None)),
             ["count/services=1", "services=1", "services.loadbalancers=1", "services.nodeports=2"]
         );
         let claim =
             json!({"spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}}});
-        assert_eq!(shown(&of("persistentvolumeclaims", &claim)).len(), 5);
-        assert_eq!(shown(&of("deployments.apps", &json!({}))), ["count/deployments.apps=1"]);
-        for resource in of("persistentvolumeclaims", &claim).keys() {
+        assert_eq!(shown(&of("persistentvolumeclaims", &claim, None)).len(), 5);
+        assert_eq!(shown(&of("deployments.apps", &json!({}), None)), ["count/deployments.apps=1"]);
+        for resource in of("persistentvolumeclaims", &claim, None).keys() {
             assert_eq!(storage_of(resource), "persistentvolumeclaims");
         }
     }
