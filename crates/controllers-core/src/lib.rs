@@ -30,6 +30,7 @@
 //! * [`resource`], [`object`], [`view`], [`cache`]: what is there.
 //! * [`ownership`]: who owns whom, of all objects of all kinds.
 //! * [`plan`], [`key`], [`controller`], [`table`]: what is done, and who does it.
+//! * [`measure`]: what is counted of all that, under upstream's names.
 //! * [`terms`], [`conditions`], [`claim`], [`names`], [`template`], [`rank`], [`disruption`]: words and rules that controllers share.
 
 mod bootstrap;
@@ -51,6 +52,7 @@ mod job;
 pub mod key;
 mod kinds;
 mod legacy_token_cleaner;
+pub mod measure;
 pub mod names;
 mod namespace;
 mod node;

@@ -10,8 +10,9 @@ use api::config::controllers::Tuning;
 use base::time::Clock;
 use controllers_core::cache::{Cache, Change};
 use controllers_core::controller::{Controller, Key, Row, Wakes};
+use controllers_core::measure::{self, Measure, Sync};
 use controllers_core::ownership::News;
-use controllers_core::plan::{Done, Plan};
+use controllers_core::plan::{Act, Done, Outcome, Plan};
 use controllers_core::resource::Resource;
 use controllers_core::view::View;
 use tokio::sync::Notify;
@@ -130,6 +131,12 @@ impl ControlLoop {
             && self.memory().graph().is_none_or(|graph| graph.is_complete())
     }
 
+    /// What there is at this moment, counted.
+    #[must_use]
+    pub fn there(&self) -> Vec<Measure> {
+        measure::there(&*self.shared.cache)
+    }
+
     /// How long work has been going on: all together, and the longest.
     #[must_use]
     pub fn unfinished(&self) -> (Duration, Duration) {
@@ -187,7 +194,7 @@ impl ControlLoop {
             Ended::Well => {}
             other => return other,
         }
-        let now = self.shared.clock.now();
+        let (now, begun) = (self.shared.clock.now(), tokio::time::Instant::now());
         let mut plan = self.memory().reconcile(&*self.shared.cache, key, now);
         let (mut done, mut after) = (Done::default(), Plan::nothing());
         let mut barrier = Barrier::new();
@@ -204,8 +211,12 @@ impl ControlLoop {
                 after.failure = Some("it never comes to an end".to_owned());
                 break;
             }
+            let view = &*self.shared.cache;
+            let foreseen: Vec<Option<Measure>> =
+                plan.acts().map(|act| measure::foreseen(self.row.queue, view, act)).collect();
             executor::carry_out(&*self.api, &plan.steps, &mut done).await;
             done.last().iter().for_each(|(act, outcome)| barrier.add(act, outcome));
+            self.count(foreseen, done.last());
             plan = self.memory().settle(&*self.shared.cache, key, now, &done);
         }
         self.wait_for(key, barrier, after.again);
@@ -213,7 +224,23 @@ impl ControlLoop {
             self.queue.add_after(key.clone(), wake);
         }
         let failure = after.failure.or_else(|| done.failure().map(ToString::to_string));
+        let sync = Sync { key, done: &done, has_failed: failure.is_some(), took: begun.elapsed() };
+        let measures = measure::synced(self.row.queue, &*self.shared.cache, sync);
+        self.shared.metrics.families.take(measures);
         failure.map_or(Ended::Well, Ended::Failed)
+    }
+
+    /// Counts what was done, and what was foreseen of it.
+    fn count(&self, foreseen: Vec<Option<Measure>>, acts: &[(Act, Outcome)]) {
+        let families = &self.shared.metrics.families;
+        for (foreseen, (act, outcome)) in foreseen.into_iter().zip(acts) {
+            families.take(match outcome {
+                Outcome::Done(_) => foreseen,
+                Outcome::Failed(_) => foreseen.and_then(measure::failed),
+                Outcome::Skipped => None,
+            });
+            families.take(measure::counted(self.row.queue, act, outcome));
+        }
     }
 
     /// Keeps what has to be seen before the key is looked at again.

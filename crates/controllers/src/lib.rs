@@ -18,6 +18,7 @@ pub mod certificates;
 pub mod control_loop;
 mod everything;
 pub mod executor;
+mod families;
 pub mod http;
 pub mod metrics;
 pub mod port;

@@ -4,6 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use base::metrics::{Counter, Family, Gauge, Histogram, MetricType, Text, exponential_buckets};
+use controllers_core::measure::Measure;
+
+use crate::families::Families;
 
 /// Shared by everybody who counts.
 #[derive(Clone, Debug)]
@@ -20,6 +23,7 @@ pub struct Inner {
     pub(crate) leader: Gauge<1>,
     pub(crate) requests: Counter<3>,
     pub(crate) durations: Histogram<2>,
+    pub(crate) families: Families,
 }
 
 // === impl Metrics ===
@@ -40,8 +44,8 @@ impl Metrics {
         self.durations.observe_duration([asked.host, asked.method], asked.took);
     }
 
-    /// Everything in the text format, with how long work has been going on by queue.
-    pub fn render(&self, unfinished: &[(&str, f64, f64)]) -> Result<String, fmt::Error> {
+    /// Everything in the text format, with how long work has been going on by queue, and what there is at this moment.
+    pub fn render(&self, unfinished: &[(&str, f64, f64)], there: Vec<Measure>) -> Result<String, fmt::Error> {
         let mut out = String::new();
         let counted: [&dyn Family; 9] = [
             &self.adds,
@@ -70,6 +74,12 @@ impl Metrics {
         for (queue, _, longest) in unfinished {
             text.sample(name, &[("name", queue)], *longest, None)?;
         }
+        self.families.write(&mut out)?;
+        // What is gone since the last look is not shown any more.
+        let now = Families::default();
+        now.take(there);
+        now.write(&mut out)?;
+        supervise::write_metrics(&mut out)?;
         Ok(out)
     }
 }
@@ -119,6 +129,7 @@ impl Default for Metrics {
                 ["host", "verb"],
                 &latencies,
             ),
+            families: Families::default(),
         }))
     }
 }

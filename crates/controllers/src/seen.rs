@@ -27,7 +27,8 @@ impl Seen {
             let (all, longest) = one.unfinished();
             (one.row().queue, all.as_secs_f64(), longest.as_secs_f64())
         });
-        metrics.render(&unfinished.collect::<Vec<_>>()).unwrap_or_default()
+        let there = self.loops().first().map(|one| one.there()).unwrap_or_default();
+        metrics.render(&unfinished.collect::<Vec<_>>(), there).unwrap_or_default()
     }
 
     /// Err: the controllers that still wait for the first lists of what they look at. One that waits for the Lease is ready.

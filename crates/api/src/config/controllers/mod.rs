@@ -214,7 +214,7 @@ impl Controllers {
         Ok(Controllers {
             kubeconfig: said.text("kubeconfig").map(PathBuf::from),
             server: said.text("master").map(str::to_owned),
-            chosen: said.list("controllers"),
+            chosen: said.chosen(),
             leader: said.leader()?,
             rate: said.rate(),
             root_ca_file: said.text("root-ca-file").map(PathBuf::from),
@@ -257,6 +257,18 @@ impl Values<'_> {
         let Some(text) = self.text(name) else { return Ok(default) };
         let nanos = text.parse::<GoDuration>().ok().and_then(|d| u64::try_from(d.as_nanos()).ok());
         nanos.map(Duration::from_nanos).ok_or_else(|| format!("--{name}: {text:?} is no duration"))
+    }
+
+    /// `--controllers`, without the one that `--enable-garbage-collector=false` switches off.
+    fn chosen(&self) -> Vec<String> {
+        let mut chosen = self.list("controllers");
+        if !self.switch("enable-garbage-collector", true) {
+            if chosen.is_empty() {
+                chosen.push("*".to_owned());
+            }
+            chosen.push("-garbage-collector-controller".to_owned());
+        }
+        chosen
     }
 
     fn leader(&self) -> Result<Option<LeaderElection>, String> {
@@ -420,6 +432,22 @@ mod tests {
         assert_eq!(serving.address.to_string(), "127.0.0.1:10257");
         assert_eq!(serving.authentication, Some(PathBuf::from("/a")));
         assert!(config.kubeconfig.is_some() && config.root_ca_file.is_some());
+    }
+
+    #[test]
+    fn the_garbage_collector_can_be_switched_off() {
+        for (args, chosen) in [
+            (&["--enable-garbage-collector=false"][..], &["*", "-garbage-collector-controller"][..]),
+            (
+                &["--enable-garbage-collector=false", "--controllers=job"],
+                &["job", "-garbage-collector-controller"],
+            ),
+            (&["--enable-garbage-collector=true"], &[]),
+        ] {
+            let config = read(args).unwrap();
+            assert_eq!(config.chosen, chosen, "{args:?}");
+            assert!(config.not_honoured.is_empty());
+        }
     }
 
     #[test]
