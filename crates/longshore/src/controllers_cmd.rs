@@ -43,7 +43,7 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
         return agent_cmd::obey(Ok::<Outcome<Controllers>, _>(Outcome::Version), |_| ExitCode::SUCCESS);
     }
     match Controllers::read(&parsed.values) {
-        Ok(config) => run(config, &parsed.values),
+        Ok(config) => run(config, parsed.values),
         Err(error) => agent_cmd::exit_code(NAME, Err(error)),
     }
 }
@@ -54,17 +54,17 @@ fn help() -> String {
     format!("{intro}{}", flags::render_help(FLAGS, 100))
 }
 
-fn run(config: Controllers, flags: &BTreeMap<&'static str, Value>) -> ExitCode {
+fn run(config: Controllers, flags: BTreeMap<&'static str, Value>) -> ExitCode {
     sys::memory::keep_one_heap();
     agent_cmd::begin_log(&config.logging, &[], &config.not_honoured);
     agent_cmd::exit_code(
         NAME,
-        agent_cmd::event_loop(4).and_then(|runtime| runtime.block_on(serve(config, configz(flags)))),
+        agent_cmd::event_loop(4).and_then(|runtime| runtime.block_on(serve(config, flags))),
     )
 }
 
 /// Runs until SIGTERM or SIGINT, or until the Lease is lost.
-async fn serve(config: Controllers, configz: String) -> Result<(), String> {
+async fn serve(config: Controllers, flags: BTreeMap<&'static str, Value>) -> Result<(), String> {
     for name in agent::unknown(&config.chosen) {
         tracing::warn!(controller = name, "--controllers names one that this build does not have");
     }
@@ -73,7 +73,7 @@ async fn serve(config: Controllers, configz: String) -> Result<(), String> {
     if let Some(serving) = config.serving.clone() {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let open = serving::open(NAME, &serving, clock).await?;
-        let shown = shown(&config.chosen, &seen, &metrics, configz);
+        let shown = shown(&config.chosen, &seen, &metrics, &flags);
         let token = token.clone();
         tasks.essential(
             "secure port",
@@ -105,7 +105,7 @@ async fn serve(config: Controllers, configz: String) -> Result<(), String> {
 }
 
 /// Health of each controller, readiness by caches, metrics and flags.
-fn shown(chosen: &[String], seen: &Seen, metrics: &Metrics, configz: String) -> Shown {
+fn shown(chosen: &[String], seen: &Seen, metrics: &Metrics, flags: &BTreeMap<&'static str, Value>) -> Shown {
     let mut names: Vec<&'static str> = agent::chosen(chosen).iter().map(|row| row.name).collect();
     names.dedup();
     let moving = names.into_iter().map(|name| {
@@ -113,10 +113,13 @@ fn shown(chosen: &[String], seen: &Seen, metrics: &Metrics, configz: String) -> 
         Check::new(name, move || seen.is_moving(name))
     });
     let (synced, shown, metrics) = (seen.clone(), seen.clone(), metrics.clone());
+    let configz = configz(flags);
     Shown {
         healthz: Checks::new(std::iter::once(Check::ping()).chain(moving).collect()),
         readyz: Checks::new(vec![Check::ping(), Check::new("informer-sync", move || synced.are_ready())]),
         metrics: Arc::new(move || shown.metrics(&metrics)),
+        more: Vec::new(),
+        flags: serving::flags_in_force(FLAGS, flags),
         configz: Arc::new(move || configz.clone()),
     }
 }

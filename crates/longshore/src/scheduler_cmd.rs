@@ -1,11 +1,13 @@
 //! `longshore kube-scheduler`: from arguments to a running agent.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use api::config::scheduler::{API_VERSION, KIND, Loaded, load};
+use api::config::scheduler::{API_VERSION, FLAGS, KIND, Loaded, load};
 use api::yaml;
+use base::flags;
 use base::time::Clock;
 use controllers::agent::SystemClock;
 use scheduler::agent::{self, Start};
@@ -22,16 +24,19 @@ const NAME: &str = "kube-scheduler";
 
 /// Loads the configuration, tells every mistake at once, or runs.
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
-    agent_cmd::obey(load(args, &RealFiles), run)
+    // What cannot be read is told by `load`.
+    let said = flags::parse(FLAGS, args.iter().cloned()).unwrap_or_default().values;
+    let flags = serving::flags_in_force(FLAGS, &said);
+    agent_cmd::obey(load(args, &RealFiles), |loaded| run(loaded, flags))
 }
 
-fn run(loaded: Loaded) -> ExitCode {
+fn run(loaded: Loaded, flags: BTreeMap<String, String>) -> ExitCode {
     sys::memory::keep_one_heap();
     agent_cmd::begin_log(&loaded.flags.logging, &loaded.warnings, &loaded.not_honoured);
-    agent_cmd::exit_code(NAME, act(loaded))
+    agent_cmd::exit_code(NAME, act(loaded, flags))
 }
 
-fn act(loaded: Loaded) -> Result<(), String> {
+fn act(loaded: Loaded, flags: BTreeMap<String, String>) -> Result<(), String> {
     let target = &loaded.flags.write_config_to;
     if !target.is_empty() {
         let mut shown = serde_json::to_value(&loaded.config).map_err(|e| e.to_string())?;
@@ -40,17 +45,17 @@ fn act(loaded: Loaded) -> Result<(), String> {
         return std::fs::write(target, yaml::from_value_to_yaml(&shown))
             .map_err(|e| format!("write the configuration to {target}: {e}"));
     }
-    agent_cmd::event_loop(4)?.block_on(serve(loaded))
+    agent_cmd::event_loop(4)?.block_on(serve(loaded, flags))
 }
 
 /// Runs until SIGTERM or SIGINT, or until the Lease is lost.
-async fn serve(loaded: Loaded) -> Result<(), String> {
+async fn serve(loaded: Loaded, flags: BTreeMap<String, String>) -> Result<(), String> {
     let (seen, token) = (Seen::default(), CancellationToken::new());
     let tasks = Supervisor::new(token.clone());
     if let Some(serving) = loaded.flags.serving.clone() {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let open = serving::open(NAME, &serving, clock).await?;
-        let (shown, token) = (shown(&loaded, &seen), token.clone());
+        let (shown, token) = (shown(&loaded, &seen, flags), token.clone());
         tasks.essential(
             "secure port",
             async move { serving::serve(NAME, &serving, open, shown, token).await },
@@ -69,7 +74,7 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
 }
 
 /// Health, readiness, metrics and the configuration in force.
-fn shown(loaded: &Loaded, seen: &Seen) -> Shown {
+fn shown(loaded: &Loaded, seen: &Seen, flags: BTreeMap<String, String>) -> Shown {
     // Whoever loses the Lease ends: there is no time in which it is lost and this still answers.
     let election = || Check::new("leaderElection", || Ok(()));
     let (ready, metrics, configz) = (seen.clone(), seen.clone(), configz(loaded));
@@ -81,6 +86,8 @@ fn shown(loaded: &Loaded, seen: &Seen) -> Shown {
             Check::new("sched-handler-sync", move || ready.is_ready()),
         ]),
         metrics: Arc::new(move || metrics.render()),
+        more: Vec::new(),
+        flags,
         configz: Arc::new(move || configz.clone()),
     }
 }

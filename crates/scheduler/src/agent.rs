@@ -9,7 +9,7 @@ use base::class::{Class, Classify};
 use base::rng::Rng;
 use base::time::{Clock, Mono, Now, Wall};
 use client::leader_election::{LeaderElection, Terms};
-use client::{Client, Config, Options};
+use client::{Client, Config, Meter, Options};
 use scheduler_core::cluster::Cluster;
 use scheduler_core::cycle::Sampling;
 use scheduler_core::extender::Objects;
@@ -72,7 +72,9 @@ impl Classify for Error {
 /// Runs until cancelled.
 pub async fn run(start: Start, token: CancellationToken) -> Result<(), Error> {
     let connection = &start.loaded.config.client_connection;
+    let meter = start.seen.metrics();
     let options = Options {
+        meter: Some(Meter::new(move |asked| meter.asked(asked))),
         user_agent: format!("kube-scheduler/{}", start.version),
         qps: connection.qps,
         burst: u32::try_from(connection.burst).unwrap_or(0),
@@ -89,14 +91,18 @@ pub async fn run_with(start: Start, client: Client, token: CancellationToken) ->
         return work(start, client, token).await;
     }
     let mut election = election(&start, &client);
+    let (metrics, name) = (start.seen.metrics(), ["kube-scheduler"]);
+    metrics.leader.set(name, 0.0);
     if token.run_until_cancelled(election.acquire()).await.is_none() {
         return Ok(());
     }
+    metrics.leader.set(name, 1.0);
     let guard = token.child_token();
     let ended = tokio::select! {
         ended = work(start, client, guard.clone()) => ended,
         () = election.hold() => return Err(Error::LeaseLost),
     };
+    metrics.leader.set(name, 0.0);
     election.release().await;
     ended
 }

@@ -21,7 +21,13 @@ pub struct Metrics {
     pub preemption_victims: Histogram<0>,
     pub unschedulable: Gauge<2>,
     pub cache_size: Gauge<1>,
+    pub leader: Gauge<1>,
+    pub requests: Counter<3>,
+    pub request_durations: Histogram<2>,
 }
+
+/// Bounds of how long requests take, as all components have them.
+const REQUEST_BOUNDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 
 impl Default for Metrics {
     fn default() -> Self {
@@ -87,6 +93,22 @@ impl Default for Metrics {
                 "Number of nodes, pods, and assumed (bound) pods in the scheduler cache.",
                 ["type"],
             ),
+            leader: Gauge::new(
+                "leader_election_master_status",
+                "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates master.",
+                ["name"],
+            ),
+            requests: Counter::new(
+                "rest_client_requests_total",
+                "Number of HTTP requests, partitioned by status code, method, and host.",
+                ["code", "host", "method"],
+            ),
+            request_durations: Histogram::new(
+                "rest_client_request_duration_seconds",
+                "Request latency in seconds. Broken down by verb, and host.",
+                ["host", "verb"],
+                &REQUEST_BOUNDS,
+            ),
         }
     }
 }
@@ -94,6 +116,13 @@ impl Default for Metrics {
 // === impl Metrics ===
 
 impl Metrics {
+    /// A request of the client was answered, or not.
+    pub(crate) fn asked(&self, asked: &client::Asked<'_>) {
+        let code = asked.code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
+        self.requests.inc([&code, asked.host, asked.method]);
+        self.request_durations.observe_duration([asked.host, asked.method], asked.took);
+    }
+
     pub(crate) fn attempt(&self, result: &str, profile: &str, took: Duration) {
         self.attempts.inc([profile, result]);
         self.attempt_duration.observe([profile, result], took.as_secs_f64());
@@ -137,7 +166,7 @@ impl Metrics {
     #[must_use]
     pub fn render(&self) -> String {
         let mut out = String::new();
-        let families: [&dyn Family; 11] = [
+        let families: [&dyn Family; 14] = [
             &self.attempts,
             &self.attempt_duration,
             &self.algorithm_duration,
@@ -149,6 +178,9 @@ impl Metrics {
             &self.preemption_victims,
             &self.unschedulable,
             &self.cache_size,
+            &self.leader,
+            &self.requests,
+            &self.request_durations,
         ];
         for family in families {
             let _ = family.write(&mut out);
@@ -156,5 +188,29 @@ impl Metrics {
         let _ = supervise::write_metrics(&mut out);
         let _ = out.write_str("");
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_as_everybodys_are() {
+        let metrics = Metrics::default();
+        let asked =
+            |code| client::Asked { method: "GET", host: "h:1", code, took: Duration::from_millis(20) };
+        metrics.asked(&asked(Some(200)));
+        metrics.asked(&asked(None));
+        metrics.leader.set(["kube-scheduler"], 1.0);
+        let out = metrics.render();
+        for line in [
+            "rest_client_requests_total{code=\"200\",host=\"h:1\",method=\"GET\"} 1\n",
+            "rest_client_requests_total{code=\"<error>\",host=\"h:1\",method=\"GET\"} 1\n",
+            "rest_client_request_duration_seconds_bucket{host=\"h:1\",verb=\"GET\",le=\"0.025\"} 2\n",
+            "leader_election_master_status{name=\"kube-scheduler\"} 1\n",
+        ] {
+            assert!(out.contains(line), "{line}{out}");
+        }
     }
 }

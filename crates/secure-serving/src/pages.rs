@@ -1,14 +1,17 @@
-//! The port of an agent that has only pages: `/healthz`, `/livez`, `/readyz`, `/metrics`, `/configz`.
+//! The port of an agent that has only pages: `/healthz`, `/livez`, `/readyz`, `/metrics`, `/configz`, `/flagz`, `/statusz`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::zpages::Component;
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use serve::{Connection, Connections, Limits, Metrics, Proof, Times};
 
@@ -30,11 +33,24 @@ pub struct Pages {
     pub livez: Checks,
     pub readyz: Checks,
     pub metrics: Make,
+    /// What else there is to be measured, by its path.
+    pub more: Vec<(&'static str, Make)>,
     /// The configuration that is in force, by the name of its kind.
     pub configz: Make,
+    pub about: About,
     /// Paths that anybody may see, with a `*` at the end for whatever begins so: `--authorization-always-allow-paths`.
     pub for_everybody: Arc<Vec<String>>,
     pub guard: Arc<Guard>,
+}
+
+/// What `/flagz` and `/statusz` tell.
+#[derive(Clone, Debug)]
+pub struct About {
+    pub component: Component,
+    /// Every flag, as it is in force.
+    pub flags: BTreeMap<String, String>,
+    pub version: String,
+    pub started: Timestamp,
 }
 
 /// What upstream lets anybody see.
@@ -91,7 +107,7 @@ impl Pages {
             answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return (answer, is_known);
         }
-        (self.page(path, head.uri.query().unwrap_or_default()), is_known)
+        (self.page(path, head.uri.query().unwrap_or_default(), &head.headers), is_known)
     }
 
     fn checks(&self, path: &str) -> bool {
@@ -126,7 +142,7 @@ impl Pages {
         }
     }
 
-    fn page(&self, path: &str, query: &str) -> Response<Full<Bytes>> {
+    fn page(&self, path: &str, query: &str, headers: &HeaderMap) -> Response<Full<Bytes>> {
         for (word, checks) in [("healthz", &self.healthz), ("livez", &self.livez), ("readyz", &self.readyz)] {
             let Some(rest) = path.strip_prefix('/').and_then(|path| path.strip_prefix(word)) else {
                 continue;
@@ -149,7 +165,19 @@ impl Pages {
                 }
             }
             "/configz" => answer(StatusCode::OK, "application/json", (self.configz)()),
-            _ => text(StatusCode::NOT_FOUND, "404 page not found\n".to_owned()),
+            "/flagz" => {
+                self.about.component.flagz(headers, &self.about.flags).map(|page| Full::new(page.into()))
+            }
+            "/statusz" => {
+                let About { component, version, started, .. } = &self.about;
+                component
+                    .statusz(headers, version, *started, Timestamp::now())
+                    .map(|page| Full::new(page.into()))
+            }
+            _ => match self.more.iter().find(|(known, _)| *known == path) {
+                Some((_, make)) => answer(StatusCode::OK, base::metrics::CONTENT_TYPE, make()),
+                None => text(StatusCode::NOT_FOUND, "404 page not found\n".to_owned()),
+            },
         }
     }
 }
@@ -230,7 +258,14 @@ mod tests {
             livez: Checks::new(vec![Check::ping()]),
             readyz: Checks::new(vec![Check::ping()]),
             metrics: Arc::new(|| "metrics".to_owned()),
+            more: vec![("/metrics/resources", Arc::new(|| "resources".to_owned()))],
             configz: Arc::new(|| "{}".to_owned()),
+            about: About {
+                component: Component { name: "kube-x", paths: &["/metrics"] },
+                flags: BTreeMap::from([("v".to_owned(), "2".to_owned())]),
+                version: "v1.36.4".to_owned(),
+                started: Timestamp::UNIX_EPOCH,
+            },
             for_everybody: Arc::new(vec!["/healthz*".to_owned(), "/livez".to_owned()]),
             guard: Arc::new(Guard::new(rules, Some(Arc::new(Scripted)), Arc::new(Still)).unwrap()),
         }
@@ -265,6 +300,7 @@ mod tests {
             ("GET", "/metrics", "monitor", 200, "metrics"),
             ("GET", "/metrics", "master", 200, "metrics"),
             ("GET", "/configz", "master", 200, "{}"),
+            ("GET", "/metrics/resources", "master", 200, "resources"),
             ("GET", "/elsewhere", "master", 404, "404 page not found\n"),
             ("POST", "/metrics", "master", 405, "Method Not Allowed\n"),
             ("GET", "/metrics", "broken", 500, "Internal Server Error: \"/metrics\"\n"),
@@ -275,7 +311,17 @@ mod tests {
                 "{method} {path} as {token:?}"
             );
         }
+        for (path, line) in [
+            ("/flagz", "\nkube-x flagz\n"),
+            ("/flagz", "\nv=2\n"),
+            ("/statusz", "\nBinary version: 1.36.4\n"),
+            ("/metrics/slis", "kubernetes_healthcheck{name=\"ping\",type=\"healthz\"}"),
+        ] {
+            let (code, page) = ask("GET", path, "master").await;
+            assert!(code == 200 && page.contains(line), "{path}: {code} {page}");
+        }
         for (path, token, code, message) in [
+            ("/flagz", "monitor", 403, r#"cannot get path \"/flagz\""#),
             ("/metrics", "", 403, r#"forbidden: User \"system:anonymous\" cannot get path \"/metrics\""#),
             ("/configz", "monitor", 403, r#"forbidden: User \"monitor\" cannot get path \"/configz\""#),
             ("/livez", "nobody", 401, "Unauthorized"),
