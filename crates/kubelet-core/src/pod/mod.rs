@@ -8,6 +8,7 @@ mod plan_types;
 pub mod policy;
 mod report;
 mod status;
+pub mod tally;
 mod terminate;
 mod verdict;
 

@@ -1,8 +1,9 @@
 //! One Pod in one line, in the words kubectl uses.
 
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use kubelet_core::pod::tally::Tally;
 
 /// The cells of a Pod's line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,112 +47,6 @@ impl Row {
 fn source(pod: &Pod) -> &str {
     let annotations = pod.metadata.annotations.as_ref();
     annotations.and_then(|a| a.get(api::pod::static_pod::SOURCE_ANNOTATION)).map_or("api", String::as_str)
-}
-
-/// What the containers amount to.
-struct Tally {
-    ready: usize,
-    total: usize,
-    restarts: i32,
-    last_restart: Option<Time>,
-    reason: String,
-}
-
-impl Tally {
-    fn of(pod: &Pod) -> Tally {
-        let spec = pod.spec.clone().unwrap_or_default();
-        let status = pod.status.clone().unwrap_or_default();
-        let inits = spec.init_containers.unwrap_or_default();
-        let sidecars: Vec<&str> = inits
-            .iter()
-            .filter(|c| c.restart_policy.as_deref() == Some("Always"))
-            .map(|c| c.name.as_str())
-            .collect();
-        let phase = status.phase.clone().unwrap_or_else(|| "Pending".to_owned());
-        let mut tally = Tally {
-            ready: 0,
-            total: spec.containers.len() + sidecars.len(),
-            restarts: 0,
-            last_restart: None,
-            reason: status.reason.clone().filter(|r| !r.is_empty()).unwrap_or(phase.clone()),
-        };
-        let initializing =
-            tally.add_inits(&status.init_container_statuses.unwrap_or_default(), &sidecars, inits.len());
-        let condition = |name: &str| {
-            let conditions = status.conditions.as_deref().unwrap_or_default();
-            conditions.iter().any(|c| c.type_ == name && c.status == "True")
-        };
-        if !initializing || condition("Initialized") {
-            tally.add_regular(&status.container_statuses.unwrap_or_default(), condition("Ready"));
-        }
-        let over = matches!(phase.as_str(), "Succeeded" | "Failed");
-        if pod.metadata.deletion_timestamp.is_some() && !over {
-            tally.reason = "Terminating".to_owned();
-        }
-        tally
-    }
-
-    /// Counts init containers; true while one of them is still to finish.
-    fn add_inits(&mut self, statuses: &[ContainerStatus], sidecars: &[&str], total: usize) -> bool {
-        for (i, s) in statuses.iter().enumerate() {
-            self.count(s);
-            let state = s.state.clone().unwrap_or_default();
-            let sidecar = sidecars.contains(&s.name.as_str());
-            match (&state.terminated, &state.waiting) {
-                (Some(t), _) if t.exit_code == 0 => continue,
-                _ if sidecar && s.started == Some(true) => {
-                    self.ready += usize::from(s.ready);
-                    continue;
-                }
-                (Some(t), _) => self.reason = format!("Init:{}", ended(t)),
-                (_, Some(w))
-                    if w.reason.as_deref().is_some_and(|r| !r.is_empty() && r != "PodInitializing") =>
-                {
-                    self.reason = format!("Init:{}", w.reason.as_deref().unwrap_or_default());
-                }
-                _ => self.reason = format!("Init:{i}/{total}"),
-            }
-            return true;
-        }
-        false
-    }
-
-    fn add_regular(&mut self, statuses: &[ContainerStatus], pod_is_ready: bool) {
-        let mut running = false;
-        for s in statuses.iter().rev() {
-            self.count(s);
-            let state = s.state.clone().unwrap_or_default();
-            let waiting = state.waiting.and_then(|w| w.reason).filter(|r| !r.is_empty());
-            match (waiting, state.terminated) {
-                (Some(reason), _) => self.reason = reason,
-                (None, Some(t)) => self.reason = ended(&t),
-                (None, None) if s.ready && state.running.is_some() => {
-                    running = true;
-                    self.ready += 1;
-                }
-                _ => {}
-            }
-        }
-        // Some finished, some go on: the Pod as a whole is running.
-        if self.reason == "Completed" && running {
-            self.reason = if pod_is_ready { "Running" } else { "NotReady" }.to_owned();
-        }
-    }
-
-    fn count(&mut self, s: &ContainerStatus) {
-        self.restarts += s.restart_count;
-        let ended =
-            s.last_state.as_ref().and_then(|l| l.terminated.as_ref()).and_then(|t| t.finished_at.clone());
-        self.last_restart = self.last_restart.take().max(ended);
-    }
-}
-
-fn ended(t: &ContainerStateTerminated) -> String {
-    match (t.reason.as_deref().filter(|r| !r.is_empty()), t.signal.filter(|s| *s != 0)) {
-        (Some(reason), _) => reason.to_owned(),
-        (None, Some(signal)) => format!("Signal:{signal}"),
-        (None, None) => format!("ExitCode:{}", t.exit_code),
-    }
 }
 
 /// How long ago, roughly: two units at most, the coarser the longer.
