@@ -12,6 +12,8 @@ use tokio::sync::mpsc;
 const PER_POD: usize = 64;
 /// Pods remembered at once; the Pod silent for longest gives way.
 const PODS: usize = 1024;
+/// The last events of the whole node, for who looks at it.
+const RECENT: usize = 256;
 
 /// One thing that happened to a Pod, with repetitions folded into `count`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +26,16 @@ pub struct Event {
     pub first: Wall,
     pub last: Wall,
     pub count: u32,
+}
+
+/// An event with whom it is about: a Pod or the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub kind: &'static str,
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub event: Event,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +62,8 @@ struct Store {
     by_pod: HashMap<String, VecDeque<Event>>,
     /// Pod UIDs, the most recently heard of last.
     order: VecDeque<String>,
+    /// The newest last.
+    recent: VecDeque<Told>,
 }
 
 // === impl Recorder ===
@@ -66,7 +80,7 @@ impl Recorder {
         Self { sink, ..self }
     }
 
-    /// Something happened to the node itself; only the API server keeps it.
+    /// Something happened to the node itself; the API server keeps it, and for a while who looks at the node sees it.
     pub fn node(&self, name: &str, kind: EventType, reason: &str, message: impl Into<String>) {
         let message = message.into();
         tracing::info!(node = name, reason, text = message, "event");
@@ -78,6 +92,7 @@ impl Recorder {
             uid: name.to_owned(),
             resource_version: String::new(),
         };
+        self.lock().remember(&about, self.event(kind, reason, &message, String::new()));
         self.tell(about, kind, reason, message, Default::default());
     }
 
@@ -131,6 +146,18 @@ impl Recorder {
         self.lock().by_pod.get(uid).map(|q| q.iter().cloned().collect()).unwrap_or_default()
     }
 
+    /// What happened on the node lately, the newest first.
+    #[must_use]
+    pub fn recent(&self) -> Vec<Told> {
+        self.lock().recent.iter().rev().cloned().collect()
+    }
+
+    fn event(&self, kind: EventType, reason: &str, message: &str, field_path: String) -> Event {
+        let now = self.clock.now().wall;
+        let (reason, message) = (reason.to_owned(), message.to_owned());
+        Event { kind, reason, message, field_path, first: now, last: now, count: 1 }
+    }
+
     fn record(
         &self,
         pod: &Pod,
@@ -139,7 +166,6 @@ impl Recorder {
         message: String,
         (field_path, annotations): (String, Annotations),
     ) {
-        let now = self.clock.now().wall;
         let Some(uid) = pod.metadata.uid.clone() else { return };
         tracing::debug!(
             pod = pod.metadata.name.as_deref().unwrap_or_default(),
@@ -153,10 +179,12 @@ impl Recorder {
             uid: uid.clone(),
             resource_version: meta.resource_version.clone().unwrap_or_default(),
         };
-        self.tell(about, kind, reason, message.clone(), (field_path.clone(), annotations));
-        let event =
-            Event { kind, reason: reason.to_owned(), message, field_path, first: now, last: now, count: 1 };
-        self.lock().add(uid, event);
+        let event = self.event(kind, reason, &message, field_path.clone());
+        let mut store = self.lock();
+        store.remember(&about, event.clone());
+        store.add(uid, event);
+        drop(store);
+        self.tell(about, kind, reason, message, (field_path, annotations));
     }
 
     /// A full queue means that the API server is away: what happens meanwhile is in the log.
@@ -198,13 +226,7 @@ impl Store {
         self.order.retain(|u| *u != uid);
         self.order.push_back(uid.clone());
         let queue = self.by_pod.entry(uid).or_default();
-        let same = |e: &&mut Event| {
-            e.kind == event.kind
-                && e.reason == event.reason
-                && e.message == event.message
-                && e.field_path == event.field_path
-        };
-        if let Some(old) = queue.iter_mut().find(same) {
+        if let Some(old) = queue.iter_mut().find(|e| e.is_again(&event)) {
             old.count = old.count.saturating_add(1);
             old.last = event.last;
         } else {
@@ -218,6 +240,31 @@ impl Store {
         {
             self.by_pod.remove(&oldest);
         }
+    }
+
+    /// What happens again moves to the end, with its count.
+    fn remember(&mut self, about: &About, mut event: Event) {
+        let same = |t: &Told| t.kind == about.kind && t.uid == about.uid && t.event.is_again(&event);
+        if let Some(old) = self.recent.iter().position(same).and_then(|at| self.recent.remove(at)) {
+            event.first = old.event.first;
+            event.count = old.event.count.saturating_add(1);
+        }
+        if self.recent.len() >= RECENT {
+            self.recent.pop_front();
+        }
+        let (namespace, name) = (about.namespace.clone(), about.name.clone());
+        self.recent.push_back(Told { kind: about.kind, namespace, name, uid: about.uid.clone(), event });
+    }
+}
+
+// === impl Event ===
+
+impl Event {
+    fn is_again(&self, other: &Event) -> bool {
+        self.kind == other.kind
+            && self.reason == other.reason
+            && self.message == other.message
+            && self.field_path == other.field_path
     }
 }
 
@@ -263,5 +310,18 @@ mod tests {
         }
         assert!(recorder.of("u").is_empty());
         assert_eq!(recorder.lock().by_pod.len(), PODS);
+        assert_eq!(recorder.recent().len(), RECENT);
+    }
+
+    #[test]
+    fn the_newest_comes_first_and_a_repetition_is_new() {
+        let recorder = Recorder::new(Arc::new(Zero));
+        let mut pod = Pod::default();
+        (pod.metadata.uid, pod.metadata.name) = (Some("u".into()), Some("p".into()));
+        recorder.pod(&pod, EventType::Normal, "Pulled", "x");
+        recorder.node("n", EventType::Normal, "Starting", "y");
+        recorder.pod(&pod, EventType::Normal, "Pulled", "x");
+        let told: Vec<_> = recorder.recent().into_iter().map(|t| (t.kind, t.name, t.event.count)).collect();
+        assert_eq!(told, [("Pod", "p".to_owned(), 2), ("Node", "n".to_owned(), 1)]);
     }
 }
