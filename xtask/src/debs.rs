@@ -113,6 +113,24 @@ pub(crate) fn fetch_nfs(layout: &Layout) -> Result<PathBuf> {
     })
 }
 
+/// A browser without a window, with its driver, fonts and the libraries that it opens, in one root: `target/cache/browser`.
+pub(crate) fn fetch_browser(layout: &Layout) -> Result<PathBuf> {
+    // What chromium depends on besides is for those who have a screen, a graphics card or a microphone: four hundred megabytes.
+    const PACKAGES: &str = "chromium-headless-shell chromium-driver chromium-common fontconfig-config fonts-dejavu-core \
+        fonts-wqy-microhei libasound2 libasyncns0 libatk1.0-0 libatspi2.0-0 libbrotli1 libbsd0 libcap2 libdav1d6 \
+        libdbus-1-3 libdouble-conversion3 libdrm2 libexpat1 libffi8 libflac12 libfontconfig1 libfreetype6 libgbm1 \
+        libgcrypt20 libglib2.0-0 libgpg-error0 libgraphite2-3 libharfbuzz-subset0 libharfbuzz0b libjpeg62-turbo \
+        liblz4-1 liblzma5 libmd0 libminizip1 libmount1 libmp3lame0 libmpg123-0 libnspr4 libnss3 libogg0 libopenh264-7 \
+        libopus0 libpng16-16 libpulse0 libsndfile1 libsqlite3-0 libsystemd0 libudev1 libvorbis0a libvorbisenc2 \
+        libwayland-server0 libx11-6 libxau6 libxcb-randr0 libxcb-shm0 libxcb1 libxcomposite1 libxdamage1 libxdmcp6 \
+        libxext6 libxfixes3 libxi6 libxkbcommon0 libxnvctrl0 libxrandr2 libxrender1 libzstd1 zlib1g";
+    fetch_root(layout, "browser", |apt| {
+        let named =
+            PACKAGES.split_whitespace().map(|package| Ok((package.to_owned(), apt.version(package)?)));
+        named.collect()
+    })
+}
+
 /// Packages of Debian bookworm, unpacked over each other in one directory of the cache.
 fn fetch_root(
     layout: &Layout,

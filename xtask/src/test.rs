@@ -67,6 +67,10 @@ pub(crate) fn test(layout: &Layout, args: &[String]) -> Result<ExitCode> {
         }
         Err(outcome) => outcome,
     });
+    account.check("browser", || match debs::fetch_browser(layout) {
+        Ok(_) => Outcome::Passed,
+        Err(why) => Outcome::missing(format!("the page of the node is not looked at: {why}")),
+    });
     account.check("Python client", || match python::prepare(layout) {
         Ok(path) => {
             environment.push(("LONGSHORE_PYTHON", path.display().to_string()));

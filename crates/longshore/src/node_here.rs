@@ -29,6 +29,9 @@ pub(crate) struct NodeHere {
     pub(crate) pods_socket: PathBuf,
     /// The container runtime's.
     pub(crate) runtime_socket: PathBuf,
+    /// Where it can be looked at in a browser.
+    #[serde(default)]
+    pub(crate) node_page: Option<String>,
     pub(crate) parts: BTreeMap<String, Standing>,
 }
 
@@ -57,6 +60,7 @@ impl NodeHere {
             state_dir: PathBuf::new(),
             pods_socket: PathBuf::new(),
             runtime_socket: PathBuf::new(),
+            node_page: None,
             parts: BTreeMap::new(),
         }
     }

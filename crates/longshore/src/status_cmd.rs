@@ -57,6 +57,7 @@ async fn look(node: &NodeHere) -> Report {
     report.say("API server", node.server.clone(), json!(node.server));
     report.parts(node);
     report.say("runtime", format!("unix://{}", node.runtime_socket.display()), json!(node.runtime_socket));
+    report.page(node);
     match tokio::time::timeout(PATIENT, ask(node, &mut report)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => report.wrong("API server", error.to_string()),
@@ -144,6 +145,12 @@ impl Report {
         self.wrong = true;
         self.json.insert(format!("{word} (wrong)"), json!(text));
         self.rows.push((word, format!("WRONG: {text}")));
+    }
+
+    fn page(&mut self, node: &NodeHere) {
+        let off = "off: longshore up --node-page=4194 shows the node in a browser";
+        let text = node.node_page.clone().unwrap_or_else(|| off.to_owned());
+        self.say("node page", text, json!(node.node_page));
     }
 
     fn parts(&mut self, node: &NodeHere) {
@@ -304,6 +311,20 @@ mod tests {
         let want = "node          WRONG: DiskPressure: low; no new Pods come to it\nnode          box 192.0.2.1 is Ready\n";
         assert_eq!(report.as_text(), want);
         assert!(report.wrong);
+    }
+
+    #[test]
+    fn where_the_node_can_be_looked_at_is_said() {
+        for (page, want) in [
+            (Some("http://127.0.0.1:4194/"), "node page     http://127.0.0.1:4194/\n"),
+            (None, "node page     off: longshore up --node-page=4194 shows the node in a browser\n"),
+        ] {
+            let node = NodeHere { node_page: page.map(str::to_owned), ..NodeHere::ours() };
+            let mut report = Report::default();
+            report.page(&node);
+            assert_eq!(report.as_text(), want);
+            assert!(!report.wrong);
+        }
     }
 
     #[test]

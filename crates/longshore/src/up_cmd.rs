@@ -20,13 +20,14 @@ mod stop_pods;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use api::config::apiserver::ApiServer;
+use api::config::page::page_url;
 use api::config::up::{FLAGS, Up};
 use apiserver::auth::pki::Pki;
 use apiserver::http::InProcess;
@@ -158,6 +159,9 @@ impl Here {
         let token = CancellationToken::new();
         let agents = self.agents(within, server, runtime.as_ref())?;
         let node = self.tell_others(&agents, server);
+        if let Some(url) = self.page() {
+            step(&format!("node page     {url}"));
+        }
         let tell = telling(node.clone());
         let mut parts = Vec::new();
         for (name, make) in agents.parts() {
@@ -209,8 +213,16 @@ impl Here {
             state_dir: self.layout.state.clone(),
             pods_socket,
             runtime_socket: agents.socket.clone(),
+            node_page: self.page(),
             ..NodeHere::ours()
         }))
+    }
+
+    /// Where the node can be looked at; on all addresses it can at the node's.
+    fn page(&self) -> Option<String> {
+        let address = self.up.node_page.filter(|_| !self.up.disabled.contains("kubelet"))?;
+        let ip = if address.ip().is_unspecified() { self.node_ip } else { address.ip() };
+        Some(page_url(SocketAddr::new(ip, address.port())))
     }
 
     fn start_runtime(&self) -> Result<RuntimeHere, String> {

@@ -5,6 +5,7 @@
 //! * [`direct`], [`twin`]: a caller of CRI that is not a kubelet, and what a kubelet would have it ask for.
 //! * [`harness`], [`scripts`]: a kubelet on a private containerd, and Pods for it.
 //! * [`cluster`]: the same with an API server, and kubectl at hand.
+//! * [`browser`]: a browser on a node's network.
 //! * [`csi`], [`claims`]: a storage driver beside it, and a volume of it.
 //! * [`transcript`]: shell commands and what they must print.
 //! * [`api`]: an API server, ours or upstream's, and a client.
@@ -13,6 +14,7 @@
 //! * [`node`]: a private containerd, with a janitor that leaves nothing behind.
 
 pub mod api;
+pub mod browser;
 pub mod claims;
 pub mod cluster;
 pub mod csi;

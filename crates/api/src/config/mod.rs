@@ -22,6 +22,7 @@ pub mod join;
 pub mod kubelet;
 mod logging;
 pub mod overlay;
+pub mod page;
 pub mod proxy;
 pub mod runtime;
 pub mod scheduler;

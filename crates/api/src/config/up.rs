@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::Logging;
 use super::apiserver::DATA_DIR;
+use super::page::page_address;
 
 /// Parts that `--disable` may name. The API server is what the others are for.
 pub const PARTS: &[&str] = &[
@@ -95,6 +96,12 @@ pub const FLAGS: &[Flag] = &[
         "false",
         "At the end, end the Pods too, and take their mounts, network and rules away.",
     ),
+    Flag::new(
+        "node-page",
+        FlagType::Text,
+        "",
+        "Show the node in a browser here: a port of 127.0.0.1 such as 4194, or an address and a port. Empty for no page.",
+    ),
     Flag::new("v", FlagType::Uint32, "0", "Verbosity of the log.").short('v'),
     Flag::new("logging-format", FlagType::Text, "text", "Shape of log lines: text or json."),
     Flag::new("help", FlagType::Bool, "false", "Print this text.").short('h'),
@@ -122,6 +129,8 @@ pub struct Up {
     pub cni_bin_dir: Option<PathBuf>,
     pub pause_image: String,
     pub stop_pods: bool,
+    /// Where the page of the node is, if it is to have one.
+    pub node_page: Option<SocketAddr>,
     pub logging: Logging,
 }
 
@@ -186,6 +195,8 @@ impl Up {
             cni_bin_dir: path("cni-bin-dir"),
             pause_image: text("pause-image").unwrap_or("registry.k8s.io/pause:3.10.1").to_owned(),
             stop_pods: values.get("stop-pods") == Some(&Value::Bool(true)),
+            node_page: page_address(text("node-page").unwrap_or_default())
+                .map_err(|e| format!("--node-page: {e}"))?,
             logging: Logging {
                 format: text("logging-format").unwrap_or("text").to_owned(),
                 verbosity: verbosity.unwrap_or_default(),
@@ -282,6 +293,10 @@ mod tests {
             (
                 &["--cluster-cidr=10.43.1.0/24"],
                 "--cluster-cidr 10.43.1.0/24 and --service-cluster-ip-range 10.43.0.0/16 overlap: change one of them",
+            ),
+            (
+                &["--node-page=on"],
+                "--node-page: \"on\" must be a port such as 4194, or an address with a port such as 192.0.2.1:4194",
             ),
             (&["--secure-port=0"], "--secure-port: not a port between 1 and 65535"),
             (

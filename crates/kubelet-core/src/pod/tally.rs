@@ -130,7 +130,7 @@ pub fn why(status: &PodStatus) -> Option<Why> {
         let is_news =
             !message.is_empty() || !matches!(reason.as_str(), "ContainerCreating" | "PodInitializing");
         // What ended it last says more than that it is started again.
-        let last = s.last_state.as_ref().and_then(|l| l.terminated.as_ref()).map(|t| last_end(t));
+        let last = s.last_state.as_ref().and_then(|l| l.terminated.as_ref()).map(last_end);
         let message = match (message.is_empty(), last) {
             (_, Some(last)) if reason == "CrashLoopBackOff" => format!("{last}; {message}"),
             _ => message,

@@ -264,8 +264,7 @@ impl Builder<'_> {
         if let Some(shutdown) = self.shutdown(&node, orders) {
             tasks.lasting("shutdown", shutdown, Shutdown::run);
         }
-        let (open, secure) = ([listeners.healthz, listeners.read_only], listeners.secure);
-        self.start_servers(&node, beat, open, secure, sampler, tasks)?;
+        self.start_servers(&node, beat, listeners.open, sampler, tasks)?;
         self.join_cluster(&node, known, tasks)?;
         let watcher =
             PluginWatcher::new(self.dirs.root.join(plugin_watcher::DIR), self.plugin_handlers(&node));

@@ -1,5 +1,6 @@
 //! Port 10250, as the configuration wants it.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,31 +9,28 @@ use serde_json::Value;
 
 use super::StartError;
 use crate::server::secure::{
-    About, AccessRules, CertSource, ClientCa, GuardRules, Issued, Rules, Switches, TlsRules, WHAT,
+    About, AccessRules, CertSource, ClientCa, GuardRules, Issued, Rules, Switches, TlsRules,
 };
 
-/// The rules of the port; none when there shall be none.
+/// The rules of a port that is guarded as 10250 is; none when there shall be none.
 ///
 /// A standalone node whose requests must be reviewed by an API server would refuse everybody. Upstream does not start
 /// then; here the port stays closed.
 pub(super) fn rules(
     loaded: &Loaded,
+    what: &'static str,
+    address: SocketAddr,
     node_name: &str,
     issued: Option<Issued>,
     is_standalone: bool,
 ) -> Result<Option<Rules>, StartError> {
     let config = &loaded.config;
-    if !config.enable_server {
-        return Ok(None);
-    }
     if is_standalone && config.authorization.mode == "Webhook" {
-        tracing::info!("the kubelet API stays closed: there is no API server to ask who may use it");
+        tracing::info!(port = what, "the port stays closed: there is no API server to ask who may use it");
         return Ok(None);
     }
-    let address = super::settings::listen(&config.address, config.port)?;
-    let Some(address) = address else { return Ok(None) };
     Ok(Some(Rules {
-        what: WHAT,
+        what,
         address,
         certificate: certificate(loaded, node_name, issued)?,
         tls: TlsRules {

@@ -12,7 +12,7 @@ use http_body_util::Empty;
 use hyper::body::Bytes;
 use supervise::{Failure, OnStart};
 
-use super::servers::Listeners;
+use super::servers::{Listeners, Open, PageListener};
 use super::*;
 use crate::server::{self, local_api, secure};
 use crate::testing::{ScriptedRuntime, client_of, clock};
@@ -50,13 +50,14 @@ const RESTARTED: [&str; 28] = [
 ];
 /// Those that depend on the unit file and on who renews the client certificate.
 const SOMETIMES: [&str; 3] = ["watchdog", "client_certificate", "certificate_expiry"];
-const ESSENTIAL: [&str; 8] = [
+const ESSENTIAL: [&str; 9] = [
     "device_registration",
     "dispatcher",
     "healthz_server",
     "kubelet_server",
     "local_api",
     "lock_file",
+    "node_page",
     "pod_resources",
     "read_only_server",
 ];
@@ -148,15 +149,16 @@ async fn ready(builder: &Builder<'_>, token: &CancellationToken) -> Ready {
     let (node, volumes) = builder.node(healthy, token).await.unwrap();
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let issued = builder.cluster.as_ref().map(|c| c.serving());
-    let mut rules = port::rules(&builder.start.loaded, "n", issued, false).unwrap().unwrap();
-    rules.address = any;
+    let loaded = &builder.start.loaded;
+    let rules = port::rules(loaded, secure::WHAT, any, "n", issued, false).unwrap().unwrap();
     let root = &builder.dirs.root;
-    let listeners = Listeners {
+    let open = Open {
         healthz: Some(server::bind("healthz", any).await.unwrap()),
         read_only: Some(server::bind("read-only API", any).await.unwrap()),
         secure: Some(secure::open(rules, None, builder.clock.clone()).await.unwrap()),
-        local: local_api::bind(&root.join("s")).unwrap(),
+        page: Some(PageListener::Local(server::bind("the node page", any).await.unwrap())),
     };
+    let listeners = Listeners { open, local: local_api::bind(&root.join("s")).unwrap() };
     let lock = LockFile::hold(&root.join("lock")).await.unwrap();
     let contention = Some(lock.listen().unwrap());
     // It lasts as long as the process: nobody else wants the file.

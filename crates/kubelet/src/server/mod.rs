@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 mod healthz;
 pub mod local_api;
+pub mod node_page;
 pub mod pod_resources;
 mod ports;
 mod readonly;

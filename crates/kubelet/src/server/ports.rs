@@ -30,13 +30,20 @@ impl Ports {
     /// Port 10248: answers are one word.
     #[must_use]
     pub fn healthz(&self) -> Connections {
-        self.open("healthz", PLAIN, 15, Proof::Answer, Some(Duration::from_secs(60)))
+        self.open("healthz", PLAIN, 10, Proof::Answer, Some(Duration::from_secs(60)))
     }
 
     /// Port 10255: what is said of a thousand Pods may take its time.
     #[must_use]
     pub fn read_only(&self) -> Connections {
         self.open("read-only", PLAIN, 15, Proof::Answer, Some(Duration::from_mins(10)))
+    }
+
+    /// The page of the node. A browser has several connections, and few people look at once.
+    #[must_use]
+    pub fn node_page(&self) -> Connections {
+        let limits = Limits { remote: 48, local: 48, known: 64, per_source: 24, known_takes: 1 };
+        self.open("node-page", limits, 5, Proof::Answer, Some(Duration::from_secs(60)))
     }
 
     /// The socket of the local API: only root gets there, and a watcher holds a place for as long as it watches.

@@ -14,7 +14,7 @@ use crate::pods::beat::Beat;
 use crate::pods::status_board::StatusBoard;
 use crate::testing::{ScriptedRuntime, clock};
 
-fn views() -> (Views, Arc<AtomicBool>) {
+pub(super) fn views() -> (Views, Arc<AtomicBool>) {
     let sick = Arc::new(AtomicBool::new(false));
     let asked = sick.clone();
     let check = Check::new("syncloop", move || match asked.load(Ordering::Relaxed) {

@@ -81,8 +81,10 @@ pub(super) fn ports(up: &Up) -> Vec<Finding> {
             is_on("dns"),
         ),
     ];
+    let page = up.node_page.filter(|_| is_on("kubelet"));
+    let page = page.map(|at| (at.ip(), at.port(), "the node page", "Choose another with --node-page", true));
     let mut found = Vec::new();
-    for (ip, port, who, advice, _) in wanted.into_iter().filter(|row| row.4) {
+    for (ip, port, who, advice, _) in wanted.into_iter().chain(page).filter(|row| row.4) {
         let address = SocketAddr::new(ip, port);
         let udp = if port == 53 { UdpSocket::bind(address).map(drop) } else { Ok(()) };
         match TcpListener::bind(address).map(drop).and(udp) {

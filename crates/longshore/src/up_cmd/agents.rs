@@ -185,6 +185,10 @@ impl Agents {
                     flag("cert-dir", &all.layout.data.join("pki")),
                     OsString::from(format!("--hostname-override={}", all.node_name)),
                     OsString::from(format!("--node-ip={}", all.node_ip)),
+                    OsString::from(format!(
+                        "--node-page={}",
+                        all.up.node_page.map(|a| a.to_string()).unwrap_or_default()
+                    )),
                 ];
                 let loaded = loaded(api::config::kubelet::load(&args, &RealFiles))?;
                 let node = format!("system:node:{}", all.node_name);

@@ -62,6 +62,7 @@ pub const FLAGS: &[FlagRow] = &[
     own("runtime-cgroups", Text, "", YES, "The container runtime's cgroup, for accounting."),
     own("lock-file", Text, "", YES, "Hold a lock on this file while running."),
     own("exit-on-lock-contention", Bool, "false", YES, "Exit when another process wants the lock file."),
+    own("node-page", Text, "", YES, "Show the node in a browser here: a port of 127.0.0.1 such as 4194, or an address and a port. Empty for no page."),
     own("housekeeping-interval", Duration, "10s", ASKED, "How often container statistics are collected."),
     old("minimum-container-ttl-duration", Duration, "0s", USE_EVICTION, YES, "A dead container is kept at least this long."),
     old("maximum-dead-containers-per-container", Int32, "1", USE_EVICTION, YES, "Dead instances kept of each container."),

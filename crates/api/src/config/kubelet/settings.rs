@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::config::FieldError;
 use crate::config::logging::read_vmodule;
+use crate::config::page::page_address;
 
 /// The flag-only settings, decoded from the parsed flags by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +38,7 @@ pub struct KubeletFlags {
     pub maximum_dead_containers: i32,
     pub experimental_allocatable_ignore_eviction: bool,
     pub experimental_mounter_path: String,
+    pub node_page: String,
 }
 
 // === impl KubeletFlags ===
@@ -66,6 +68,7 @@ impl Default for KubeletFlags {
             maximum_dead_containers: -1,
             experimental_allocatable_ignore_eviction: false,
             experimental_mounter_path: String::new(),
+            node_page: String::new(),
         }
     }
 }
@@ -113,6 +116,9 @@ impl KubeletFlags {
         if self.exit_on_lock_contention && self.lock_file.is_empty() {
             let text = "needs --lock-file";
             errors.push(FieldError::new("--exit-on-lock-contention", text));
+        }
+        if let Err(text) = page_address(&self.node_page) {
+            errors.push(FieldError::new("--node-page", text));
         }
         let ips = self.node_ips();
         if ips.len() > 2 || (ips.len() == 2 && ips[0].is_ipv4() == ips[1].is_ipv4()) {

@@ -41,18 +41,18 @@ pub struct Sources {
 
 /// All that could be measured now.
 #[derive(Clone, Debug, Default)]
-struct Look {
-    now: Wall,
-    signals: Signals,
-    identity: MachineIdentity,
-    processors: Processors,
+pub(super) struct Look {
+    pub(super) now: Wall,
+    pub(super) signals: Signals,
+    pub(super) identity: MachineIdentity,
+    pub(super) processors: Processors,
     system: System,
     devices: BTreeMap<(u32, u32), Device>,
     /// Those with a container that runs, by namespace and name.
-    pods: Vec<PodStats>,
+    pub(super) pods: Vec<PodStats>,
     images: Option<v1::FilesystemUsage>,
     /// The runtime did not answer.
-    blind: bool,
+    pub(super) blind: bool,
 }
 
 pub(super) fn router(sources: Sources) -> Router {
@@ -96,7 +96,7 @@ fn text(write: impl FnOnce(&mut String) -> std::fmt::Result) -> Response {
 // === impl Sources ===
 
 impl Sources {
-    async fn look(&self, depth: Depth) -> Look {
+    pub(super) async fn look(&self, depth: Depth) -> Look {
         let sampler = &self.sampler;
         let entries = sampler.board().all();
         let (signals, pods, images, (identity, processors)) = tokio::join!(
