@@ -1,8 +1,8 @@
 //! `longshore images …`: the images of this machine's container runtime, no kubelet needed.
 
 use std::ffi::OsString;
-use std::io::Read;
-use std::path::PathBuf;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use cri::{Archives, Client, Endpoint};
 use tokio::sync::mpsc;
 
 use crate::console;
+use crate::node_here::NodeHere;
 
 mod args;
 mod files;
@@ -36,7 +37,8 @@ export: an archive in the layout of OCI, for import here and elsewhere. Layers a
 rm: by any name; all other names of the image go with it.
 
 Flags:
-      --runtime ENDPOINT   default unix:///run/longshore/runtime.sock; import and export need `longshore runtime` there
+      --runtime ENDPOINT   default that of the node that runs here, else unix:///run/longshore/runtime.sock; import and export need
+                           Longshore's own runtime there
       --root-dir DIR       of a runtime that is not running, for ls and import: its directory is opened instead
   -h, --help               this text
 ";
@@ -58,6 +60,8 @@ enum ImagesError {
     Creds,
     #[error("{0}")]
     Offline(String),
+    #[error("{0}; or name a runtime with --runtime")]
+    NoRuntime(String),
 }
 
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
@@ -70,6 +74,7 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
 async fn run(options: Options) -> Result<(), ImagesError> {
     let runtime = match options.place {
         Place::Runtime(runtime) => runtime,
+        Place::Usual => usual().map_err(ImagesError::NoRuntime)?,
         Place::Directory(root) => return offline(options.command, root).await,
     };
     let client = Client::new(runtime.clone(), None, TIMEOUT);
@@ -111,6 +116,26 @@ async fn run(options: Options) -> Result<(), ImagesError> {
         }
     }
     Ok(())
+}
+
+/// The runtime of the node that runs here, else where `longshore runtime` listens.
+fn usual() -> Result<Endpoint, String> {
+    const ALONE: &str = "/run/longshore/runtime.sock";
+    let found = match NodeHere::find(None) {
+        Ok(node) => node.runtime_socket,
+        Err(_) if Path::new(ALONE).exists() => ALONE.into(),
+        Err(error) => return Err(error),
+    };
+    Endpoint::parse(&format!("unix://{}", found.display())).map_err(|e| e.to_string())
+}
+
+/// Gives an archive to the runtime in this program.
+pub(crate) fn give(socket: &Path, archive: &Path) -> io::Result<()> {
+    let give = async {
+        let runtime = Endpoint::parse(&format!("unix://{}", socket.display())).map_err(io::Error::other)?;
+        import(&runtime, archive.to_owned(), false).await.map(drop).map_err(io::Error::other)
+    };
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(give)
 }
 
 /// The disk is waited for on a thread of its own.

@@ -27,6 +27,9 @@ pub(crate) struct NodeHere {
     pub(crate) state_dir: PathBuf,
     /// Where Pods are given and shown without an API server.
     pub(crate) pods_socket: PathBuf,
+    /// Which container runtime it has, in words.
+    #[serde(default)]
+    pub(crate) runtime: String,
     /// The container runtime's.
     pub(crate) runtime_socket: PathBuf,
     /// Where it can be looked at in a browser.
@@ -59,6 +62,7 @@ impl NodeHere {
             data_dir: PathBuf::new(),
             state_dir: PathBuf::new(),
             pods_socket: PathBuf::new(),
+            runtime: String::new(),
             runtime_socket: PathBuf::new(),
             node_page: None,
             parts: BTreeMap::new(),
@@ -76,6 +80,7 @@ impl NodeHere {
     pub(crate) fn forget(&self) {
         _ = fs::remove_file(self.note());
         _ = fs::remove_file(self.state_dir.join(FILE));
+        sweep(Path::new(NODES));
     }
 
     fn note(&self) -> PathBuf {
@@ -121,6 +126,19 @@ impl NodeHere {
     }
 }
 
+/// Takes away the notes of those that were killed, and the directory of the last one.
+fn sweep(nodes: &Path) {
+    for note in fs::read_dir(nodes).into_iter().flatten().flatten() {
+        let pid = note.file_name().to_str().and_then(|name| name.parse().ok());
+        if pid.is_some_and(|pid| started(pid).is_none()) {
+            _ = fs::remove_file(note.path());
+        }
+    }
+    // Only where they are empty.
+    _ = fs::remove_dir(nodes);
+    _ = nodes.parent().map(fs::remove_dir);
+}
+
 /// Whole or not at all: others read at any time.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let half = path.with_extension("half");
@@ -139,6 +157,23 @@ fn started(pid: u32) -> Option<u64> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_one_takes_what_killed_ones_left() {
+        let scratch = tempfile::tempdir().unwrap();
+        let nodes = scratch.path().join("run/nodes");
+        fs::create_dir_all(&nodes).unwrap();
+        // No process has number 0, nor a larger one than the kernel gives.
+        for name in ["0", "4194305", &std::process::id().to_string()] {
+            fs::write(nodes.join(name), "/run/x").unwrap();
+        }
+        sweep(&nodes);
+        let left: Vec<_> = fs::read_dir(&nodes).unwrap().flatten().map(|e| e.file_name()).collect();
+        assert_eq!(left, [std::process::id().to_string().as_str()]);
+        fs::remove_file(nodes.join(&left[0])).unwrap();
+        sweep(&nodes);
+        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
+    }
 
     #[test]
     fn a_node_is_found_as_long_as_its_process_is_there() {

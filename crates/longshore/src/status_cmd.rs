@@ -56,7 +56,7 @@ async fn look(node: &NodeHere) -> Report {
     );
     report.say("API server", node.server.clone(), json!(node.server));
     report.parts(node);
-    report.say("runtime", format!("unix://{}", node.runtime_socket.display()), json!(node.runtime_socket));
+    report.runtime(node);
     report.page(node);
     match tokio::time::timeout(PATIENT, ask(node, &mut report)).await {
         Ok(Ok(())) => {}
@@ -162,6 +162,18 @@ impl Report {
                 self.wrong("parts", format!("{name} does not run and is tried again: {error}"));
             }
         }
+    }
+
+    fn runtime(&mut self, node: &NodeHere) {
+        // A node without Pods has none.
+        if node.runtime_socket.as_os_str().is_empty() {
+            return;
+        }
+        let socket = format!("unix://{}", node.runtime_socket.display());
+        let value = json!({"endpoint": socket, "which": node.runtime});
+        // One that others run is named by its socket.
+        let text = if node.runtime == socket { socket } else { format!("{}: {socket}", node.runtime) };
+        self.say("runtime", text, value);
     }
 
     fn node(&mut self, node: &NodeHere, object: &Value) {

@@ -6,6 +6,7 @@
 
 mod addons;
 mod agents;
+mod choice;
 mod containerd;
 mod dns_clients;
 mod documents;
@@ -43,7 +44,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use x509::{AlternativeNames, Subject};
 
-pub(crate) use self::containerd::runtime_here;
+pub(crate) use self::choice::{Choice, Chosen};
 pub(crate) use self::join::main as join;
 pub(crate) use self::network::{BRIDGE, node_ip};
 
@@ -52,6 +53,7 @@ use self::containerd::RuntimeHere;
 use self::documents::Documents;
 use self::layout::Layout;
 use self::part::{Part, Tell};
+use self::stop_pods::Places;
 use crate::agent_cmd::Signals;
 use crate::node_here::NodeHere;
 use crate::{KUBERNETES, agent_cmd, apiserver_cmd, console};
@@ -152,17 +154,18 @@ impl Here {
         server: &mut Server,
         signals: &mut Signals,
     ) -> Result<(), String> {
-        let runtime = match self.up.disabled.contains("kubelet") {
-            true => None,
-            false => Some(self.start_runtime()?),
-        };
-        let token = CancellationToken::new();
-        let agents = self.agents(within, server, runtime.as_ref())?;
+        let choice = Choice::find(&self.up, &self.layout)?;
+        let agents = self.agents(within, server, &choice.now)?;
         let node = self.tell_others(&agents, server);
         if let Some(url) = self.page() {
             step(&format!("node page     {url}"));
         }
         let tell = telling(node.clone());
+        let runtime = match self.up.disabled.contains("kubelet") {
+            true => None,
+            false => Some(self.start_runtime(&choice, tell.clone()).await?),
+        };
+        let token = CancellationToken::new();
         let mut parts = Vec::new();
         for (name, make) in agents.parts() {
             parts.push(Part::start(name, make, &token, tell.clone())?);
@@ -193,7 +196,7 @@ impl Here {
         token.cancel();
         wait_for(&parts, signals, self.up.stop_pods).await;
         if let Some(runtime) = runtime {
-            leave(&self.up, &self.layout, &self.documents, runtime).await;
+            leave(&self.up, &self.layout, &self.documents, &choice.now, runtime).await;
         }
         node.lock().unwrap_or_else(PoisonError::into_inner).forget();
         outcome
@@ -212,6 +215,7 @@ impl Here {
             data_dir: self.layout.data.clone(),
             state_dir: self.layout.state.clone(),
             pods_socket,
+            runtime: agents.chosen.to_string(),
             runtime_socket: agents.socket.clone(),
             node_page: self.page(),
             ..NodeHere::ours()
@@ -225,11 +229,10 @@ impl Here {
         Some(page_url(SocketAddr::new(ip, address.port())))
     }
 
-    fn start_runtime(&self) -> Result<RuntimeHere, String> {
+    async fn start_runtime(&self, choice: &Choice, tell: Tell) -> Result<RuntimeHere, String> {
         let config = network::ensure_config(&self.layout, &self.up, self.node_ip)?;
-        let runtime = RuntimeHere::find(&self.up, &self.layout)?;
-        step(&format!("runtime       unix://{}", runtime.socket.display()));
-        if !runtime.is_own() && !network::machine_has_network() {
+        let runtime = start_chosen(choice, &self.up, &self.layout, tell).await?;
+        if matches!(choice.now, Chosen::Endpoint { .. }) && !network::machine_has_network() {
             tracing::warn!(
                 hint = format!("cp {} /etc/cni/net.d/", config.display()),
                 "the container runtime has no Pod network"
@@ -238,15 +241,11 @@ impl Here {
         Ok(runtime)
     }
 
-    fn agents(
-        &self,
-        within: InProcess,
-        server: &Server,
-        runtime: Option<&RuntimeHere>,
-    ) -> Result<Agents, String> {
+    fn agents(&self, within: InProcess, server: &Server, chosen: &Chosen) -> Result<Agents, String> {
         let host = agent_cmd::hostname().to_lowercase();
         let node_name = self.up.node_name.clone().unwrap_or(host);
         let pki = &server.up.pki;
+        let has_pods = !self.up.disabled.contains("kubelet");
         Ok(Agents {
             serving: kubelet_certificate(pki, &node_name, self.node_ip)?,
             ca: pki.ca().certificate_pem(),
@@ -255,11 +254,12 @@ impl Here {
             documents: self.documents.clone(),
             node_name,
             node_ip: self.node_ip,
-            socket: runtime.map(|runtime| runtime.socket.clone()).unwrap_or_default(),
+            socket: if has_pods { chosen.socket(&self.layout) } else { Default::default() },
             has_images: watch::Sender::new(false),
             dns_clients: watch::Sender::new(dns_clients::of_the_start(&self.up, self.node_ip)),
-            importer: importer::importer(&self.up, runtime.and_then(RuntimeHere::program)),
-            is_own_network: runtime.is_some_and(RuntimeHere::is_own),
+            importer: importer::importer(chosen),
+            chosen: chosen.clone(),
+            is_own_network: has_pods && !matches!(chosen, Chosen::Endpoint { .. }),
             within,
             verbosity: self.verbosity.clone(),
         })
@@ -313,12 +313,47 @@ impl Here {
     }
 }
 
+/// Starts what was chosen. Pods that are elsewhere end there first: one that went on there would run twice.
+async fn start_chosen(choice: &Choice, up: &Up, layout: &Layout, tell: Tell) -> Result<RuntimeHere, String> {
+    if let Some(before) = choice.before.as_ref().filter(|before| before.may_have_pods(layout)) {
+        step(&format!("runtime       was {before}: the Pods that run there end, and start again"));
+        end_containers_of(before, up, layout).await?;
+    }
+    let runtime = RuntimeHere::start(&choice.now, up, layout, tell)?;
+    choice.now.remember(layout)?;
+    step(&format!("runtime       {}", choice.now));
+    if choice.is_remembered && choice.now != Chosen::Embedded {
+        step(
+            "              this node was started on it; --embedded-runtime changes to the one in this program",
+        );
+    }
+    Ok(runtime)
+}
+
+async fn end_containers_of(before: &Chosen, up: &Up, layout: &Layout) -> Result<(), String> {
+    let runtime = RuntimeHere::start(before, up, layout, nobody())?;
+    let soon = CancellationToken::new();
+    let answers = tokio::time::timeout(RUNTIME, containerd::wait_for(&runtime.socket, &soon)).await;
+    let left = match answers {
+        Ok(()) => stop_pods::end_containers(&runtime.socket).await,
+        Err(_) => vec![format!("nobody answers at unix://{}", runtime.socket.display())],
+    };
+    tokio::task::spawn_blocking(move || runtime.stop()).await.map_err(|e| format!("stop {before}: {e}"))?;
+    match left.is_empty() {
+        true => Ok(()),
+        false => Err(format!(
+            "the Pods of this node could not be ended on the runtime that they run on, {before}: {}. If nothing of it is left, remove {}",
+            left.join("; "),
+            layout.chosen_runtime().display()
+        )),
+    }
+}
+
 /// Pods stay or go, as is wanted; a containerd of our own goes.
-async fn leave(up: &Up, layout: &Layout, documents: &Documents, runtime: RuntimeHere) {
+async fn leave(up: &Up, layout: &Layout, documents: &Documents, chosen: &Chosen, runtime: RuntimeHere) {
     if up.stop_pods {
         step("stopping the Pods");
-        let (root, cgroup) = (layout.kubelet_root(), cgroup_of_pods(documents, up));
-        for what in stop_pods::stop_pods(&runtime.socket, &root, cgroup.as_deref()).await {
+        for what in stop_pods::stop_pods(&runtime.socket, &places(layout, documents, chosen)).await {
             tracing::warn!(what, "left behind");
         }
     } else {
@@ -330,10 +365,17 @@ async fn leave(up: &Up, layout: &Layout, documents: &Documents, runtime: Runtime
     }
 }
 
+fn places(layout: &Layout, documents: &Documents, chosen: &Chosen) -> Places {
+    Places {
+        kubelet_root: layout.kubelet_root(),
+        logs: layout.pod_logs(),
+        cgroup: cgroup_of_pods(documents, chosen),
+    }
+}
+
 /// The cgroup that all Pods are in, where the kubelet makes it and not systemd.
-fn cgroup_of_pods(documents: &Documents, up: &Up) -> Option<String> {
-    let driver = containerd::cgroup_driver(up);
-    let ours = json!({"cgroupDriver": driver, "cgroupRoot": ""});
+fn cgroup_of_pods(documents: &Documents, chosen: &Chosen) -> Option<String> {
+    let ours = json!({"cgroupDriver": chosen.cgroup_driver(), "cgroupRoot": ""});
     let config = documents.over(documents::KUBELET, ours);
     let root = config["cgroupRoot"].as_str().unwrap_or_default().trim_matches('/');
     let all = if root.is_empty() { "kubepods".to_owned() } else { format!("{root}/kubepods") };
@@ -348,18 +390,27 @@ pub(crate) fn end_pods(up: &Up) -> Result<Vec<String>, String> {
     let layout = Layout::prepare(up)?;
     let documents = Documents::read(up.config.as_deref())?;
     // Containers that nobody asks about do not end: the runtime has to run for it.
-    let runtime = RuntimeHere::find(up, &layout)?;
-    let (root, cgroup) = (layout.kubelet_root(), cgroup_of_pods(&documents, up));
+    let choice = Choice::find(up, &layout)?;
+    // A change that was asked for and never made.
+    let before = choice.before.filter(|before| before.may_have_pods(&layout));
+    let chosen = before.unwrap_or(choice.now);
+    let runtime = RuntimeHere::start(&chosen, up, &layout, nobody())?;
+    let places = places(&layout, &documents, &chosen);
     let left = part::event_loop()?.block_on(async {
         let soon = CancellationToken::new();
         let answers = tokio::time::timeout(RUNTIME, containerd::wait_for(&runtime.socket, &soon)).await;
         match answers {
-            Ok(()) => stop_pods::stop_pods(&runtime.socket, &root, cgroup.as_deref()).await,
+            Ok(()) => stop_pods::stop_pods(&runtime.socket, &places).await,
             Err(_) => vec![format!("containers: nobody answers at {}", runtime.socket.display())],
         }
     });
     runtime.stop();
     Ok(left)
+}
+
+/// Where no other command looks for the node.
+fn nobody() -> Tell {
+    Arc::new(|_, _| ())
 }
 
 /// Keeps what others read up to date with how the parts are.

@@ -1,4 +1,5 @@
-//! `longshore up`: a whole node in one process with a containerd of its own, as kubectl and a person at the terminal see it.
+//! `longshore up`: a whole node in one process, as kubectl and a person at the terminal see it: with the runtime in the program, which is
+//! what one gets, and with a containerd of its own.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File};
@@ -20,11 +21,10 @@ struct Machine {
     node: Node,
     tools: Tools,
     binary: PathBuf,
-    runtime: Containerd,
 }
 
 impl Machine {
-    fn new(runtime: Containerd) -> Option<Machine> {
+    fn new() -> Option<Machine> {
         let (tools, binary) = means()?;
         let node = Node::start(&tools, Options::default()).unwrap();
         let ip = |args: &str| {
@@ -38,7 +38,7 @@ impl Machine {
         sys::cgroup::Hierarchies::find().unwrap().make(&node.cgroup()).unwrap();
         // In the place of the one that is not started yet.
         let up = Command::new("true").spawn().unwrap();
-        Some(Machine { up, node, tools, binary, runtime })
+        Some(Machine { up, node, tools, binary })
     }
 
     fn data(&self) -> PathBuf {
@@ -49,7 +49,8 @@ impl Machine {
         self.node.run_dir().join("up")
     }
 
-    fn start(&mut self) {
+    /// With what is said of the runtime.
+    fn start(&mut self, runtime: &[&str]) {
         let config = self.node.dir().join("up.yaml");
         let mut text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
                         evictionHard: { memory.available: 10Mi, nodefs.available: 10Mi, imagefs.available: 10Mi }\nimageGCHighThresholdPercent: 100\n"
@@ -64,7 +65,6 @@ impl Machine {
         let nft = Tools::nft_from_env().map(|nft| nft.parent().unwrap().to_owned());
         let path = std::env::var_os("PATH").unwrap();
         let path = std::env::join_paths(beside.into_iter().chain(nft).chain(std::env::split_paths(&path)));
-        let containerd = self.tools.containerd_bin(Containerd::V2).join("containerd");
         let mut command = self.node.command(&self.binary);
         let flag = |name: &str, value: &Path| format!("--{name}={}", value.display());
         command
@@ -72,10 +72,7 @@ impl Machine {
             .arg(flag("data-dir", &self.data()))
             .arg(flag("state-dir", &self.state()))
             .arg(flag("config", &config))
-            .arg(match self.runtime {
-                Containerd::Embedded => "--embedded-runtime".to_owned(),
-                _ => flag("containerd", &containerd),
-            })
+            .args(runtime)
             .arg(format!("--node-ip={ADDRESS}"))
             .args(["--node-name=demo", "--pause-image=localhost/pause:demo", "--stop-pods"])
             .env("PATH", path.unwrap())
@@ -133,12 +130,19 @@ impl Machine {
         });
     }
 
-    /// The runtime in the program takes archives while it does not run.
-    fn import_early(&self) {
-        let mut import = self.node.command(&self.binary);
-        import.args(["images", "import", "--root-dir"]).arg(self.data().join("runtime"));
-        let done = import.arg(self.tools.images()).output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    /// Killed without warning.
+    fn kill(&mut self) {
+        self.up.kill().unwrap();
+        self.up.wait().unwrap();
+    }
+
+    /// Programs of the node besides `up` itself.
+    fn has_process(&self, name: &str) -> bool {
+        self.node
+            .census()
+            .processes
+            .iter()
+            .any(|process| process.split_once(' ').is_some_and(|(_, n)| n == name))
     }
 
     /// Puts a file where `up` looks for it.
@@ -296,10 +300,11 @@ fn a_backup_is_a_node(m: &Machine) {
     assert!(said.contains("--replace"), "{said}");
 }
 
-fn other_commands_find_the_node(m: &Machine) {
+fn other_commands_find_the_node(m: &Machine, runtime: &str) {
     let state = format!("--state-dir={}", m.state().display());
     let status = m.longshore(&["status", &state]);
     for line in [
+        format!("runtime       {runtime}: unix://{}/", m.state().display()),
         format!("node          demo {ADDRESS} is Ready"),
         format!("Service       default/hello at {ADDRESS}:8088"),
         "Pods          2 Running".to_owned(),
@@ -321,40 +326,63 @@ fn other_commands_find_the_node(m: &Machine) {
     );
     let checked = m.longshore(&["check", &state]);
     assert!(checked.contains("a node runs here already"), "{checked}");
+    let data = format!("--data-dir={}", m.data().display());
+    let checked = m.longshore(&["check", &data]);
+    assert!(checked.contains(&format!("the container runtime is {runtime}")), "{checked}");
 }
 
 #[test]
 fn a_whole_node_in_one_process_serves_kubectl_outlives_its_killing_and_leaves_nothing() {
-    a_whole_node(Containerd::V2);
+    let Some(mut m) = Machine::new() else { return };
+    a_whole_node(&mut m, &[], "in this program", |_| ());
 }
 
 #[test]
-fn a_whole_node_with_the_embedded_runtime() {
-    a_whole_node(Containerd::Embedded);
+fn a_whole_node_stays_on_its_containerd_until_it_is_told_to_change() {
+    let Some(mut m) = Machine::new() else { return };
+    let containerd = m.tools.containerd_bin(Containerd::V2).join("containerd");
+    let (flag, runtime) = (
+        format!("--containerd={}", containerd.display()),
+        format!("{}, run by this program", containerd.display()),
+    );
+    a_whole_node(&mut m, &[&flag], &runtime, |m| {
+        let said = m.said();
+        assert!(said.contains("--embedded-runtime changes to the one in this program"), "{said}");
+        assert!(m.has_process("containerd-shim"), "{:?}", m.node.census().processes);
+        // An order to change: no Pod runs twice, and each runs again.
+        m.kill();
+        m.start(&["--embedded-runtime"]);
+        m.wait_until_ready(3);
+        let said = m.said();
+        let changes = format!("runtime       was {runtime}: the Pods that run there end, and start again\n");
+        assert!(said.contains(&changes), "{said}");
+        assert!(!m.has_process("containerd-shim"), "{:?}", m.node.census().processes);
+        m.eventually("the page on the other runtime", |m| m.ask_node(8088));
+        m.rolled_out("web");
+        m.kubectl(&["exec", "deployment/web", "--", "true"]);
+    });
 }
 
-fn a_whole_node(runtime: Containerd) {
-    let Some(mut m) = Machine::new(runtime) else { return };
+fn a_whole_node(m: &mut Machine, flags: &[&str], runtime: &str, then: impl FnOnce(&mut Machine)) {
     let before = m.node.census();
-    if runtime == Containerd::Embedded {
-        m.import_early();
-    }
     // In a directory before the start, they are there without a word.
     m.put("images/demo.tar", &fs::read(m.tools.images()).unwrap());
     m.put("deploy/hello.yaml", include_bytes!("../../../examples/demo/hello.yaml"));
-    m.start();
+    m.start(flags);
     m.wait_until_ready(1);
     let said = m.said();
-    for line in
-        [&format!("API server    https://{ADDRESS}:6443"), &format!("node          demo {ADDRESS} is Ready")]
-    {
+    for line in [
+        &format!("API server    https://{ADDRESS}:6443"),
+        &format!("runtime       {runtime}\n"),
+        &format!("node          demo {ADDRESS} is Ready"),
+    ] {
         assert!(said.contains(line), "{said}");
     }
     assert!(m.kubectl(&["get", "--raw", "/readyz?verbose"]).contains("readyz check passed"));
     m.rolled_out_at_last("hello");
-    a_load_balancer_has_the_nodes_address(&mut m);
-    a_claim_gets_a_directory(&mut m);
-    other_commands_find_the_node(&m);
+    a_load_balancer_has_the_nodes_address(m);
+    a_claim_gets_a_directory(m);
+    other_commands_find_the_node(m, runtime);
 
     // Controllers, scheduler, kubelet and proxy: each has its share in this.
     m.kubectl(&[
@@ -382,12 +410,11 @@ fn a_whole_node(runtime: Containerd) {
     });
     let containers = m.containers();
     assert_eq!(containers.len(), 2, "{containers:?}");
-    figures_are_told(&mut m);
+    figures_are_told(m);
 
-    // Killed without warning: the containers do not notice, and the next one looks after them.
-    m.up.kill().unwrap();
-    m.up.wait().unwrap();
-    m.start();
+    // Killed without warning: the containers do not notice, and the next one looks after them. Nothing has to be said of the runtime again.
+    m.kill();
+    m.start(&[]);
     m.wait_until_ready(2);
     m.kubectl(&["scale", "deployment/web", "--replicas=3"]);
     m.rolled_out("web");
@@ -397,7 +424,8 @@ fn a_whole_node(runtime: Containerd) {
     m.eventually("an answer after the new start", answers);
     m.eventually("the page after the new start", |m| m.ask_node(8088));
 
-    a_backup_is_a_node(&m);
+    then(m);
+    a_backup_is_a_node(m);
 
     // What is no more in the directory goes.
     fs::remove_file(m.data().join("deploy/hello.yaml")).unwrap();
@@ -422,9 +450,13 @@ fn a_whole_node(runtime: Containerd) {
     loop {
         let left = m.node.census().since(&before);
         if left.is_empty() {
-            return;
+            break;
         }
         assert!(Instant::now() < end, "left behind:\n{left}\n{}", m.last_words());
         thread::sleep(Duration::from_millis(100));
     }
+    let links = fs::read_dir("/var/log/containers").into_iter().flatten().flatten();
+    let ours: Vec<_> =
+        links.filter(|link| fs::read_link(link.path()).is_ok_and(|to| to.starts_with(m.data()))).collect();
+    assert!(ours.is_empty(), "{ours:?}");
 }

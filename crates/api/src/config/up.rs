@@ -64,25 +64,25 @@ pub const FLAGS: &[Flag] = &[
         "container-runtime-endpoint",
         FlagType::Text,
         "",
-        "The socket of a container runtime that runs already; the usual places are looked at when not given.",
+        "The socket of a container runtime that runs already, to be used instead of the one in this program.",
     ),
     Flag::new(
         "containerd",
         FlagType::Text,
         "",
-        "The containerd program to run; without it, one that runs already is used, or the one on the search path is run.",
+        "The containerd program to run instead of the container runtime in this program.",
     ),
     Flag::new(
         "embedded-runtime",
         FlagType::Bool,
         "false",
-        "Run containers by the runtime in this program instead of a containerd.",
+        "Use the container runtime in this program on a node that was started on another one; its Pods end there.",
     ),
     Flag::new(
         "cni-bin-dir",
         FlagType::Text,
         "",
-        "Where CNI plugins are, for a runtime of our own; without it they are ours.",
+        "Where CNI plugins are, unless the container runtime is somebody else's; without it they are ours.",
     ),
     Flag::new(
         "pause-image",
@@ -123,15 +123,26 @@ pub struct Up {
     pub cluster_cidr: Ipv4Network,
     pub service_cidr: Ipv4Network,
     pub cluster_domain: String,
-    pub runtime_endpoint: Option<String>,
-    pub containerd: Option<PathBuf>,
-    pub embedded_runtime: bool,
+    pub runtime: RuntimeSaid,
     pub cni_bin_dir: Option<PathBuf>,
     pub pause_image: String,
     pub stop_pods: bool,
     /// Where the page of the node is, if it is to have one.
     pub node_page: Option<SocketAddr>,
     pub logging: Logging,
+}
+
+/// Who is to run the containers, as far as the command line says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuntimeSaid {
+    /// Nothing: the one that the node was started on.
+    Nothing,
+    /// The one in this program.
+    Embedded,
+    /// A containerd that we run.
+    Containerd(PathBuf),
+    /// One that runs already, by its socket.
+    Endpoint(PathBuf),
 }
 
 /// `10.42.0.0/16`
@@ -169,13 +180,6 @@ impl Up {
                 "--cluster-cidr {cluster_cidr} and --service-cluster-ip-range {service_cidr} overlap: change one of them"
             ));
         }
-        let embedded_runtime = values.get("embedded-runtime") == Some(&Value::Bool(true));
-        if let Some(other) =
-            ["containerd", "container-runtime-endpoint"].into_iter().find(|name| text(name).is_some())
-            && embedded_runtime
-        {
-            return Err(format!("--embedded-runtime and --{other} name two runtimes: leave one out"));
-        }
         let verbosity = values.get("v").and_then(Value::as_u64).and_then(|v| u32::try_from(v).ok());
         Ok(Up {
             data_dir: path("data-dir").unwrap_or_else(|| PathBuf::from("/var/lib/longshore")),
@@ -189,9 +193,7 @@ impl Up {
             cluster_cidr,
             service_cidr,
             cluster_domain: text("cluster-domain").unwrap_or("cluster.local").to_owned(),
-            runtime_endpoint: text("container-runtime-endpoint").map(str::to_owned),
-            containerd: path("containerd"),
-            embedded_runtime,
+            runtime: RuntimeSaid::read(values)?,
             cni_bin_dir: path("cni-bin-dir"),
             pause_image: text("pause-image").unwrap_or("registry.k8s.io/pause:3.10.1").to_owned(),
             stop_pods: values.get("stop-pods") == Some(&Value::Bool(true)),
@@ -212,6 +214,39 @@ fn disabled(names: Vec<String>) -> Result<BTreeSet<String>, String> {
             Err(format!("--disable: there is no part {unknown:?}; parts are {}", PARTS.join(", ")))
         }
         None => Ok(names.into_iter().collect()),
+    }
+}
+
+// === impl RuntimeSaid ===
+
+impl RuntimeSaid {
+    fn read(values: &BTreeMap<&'static str, Value>) -> Result<RuntimeSaid, String> {
+        let text = |name: &str| values.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let (endpoint, containerd) = (text("container-runtime-endpoint"), text("containerd"));
+        let is_embedded = values.get("embedded-runtime") == Some(&Value::Bool(true));
+        let all = [
+            ("embedded-runtime", is_embedded),
+            ("containerd", containerd.is_some()),
+            ("container-runtime-endpoint", endpoint.is_some()),
+        ];
+        let mut named = all.iter().filter(|(_, is_said)| *is_said);
+        if let (Some((one, _)), Some((other, _))) = (named.next(), named.next()) {
+            return Err(format!("--{one} and --{other} name two runtimes: leave one out"));
+        }
+        match (endpoint, containerd) {
+            (Some(endpoint), _) => {
+                let socket = endpoint.strip_prefix("unix://").unwrap_or(endpoint);
+                match socket.starts_with('/') {
+                    true => Ok(RuntimeSaid::Endpoint(socket.into())),
+                    false => Err(format!(
+                        "--container-runtime-endpoint: {endpoint:?} is no socket: write it as unix:///run/containerd/containerd.sock"
+                    )),
+                }
+            }
+            (None, Some(program)) => Ok(RuntimeSaid::Containerd(program.into())),
+            (None, None) if is_embedded => Ok(RuntimeSaid::Embedded),
+            (None, None) => Ok(RuntimeSaid::Nothing),
+        }
     }
 }
 
@@ -304,6 +339,14 @@ mod tests {
                 "--embedded-runtime and --containerd name two runtimes: leave one out",
             ),
             (
+                &["--container-runtime-endpoint=/x", "--containerd=/x"],
+                "--containerd and --container-runtime-endpoint name two runtimes: leave one out",
+            ),
+            (
+                &["--container-runtime-endpoint=tcp://x"],
+                "--container-runtime-endpoint: \"tcp://x\" is no socket: write it as unix:///run/containerd/containerd.sock",
+            ),
+            (
                 &["--disable=traefik"],
                 "--disable: there is no part \"traefik\"; parts are kube-controller-manager, kube-scheduler, kubelet, kube-proxy, overlay, dns, metrics, \
                  service-lb, local-storage, deploy, images",
@@ -321,9 +364,22 @@ mod tests {
         assert_eq!(up.cluster_cidr.of_the_node().to_string(), "10.42.0.0/24");
         assert_eq!(up.cluster_cidr.of_the_node().first().to_string(), "10.42.0.1");
         assert!(up.disabled.is_empty() && !up.stop_pods);
+        assert_eq!(up.runtime, RuntimeSaid::Nothing);
         let up = read(&["--cluster-cidr=10.7.9.1/26", "--disable=kubelet,kube-proxy"]).unwrap();
         assert_eq!(up.cluster_cidr.of_the_node().to_string(), "10.7.9.0/26");
         assert_eq!(up.disabled.len(), 2);
+    }
+
+    #[test]
+    fn a_runtime_is_named_in_one_of_three_ways() {
+        for (flag, want) in [
+            ("--embedded-runtime", RuntimeSaid::Embedded),
+            ("--containerd=containerd", RuntimeSaid::Containerd("containerd".into())),
+            ("--container-runtime-endpoint=unix:///r.sock", RuntimeSaid::Endpoint("/r.sock".into())),
+            ("--container-runtime-endpoint=/r.sock", RuntimeSaid::Endpoint("/r.sock".into())),
+        ] {
+            assert_eq!(read(&[flag]).unwrap().runtime, want);
+        }
     }
 
     #[test]

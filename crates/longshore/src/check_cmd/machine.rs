@@ -11,12 +11,13 @@ use base::finding::Finding;
 use flate2::read::GzDecoder;
 
 use super::{good, note, read, wrong};
-use crate::up_cmd;
+use crate::up_cmd::{self, Chosen};
 
 /// nftables as kube-proxy needs it.
 const OLDEST: (u32, u32) = (5, 13);
 /// This program was made later.
 const NO_EARLIER: u64 = 1_780_000_000;
+const OVERLAYFS_MAGIC: i64 = 0x794c_7630;
 /// Images and the store need some room.
 const LEAST: u64 = 1 << 30;
 
@@ -174,23 +175,47 @@ pub(super) fn runtime(up: &Up) -> Vec<Finding> {
     if up.disabled.contains("kubelet") {
         return Vec::new();
     }
-    if let Some(endpoint) = &up.runtime_endpoint {
-        let socket = endpoint.strip_prefix("unix://").unwrap_or(endpoint);
-        return vec![match UnixStream::connect(socket) {
-            Ok(_) => good(format!("the container runtime answers at {endpoint}")),
+    let choice = match up_cmd::Choice::of(up) {
+        Ok(choice) => choice,
+        Err(error) => return vec![wrong(error, "Look at the flags, and at the data directory")],
+    };
+    let mut findings = vec![match &choice.now {
+        Chosen::Embedded => {
+            let existing = up.data_dir.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/"));
+            judge_embedded(rustix::fs::statfs(existing).is_ok_and(|fs| fs.f_type == OVERLAYFS_MAGIC))
+        }
+        Chosen::Containerd { program } if program.is_file() => {
+            good(format!("the container runtime is {}", choice.now))
+        }
+        Chosen::Containerd { program } => wrong(
+            format!("{} is not there", program.display()),
+            "Name another with --containerd, or change to the runtime in this program with --embedded-runtime",
+        ),
+        Chosen::Endpoint { socket } => match UnixStream::connect(socket) {
+            Ok(_) => good(format!("the container runtime answers at {}", choice.now)),
             Err(error) => wrong(
-                format!("nobody answers at {endpoint}: {error}"),
+                format!("nobody answers at {}: {error}", choice.now),
                 "Start the runtime, or name another with --container-runtime-endpoint",
             ),
-        }];
+        },
+    }];
+    if let Some(before) = choice.before {
+        findings.push(note(
+            format!("the Pods of this node run on another container runtime: {before}"),
+            "`longshore up` with these flags ends them there, and starts them again",
+        ));
     }
-    vec![match up_cmd::runtime_here(up) {
-        Some(found) => good(format!("the container runtime is {found}")),
-        None => wrong(
-            "there is no container runtime",
-            "Install the package containerd, or name a program with --containerd",
+    findings
+}
+
+fn judge_embedded(is_on_overlayfs: bool) -> Finding {
+    match is_on_overlayfs {
+        true => wrong(
+            "the data directory lies on overlayfs, which the layers of containers cannot stand on",
+            "Choose a directory on another file system with --data-dir",
         ),
-    }]
+        false => good("the container runtime is in this program"),
+    }
 }
 
 #[cfg(test)]
@@ -224,6 +249,12 @@ mod tests {
             assert_eq!(found.len(), 1);
             assert!(found[0].grade == *grade && found[0].advice.contains(advice), "{unified:?}: {found:?}");
         }
+    }
+
+    #[test]
+    fn a_disk_that_layers_cannot_stand_on_is_told() {
+        assert_eq!(judge_embedded(false).grade, Grade::Good);
+        assert!(judge_embedded(true).advice.contains("--data-dir"));
     }
 
     #[test]

@@ -6,8 +6,6 @@ use std::path::PathBuf;
 use cri::Endpoint;
 use lexopt::prelude::*;
 
-const RUNTIME: &str = "unix:///run/longshore/runtime.sock";
-
 #[derive(Debug, PartialEq)]
 pub(super) struct Options {
     pub(super) place: Place,
@@ -17,6 +15,8 @@ pub(super) struct Options {
 /// Where the images are.
 #[derive(Debug, PartialEq)]
 pub(super) enum Place {
+    /// Nobody said which.
+    Usual,
     Runtime(Endpoint),
     /// Of a runtime that is not running.
     Directory(PathBuf),
@@ -129,10 +129,10 @@ impl Raw {
                 Err(format!("{command} takes no --root-dir: a runtime has to run for it"))
             }
             (Some(root), None) => Ok(Place::Directory(root.clone())),
-            (None, runtime) => {
-                let runtime = Endpoint::parse(runtime.as_deref().unwrap_or(RUNTIME));
-                runtime.map(Place::Runtime).map_err(|e| format!("--runtime: {e}"))
+            (None, Some(runtime)) => {
+                Endpoint::parse(runtime).map(Place::Runtime).map_err(|e| format!("--runtime: {e}"))
             }
+            (None, None) => Ok(Place::Usual),
         }
     }
 
@@ -178,6 +178,7 @@ mod tests {
         let args = ["ls", "--runtime", "unix:///x.sock"].map(OsString::from);
         let place = |args: &[OsString]| parse(args).unwrap().unwrap().place;
         assert_eq!(place(&args), Place::Runtime(Endpoint::parse("/x.sock").unwrap()));
+        assert_eq!(place(&["ls".into()]), Place::Usual);
         let args = ["import", "--root-dir", "/d", "f"].map(OsString::from);
         assert_eq!(place(&args), Place::Directory("/d".into()));
         assert_eq!(parse(&["-h".into()]), Ok(None));

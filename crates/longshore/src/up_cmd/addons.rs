@@ -63,7 +63,7 @@ impl Agents {
             let (socket, importer) = (all.socket.clone(), all.importer.clone());
             let archives = Archives {
                 directory: all.layout.images(),
-                record: all.layout.containerd_root().join(importer.record()),
+                record: importer.record(&all.layout),
                 import: Arc::new(move |path| importer.import(&socket, path)),
                 has_looked: all.has_images.clone(),
             };

@@ -23,6 +23,7 @@ use overlay::NetConf;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::choice::Chosen;
 use super::containerd;
 use super::documents::{self, Documents, merge};
 use super::importer::Importer;
@@ -59,6 +60,7 @@ pub(super) struct Agents {
     pub(super) documents: Documents,
     pub(super) node_name: String,
     pub(super) node_ip: IpAddr,
+    pub(super) chosen: Chosen,
     /// The runtime's socket.
     pub(super) socket: PathBuf,
     /// Whether the archives of images that were there at the start were looked at.
@@ -211,7 +213,7 @@ impl Agents {
 
     fn kubelet_config(&self) -> Value {
         let mut ours = of_the_cluster(&self.up.cluster_domain, self.dns_ip());
-        merge(&mut ours, &of_the_machine(&self.up, &self.layout, &self.socket));
+        merge(&mut ours, &of_the_machine(&self.chosen, &self.layout, &self.socket));
         ours["tlsCertFile"] = json!(self.serving.0);
         ours["tlsPrivateKeyFile"] = json!(self.serving.1);
         ours

@@ -1,4 +1,4 @@
-//! The container runtime: one that runs on the machine, the one in this program, or a containerd of our own, run and watched.
+//! The container runtime: the one in this program, one that runs on the machine, or a containerd of our own, run and watched.
 //!
 //! The seam is the CRI socket. Containers live in shims or keepers: neither the end of the runtime nor ours is theirs.
 
@@ -16,14 +16,12 @@ use api::config::up::Up;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tokio_util::sync::CancellationToken;
 
+use super::choice::{Chosen, has_systemd};
 use super::layout::Layout;
 use super::network;
-use super::part::{Make, Part};
+use super::part::{Make, Part, Tell};
 use crate::KUBERNETES;
 
-/// Sockets of runtimes that distributions start.
-const USUAL: [&str; 3] =
-    ["/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/k3s/containerd/containerd.sock"];
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// For a containerd that was told to end.
@@ -63,60 +61,42 @@ struct Shared {
 // === impl RuntimeHere ===
 
 impl RuntimeHere {
-    /// Finds the runtime, or starts one. None, with what to do about it, where there is nothing to find or start.
-    pub(super) fn find(up: &Up, layout: &Layout) -> Result<RuntimeHere, String> {
-        if let Some(endpoint) = &up.runtime_endpoint {
-            let socket = endpoint.strip_prefix("unix://").unwrap_or(endpoint);
-            if !socket.starts_with('/') {
-                return Err(format!("--container-runtime-endpoint {endpoint}: not a unix socket"));
-            }
-            return Ok(RuntimeHere { socket: socket.into(), own: None, embedded: None });
-        }
-        if up.embedded_runtime {
-            return RuntimeHere::embed(up, layout);
-        }
-        let program = match &up.containerd {
-            Some(program) => Some(program.clone()),
-            None => {
-                if let Some(socket) = USUAL.iter().find(|socket| answers(Path::new(socket))) {
-                    return Ok(RuntimeHere { socket: socket.into(), own: None, embedded: None });
-                }
-                on_the_path("containerd")
-            }
-        };
-        match program {
-            Some(program) => RuntimeHere::run(program, up, layout),
-            None => {
-                tracing::error!(
-                    hint = "install the package containerd, or name a program with --containerd or a socket with \
-                            --container-runtime-endpoint",
-                    "no container runtime: Pods wait for one"
-                );
-                Ok(RuntimeHere { socket: USUAL[0].into(), own: None, embedded: None })
+    /// Starts the runtime where it is ours. `tell` hears how the one in this program is.
+    pub(super) fn start(
+        chosen: &Chosen,
+        up: &Up,
+        layout: &Layout,
+        tell: Tell,
+    ) -> Result<RuntimeHere, String> {
+        match chosen {
+            Chosen::Embedded => RuntimeHere::embed(up, layout, tell),
+            Chosen::Containerd { program } => RuntimeHere::run(program.clone(), up, layout),
+            Chosen::Endpoint { socket } => {
+                Ok(RuntimeHere { socket: socket.clone(), own: None, embedded: None })
             }
         }
     }
 
     /// It lives longer than the other parts: at the end it is asked to end the Pods.
-    fn embed(up: &Up, layout: &Layout) -> Result<RuntimeHere, String> {
-        let (socket, token) = (layout.state.join("runtime.sock"), CancellationToken::new());
+    fn embed(up: &Up, layout: &Layout, tell: Tell) -> Result<RuntimeHere, String> {
+        let (socket, token) = (layout.runtime_socket(), CancellationToken::new());
         let mut plugins = vec![network::plugins(up.cni_bin_dir.as_deref(), &layout.cni_plugins())?];
         plugins.extend(layout.other_plugins());
         let settings = ::runtime::Settings {
             listen: socket.clone(),
-            root_dir: layout.data.join("runtime"),
-            state_dir: layout.state.join("runtime"),
+            root_dir: layout.runtime_root(),
+            state_dir: layout.runtime_state(),
             stream: ([127, 0, 0, 1], 0).into(),
             metrics: None,
             networks: ::runtime::network::Networks {
                 conf_dir: layout.cni_config(),
                 bin_dirs: plugins,
-                cache_dir: layout.data.join("runtime/cni"),
+                cache_dir: layout.runtime_root().join("cni"),
                 built_in: Some(Arc::new(crate::cni_cmd::OwnPlugins)),
             },
             cdi_dirs: ["/etc/cdi", "/var/run/cdi"].map(Into::into).into(),
             registry: registry::Settings {
-                hosts_dir: Some(layout.data.join("registries")),
+                hosts_dir: Some(layout.registries()),
                 proxies: client::Proxies::named_by(|name| std::env::var(name).ok()),
                 ..registry::Settings::default()
             },
@@ -127,17 +107,22 @@ impl RuntimeHere {
             let settings = settings.clone();
             Box::pin(async move { ::runtime::run(settings, token).await.map_err(|e| e.to_string()) })
         });
-        let part = Part::start("runtime", make, &token, Arc::new(|_, _| ()))?;
+        let part = Part::start("runtime", make, &token, tell)?;
         Ok(RuntimeHere { socket, own: None, embedded: Some(Embedded { part, token }) })
     }
 
     fn run(program: PathBuf, up: &Up, layout: &Layout) -> Result<RuntimeHere, String> {
         if !program.is_file() {
-            return Err(format!("--containerd {}: no such program", program.display()));
+            return Err(format!(
+                "the containerd that this node was started on is not there: {}; name another with --containerd, or change to the \
+                 runtime in this program with --embedded-runtime",
+                program.display()
+            ));
         }
-        let socket = layout.state.join("containerd.sock");
+        let socket = layout.containerd_socket();
         let plugins = network::plugins(up.cni_bin_dir.as_deref(), &layout.cni_plugins())?;
         let root = layout.containerd_root();
+        fs::create_dir_all(&root).map_err(|e| format!("make {}: {e}", root.display()))?;
         let config = root.join("config.toml");
         let version = major_version(&program)?;
         let text = configuration(version, layout, &socket, &plugins, &up.pause_image);
@@ -157,15 +142,6 @@ impl RuntimeHere {
         Ok(RuntimeHere { socket, own: Some(Own { thread, shared }), embedded: None })
     }
 
-    /// The containerd that we run.
-    pub(super) fn program(&self) -> Option<&Path> {
-        self.own.as_ref().map(|own| own.shared.program.as_path())
-    }
-
-    pub(super) fn is_own(&self) -> bool {
-        self.own.is_some() || self.embedded.is_some()
-    }
-
     /// Ends a runtime of our own. Containers live on.
     pub(super) fn stop(self) {
         if let Some(Embedded { part, token }) = self.embedded {
@@ -174,6 +150,8 @@ impl RuntimeHere {
             while !part.has_ended() && Instant::now() < until {
                 thread::sleep(Duration::from_millis(20));
             }
+            // Nobody answers there any more.
+            _ = fs::remove_file(&self.socket);
         }
         let Some(own) = self.own else { return };
         own.shared.token.cancel();
@@ -269,19 +247,6 @@ impl Shared {
     }
 }
 
-/// The runtime that `up` would take, in words; none where there is none.
-pub(crate) fn runtime_here(up: &Up) -> Option<String> {
-    if up.embedded_runtime {
-        return Some("our own".to_owned());
-    }
-    if let Some(program) = &up.containerd {
-        return program.is_file().then(|| program.display().to_string());
-    }
-    let runs =
-        USUAL.iter().find(|socket| answers(Path::new(socket))).map(|socket| format!("the one at {socket}"));
-    runs.or_else(|| on_the_path("containerd").map(|program| program.display().to_string()))
-}
-
 /// Waits until the runtime's socket answers; one line says that we wait, and for what.
 pub(super) async fn wait_for(socket: &Path, token: &CancellationToken) {
     let (began, mut told) = (Instant::now(), false);
@@ -305,11 +270,6 @@ fn answers(socket: &Path) -> bool {
     UnixStream::connect(socket).is_ok()
 }
 
-pub(super) fn on_the_path(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|found| found.is_file())
-}
-
 fn major_version(program: &Path) -> Result<u32, String> {
     let out = Command::new(program).arg("--version").stdin(Stdio::null()).output();
     let out = out.map_err(|e| format!("run {} --version: {e}", program.display()))?;
@@ -323,17 +283,8 @@ fn major_version(program: &Path) -> Result<u32, String> {
     major.ok_or_else(|| format!("{} --version says {:?}, not a version", program.display(), text.trim()))
 }
 
-/// Who makes the cgroups of Pods. Where systemd owns those of the machine it does, except with the runtime in this program.
-pub(super) fn cgroup_driver(up: &Up) -> &'static str {
-    if has_systemd() && !up.embedded_runtime { "systemd" } else { "cgroupfs" }
-}
-
-fn has_systemd() -> bool {
-    Path::new("/run/systemd/system").is_dir()
-}
-
 fn configuration(major: u32, layout: &Layout, socket: &Path, plugins: &Path, pause: &str) -> String {
-    let (root, state) = (layout.containerd_root(), layout.state.join("containerd"));
+    let (root, state) = (layout.containerd_root(), layout.containerd_state());
     let (root, state, socket) = (root.display(), state.display(), socket.display());
     let (cni, plugins) = (layout.cni_config(), plugins.display());
     let cni = cni.display();

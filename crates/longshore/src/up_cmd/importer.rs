@@ -4,47 +4,45 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use api::config::up::Up;
-
-use super::containerd;
+use super::choice::{Chosen, on_the_path};
+use super::layout::Layout;
+use crate::images_cmd;
 
 /// Who gives archives of images to the runtime.
 #[derive(Clone, Debug)]
 pub(super) enum Importer {
-    /// `longshore images import`, for the runtime of our own.
+    /// As `longshore images import` does, for the runtime in this program.
     Ourselves,
     /// containerd's own client, if it is there.
     Ctr(Option<PathBuf>),
 }
 
-/// What fits the runtime that is wanted; containerd's client lies beside it, or on the search path.
-pub(super) fn importer(up: &Up, containerd: Option<&Path>) -> Importer {
-    if up.embedded_runtime {
-        return Importer::Ourselves;
-    }
-    let beside = containerd.and_then(Path::parent).map(|dir| dir.join("ctr")).filter(|ctr| ctr.is_file());
-    Importer::Ctr(beside.or_else(|| containerd::on_the_path("ctr")))
+/// What fits the runtime; containerd's client lies beside it, or on the search path.
+pub(super) fn importer(chosen: &Chosen) -> Importer {
+    let beside = match chosen {
+        Chosen::Embedded => return Importer::Ourselves,
+        Chosen::Containerd { program } => program.parent().map(|dir| dir.join("ctr")),
+        Chosen::Endpoint { .. } => None,
+    };
+    let beside = beside.filter(|ctr| ctr.is_file());
+    Importer::Ctr(beside.or_else(|| on_the_path(Path::new("ctr"))))
 }
 
 // === impl Importer ===
 
 impl Importer {
-    /// What one runtime has the other may not have.
-    pub(super) fn record(&self) -> &'static str {
+    /// What was imported, beside the images: what one runtime has the other may not have.
+    pub(super) fn record(&self, layout: &Layout) -> PathBuf {
         match self {
-            Importer::Ourselves => "imported-embedded.json",
-            Importer::Ctr(_) => "imported.json",
+            Importer::Ourselves => layout.runtime_root().join("imported.json"),
+            Importer::Ctr(_) => layout.data.join("imported.json"),
         }
     }
 
     pub(super) fn import(&self, socket: &Path, archive: &Path) -> io::Result<()> {
         let says = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         let done = match self {
-            Importer::Ourselves => {
-                let mut command = Command::new(std::env::current_exe()?);
-                command.args(["images", "import", "--runtime"]).arg(format!("unix://{}", socket.display()));
-                command.arg(archive).stdin(Stdio::null()).output()?
-            }
+            Importer::Ourselves => return images_cmd::give(socket, archive),
             Importer::Ctr(None) => {
                 return Err(io::Error::other("ctr, which belongs to containerd, is not on the search path"));
             }

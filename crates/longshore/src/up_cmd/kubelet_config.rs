@@ -2,22 +2,21 @@
 
 use std::path::Path;
 
-use api::config::up::Up;
 use serde_json::{Value, json};
 
-use super::containerd;
+use super::choice::Chosen;
 use super::documents;
 use super::layout::Layout;
 
 /// Paths, sockets, and what this machine cannot do.
-pub(super) fn of_the_machine(up: &Up, layout: &Layout, socket: &Path) -> Value {
+pub(super) fn of_the_machine(chosen: &Chosen, layout: &Layout, socket: &Path) -> Value {
     let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": documents::KUBELET,
         "staticPodPath": layout.manifests(),
         "podLogsDir": layout.pod_logs(),
         "containerRuntimeEndpoint": format!("unix://{}", socket.display()),
-        "cgroupDriver": containerd::cgroup_driver(up),
+        "cgroupDriver": chosen.cgroup_driver(),
         "authentication": {"x509": {"clientCAFile": layout.ca()}},
     });
     // A Pod cannot reach systemd-resolved on the node's loopback address.

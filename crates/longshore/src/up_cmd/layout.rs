@@ -24,17 +24,21 @@ pub(super) struct Layout {
 // === impl Layout ===
 
 impl Layout {
+    /// Makes nothing.
+    pub(super) fn of(up: &Up) -> Result<Layout, String> {
+        let (data, state) = (absolute(&up.data_dir)?, absolute(&up.state_dir)?);
+        Ok(Layout { data, state, is_network_of_machine: false })
+    }
+
     /// Makes the directories, or says which one cannot be made and what to do.
     pub(super) fn prepare(up: &Up) -> Result<Layout, String> {
-        let (data, state) = (absolute(&up.data_dir)?, absolute(&up.state_dir)?);
-        let layout = Layout { data, state, is_network_of_machine: false };
+        let layout = Layout::of(up)?;
         for (flag, dir) in [
             ("--data-dir", layout.data.clone()),
             ("--data-dir", layout.manifests()),
             ("--data-dir", layout.deploy()),
             ("--data-dir", layout.images()),
             ("--data-dir", layout.cni_config()),
-            ("--data-dir", layout.containerd_root()),
             ("--state-dir", layout.state.clone()),
         ] {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
@@ -102,8 +106,40 @@ impl Layout {
         self.state.join("cni")
     }
 
+    /// The images of the runtime in this program, and what containers write.
+    pub(super) fn runtime_root(&self) -> PathBuf {
+        self.data.join("runtime")
+    }
+
+    pub(super) fn runtime_socket(&self) -> PathBuf {
+        self.state.join("runtime.sock")
+    }
+
+    /// Gone after a boot, as its containers are.
+    pub(super) fn runtime_state(&self) -> PathBuf {
+        self.state.join("runtime")
+    }
+
+    /// Mirrors and authorities of registries.
+    pub(super) fn registries(&self) -> PathBuf {
+        self.data.join("registries")
+    }
+
+    /// What the node was started on.
+    pub(super) fn chosen_runtime(&self) -> PathBuf {
+        self.data.join("container-runtime.json")
+    }
+
     pub(super) fn containerd_root(&self) -> PathBuf {
         self.data.join("containerd")
+    }
+
+    pub(super) fn containerd_state(&self) -> PathBuf {
+        self.state.join("containerd")
+    }
+
+    pub(super) fn containerd_socket(&self) -> PathBuf {
+        self.state.join("containerd.sock")
     }
 }
 

@@ -17,16 +17,29 @@ use super::network;
 /// For a container that was told to end.
 const GRACE: i64 = 10;
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// For a runtime that was just started.
+const SERVES_WITHIN: Duration = Duration::from_secs(30);
+/// Where log shippers look; kubelets make a link there for each container.
+const LOG_LINKS: &str = "/var/log/containers";
 /// For one mount to go. That of a file server that is gone may never do so.
 const UNMOUNT: Duration = Duration::from_secs(10);
 /// For the kernel to let go of the cgroup of a process that has ended.
 const CGROUP_WITHIN: Duration = Duration::from_secs(10);
 
-/// Ends every container and sandbox of the runtime, unmounts what Pods had mounted, and removes Services' rules, the bridge and the
-/// cgroup of all Pods, where it is not systemd's. Says what resisted.
-pub(super) async fn stop_pods(socket: &Path, kubelet_root: &Path, cgroup: Option<&str>) -> Vec<String> {
+/// Where Pods of a node have something besides the runtime.
+pub(super) struct Places {
+    pub(super) kubelet_root: PathBuf,
+    pub(super) logs: PathBuf,
+    /// Of all Pods, where it is not systemd's.
+    pub(super) cgroup: Option<String>,
+}
+
+/// Ends every container and sandbox of the runtime, unmounts what Pods had mounted, and removes the names of their logs, Services'
+/// rules, the bridge and the cgroup of all Pods. Says what resisted.
+pub(super) async fn stop_pods(socket: &Path, places: &Places) -> Vec<String> {
     let mut left = end_containers(socket).await;
-    left.extend(unmount_all(kubelet_root).await);
+    left.extend(unmount_all(&places.kubelet_root).await);
+    remove_links(Path::new(LOG_LINKS), &places.logs);
     if let Err(error) = proxy::agent::clean_up() {
         left.push(format!("rules of Services: {error}"));
     }
@@ -43,10 +56,21 @@ pub(super) async fn stop_pods(socket: &Path, kubelet_root: &Path, cgroup: Option
     if let Err(error) = cni::clean_up() {
         left.push(format!("rules of CNI plugins: {error}"));
     }
-    if let Some(cgroup) = cgroup {
+    if let Some(cgroup) = &places.cgroup {
         left.extend(remove_cgroup(cgroup).await);
     }
     left
+}
+
+/// Links to these logs; those of other runtimes stay.
+fn remove_links(dir: &Path, logs: &Path) {
+    for link in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if std::fs::read_link(link.path()).is_ok_and(|to| to.starts_with(logs)) {
+            _ = std::fs::remove_file(link.path());
+        }
+    }
+    // Only where it is empty.
+    _ = std::fs::remove_dir(dir);
 }
 
 /// It is busy for a moment after its last process has ended.
@@ -62,14 +86,18 @@ async fn remove_cgroup(name: &str) -> Option<String> {
     }
 }
 
-async fn end_containers(socket: &Path) -> Vec<String> {
+/// Says what resisted.
+pub(super) async fn end_containers(socket: &Path) -> Vec<String> {
     let endpoint = match cri::Endpoint::parse(&format!("unix://{}", socket.display())) {
         Ok(endpoint) => endpoint,
         Err(error) => return vec![error.to_string()],
     };
     let client = cri::Client::new(endpoint, None, TIMEOUT);
     let mut left = Vec::new();
-    let containers = client.list_containers(None).await.unwrap_or_default();
+    let containers = match containers_when_it_serves(&client).await {
+        Ok(containers) => containers,
+        Err(error) => return vec![error.to_string()],
+    };
     let mut stopping = JoinSet::new();
     for container in containers {
         let client = client.clone();
@@ -92,6 +120,19 @@ async fn end_containers(socket: &Path) -> Vec<String> {
         Err(error) => left.push(format!("list sandboxes: {error}")),
     }
     left
+}
+
+/// A containerd that was just started answers before it can say anything.
+async fn containers_when_it_serves(client: &cri::Client) -> cri::Result<Vec<cri::v1::Container>> {
+    let until = Instant::now() + SERVES_WITHIN;
+    loop {
+        match client.list_containers(None).await {
+            Err(error) if error.code == cri::Code::Unavailable && Instant::now() < until => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            answer => return answer,
+        }
+    }
 }
 
 /// What Pods had mounted, the deepest first, then the mount of the kubelet's directory onto itself. A disk that somebody mounted
@@ -152,6 +193,28 @@ fn is_onto_itself(mount: &Mount, mounts: &[Mount]) -> bool {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_links_to_our_logs_go() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = scratch.path().join("containers");
+        std::fs::create_dir(&dir).unwrap();
+        for (name, to) in
+            [("a.log", "/ours/pod/0.log"), ("b.log", "/theirs/pod/0.log"), ("c.log", "/ourselves/0.log")]
+        {
+            std::os::unix::fs::symlink(to, dir.join(name)).unwrap();
+        }
+        std::fs::write(dir.join("d.log"), "").unwrap();
+        remove_links(&dir, Path::new("/ours"));
+        let mut left: Vec<_> = std::fs::read_dir(&dir).unwrap().flatten().map(|e| e.file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["b.log", "c.log", "d.log"]);
+        for name in left {
+            std::fs::remove_file(dir.join(name)).unwrap();
+        }
+        remove_links(&dir, Path::new("/ours"));
+        assert!(!dir.exists());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_mount_that_never_goes_holds_up_nobody() {

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::super::agents::loaded;
+use super::super::choice::Chosen;
 use super::super::containerd;
 use super::super::documents::{self, Documents, merge};
 use super::super::kubelet_config::of_the_machine;
@@ -34,6 +35,7 @@ pub(super) struct Agents {
     pub(super) documents: Documents,
     pub(super) node_name: String,
     pub(super) node_ip: IpAddr,
+    pub(super) chosen: Chosen,
     /// The runtime's socket.
     pub(super) socket: PathBuf,
     pub(super) cluster: Cluster,
@@ -119,7 +121,7 @@ impl Agents {
         if !config.is_object() {
             config = json!({});
         }
-        merge(&mut config, &of_the_machine(&self.up, &self.layout, &self.socket));
+        merge(&mut config, &of_the_machine(&self.chosen, &self.layout, &self.socket));
         merge(&mut config, &json!({"rotateCertificates": true}));
         config
     }

@@ -22,11 +22,11 @@ use tokio_util::sync::CancellationToken;
 
 use self::agents::Agents;
 use self::cluster::Cluster;
-use super::containerd::RuntimeHere;
+use super::choice::{Choice, Chosen};
 use super::documents::Documents;
 use super::layout::Layout;
 use super::part::{self, Part};
-use super::{LOOK, is_ready, leave, network, step, telling, wait_for};
+use super::{LOOK, is_ready, leave, network, start_chosen, step, telling, wait_for};
 use crate::agent_cmd::Signals;
 use crate::node_here::NodeHere;
 use crate::{KUBERNETES, agent_cmd, console};
@@ -105,21 +105,22 @@ struct Here {
 impl Here {
     /// Runs until SIGTERM or SIGINT.
     async fn serve(self, signals: &mut Signals) -> Result<(), String> {
-        let runtime = RuntimeHere::find(&self.join.up, &self.layout)?;
-        step(&format!("runtime       unix://{}", runtime.socket.display()));
+        let choice = Choice::find(&self.join.up, &self.layout)?;
         let agents = Agents {
             up: Arc::new(self.join.up.clone()),
             layout: self.layout.clone(),
             documents: self.documents.clone(),
             node_name: self.node_name.clone(),
             node_ip: self.node_ip,
-            socket: runtime.socket.clone(),
+            socket: choice.now.socket(&self.layout),
+            chosen: choice.now.clone(),
             cluster: self.cluster.clone(),
-            is_own_network: runtime.is_own(),
+            is_own_network: !matches!(choice.now, Chosen::Endpoint { .. }),
             verbosity: self.verbosity.clone(),
         };
-        let node = Arc::new(std::sync::Mutex::new(self.node_here(&runtime)));
+        let node = Arc::new(std::sync::Mutex::new(self.node_here(&choice.now)));
         let (token, tell) = (CancellationToken::new(), telling(node.clone()));
+        let runtime = start_chosen(&choice, &self.join.up, &self.layout, tell.clone()).await?;
         let mut parts = Vec::new();
         for (name, make) in agents.parts() {
             parts.push(Part::start(name, make, &token, tell.clone())?);
@@ -132,13 +133,13 @@ impl Here {
         agent_cmd::tell_systemd("STOPPING=1");
         token.cancel();
         wait_for(&parts, signals, self.join.up.stop_pods).await;
-        leave(&self.join.up, &self.layout, &self.documents, runtime).await;
+        leave(&self.join.up, &self.layout, &self.documents, &choice.now, runtime).await;
         node.lock().unwrap_or_else(PoisonError::into_inner).forget();
         Ok(())
     }
 
     /// Where things are, for the commands that look for a node.
-    fn node_here(&self, runtime: &RuntimeHere) -> NodeHere {
+    fn node_here(&self, chosen: &Chosen) -> NodeHere {
         let pods_socket = match self.layout.is_usual() {
             true => DEFAULT_SOCKET.into(),
             false => self.layout.kubelet_root().join("pods.sock"),
@@ -150,7 +151,8 @@ impl Here {
             data_dir: self.layout.data.clone(),
             state_dir: self.layout.state.clone(),
             pods_socket,
-            runtime_socket: runtime.socket.clone(),
+            runtime: chosen.to_string(),
+            runtime_socket: chosen.socket(&self.layout),
             ..NodeHere::ours()
         }
     }
