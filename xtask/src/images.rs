@@ -1,4 +1,4 @@
-//! Builds the images that demo and tests run: from our own static program and from Debian's static busybox.
+//! Builds the images that demo and tests run: from our own static program, and for tests from Debian's static busybox too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,19 @@ const PASSWD: &[u8] = b"root:x:0:0:root:/root:/bin/sh\n\
 const GROUP: &[u8] = b"root:x:0:\nextra:x:2000:app\napp:x:1000:\nnogroup:x:65534:\n";
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Writes `target/cache/images.tar`, ready for `ctr images import`.
+/// The demo's image alone, which needs nothing but a compiler.
+pub(crate) fn demo_archive(layout: &Layout) -> PathBuf {
+    layout.cache.join("demo.tar")
+}
+
+pub(crate) fn build_demo_archive(layout: &Layout) -> Result<PathBuf> {
+    let layer = demo_layer(&read(&build_demo(layout)?)?);
+    let config =
+        json!({ "Entrypoint": ["/demo"], "Cmd": ["serve"], "Env": [PATH, "VERSION=v1"], "WorkingDir": "/" });
+    put(demo_archive(layout), archive(&[Image { name: "localhost/demo:v1", layer: &layer, config }]))
+}
+
+/// Writes `target/cache/images.tar`, an archive in the layout of OCI.
 pub(crate) fn build(layout: &Layout) -> Result<PathBuf> {
     let demo = read(&build_demo(layout)?)?;
     let busybox = layout.cache.join("busybox/bin/busybox");
@@ -43,12 +55,17 @@ pub(crate) fn build(layout: &Layout) -> Result<PathBuf> {
             config: json!({ "Cmd": ["sh"], "Env": [PATH] }),
         },
     ]);
-    let goal = layout.cache.join("images.tar");
+    put(layout.cache.join("images.tar"), bytes)
+}
+
+/// Whole or not at all; what is the same keeps its time.
+fn put(goal: PathBuf, bytes: Vec<u8>) -> Result<PathBuf> {
     if fs::read(&goal).is_ok_and(|old| old == bytes) {
         return Ok(goal);
     }
-    let half = layout.cache.join("images.tar.half");
-    fs::write(&half, bytes)
+    let half = goal.with_extension("tar.half");
+    fs::create_dir_all(goal.parent().unwrap_or(Path::new("/")))
+        .and_then(|()| fs::write(&half, bytes))
         .and_then(|()| fs::rename(&half, &goal))
         .doing(|| format!("writing {}", goal.display()))?;
     Ok(goal)

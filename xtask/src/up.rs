@@ -9,13 +9,13 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use fixture::{Containerd, Doing, Failure, Result, Tools};
+use fixture::{Doing, Failure, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::images;
 use crate::interrupt::Interrupt;
 use crate::layout::Layout;
 use crate::terminal::{say, step};
-use crate::{debs, images};
 
 const READY_WITHIN: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(50);
@@ -28,12 +28,6 @@ pub(crate) const PAGE: u16 = 8088;
 type Profile = (&'static str, &'static str);
 pub(crate) const RELEASE: Profile = ("release-fast", "release-fast");
 const DEBUG: Profile = ("dev", "debug");
-
-/// The binary, on its way. Whoever drops it does not want it any more.
-pub(crate) struct Build {
-    cargo: Child,
-    binary: PathBuf,
-}
 
 /// A running `longshore up`. Whoever drops it tells it to end and waits.
 pub(crate) struct Running {
@@ -73,13 +67,11 @@ pub(crate) fn up(layout: &Layout, args: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Everything that is needed, built or fetched.
+/// Everything that is needed, built: nothing is fetched for a node.
 pub(crate) fn prepare(layout: &Layout, profile: Profile) -> Result<PathBuf> {
-    // The one waits for the network and the other for the processor.
-    let build = Build::begin(layout, profile)?;
-    debs::fetch(layout, false)?;
-    images::build(layout)?;
-    build.finish()
+    let binary = build(layout, profile)?;
+    images::build_demo_archive(layout)?;
+    Ok(binary)
 }
 
 /// A second `up` would fight over ports and directories.
@@ -99,23 +91,20 @@ pub(crate) fn claim(layout: &Layout) -> Result<File> {
 impl Running {
     /// With the demo's images and manifest in the directories that it looks into.
     pub(crate) fn start(layout: &Layout, binary: &Path, data: &Path) -> Result<Running> {
-        let tools = Tools::new(&layout.cache)?;
         for (from, to) in [
-            (tools.images(), data.join("images/demo.tar")),
+            (images::demo_archive(layout), data.join("images/demo.tar")),
             (layout.root.join("examples/demo/hello.yaml"), data.join("deploy/hello.yaml")),
         ] {
             put(&from, &to)?;
         }
         let flag = |name: &str, value: &Path| format!("--{name}={}", value.display());
-        let containerd = tools.containerd_bin(Containerd::V2).join("containerd");
         let mut command = Command::new(binary);
         command
             .arg("up")
             .arg(flag("data-dir", data))
             .arg(flag("state-dir", Path::new(STATE)))
-            .arg(flag("containerd", &containerd))
-            .args(["--pause-image=localhost/pause:demo", "--stop-pods"])
-            .env("PATH", search_path(layout, &tools)?)
+            // Also where an earlier one ran on a containerd.
+            .args(["--embedded-runtime", "--stop-pods"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log(data)?)
@@ -187,10 +176,10 @@ impl Running {
     }
 
     fn tell(&self, layout: &Layout, binary: &Path, times: Times, address: SocketAddr) {
-        let kubectl = if on_the_path("kubectl") {
-            "kubectl".to_owned()
-        } else {
-            layout.shown(&layout.cache.join("kubectl/usr/bin/kubectl"))
+        let unpacked = layout.cache.join("kubectl/usr/bin/kubectl");
+        let kubectl = match on_the_path("kubectl") || !unpacked.exists() {
+            true => "kubectl".to_owned(),
+            false => layout.shown(&unpacked),
         };
         let kubeconfig = layout.shown(&self.data.join("admin.kubeconfig"));
         say("");
@@ -266,14 +255,6 @@ fn put(from: &Path, to: &Path) -> Result<()> {
     fs::write(to, new).doing(act)
 }
 
-/// runc and nft beside the machine's own programs.
-fn search_path(layout: &Layout, tools: &Tools) -> Result<std::ffi::OsString> {
-    let own = [tools.runc().parent().map(Path::to_owned), Some(layout.cache.join("bin"))];
-    let machine = std::env::var_os("PATH").unwrap_or_default();
-    std::env::join_paths(own.into_iter().flatten().chain(std::env::split_paths(&machine)))
-        .doing(|| "making a search path".into())
-}
-
 fn log(data: &Path) -> Result<File> {
     let path = data.join("up.log");
     File::create(&path).doing(|| format!("opening {}", path.display()))
@@ -284,31 +265,15 @@ fn on_the_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-// === impl Build ===
-
-impl Build {
-    fn begin(layout: &Layout, (profile, dir): Profile) -> Result<Self> {
-        step("building longshore (the first time takes minutes)");
-        let cargo = Command::new("cargo")
-            .args(["build", "--locked", "--profile", profile, "--package", "longshore"])
-            .current_dir(&layout.root)
-            .spawn()
-            .doing(|| "running cargo build".into())?;
-        Ok(Self { cargo, binary: layout.target.join(dir).join("longshore") })
-    }
-
-    fn finish(mut self) -> Result<PathBuf> {
-        let status = self.cargo.wait().doing(|| "waiting for cargo build".into())?;
-        match status.success() {
-            true => Ok(std::mem::take(&mut self.binary)),
-            false => Err(Failure::new("longshore does not build")),
-        }
-    }
-}
-
-impl Drop for Build {
-    fn drop(&mut self) {
-        let _ = self.cargo.kill();
-        let _ = self.cargo.wait();
+fn build(layout: &Layout, (profile, dir): Profile) -> Result<PathBuf> {
+    step("building longshore (the first time takes minutes)");
+    let status = Command::new("cargo")
+        .args(["build", "--locked", "--profile", profile, "--package", "longshore"])
+        .current_dir(&layout.root)
+        .status()
+        .doing(|| "running cargo build".into())?;
+    match status.success() {
+        true => Ok(layout.target.join(dir).join("longshore")),
+        false => Err(Failure::new("longshore does not build")),
     }
 }
