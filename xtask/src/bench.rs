@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: what the kubelet costs on top of the runtime, what it costs as a node of a cluster beside
-//! upstream's, what its figures cost, what the API server costs, what Services cost, what CNI plugins cost.
+//! upstream's, what its figures cost, what the container runtime costs beside containerd, what the API server costs, what
+//! Services cost, what CNI plugins cost.
 
 use std::process::{Command, ExitCode};
 
@@ -14,12 +15,13 @@ pub(crate) fn bench(layout: &Layout, args: &[String]) -> Result<ExitCode> {
         Some((what, rest)) if what == "pods" => on_containerd(layout, "bench_pods", rest),
         Some((what, rest)) if what == "node" => on_containerd(layout, "bench_node", rest),
         Some((what, rest)) if what == "stats" => on_containerd(layout, "bench_stats", rest),
+        Some((what, rest)) if what == "runtime" => on_containerd(layout, "bench_runtime", rest),
         Some((what, rest)) if what == "api" => run(layout, "bench_api", rest),
         Some((what, rest)) if what == "control" => run(layout, "bench_control", rest),
         Some((what, rest)) if what == "cni" => bench_cni(layout, rest),
         Some((what, counts)) if what == "proxy" => bench_proxy(layout, counts),
         _ => Err(Failure::new(
-            "what shall be measured? bench pods|node|stats|api|control|cni [--quick] or bench proxy [SERVICES…] [--peer-proxy PATH]",
+            "what shall be measured? bench up|runtime|pods|node|stats|api|control|cni [--quick] or bench proxy [SERVICES…] [--peer-proxy PATH]",
         )),
     }
 }

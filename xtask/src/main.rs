@@ -31,10 +31,10 @@ cargo xtask <command>
   up [--debug]        `longshore up` on this machine, with a page to look at, until Ctrl-C
                       (--debug: the unoptimised build, which is quicker to make)
   test [--seeds N] [-- FILTER…]
-                      format, house rules, clippy, licences, unit, property, simulation and real-containerd suites,
-                      and what vm does
-  fetch [--refresh]   unpack containerd, runc, CNI plugins and friends from Debian packages into target/cache,
-                      and build the demo image
+                      format, house rules, clippy, licences, unit, property and simulation tests, suites on a real
+                      containerd and on our own runtime, and what vm does
+  fetch [--refresh]   unpack containerd, runc, CNI plugins and friends, which tests and benchmarks need, from Debian
+                      packages into target/cache, and build the images
   vm [-p PACKAGE] [-- TEST[::FILTER]…]
                       tests that need more of a kernel than this machine's, in an emulated machine: IPVS, systemd's
                       slices and a dead NFS server, if no other are named
@@ -46,6 +46,9 @@ cargo xtask <command>
   update-kubernetes CHECKOUT
                       take the numbers of protobuf fields from the sources of a Kubernetes release, and say what is new
   bench up [--quick]  what `longshore up` costs: start to API, node and page, memory, idle processor and disk
+  bench runtime [--quick] [--peer-crun PATH]
+                      what our container runtime costs beside containerd with runc, and beside runc and crun alone: Pods,
+                      containers, commands, memory, logs, images
   bench pods [--quick]
                       what the kubelet costs on top of the runtime: latency, memory, processor time
   bench node [--quick] [--peer-kubelet PATH] [--peer-apiserver PATH --peer-etcd PATH]

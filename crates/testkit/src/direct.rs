@@ -70,7 +70,9 @@ impl Direct {
         Ok(answer.status.and_then(|status| status.network).map(|network| network.ip).unwrap_or_default())
     }
 
-    fn sandbox(&self, name: &str) -> v1::PodSandboxConfig {
+    /// What the least Pod asks for.
+    #[must_use]
+    pub fn sandbox(&self, name: &str) -> v1::PodSandboxConfig {
         v1::PodSandboxConfig {
             metadata: Some(v1::PodSandboxMetadata {
                 name: name.into(),
