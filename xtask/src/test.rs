@@ -10,6 +10,19 @@ use crate::layout::Layout;
 use crate::terminal::{say, step};
 use crate::{debs, images, python, tidy, vm};
 
+/// Suites on a real containerd that run once more on the runtime in the program: what a container receives, how it lives and ends, and
+/// what people reach into it with. The others ask nothing of a runtime that these do not ask.
+const ON_OUR_RUNTIME: [&str; 8] = [
+    "node_life",
+    "node_logs",
+    "node_probes",
+    "node_receives",
+    "node_termination",
+    "node_volumes",
+    "cluster_resize",
+    "cluster_streams",
+];
+
 /// What was asked for on the command line.
 #[derive(Debug, Default, PartialEq)]
 struct Wish {
@@ -80,6 +93,7 @@ pub(crate) fn test(layout: &Layout, args: &[String]) -> Result<ExitCode> {
     });
     environment.extend(wish.seeds.map(|n| ("LONGSHORE_SEEDS", n.to_string())));
     account.check("tests", || tests(layout, &wish.filters, &environment));
+    account.check("suites on our own runtime", || on_our_runtime(layout, &wish.filters, &environment));
     if wish.filters.is_empty() {
         // They are among the tests, and pass without doing anything where there is nobody to take turns with.
         account.check("turns with upstream's kubelet", || match std::env::var_os("LONGSHORE_PEER_KUBELET") {
@@ -135,6 +149,24 @@ fn tests(layout: &Layout, filters: &[String], environment: &[(&str, String)]) ->
     // Suites on a real runtime want no company: cargo test knows no groups.
     let run = ["test", "--workspace", "--locked", "--tests", "--no-fail-fast", "--"];
     cargo(layout, &[&run[..], &filters, &["--test-threads=2"]].concat(), environment)
+}
+
+fn on_our_runtime(layout: &Layout, filters: &[String], environment: &[(&str, String)]) -> Outcome {
+    if !environment.iter().any(|(name, _)| *name == "LONGSHORE_NODE_CACHE") {
+        return Outcome::Skipped("they start containers, as those on containerd do".into());
+    }
+    let environment = [environment, &[("LONGSHORE_TEST_RUNTIME", "embedded".to_owned())]].concat();
+    let suites: Vec<&str> = ON_OUR_RUNTIME.iter().flat_map(|suite| ["--test", suite]).collect();
+    let filters: Vec<&str> = filters.iter().map(String::as_str).collect();
+    // Those that choose their runtime themselves have run.
+    if has_cargo("nextest") {
+        let run = ["nextest", "run", "--workspace", "--locked", "--no-tests=warn"];
+        let others = ["-E", "not test(/containerd_1_6|embedded_runtime/)"];
+        return cargo(layout, &[&run[..], &suites, &others, &filters].concat(), &environment);
+    }
+    let run = ["test", "--workspace", "--locked", "--no-fail-fast"];
+    let others = ["--", "--test-threads=2", "--skip=containerd_1_6", "--skip=embedded_runtime"];
+    cargo(layout, &[&run[..], &suites, &others, &filters].concat(), &environment)
 }
 
 fn cargo(layout: &Layout, args: &[&str], environment: &[(&str, String)]) -> Outcome {
