@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn what_is_remembered_is_read_again() {
         let scratch = tempfile::tempdir().unwrap();
-        let layout = Layout { data: scratch.path().to_owned(), state: "/run/x".into() };
+        let layout = Layout::below(scratch.path().to_owned(), "/run/x".into());
         assert_eq!(remembered(&layout).unwrap(), None);
         for chosen in [Chosen::Embedded, containerd("/usr/bin/containerd"), endpoint("/r.sock")] {
             chosen.remember(&layout).unwrap();
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn a_node_of_an_earlier_version_is_asked_what_its_kubelet_used() {
         let scratch = tempfile::tempdir().unwrap();
-        let layout = Layout { data: scratch.path().to_owned(), state: "/run/x".into() };
+        let layout = Layout::below(scratch.path().to_owned(), "/run/x".into());
         for (socket, want) in [
             ("/run/x/runtime.sock", Chosen::Embedded),
             ("/run/containerd/containerd.sock", endpoint("/run/containerd/containerd.sock")),
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_boot_takes_the_pods_of_our_own_runtimes() {
         let scratch = tempfile::tempdir().unwrap();
-        let layout = Layout { data: "/data".into(), state: scratch.path().to_owned() };
+        let layout = Layout::below("/data".into(), scratch.path().to_owned());
         for (chosen, pod) in [
             (Chosen::Embedded, "runtime/sandbox-records/0a"),
             (containerd("/x"), "containerd/io.containerd.runtime.v2.task/k8s.io/0a"),

@@ -26,8 +26,11 @@ pub(super) struct Layout {
 impl Layout {
     /// Makes nothing.
     pub(super) fn of(up: &Up) -> Result<Layout, String> {
-        let (data, state) = (absolute(&up.data_dir)?, absolute(&up.state_dir)?);
-        Ok(Layout { data, state, is_network_of_machine: false })
+        Ok(Layout::below(absolute(&up.data_dir)?, absolute(&up.state_dir)?))
+    }
+
+    pub(super) fn below(data: PathBuf, state: PathBuf) -> Layout {
+        Layout { data, state, is_network_of_machine: false }
     }
 
     /// Makes the directories, or says which one cannot be made and what to do.
