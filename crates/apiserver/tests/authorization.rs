@@ -135,7 +135,8 @@ fn roles_allow(grants: &[Grant], who: &Who, meant: &Meant) -> bool {
     })
 }
 
-/// What the Node authorizer says of the resources asked for here. Pod `p1` is on n1 and uses secret `s1` and configmap
+/// What the Node authorizer says of the resources asked for here, and the role that lets every node keep the ways to Services and
+/// to other Nodes. Pod `p1` is on n1 and uses secret `s1` and configmap
 /// `s1`; `p2` is on n2 and uses `s2`; all in namespace `a`.
 fn node_allows(who: &Who, meant: &Meant) -> bool {
     let Some(node) = who.name.strip_prefix("system:node:") else { return false };
@@ -153,8 +154,7 @@ fn node_allows(who: &Who, meant: &Meant) -> bool {
         ("", "pods", "eviction") => meant.verb == "create",
         ("", "nodes", "") => match meant.verb {
             "create" | "update" | "patch" => true,
-            "get" | "list" | "watch" => meant.name == node,
-            _ => false,
+            _ => reads,
         },
         ("", "nodes", "status") => matches!(meant.verb, "update" | "patch"),
         ("", "services", "") => reads,
