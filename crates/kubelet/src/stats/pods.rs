@@ -200,14 +200,20 @@ impl Reading<'_> {
         pod.io = own.io_stalls;
         pod.cgroup = Some((format!("/{path}"), own));
         if self.depth >= Depth::Full {
-            let count = files.children().iter().map(|child| self.add_child(pod, &path, child)).sum();
+            let mut member = None;
+            let children = files.children();
+            let count = children.iter().map(|child| self.add_child(pod, &path, child, &mut member)).sum();
             pod.process_count = Some(count);
+            // A runtime whose sandboxes have no process of their own.
+            if pod.sandbox.is_none() && !on_host_network(self.entry) {
+                pod.network = member.and_then(network).map(|all| (self.now.wall, all));
+            }
         }
     }
 
     /// The cgroups of containers carry their ids in their names; the one that is nobody's is the sandbox's. How many
-    /// processes it has.
-    fn add_child(&self, pod: &mut PodStats, path: &str, child: &str) -> u64 {
+    /// processes it has; `member` becomes a process of some container.
+    fn add_child(&self, pod: &mut PodStats, path: &str, child: &str, member: &mut Option<i32>) -> u64 {
         let (cgroups, at) = (self.cgroups, self.now.wall);
         let below = format!("{path}/{child}");
         let Some(id) = container_id(child) else { return 0 };
@@ -222,6 +228,7 @@ impl Reading<'_> {
             Some(container) => {
                 let own = cgroups.read(&files);
                 enrich(container, &own, at);
+                *member = member.or(pids.first().copied());
                 container.cgroup = Some((format!("/{below}"), own));
                 container.processes = looks.then(|| processes::of(&pids));
             }
@@ -291,7 +298,7 @@ fn on_host_network(entry: &Entry) -> bool {
     entry.pod.spec.as_ref().and_then(|s| s.host_network).unwrap_or(false)
 }
 
-/// As a process of the Pod's sandbox sees it.
+/// As a process of the Pod sees it.
 fn network(pid: i32) -> Option<Vec<Interface>> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/net/dev")).ok()?;
     Some(proc::interfaces(&text))

@@ -57,7 +57,11 @@ pub(super) fn rows(look: &Look) -> Vec<Row<'_>> {
     for pod in &look.pods {
         let of = About { namespace: &pod.namespace, pod: &pod.name, ..About::default() };
         if let Some((path, stats)) = &pod.cgroup {
-            all.push(plain(stats, About { id: path, ..of }, pod.started, None));
+            let mut row = plain(stats, About { id: path, ..of }, pod.started, None);
+            if pod.sandbox.is_none() {
+                row.interfaces = pod.network.as_ref().map_or(&[], |(_, all)| all);
+            }
+            all.push(row);
         }
         let of = About { namespace: &pod.namespace, pod: &pod.name, ..About::default() };
         if let Some(sandbox) = &pod.sandbox {
