@@ -23,6 +23,22 @@ const ON_OUR_RUNTIME: [&str; 8] = [
     "cluster_streams",
 ];
 
+/// Of these suites, tests that choose their runtime themselves, and those that act through `ctr` or expect containerd's names, its
+/// pause process or its cgroup of a sandbox.
+const OF_CONTAINERD: [&str; 11] = [
+    "containerd_1_6",
+    "embedded_runtime",
+    "one_waits_and_describes",
+    "a_lost_sandbox_is_made_again",
+    "another_image_restarts_a_container_in_place",
+    "logs_have_their_places_and_are_read",
+    "what_is_dead_is_collected_but_for_the_last",
+    "a_twin_receives_what_the_pod_does",
+    "a_pod_is_held_to_its_limits_as_a_whole",
+    "namespaces_privileges_and_sysctls",
+    "a_container_killed_from_outside_is_an_error_and_begins_again",
+];
+
 /// What was asked for on the command line.
 #[derive(Debug, Default, PartialEq)]
 struct Wish {
@@ -157,17 +173,19 @@ fn on_our_runtime(layout: &Layout, filters: &[String], environment: &[(&str, Str
     }
     let environment = [environment, &[("LONGSHORE_TEST_RUNTIME", "embedded".to_owned())]].concat();
     let filters: Vec<&str> = filters.iter().map(String::as_str).collect();
-    // Those that choose their runtime themselves have run.
     if has_cargo("nextest") {
         // By an expression, not by targets: fewer targets would be built once more, with other features.
         let suites = ON_OUR_RUNTIME.join("|");
-        let chosen = format!("binary(/^({suites})$/) and not test(/containerd_1_6|embedded_runtime/)");
+        let others = OF_CONTAINERD.join("|");
+        let chosen = format!("binary(/^({suites})$/) and not test(/{others}/)");
         let run = ["nextest", "run", "--workspace", "--locked", "--no-tests=warn", "-E", &chosen];
         return cargo(layout, &[&run[..], &filters].concat(), &environment);
     }
     let suites: Vec<&str> = ON_OUR_RUNTIME.iter().flat_map(|suite| ["--test", suite]).collect();
     let run = ["test", "--workspace", "--locked", "--no-fail-fast"];
-    let others = ["--", "--test-threads=2", "--skip=containerd_1_6", "--skip=embedded_runtime"];
+    let skips: Vec<String> = OF_CONTAINERD.iter().map(|name| format!("--skip={name}")).collect();
+    let others: Vec<&str> =
+        ["--", "--test-threads=2"].into_iter().chain(skips.iter().map(String::as_str)).collect();
     cargo(layout, &[&run[..], &suites, &others, &filters].concat(), &environment)
 }
 
